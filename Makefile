@@ -1,0 +1,35 @@
+# The ways into the project. Each target installs what is missing, builds what it needs and runs; the work is in scripts/.
+.DEFAULT_GOAL := build
+MAKEFLAGS += --no-print-directory
+.PHONY: build demo test test-all test-threads bench format lint clean help
+
+build: ## build build/release/glimpse
+	@scripts/build release glimpse
+
+demo: build ## ask a small model about a generated document, dense and sparse
+	@scripts/demo
+
+test: ## release build and all tests; with CI=true the same as test-all
+	@scripts/test
+
+test-all: ## format, address and undefined-behaviour sanitizers, fuzzing, then all tests
+	@scripts/test --all
+
+test-threads: ## the tests with threads under ThreadSanitizer, ggml included
+	@scripts/test --threads
+
+bench: ## measure the attention kernels, and a model against llama.cpp
+	@scripts/bench
+
+format: ## format the C++ sources in place
+	@scripts/format
+
+lint: ## check the format and run clang-tidy
+	@scripts/format --check
+	@scripts/lint
+
+clean: ## remove all that was built here (dependencies and models stay cached)
+	@rm -rf build
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile

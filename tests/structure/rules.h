@@ -1,0 +1,37 @@
+// The rules of the source tree: which folder may include what, and what a header looks like. Pure functions over
+// text; a problem is a sentence, no problem an empty string. Any thread.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace glimpse::structure {
+
+struct SourceFile {
+  std::string path;  ///< from the repository's root, "glimpse/kv/cache.h"
+  std::string text;
+
+  /// "kv" of glimpse/kv/...; empty outside glimpse/.
+  std::string folder() const;
+  bool header() const { return path.size() > 2 && path.substr(path.size() - 2) == ".h"; }
+};
+
+/// What the file includes, without quotes or brackets.
+std::vector<std::string> includes_of(std::string_view text);
+
+/// The folders that a glimpse/<folder>/CMakeLists.txt names: DEPENDS of its glimpse_module(<folder> ...), and glimpse_x
+/// that its executables link.
+std::set<std::string> depends_of(std::string_view cmake, std::string_view folder);
+
+/// The folders in GLIMPSE_FOLDERS of glimpse/CMakeLists.txt, in order.
+std::vector<std::string> folder_order(std::string_view cmake);
+
+std::string include_problem(const SourceFile& file, const std::string& include, const std::set<std::string>& depends);
+std::string header_problem(const SourceFile& file);
+std::string length_problem(const SourceFile& file);
+/// Folders that must never see each other, whatever the CMakeLists say.
+std::string edge_problem(const std::string& from, const std::string& to);
+
+}  // namespace glimpse::structure

@@ -1,0 +1,81 @@
+// The rules themselves: they refuse what they are there to refuse.
+#include "rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+namespace glimpse::structure {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::string problem(const std::string& path, const std::string& include, const std::set<std::string>& depends = {}) {
+  return include_problem({path, ""}, include, depends);
+}
+
+TEST(Rules, FindsIncludes) {
+  EXPECT_THAT(includes_of("#include <vector>\n  # include \"glimpse/kv/cache.h\"  // why\n// #include <no>\n"
+                          "#define X\n#include HWY_TARGET_INCLUDE\n#includ\n"),
+              ElementsAre("vector", "glimpse/kv/cache.h"));
+}
+
+TEST(Rules, ReadsDependsOfTheFoldersOwnModule) {
+  const char* cmake =
+      "glimpse_module(other DEPENDS plan)\n"
+      "glimpse_module(kv  # the cache\n  SOURCES a.cc\n  DEPENDS base kernels\n  LIBRARIES fmt::fmt)\n"
+      "target_link_libraries(run PRIVATE glimpse_engine CLI11::CLI11)\n";
+  EXPECT_THAT(depends_of(cmake, "kv"), ElementsAre("base", "engine", "kernels"));
+  EXPECT_THAT(depends_of("glimpse_module(base SOURCES a.cc)", "base"), IsEmpty());
+}
+
+TEST(Rules, ReadsTheOrderOfFolders) {
+  EXPECT_THAT(folder_order("# GLIMPSE_FOLDERS no\nset(GLIMPSE_FOLDERS base plan\n  kv CACHE STRING \"x\")\n"),
+              ElementsAre("base", "plan", "kv"));
+}
+
+TEST(Rules, AnEdgeNeedsItsDepends) {
+  EXPECT_EQ(problem("glimpse/kv/cache.cc", "glimpse/kv/cache.h"), "");
+  EXPECT_EQ(problem("glimpse/kv/cache.cc", "glimpse/base/error.h", {"base"}), "");
+  EXPECT_THAT(problem("glimpse/kv/cache.cc", "glimpse/engine/engine.h", {"base"}), HasSubstr("does not name engine"));
+  EXPECT_THAT(problem("glimpse/exec/ggml/graph.cc", "glimpse/text/tokenizer.h", {"base"}), HasSubstr("name text"));
+  EXPECT_THAT(problem("glimpse/engine/engine.cc", "glimpse/kernels/views.h", {"kernels"}), HasSubstr("never see"));
+}
+
+TEST(Rules, ThirdPartyStaysInItsFolders) {
+  EXPECT_EQ(problem("glimpse/text/tokenizer.cc", "llama.h"), "");
+  EXPECT_EQ(problem("glimpse/exec/ggml/graph.cc", "ggml-alloc.h"), "");
+  EXPECT_EQ(problem("glimpse/plan/plan_json.cc", "nlohmann/json.hpp"), "");
+  EXPECT_EQ(problem("glimpse/base/mapped_file.cc", "sys/mman.h"), "");
+  EXPECT_EQ(problem("glimpse/base/mapped_file.cc", "cstdint"), "");
+  EXPECT_NE(problem("glimpse/engine/engine.cc", "llama.h"), "");
+  EXPECT_NE(problem("glimpse/text/tokenizer.cc", "ggml.h"), "");
+  EXPECT_NE(problem("glimpse/engine/engine.cc", "jinja/lexer.h"), "");
+  EXPECT_NE(problem("glimpse/engine/engine.cc", "hwy/highway.h"), "");
+  EXPECT_NE(problem("glimpse/engine/engine.cc", "spdlog/spdlog.h"), "");
+  EXPECT_NE(problem("glimpse/engine/engine.cc", "CLI/CLI.hpp"), "");
+  EXPECT_NE(problem("glimpse/engine/engine.cc", "nlohmann/json.hpp"), "");
+  EXPECT_THAT(problem("glimpse/plan/plan.h", "nlohmann/json.hpp"), HasSubstr("only .cc files"));
+  EXPECT_THAT(problem("glimpse/plan/plan.cc", "boost/json.hpp"), HasSubstr("third-party"));
+  EXPECT_THAT(problem("glimpse/plan/plan.cc", "plan.h"), HasSubstr("root"));
+}
+
+TEST(Rules, HeadersSayWhatTheyAreAndAreReadOnce) {
+  EXPECT_EQ(header_problem({"a.h", "// A thing.\n#pragma once\n"}), "");
+  EXPECT_EQ(header_problem({"a.cc", "int x;\n"}), "");
+  EXPECT_EQ(header_problem({"a-inl.h", "// Per target.\n#if defined(X) == defined(HWY_TARGET_TOGGLE)\n"}), "");
+  EXPECT_THAT(header_problem({"a.h", "#pragma once\n// A thing.\n"}), HasSubstr("comment"));
+  EXPECT_THAT(header_problem({"a.h", "// A thing.\n#ifndef A\n"}), HasSubstr("pragma"));
+}
+
+TEST(Rules, FilesEndAtSixHundredLines) {
+  EXPECT_EQ(length_problem({"a.cc", std::string(600, '\n')}), "");
+  EXPECT_THAT(length_problem({"a.cc", std::string(601, '\n')}), HasSubstr("601 lines"));
+}
+
+}  // namespace
+}  // namespace glimpse::structure

@@ -1,0 +1,49 @@
+// Where tests find models: the small random ones that the fixture `models` writes, and the real ones when they are
+// there.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace glimpse::reference {
+
+/// Sanitizers cost 5 to 20 times: the same tests on shorter texts and small models.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
+inline std::filesystem::path test_model(const std::string& name) {
+  return std::filesystem::path(GLIMPSE_TEST_MODELS) / (name + ".gguf");
+}
+
+/// The embedded model, as scripts/fetch-model keeps it; empty when it is not there.
+inline std::filesystem::path embedded_model() {
+  const auto value = [](const char* name) {
+    return std::string(std::getenv(name) == nullptr ? "" : std::getenv(name));
+  };
+  std::filesystem::path cache = value("GLIMPSE_CACHE");
+  if (cache.empty() && !value("XDG_CACHE_HOME").empty())
+    cache = std::filesystem::path(value("XDG_CACHE_HOME")) / "glimpse";
+  if (cache.empty()) cache = std::filesystem::path(value("HOME")) / ".cache" / "glimpse";
+  const auto path = cache / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf";
+  return std::filesystem::exists(path) ? path : std::filesystem::path();
+}
+
+/// The 32K model beside the checkout; empty when it is not there.
+inline std::filesystem::path long_model() {
+  const auto path = std::filesystem::path(GLIMPSE_TEST_SHARED) / "models" / "smollm2-135m-32k.Q8_0.gguf";
+  return std::filesystem::exists(path) ? path : std::filesystem::path();
+}
+
+/// Some public-domain prose, long enough for any test; empty when it is not there.
+inline std::string long_prose() {
+  std::ifstream file(std::filesystem::path(GLIMPSE_TEST_SHARED) / "data" / "books" / "walden.txt");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace glimpse::reference

@@ -1,0 +1,241 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "glimpse/plan/checks.h"
+#include "glimpse/plan/words.h"
+
+namespace glimpse::plan {
+namespace {
+
+constexpr std::array<std::int64_t, 4> kContexts{1024, 8192, 32768, 131072};
+constexpr int kWidestRow = 32;  // letters of a layer that are printed one by one
+
+char letter(const Role& role) {
+  switch (role.kind) {
+    case RoleKind::dense:
+      return 'D';
+    case RoleKind::select:
+      return role.attends_set ? 's' : 'S';
+    case RoleKind::reuse:
+      return 'R';
+    case RoleKind::stream:
+      return 'W';
+  }
+  return '?';
+}
+
+const Selector& selector_of(const Plan& plan, const Role& role) {
+  return plan.selectors[static_cast<std::size_t>(role.selector)];
+}
+
+std::string letters(const Plan& plan, int layer) {
+  std::string text;
+  for (int head = 0; head < plan.shape.kv_heads; ++head) text += letter(plan.role(layer, head));
+  const bool alike = text.find_first_not_of(text[0]) == std::string::npos;
+  if (plan.shape.kv_heads > kWidestRow && alike) return fmt::format("{} x {}", text[0], text.size());
+  return text;
+}
+
+std::string stream_words(const Selector& s) {
+  if (s.budget.rule == BudgetRule::tokens) return fmt::format("first {} and last {} tokens", s.sink, s.local);
+  return fmt::format("first {} tokens and a window, {} of the context together", s.sink, to_string(s.budget));
+}
+
+// What heads of one letter read; heads of a reuse layer share the text when all read their own index.
+std::string reads_words(const Plan& plan, int layer, const std::vector<int>& heads) {
+  const Role& first = plan.role(layer, heads[0]);
+  if (first.kind == RoleKind::dense) return "everything";
+  if (first.kind == RoleKind::stream) return stream_words(selector_of(plan, first));
+  if (first.kind == RoleKind::select) {
+    return fmt::format("{}; publishes by selector {}", first.attends_set ? "own set" : "everything", first.selector);
+  }
+  const int source = first.reads.layer;
+  const bool one_layer =
+      std::all_of(heads.begin(), heads.end(), [&](int head) { return plan.role(layer, head).reads.layer == source; });
+  const bool own =
+      std::all_of(heads.begin(), heads.end(), [&](int head) { return plan.role(layer, head).reads.head == head; });
+  if (one_layer && selector_of(plan, plan.role(source, first.reads.head)).per == SetPer::layer) {
+    return fmt::format("the set of layer {}", source);
+  }
+  if (one_layer && own) return fmt::format("the sets of layer {}, same head", source);
+  std::vector<std::string> slots;
+  for (const int head : heads) {
+    const SlotId slot = plan.role(layer, head).reads;
+    slots.push_back(one_layer ? fmt::format("{}", slot.head) : fmt::format("{}:{}", slot.layer, slot.head));
+  }
+  if (one_layer) return fmt::format("the sets of layer {}, heads {}", source, fmt::join(slots, ","));
+  return fmt::format("the sets of layer:head {}", fmt::join(slots, ","));
+}
+
+std::string layer_words(const Plan& plan, int layer) {
+  std::vector<std::pair<char, std::vector<int>>> groups;
+  for (int head = 0; head < plan.shape.kv_heads; ++head) {
+    const char kind = letter(plan.role(layer, head));
+    const auto it = std::find_if(groups.begin(), groups.end(), [kind](const auto& g) { return g.first == kind; });
+    if (it == groups.end()) {
+      groups.push_back({kind, {head}});
+    } else {
+      it->second.push_back(head);
+    }
+  }
+  std::vector<std::string> parts;
+  for (const auto& [kind, heads] : groups) {
+    const std::string reads = reads_words(plan, layer, heads);
+    parts.push_back(groups.size() == 1 ? reads : fmt::format("{} {}", kind, reads));
+  }
+  std::string text = fmt::format("{}", fmt::join(parts, " | "));
+  const Combine combine = plan.combine[static_cast<std::size_t>(layer)];
+  if (combine != Combine::none) text += fmt::format(" (combined by {})", word(combine));
+  return text;
+}
+
+std::string selector_words(const Selector& s) {
+  if (s.terms.empty()) return stream_words(s);
+  std::string text = fmt::format("budget {}, a set per {}, by {}", to_string(s.budget), word(s.per),
+                                 s.block == 1 ? "token" : fmt::format("blocks of {}", s.block));
+  if (s.sink > 0) text += fmt::format(", sink {}", s.sink);
+  if (s.local > 0) text += fmt::format(", local {}", s.local);
+  for (const Term& term : s.terms) {
+    text += fmt::format("; {}", word(term.source));
+    if (term.group != GroupPooling::none) text += fmt::format(", {} over the group", word(term.group));
+    if (term.heads != HeadPooling::none) text += fmt::format(", {} over the heads", word(term.heads));
+    if (!term.query_heads.empty()) text += fmt::format(", query heads {}", fmt::join(term.query_heads, ","));
+    if (term.budget) text += fmt::format(", at most {}", to_string(*term.budget));
+  }
+  return text;
+}
+
+// Rows of a set at a context; `exact` turns false where scores decide and this is the upper bound.
+double set_rows(const Plan& plan, const Selector& s, std::int64_t tokens, bool& exact) {
+  std::int64_t rows = budget_tokens(s.budget, tokens);
+  if (needs_probabilities(s.budget.rule)) exact = false;
+  if (s.per == SetPer::query_head && plan.shape.group() > 1 && rows < tokens) {
+    rows = std::min(tokens, rows * plan.shape.group());  // the KV head reads the union of its query heads' sets
+    exact = false;
+  }
+  return static_cast<double>(rows);
+}
+
+// Rows that scoring reads beside attending: keys, or the rows of an index where their number is known.
+double score_rows(const Selector& s, std::int64_t tokens) {
+  double rows = 0;
+  for (const Term& term : s.terms) {
+    const double n = static_cast<double>(tokens);
+    if (term.source == Source::dot || term.source == Source::probability) rows = std::max(rows, n);
+    if (term.source == Source::page_bounds) rows = std::max(rows, 2 * n / s.block);
+    if (term.source == Source::landmarks || term.source == Source::gate) rows = std::max(rows, n / s.block);
+  }
+  return rows;
+}
+
+double role_rows(const Plan& plan, const Role& role, std::int64_t tokens, bool& exact) {
+  const double all = 2.0 * static_cast<double>(tokens);
+  switch (role.kind) {
+    case RoleKind::dense: {
+      if (role.retention < 0) return all;
+      const Retention& kept = plan.retentions[static_cast<std::size_t>(role.retention)];
+      return forgets(kept.rule) ? 2.0 * static_cast<double>(budget_tokens(kept.budget, tokens)) : all;
+    }
+    case RoleKind::select: {
+      const Selector& s = selector_of(plan, role);
+      if (!role.attends_set) return all;
+      const double chosen = set_rows(plan, s, tokens, exact);
+      return chosen >= static_cast<double>(tokens) ? all : score_rows(s, tokens) + 2.0 * chosen;
+    }
+    case RoleKind::stream:
+      return 2.0 * set_rows(plan, selector_of(plan, role), tokens, exact);
+    case RoleKind::reuse:
+      return 2.0 * set_rows(plan, selector_of(plan, plan.role(role.reads.layer, role.reads.head)), tokens, exact);
+  }
+  return all;
+}
+
+std::string share_words(const Plan& plan, std::int64_t tokens) {
+  bool exact = true;
+  double rows = 0;
+  const double all = 2.0 * static_cast<double>(tokens) * static_cast<double>(plan.roles.size());
+  if (is_dense_at(plan, tokens)) {
+    rows = all;
+  } else {
+    for (const Role& role : plan.roles) rows += role_rows(plan, role, tokens, exact);
+  }
+  return fmt::format("{}K {}{:.1f} %", tokens / 1024, exact ? "" : "<= ", 100.0 * rows / all);
+}
+
+// F computes what it attends to, S shares what an earlier layer published (the letters of IndexCache).
+std::string layer_string(const Plan& plan) {
+  std::string text;
+  for (int layer = 0; layer < plan.shape.layers; ++layer) {
+    bool selects = false;
+    bool reuses = false;
+    for (int head = 0; head < plan.shape.kv_heads; ++head) {
+      const RoleKind kind = plan.role(layer, head).kind;
+      selects = selects || kind == RoleKind::select;
+      reuses = reuses || kind == RoleKind::reuse;
+    }
+    text += reuses && !selects ? 'S' : 'F';
+  }
+  return text;
+}
+
+std::string budget_words(const Plan& plan) {
+  std::vector<std::string> budgets;
+  for (const Selector& s : plan.selectors) {
+    const std::string text = to_string(s.budget) + (s.budget.rule == BudgetRule::tokens ? " tokens" : "");
+    if (std::find(budgets.begin(), budgets.end(), text) == budgets.end()) budgets.push_back(text);
+  }
+  return budgets.empty() ? "none, reads everything" : fmt::format("{}", fmt::join(budgets, " and "));
+}
+
+std::string retention_words(const Retention& r) {
+  if (r.rule == RetentionRule::all) return "keeps everything";
+  const std::string sink = r.sink > 0 ? fmt::format(", the first {} among them", r.sink) : "";
+  const std::string unit = r.budget.rule == BudgetRule::tokens ? " tokens" : "";
+  if (r.rule == RetentionRule::host_tier)
+    return fmt::format("host-tier: {}{} on the device", to_string(r.budget), unit);
+  return fmt::format("{}: keeps {}{}{}; the rest is forgotten", word(r.rule), to_string(r.budget), unit, sink);
+}
+
+}  // namespace
+
+std::string explain(const Plan& plan) {
+  validate(plan);
+  const ModelShape& shape = plan.shape;
+  const std::string name = shape.model_name.empty() ? "" : fmt::format(" ({})", shape.model_name);
+  std::string text = fmt::format("policy   {}\nbudget   {}\n", plan.policy, budget_words(plan));
+  text += fmt::format("model    {}{}: {} layers, {} query heads, {} KV heads (group {}), head dim {}, context {}\n",
+                      shape.architecture, name, shape.layers, shape.heads, shape.kv_heads, shape.group(),
+                      shape.head_dim, shape.context);
+  if (plan.min_context > 0) text += fmt::format("dense    below {} tokens\n", plan.min_context);
+  text += "prefill  ";
+  text += plan.prefill.sparse ? fmt::format("sparse, tiles of {} query rows", plan.prefill.tile_rows) : "dense";
+  if (plan.prefill.observe == Observe::last_rows)
+    text += fmt::format(", last {} rows observed", plan.prefill.observe_rows);
+  if (plan.prefill.observe == Observe::all) text += ", observed";
+  text += "\n\n";
+
+  const auto width = static_cast<int>(std::max<std::size_t>(5, letters(plan, 0).size()));
+  text += fmt::format("{:>5}  {:<{}}  reads\n", "layer", "heads", width);
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    text += fmt::format("{:>5}  {:<{}}  {}\n", layer, letters(plan, layer), width, layer_words(plan, layer));
+  }
+  text +=
+      "\nD dense, S selects and reads everything, s selects and reads its own set, R reuses a set, W sink and window\n";
+  for (std::size_t i = 0; i < plan.selectors.size(); ++i) {
+    text += fmt::format("selector {}: {}\n", i, selector_words(plan.selectors[i]));
+  }
+  for (std::size_t i = 0; i < plan.retentions.size(); ++i) {
+    text += fmt::format("retention {}: {}\n", i, retention_words(plan.retentions[i]));
+  }
+  if (plan.feedback == Feedback::probabilities) text += "feedback: probabilities of what was read\n";
+  std::vector<std::string> shares;
+  for (const std::int64_t tokens : kContexts) shares.push_back(share_words(plan, tokens));
+  text += fmt::format("cache rows read per decode step, of dense: {}\n", fmt::join(shares, ", "));
+  text += fmt::format("layers:  {}  (F computes, S shares)\n", layer_string(plan));
+  return text;
+}
+
+}  // namespace glimpse::plan

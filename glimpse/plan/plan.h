@@ -1,0 +1,194 @@
+// The vocabulary of sparse attention: what each (layer, KV head) does in a decode step, as plain data. A policy
+// makes a Plan, `attention` runs it, nothing else passes between them. Value types; any thread may read.
+// The words are those of the five papers and their baselines (docs/methods.md has one entry for each).
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace glimpse::plan {
+
+/// What a policy may know of a model.
+struct ModelShape {
+  std::string architecture;  ///< "llama", "qwen2", "qwen3"
+  std::string model_name;    ///< general.name of the file; picks a paper's layers where it names the model
+  int layers = 0;
+  int heads = 0;                                  ///< query heads, H
+  int kv_heads = 0;                               ///< G
+  int head_dim = 0;                               ///< d
+  int context = 0;                                ///< the longest sequence the model was made for
+  int group() const { return heads / kv_heads; }  ///< g, query heads per KV head
+  friend bool operator==(const ModelShape&, const ModelShape&) = default;
+};
+
+/// How many tokens a set may hold.
+enum class BudgetRule : std::uint8_t {
+  tokens,     ///< value = k
+  ratio,      ///< value = share of N kept; floor(value * N), at least 1
+  mass,       ///< top-p: smallest set whose probability sums to value
+  threshold,  ///< every token of probability >= value
+  coverage,   ///< smallest set that captures value of the softmax mass; reported
+};
+struct Budget {
+  BudgetRule rule = BudgetRule::tokens;
+  double value = 1024;
+  int at_least = 1;  ///< ratio only: never fewer tokens than this (Kascade: 128)
+  friend bool operator==(const Budget&, const Budget&) = default;
+};
+
+/// Where a selector's scores come from.
+enum class Source : std::uint8_t {
+  dot,             ///< q.k before softmax, over all keys
+  probability,     ///< softmax probability, over all keys
+  heat,            ///< EvoSparse: decayed accumulation of probabilities
+  page_bounds,     ///< Quest, ArkVale: elementwise min and max of a page's keys
+  chunk_tree,      ///< LycheeCluster: three levels of chunk representatives
+  token_clusters,  ///< ClusterKV: k-means over keys
+  landmarks,       ///< ShadowKV: mean key of a chunk
+  gate,            ///< SeerAttention: trained gate
+};
+
+/// How the g query heads of a group become one score. The mean_/max_probability pair goes with Source::probability,
+/// the score pair with every other; none: each query head for itself.
+enum class GroupPooling : std::uint8_t { none, mean_query, mean_score, max_score, mean_probability, max_probability };
+
+/// How the KV heads of a layer become one set.
+enum class HeadPooling : std::uint8_t { none, mean, max, rank_merge };
+
+/// For whom a set is made. A set per layer is made by all heads of the layer together and published once, in the slot
+/// of head 0; a slot of sets per query head holds one for each query head of the group.
+enum class SetPer : std::uint8_t { query_head, kv_head, layer };
+
+struct Term {
+  Source source = Source::probability;
+  GroupPooling group = GroupPooling::mean_probability;
+  HeadPooling heads = HeadPooling::none;  ///< other than none only with SetPer::layer
+  std::optional<Budget> budget;           ///< this term's share; none: all that is left
+  std::vector<int> query_heads;           ///< only these score (EvoSparse's retrieval heads); empty: all
+  friend bool operator==(const Term&, const Term&) = default;
+};
+
+/// A set = sink, local window, current token, and what the terms choose from the rest; all inside the budget.
+struct Selector {
+  std::vector<Term> terms;
+  Budget budget;
+  SetPer per = SetPer::kv_head;
+  int block = 1;  ///< granularity: 1 = tokens, else blocks of that many tokens aligned at position 0
+  int sink = 0;   ///< first tokens always in the set
+  int local = 0;  ///< last tokens always in the set, the current one among them; see window_tokens for a stream
+  friend bool operator==(const Selector&, const Selector&) = default;
+};
+
+/// How long a published set may be read.
+enum class Lifetime : std::uint8_t { step, steps, until_verify };
+struct Scope {
+  Lifetime lifetime = Lifetime::step;
+  int steps = 1;  ///< Lifetime::steps: re-selected when this many steps have passed
+  friend bool operator==(const Scope&, const Scope&) = default;
+};
+
+enum class RoleKind : std::uint8_t { dense, select, reuse, stream };
+
+/// The slot that a set is published in: the (layer, KV head) that selected it.
+struct SlotId {
+  int layer = -1;
+  int head = -1;
+  friend auto operator<=>(const SlotId&, const SlotId&) = default;
+};
+
+struct Role {
+  RoleKind kind = RoleKind::dense;
+  int selector = -1;         ///< select and stream: index into Plan::selectors (stream: sink and local, no terms)
+  bool attends_set = false;  ///< select: attend to the own set (true) or to everything (false)
+  SlotId reads;              ///< reuse: the slot whose set is read; the head map is written out here.
+                             ///< select under Combine::union_sets: a slot whose set joins the own one
+  Scope scope;               ///< select: how long the set lives
+  int retention = -1;        ///< index into Plan::retentions; -1 keeps everything
+  friend bool operator==(const Role&, const Role&) = default;
+};
+
+/// How the sets of a layer are combined before any of its heads attends.
+enum class Combine : std::uint8_t { none, union_sets, rank_merge, map };
+
+/// What a head forgets for good. Its pages are freed.
+enum class RetentionRule : std::uint8_t { all, window, accumulated, last_probability, stamps, host_tier };
+struct Retention {
+  RetentionRule rule = RetentionRule::all;
+  int sink = 0;   ///< window: first tokens kept
+  Budget budget;  ///< tokens kept, the sink among them
+  friend bool operator==(const Retention&, const Retention&) = default;
+};
+
+/// What the policy must see of the prompt's attention.
+enum class Observe : std::uint8_t { none, last_rows, all };
+struct Prefill {
+  bool sparse = false;
+  int tile_rows = 0;  ///< sparse: query rows of a tile, the group counted in (Kascade: 128)
+  Observe observe = Observe::none;
+  int observe_rows = 0;  ///< Observe::last_rows: w
+  friend bool operator==(const Prefill&, const Prefill&) = default;
+};
+
+/// What flows back into the state after attending.
+enum class Feedback : std::uint8_t { none, probabilities };
+
+struct Plan {
+  std::string policy = "full";
+  ModelShape shape;
+  std::vector<Selector> selectors;
+  std::vector<Retention> retentions;
+  std::vector<Role> roles;       ///< [layer, kv_head]
+  std::vector<Combine> combine;  ///< [layer]
+  Prefill prefill;
+  Feedback feedback = Feedback::none;
+  int min_context = 0;  ///< below this many tokens every step is dense
+
+  const Role& role(int layer, int head) const {
+    return roles[static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape.kv_heads) +
+                 static_cast<std::size_t>(head)];
+  }
+  Role& role(int layer, int head) { return const_cast<Role&>(std::as_const(*this).role(layer, head)); }
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+/// Every (layer, KV head) dense: the plan that every policy starts from.
+Plan dense_plan(const ModelShape& shape);
+
+/// Throws UserError with the first thing that cannot run, in words: a reuse without an earlier select, an index
+/// out of range, a budget of 0, NaN, a stream with terms, and so on.
+void validate(const Plan& plan);
+
+/// Tokens that `budget` allows at a context of `tokens`, for the rules that do not need scores
+/// (tokens, ratio); at least 1. For the rest: `tokens`.
+std::int64_t budget_tokens(const Budget& budget, std::int64_t tokens);
+
+/// The least budget that holds sink, local window and the current token, in whole blocks: the sink's blocks plus as
+/// many as the window can touch when it does not end on a block's edge.
+std::int64_t always_tokens(const Selector& selector);
+
+/// Length of the local window at a context of `tokens`: `local`, or, for a stream whose budget is a share of the
+/// context, what the budget leaves after the sink.
+std::int64_t window_tokens(const Selector& selector, std::int64_t tokens);
+
+/// True when the plan is dense everywhere at this context: below min_context, or every budget covers it.
+bool is_dense_at(const Plan& plan, std::int64_t tokens);
+
+/// Text forms of a budget: "1024", "10%" ("10%,min=128" with at_least), "p=0.99", "tau=1e-4", "coverage=0.98"; the
+/// double survives the round trip exactly. parse throws UserError.
+std::string to_string(const Budget& budget);
+Budget parse_budget(std::string_view text);
+
+/// The plan as JSON and back; equal after a round trip. from_json throws UserError and validates.
+std::string to_json(const Plan& plan);
+Plan from_json(std::string_view text);
+
+/// One line a layer: roles by letter (D dense, S select and dense, s select own set, R reuse, W stream), what it
+/// reads, with a legend and the selectors in words. For `glimpse plan`.
+std::string explain(const Plan& plan);
+
+}  // namespace glimpse::plan

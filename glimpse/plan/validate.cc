@@ -1,0 +1,251 @@
+#include <algorithm>
+
+#include "glimpse/plan/checks.h"
+#include "glimpse/plan/words.h"
+
+namespace glimpse::plan {
+namespace {
+
+class Validator {
+ public:
+  explicit Validator(const Plan& plan) : plan_(plan) {}
+
+  void run() const {
+    validate_shape(plan_.shape);
+    if (plan_.policy.empty() || plan_.policy.size() > 64) refuse("policy", "give a name of 1 to 64 characters");
+    in_range("plan", "min_context", plan_.min_context, 0, kMaxTokens);
+    check_counts();
+    for (std::size_t i = 0; i < plan_.selectors.size(); ++i) validate_selector(plan_, i);
+    for (std::size_t i = 0; i < plan_.retentions.size(); ++i) validate_retention(plan_, i);
+    for (int layer = 0; layer < plan_.shape.layers; ++layer) {
+      for (int head = 0; head < plan_.shape.kv_heads; ++head) check_role(layer, head);
+      check_layer_sets(layer);
+      check_combine(layer);
+    }
+    check_prefill();
+    check_feedback();
+    check_all_used();
+  }
+
+ private:
+  static std::string at(int layer, int head) { return fmt::format("layer {}, KV head {}", layer, head); }
+  const Selector& selector(int index) const { return plan_.selectors[static_cast<std::size_t>(index)]; }
+  Combine combine(int layer) const { return plan_.combine[static_cast<std::size_t>(layer)]; }
+
+  void check_counts() const {
+    const auto expected = static_cast<std::size_t>(plan_.shape.layers) * static_cast<std::size_t>(plan_.shape.kv_heads);
+    if (plan_.roles.size() != expected) {
+      refuse("roles", "{} given, {} needed: one for each of {} layers and {} KV heads", plan_.roles.size(), expected,
+             plan_.shape.layers, plan_.shape.kv_heads);
+    }
+    if (plan_.combine.size() != static_cast<std::size_t>(plan_.shape.layers)) {
+      refuse("combine", "{} given, {} needed: one for each layer", plan_.combine.size(), plan_.shape.layers);
+    }
+    if (plan_.selectors.size() > kMaxSelectors || plan_.retentions.size() > kMaxSelectors) {
+      refuse("selectors and retentions", "{} and {} are over the limit of {} each", plan_.selectors.size(),
+             plan_.retentions.size(), kMaxSelectors);
+    }
+  }
+
+  void check_role(int layer, int head) const {
+    const Role& role = plan_.role(layer, head);
+    const std::string where = at(layer, head);
+    const bool selects = role.kind == RoleKind::select;
+    const bool has_selector = selects || role.kind == RoleKind::stream;
+    if (has_selector) {
+      if (role.selector < 0 || static_cast<std::size_t>(role.selector) >= plan_.selectors.size()) {
+        refuse(where, "{} with selector {}, but the plan has {}; give an index below that", word(role.kind),
+               role.selector, plan_.selectors.size());
+      }
+      const bool terms = !selector(role.selector).terms.empty();
+      if (selects && !terms) refuse(where, "selects with selector {}, which has no terms; give it one", role.selector);
+      if (!selects && terms) {
+        refuse(where, "streams with selector {}, which has terms; a stream reads sink and local only", role.selector);
+      }
+    } else if (role.selector != -1) {
+      refuse(where, "a {} role has no selector; give -1, not {}", word(role.kind), role.selector);
+    }
+    if (role.attends_set && !selects) refuse(where, "attends_set goes with select only, not {}", word(role.kind));
+    check_scope(where, role);
+    if (role.kind == RoleKind::reuse) {
+      check_reads(layer, head, role);
+    } else if (!(role.reads == SlotId{})) {
+      if (!selects || combine(layer) != Combine::union_sets) {
+        refuse(where, "a {} role reads no slot (a select does only where the layer's combine is union-sets)",
+               word(role.kind));
+      }
+      check_reads(layer, head, role);
+    }
+    check_role_retention(where, role);
+  }
+
+  static void check_scope(const std::string& where, const Role& role) {
+    if (role.kind != RoleKind::select) {
+      if (!(role.scope == Scope{})) refuse(where, "a scope goes with select only, not {}", word(role.kind));
+      return;
+    }
+    if (role.scope.lifetime == Lifetime::steps) {
+      in_range(where, "scope steps", role.scope.steps, 1, kMaxTokens);
+    } else if (role.scope.steps != 1) {
+      refuse(where, "scope steps = {} goes with lifetime steps only, not {}", role.scope.steps,
+             word(role.scope.lifetime));
+    }
+  }
+
+  void check_reads(int layer, int head, const Role& role) const {
+    const std::string where = at(layer, head);
+    const SlotId slot = role.reads;
+    if (slot.layer < 0 || slot.layer >= plan_.shape.layers || slot.head < 0 || slot.head >= plan_.shape.kv_heads) {
+      refuse(where, "reads slot (layer {}, head {}), but the model has {} layers and {} KV heads", slot.layer,
+             slot.head, plan_.shape.layers, plan_.shape.kv_heads);
+    }
+    if (slot.layer > layer) refuse(where, "reads layer {}, which comes later; only an earlier set exists", slot.layer);
+    if (slot.layer == layer && (role.kind == RoleKind::select || combine(layer) == Combine::none)) {
+      refuse(where, "reads its own layer; name an earlier one, or let the layer combine its sets (map)");
+    }
+    const Role& source = plan_.role(slot.layer, slot.head);
+    if (source.kind == RoleKind::reuse) {
+      refuse(where, "reads (layer {}, head {}), which itself reuses (layer {}, head {}); read that slot", slot.layer,
+             slot.head, source.reads.layer, source.reads.head);
+    }
+    if (source.kind != RoleKind::select) {
+      refuse(where, "reads (layer {}, head {}), which is {} and publishes no set; name a select", slot.layer, slot.head,
+             word(source.kind));
+    }
+    const bool valid = source.selector >= 0 && static_cast<std::size_t>(source.selector) < plan_.selectors.size();
+    if (valid && selector(source.selector).per == SetPer::layer && slot.head != 0) {
+      refuse(where, "reads (layer {}, head {}), but that layer publishes one set for all heads; read head 0",
+             slot.layer, slot.head);
+    }
+  }
+
+  void check_role_retention(const std::string& where, const Role& role) const {
+    if (role.retention == -1) return;
+    if (role.retention < 0 || static_cast<std::size_t>(role.retention) >= plan_.retentions.size()) {
+      refuse(where, "retention {}, but the plan has {}; give an index below that, or -1", role.retention,
+             plan_.retentions.size());
+    }
+    const Retention& kept = plan_.retentions[static_cast<std::size_t>(role.retention)];
+    if (kept.rule == RetentionRule::all) return;
+    if (role.kind == RoleKind::stream) {
+      if (kept.rule != RetentionRule::window) {
+        refuse(where, "streams with retention rule {}; a stream needs window or all", word(kept.rule));
+      }
+      const Selector& reads = selector(role.selector);
+      const bool fits = kept.budget.rule == reads.budget.rule && kept.budget.value >= reads.budget.value &&
+                        kept.budget.at_least >= reads.budget.at_least && kept.sink >= reads.sink;
+      if (!fits) {
+        refuse(where, "streams sink {} and budget {}, but retention {} keeps sink {} and budget {}; keep what is read",
+               reads.sink, to_string(reads.budget), role.retention, kept.sink, to_string(kept.budget));
+      }
+      return;
+    }
+    if (kept.rule != RetentionRule::host_tier && role.kind != RoleKind::dense) {
+      refuse(where, "a {} role with retention rule {} could need a token that is gone; give all or host-tier",
+             word(role.kind), word(kept.rule));
+    }
+  }
+
+  // One set per layer is made by all of its heads together and published by head 0.
+  void check_layer_sets(int layer) const {
+    int maker = -1;
+    for (int head = 0; head < plan_.shape.kv_heads; ++head) {
+      const Role& role = plan_.role(layer, head);
+      if (role.kind == RoleKind::select && selector(role.selector).per == SetPer::layer) maker = head;
+    }
+    if (maker < 0) return;
+    const int expected = plan_.role(layer, maker).selector;
+    for (int head = 0; head < plan_.shape.kv_heads; ++head) {
+      const Role& role = plan_.role(layer, head);
+      if (role.kind != RoleKind::select || role.selector != expected) {
+        refuse(at(layer, head), "the layer makes one set for all heads; every head must select with selector {}",
+               expected);
+      }
+      if (!(role.scope == plan_.role(layer, 0).scope)) {
+        refuse(at(layer, head), "the layer makes one set for all heads; its scope must be that of head 0");
+      }
+    }
+  }
+
+  void check_combine(int layer) const {
+    const Combine how = combine(layer);
+    if (how == Combine::none) return;
+    const std::string where = fmt::format("layer {}", layer);
+    bool selects = false;
+    for (int head = 0; head < plan_.shape.kv_heads; ++head) {
+      const Role& role = plan_.role(layer, head);
+      if (role.kind != RoleKind::select) continue;
+      selects = true;
+      if (how == Combine::rank_merge && needs_probabilities(selector(role.selector).budget.rule)) {
+        refuse(at(layer, head), "combine rank-merge cuts by rank, so the budget is tokens or a share, not {}",
+               to_string(selector(role.selector).budget));
+      }
+    }
+    if (!selects) refuse(where, "combine {} in a layer without a select; give none", word(how));
+  }
+
+  bool any_role(RoleKind kind) const {
+    return std::any_of(plan_.roles.begin(), plan_.roles.end(), [kind](const Role& role) { return role.kind == kind; });
+  }
+
+  void check_prefill() const {
+    const Prefill& p = plan_.prefill;
+    if (p.sparse) {
+      in_range("prefill", "tile_rows", p.tile_rows, plan_.shape.group(), kMaxTile);
+      if (!any_role(RoleKind::select) && !any_role(RoleKind::stream)) {
+        refuse("prefill", "sparse, but no head selects or streams; make it dense");
+      }
+    } else if (p.tile_rows != 0) {
+      refuse("prefill", "tile_rows = {} goes with a sparse prefill only", p.tile_rows);
+    }
+    if (p.observe == Observe::last_rows) {
+      in_range("prefill", "observe_rows", p.observe_rows, 1, kMaxTile);
+    } else if (p.observe_rows != 0) {
+      refuse("prefill", "observe_rows = {} goes with observe last-rows only, not {}", p.observe_rows, word(p.observe));
+    }
+  }
+
+  void check_feedback() const {
+    if (plan_.feedback == Feedback::probabilities) return;
+    for (std::size_t i = 0; i < plan_.selectors.size(); ++i) {
+      for (const Term& term : plan_.selectors[i].terms) {
+        if (term.source == Source::heat) {
+          refuse(fmt::format("selector {}", i), "heat grows from probabilities; give feedback probabilities");
+        }
+      }
+    }
+    for (std::size_t i = 0; i < plan_.retentions.size(); ++i) {
+      const RetentionRule rule = plan_.retentions[i].rule;
+      if (rule == RetentionRule::accumulated || rule == RetentionRule::last_probability ||
+          rule == RetentionRule::stamps) {
+        refuse(fmt::format("retention {}", i), "rule {} needs feedback probabilities", word(rule));
+      }
+    }
+  }
+
+  // An entry that no role names is a slip of whoever edited the plan.
+  void check_all_used() const {
+    std::vector<char> selectors(plan_.selectors.size());
+    std::vector<char> retentions(plan_.retentions.size());
+    for (const Role& role : plan_.roles) {
+      if (role.selector >= 0) selectors[static_cast<std::size_t>(role.selector)] = 1;
+      if (role.retention >= 0) retentions[static_cast<std::size_t>(role.retention)] = 1;
+    }
+    for (std::size_t i = 0; i < selectors.size(); ++i) {
+      if (!selectors[i]) refuse(fmt::format("selector {}", i), "no role uses it; remove it or name it in a role");
+    }
+    for (std::size_t i = 0; i < retentions.size(); ++i) {
+      if (!retentions[i]) refuse(fmt::format("retention {}", i), "no role uses it; remove it or name it in a role");
+    }
+  }
+
+  const Plan& plan_;
+};
+
+}  // namespace
+
+void validate(const Plan& plan) {
+  Validator(plan).run();
+}
+
+}  // namespace glimpse::plan

@@ -1,0 +1,217 @@
+#include <algorithm>
+#include <set>
+
+#include "glimpse/plan/checks.h"
+#include "glimpse/plan/words.h"
+
+namespace glimpse::plan {
+namespace {
+
+void check_budget(const std::string& where, const Budget& budget) {
+  if (const std::string problem = budget_problem(budget); !problem.empty()) refuse(where, "budget: {}", problem);
+}
+
+bool pooling_fits(Source source, GroupPooling group) {
+  if (group == GroupPooling::none) return true;
+  const bool of_probability = group == GroupPooling::mean_probability || group == GroupPooling::max_probability;
+  switch (source) {
+    case Source::heat:
+      return false;  // heat belongs to no query
+    case Source::probability:
+      return of_probability || group == GroupPooling::mean_query;
+    default:
+      return !of_probability;
+  }
+}
+
+void check_block(const std::string& where, const Selector& s) {
+  const bool power = s.block >= 1 && s.block <= 128 && (s.block & (s.block - 1)) == 0;
+  const bool landmarks =
+      std::any_of(s.terms.begin(), s.terms.end(), [](const Term& term) { return term.source == Source::landmarks; });
+  if (!power || (s.block > 1 && s.block < 16 && !(landmarks && s.block == 8))) {
+    refuse(where, "block = {}; give 1 (tokens), 16, 32, 64 or 128 (landmarks also take 8)", s.block);
+  }
+}
+
+// Sink, local window and the current token must find room in the budget, in whole blocks.
+void check_room(const std::string& where, const Selector& s) {
+  if (needs_probabilities(s.budget.rule)) return;
+  const std::int64_t needed = always_tokens(s);
+  const bool tokens = s.budget.rule == BudgetRule::tokens;
+  const std::int64_t least = tokens ? static_cast<std::int64_t>(s.budget.value) : s.budget.at_least;
+  if (least >= needed) return;
+  refuse(where,
+         "a budget of {} does not always hold sink {}, local {} and the current token: {} tokens in blocks of {}; {}",
+         to_string(s.budget), s.sink, s.local, needed, s.block,
+         tokens ? "raise the budget or lower sink, local and block"
+                : fmt::format("give a minimum with the share: ,min={}", needed));
+}
+
+void check_stream_selector(const std::string& where, const Selector& s) {
+  if (needs_probabilities(s.budget.rule)) {
+    refuse(where, "without terms there are no scores, so the budget cannot be {}; give tokens or a share",
+           to_string(s.budget));
+  }
+  if (s.block != 1) refuse(where, "block = {}: a stream reads tokens; give 1", s.block);
+  if (s.per != SetPer::kv_head) refuse(where, "per = {}: a stream belongs to its KV head; give kv-head", word(s.per));
+  if (s.budget.rule == BudgetRule::ratio && s.local != 0) {
+    refuse(where, "local = {} beside a share of the context: the window is what the share leaves; give local 0",
+           s.local);
+  }
+  if (s.budget.rule == BudgetRule::tokens &&
+      s.sink + std::int64_t{s.local} != static_cast<std::int64_t>(s.budget.value)) {
+    refuse(where, "a stream reads sink {} + local {}, but its budget is {}; make them equal", s.sink, s.local,
+           to_string(s.budget));
+  }
+}
+
+void check_source(const std::string& where, const Selector& s, const Term& term) {
+  switch (term.source) {
+    case Source::heat:
+    case Source::page_bounds:
+    case Source::gate:
+      if (s.block < 16) refuse(where, "{} scores blocks; give block 16, 32, 64 or 128", word(term.source));
+      break;
+    case Source::landmarks:
+      if (s.block < 8) refuse(where, "landmarks score chunks; give block 8 or more");
+      break;
+    case Source::chunk_tree:
+    case Source::token_clusters:
+      if (s.block != 1) refuse(where, "{} has units of its own; give block 1, not {}", word(term.source), s.block);
+      break;
+    default:
+      break;
+  }
+  if (pooling_fits(term.source, term.group)) return;
+  refuse(where, "group pooling {} does not go with source {}; give {}", word(term.group), word(term.source),
+         term.source == Source::heat          ? "none"
+         : term.source == Source::probability ? "mean-probability, max-probability or mean-query"
+                                              : "mean-query, mean-score or max-score");
+}
+
+void check_query_heads(const std::string& where, const Selector& s, const Term& term, int heads) {
+  if (term.query_heads.empty()) return;
+  if (s.per != SetPer::layer) refuse(where, "query_heads go with a set per layer only, not per {}", word(s.per));
+  if (term.source == Source::heat) refuse(where, "heat belongs to no query head; leave query_heads empty");
+  std::set<int> seen;
+  for (const int head : term.query_heads) {
+    in_range(where, "query head", head, 0, heads - 1);
+    if (!seen.insert(head).second) refuse(where, "query head {} is named twice", head);
+  }
+}
+
+void check_pooling(const std::string& where, const Selector& s, const Term& term) {
+  const bool heat = term.source == Source::heat;
+  const bool named = !term.query_heads.empty();
+  const bool alone = term.group == GroupPooling::none;
+  if (s.per != SetPer::layer && term.heads != HeadPooling::none) {
+    refuse(where, "head pooling {} goes with a set per layer only, not per {}", word(term.heads), word(s.per));
+  }
+  if (s.per == SetPer::query_head && !alone) {
+    refuse(where, "group pooling {} with a set per query head; give none", word(term.group));
+  }
+  if (heat && term.heads != HeadPooling::none) {
+    refuse(where, "heat is already one score for all heads; give head pooling none");
+  }
+  if (s.per == SetPer::layer && !heat && term.heads == HeadPooling::none && !(named && alone)) {
+    refuse(where, "a set per layer needs head pooling: mean, max or rank-merge");
+  }
+  if (alone && s.per != SetPer::query_head && !heat && !named && term.heads != HeadPooling::rank_merge) {
+    refuse(where, "group pooling none goes with sets per query head; give one, such as mean-probability");
+  }
+}
+
+void check_term(const std::string& where, const Selector& s, const Term& term, int heads) {
+  if (term.budget) {
+    check_budget(where, *term.budget);
+    if (needs_probabilities(term.budget->rule)) {
+      refuse(where, "a term's part is tokens or a share of the context, not {}", to_string(*term.budget));
+    }
+    if (term.budget->rule == s.budget.rule && term.budget->value > s.budget.value) {
+      refuse(where, "its budget {} is over the selector's {}", to_string(*term.budget), to_string(s.budget));
+    }
+  }
+  check_source(where, s, term);
+  check_query_heads(where, s, term, heads);
+  check_pooling(where, s, term);
+}
+
+void check_mass_rule(const std::string& where, const Selector& s) {
+  const std::string rule = to_string(s.budget);
+  if (s.terms.size() != 1 || s.terms[0].budget) {
+    refuse(where, "budget {} needs exactly one term, without a budget of its own", rule);
+  }
+  const Term& term = s.terms[0];
+  if (term.source != Source::probability) {
+    refuse(where, "budget {} needs softmax probabilities, but its term has source {}; give probability", rule,
+           word(term.source));
+  }
+  const bool group_sums = term.group == GroupPooling::mean_probability || term.group == GroupPooling::none;
+  const bool heads_sum = term.heads == HeadPooling::none || term.heads == HeadPooling::mean;
+  if (!group_sums || !heads_sum || !term.query_heads.empty()) {
+    refuse(where, "budget {} needs scores that sum to 1: mean-probability over the group, mean over heads", rule);
+  }
+}
+
+}  // namespace
+
+void validate_shape(const ModelShape& shape) {
+  in_range("shape", "layers", shape.layers, 1, kMaxLayers);
+  in_range("shape", "heads", shape.heads, 1, kMaxHeads);
+  in_range("shape", "kv_heads", shape.kv_heads, 1, shape.heads);
+  if (shape.heads % shape.kv_heads != 0) {
+    refuse("shape", "heads = {} is no multiple of kv_heads = {}", shape.heads, shape.kv_heads);
+  }
+  in_range("shape", "head_dim", shape.head_dim, 1, kMaxHeadDim);
+  in_range("shape", "context", shape.context, 0, kMaxTokens);
+  if (shape.architecture.size() > kMaxNameLength || shape.model_name.size() > kMaxNameLength) {
+    refuse("shape", "architecture and model_name have at most {} bytes", kMaxNameLength);
+  }
+}
+
+void validate_selector(const Plan& plan, std::size_t index) {
+  const std::string where = fmt::format("selector {}", index);
+  const Selector& s = plan.selectors[index];
+  check_budget(where, s.budget);
+  in_range(where, "sink", s.sink, 0, kMaxTokens);
+  in_range(where, "local", s.local, 0, kMaxTokens);
+  check_block(where, s);
+  check_room(where, s);
+  if (s.terms.empty()) {
+    check_stream_selector(where, s);
+    return;
+  }
+  if (s.terms.size() > kMaxTerms) refuse(where, "{} terms are over the limit of {}", s.terms.size(), kMaxTerms);
+  for (std::size_t t = 0; t < s.terms.size(); ++t) {
+    check_term(fmt::format("selector {}, term {}", index, t), s, s.terms[t], plan.shape.heads);
+  }
+  const auto open = std::count_if(s.terms.begin(), s.terms.end(), [](const Term& term) { return !term.budget; });
+  if (open > 1) refuse(where, "{} terms without a budget of their own; only one can take all that is left", open);
+  if (needs_probabilities(s.budget.rule)) check_mass_rule(where, s);
+}
+
+void validate_retention(const Plan& plan, std::size_t index) {
+  const std::string where = fmt::format("retention {}", index);
+  const Retention& r = plan.retentions[index];
+  check_budget(where, r.budget);
+  in_range(where, "sink", r.sink, 0, kMaxTokens);
+  if (r.rule == RetentionRule::all) {
+    if (r.sink != 0 || !(r.budget == Budget{})) refuse(where, "rule all keeps everything; leave sink and budget out");
+    return;
+  }
+  if (needs_probabilities(r.budget.rule)) {
+    refuse(where, "what is kept is counted in tokens or as a share, not {}", to_string(r.budget));
+  }
+  if (r.rule != RetentionRule::window) {
+    if (r.sink != 0) refuse(where, "sink = {} goes with rule window only, not {}", r.sink, word(r.rule));
+    return;
+  }
+  const bool tokens = r.budget.rule == BudgetRule::tokens;
+  const double least = tokens ? r.budget.value : r.budget.at_least;
+  if (least < r.sink + 1.0) {
+    refuse(where, "a budget of {} does not always hold sink {} and the current token; give {}", to_string(r.budget),
+           r.sink, tokens ? "more" : fmt::format("a minimum with the share: ,min={}", r.sink + 1));
+  }
+}
+
+}  // namespace glimpse::plan

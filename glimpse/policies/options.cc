@@ -1,0 +1,98 @@
+#include "glimpse/policies/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "glimpse/base/error.h"
+#include "glimpse/base/suggest.h"
+
+namespace glimpse::policies {
+
+OptionReader::OptionReader(std::string_view policy, std::span<const OptionHelp> table, const PolicyOptions& options)
+    : policy_(policy), table_(table), options_(options) {
+  std::vector<std::string_view> keys;
+  for (const OptionHelp& row : table) keys.push_back(row.key);
+  for (const auto& [key, value] : options.extra) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    if (keys.empty()) throw UserError(fmt::format("policy '{}' takes no --attn-opt; remove '{}'", policy, key));
+    throw UserError(unknown_name(fmt::format("--attn-opt key of policy '{}':", policy), key, keys));
+  }
+}
+
+int OptionReader::not_negative(std::string_view flag, const std::optional<int>& value, int otherwise) const {
+  if (value && *value < 0) {
+    throw UserError(fmt::format("{} {} is negative; give 0 or more tokens", flag, *value));
+  }
+  return value.value_or(otherwise);
+}
+
+int OptionReader::sink(int otherwise) const {
+  return not_negative("--attn-sink", options_.sink, otherwise);
+}
+int OptionReader::local(int otherwise) const {
+  return not_negative("--attn-local", options_.local, otherwise);
+}
+
+void OptionReader::refuse_flag(std::string_view flag, bool given, std::string_view why) const {
+  if (given) throw UserError(fmt::format("policy '{}' has no use for {}: {}", policy_, flag, why));
+}
+
+void OptionReader::refuse_budget(std::string_view why) const {
+  refuse_flag("--attn-budget", options_.budget.has_value(), why);
+}
+void OptionReader::refuse_block(std::string_view why) const {
+  refuse_flag("--attn-block", options_.block.has_value(), why);
+}
+void OptionReader::refuse_sink(std::string_view why) const {
+  refuse_flag("--attn-sink", options_.sink.has_value(), why);
+}
+void OptionReader::refuse_local(std::string_view why) const {
+  refuse_flag("--attn-local", options_.local.has_value(), why);
+}
+
+std::optional<std::string_view> OptionReader::text(std::string_view key) const {
+  const bool known = std::any_of(table_.begin(), table_.end(), [key](const OptionHelp& row) { return row.key == key; });
+  check(known, "an option that is read stands in its policy's table");
+  const auto it = options_.extra.find(std::string(key));
+  if (it == options_.extra.end()) return std::nullopt;
+  return std::string_view(it->second);
+}
+
+std::string_view OptionReader::choice(std::string_view key, std::span<const std::string_view> words) const {
+  const std::optional<std::string_view> value = text(key);
+  if (!value) return words[0];
+  const auto it = std::find(words.begin(), words.end(), *value);
+  if (it == words.end()) refuse(key, *value, unknown_name("word", *value, words));
+  return *it;
+}
+
+std::optional<int> OptionReader::layer(std::string_view key, int first, int last,
+                                       std::span<const std::string_view> words) const {
+  const std::optional<std::string_view> value = text(key);
+  if (!value || std::find(words.begin(), words.end(), *value) != words.end()) return std::nullopt;
+  std::string forms = first <= last ? fmt::format("a layer from {} to {}", first, last) : std::string();
+  if (!words.empty()) forms += fmt::format("{}{}", forms.empty() ? "" : " or ", fmt::join(words, ", "));
+  if (forms.empty()) refuse(key, *value, "this model has no such layer; leave the option out");
+  int number = 0;
+  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), number);
+  if (error != std::errc() || end != value->data() + value->size()) refuse(key, *value, "give " + forms);
+  if (number < first || number > last) refuse(key, *value, "out of range; give " + forms);
+  return number;
+}
+
+void OptionReader::refuse(std::string_view key, std::string_view value, std::string_view text) const {
+  throw UserError(fmt::format("--attn-opt {}={} of policy '{}': {}", key, value.substr(0, 64), policy_, text));
+}
+
+plan::Budget with_room(plan::Budget budget, const plan::Selector& selector) {
+  if (budget.rule != plan::BudgetRule::ratio || selector.block < 1) return budget;  // validation refuses the block
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  budget.at_least = std::max(budget.at_least, static_cast<int>(std::min(plan::always_tokens(selector), kMost)));
+  return budget;
+}
+
+}  // namespace glimpse::policies

@@ -1,0 +1,53 @@
+// How policies read PolicyOptions: every refusal in one place, in the same words. Holds references to the policy's
+// name and options; use it inside `make` only. One thread each.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "glimpse/policies/policy.h"
+
+namespace glimpse::policies {
+
+class OptionReader {
+ public:
+  /// Throws UserError when `options.extra` has a key that the table does not.
+  OptionReader(std::string_view policy, std::span<const OptionHelp> table, const PolicyOptions& options);
+
+  plan::Budget budget(const plan::Budget& otherwise) const { return options_.budget.value_or(otherwise); }
+  int block() const { return options_.block.value_or(1); }  ///< the plan's validation knows the blocks
+  int sink(int otherwise) const;
+  int local(int otherwise) const;
+
+  /// The flags that this policy has no use for; each throws when it was given, with `why` as the cure.
+  void refuse_budget(std::string_view why) const;
+  void refuse_block(std::string_view why) const;
+  void refuse_sink(std::string_view why) const;
+  void refuse_local(std::string_view why) const;
+
+  /// The value of an --attn-opt key as it was typed; nothing when it was not given.
+  std::optional<std::string_view> text(std::string_view key) const;
+  /// One of `words`; the first is the default.
+  std::string_view choice(std::string_view key, std::span<const std::string_view> words) const;
+  /// A layer in [first, last]; nothing when the key was not given or is one of `words`.
+  std::optional<int> layer(std::string_view key, int first, int last, std::span<const std::string_view> words) const;
+
+  /// "--attn-opt reselect=40 of policy 'tidal': TEXT"
+  [[noreturn]] void refuse(std::string_view key, std::string_view value, std::string_view text) const;
+
+ private:
+  int not_negative(std::string_view flag, const std::optional<int>& value, int otherwise) const;
+  void refuse_flag(std::string_view flag, bool given, std::string_view why) const;
+
+  std::string_view policy_;
+  std::span<const OptionHelp> table_;
+  const PolicyOptions& options_;
+};
+
+/// The budget with a minimum that always holds the selector's sink, local window and current token: a share of a
+/// short context may be smaller than that.
+plan::Budget with_room(plan::Budget budget, const plan::Selector& selector);
+
+}  // namespace glimpse::policies

@@ -1,0 +1,161 @@
+#include "random_plan.h"
+
+#include <algorithm>
+#include <random>
+
+namespace glimpse::plan {
+namespace {
+
+class Generator {
+ public:
+  explicit Generator(std::uint64_t seed) : random_(seed) {}
+
+  Plan make() {
+    ModelShape shape;
+    shape.architecture = one_of<const char*>({"llama", "qwen2", "qwen3"});
+    shape.model_name = one_of<const char*>({"", "a \"quoted\" name\n", "Löwe 8B", "Llama 3"});
+    shape.kv_heads = one_of<int>({1, 2, 3, 8});
+    shape.heads = shape.kv_heads * one_of<int>({1, 3, 4});
+    shape.layers = below(9) + 1;
+    shape.head_dim = 64;
+    shape.context = below(200000);
+    plan_ = dense_plan(shape);
+    plan_.policy = "random";
+    plan_.min_context = below(3) * 1000;
+    plan_.feedback = Feedback::probabilities;
+    for (int layer = 0; layer < shape.layers; ++layer) fill(layer);
+    if (below(3) == 0) plan_.prefill = {.observe = Observe::last_rows, .observe_rows = below(64) + 1};
+    if (any_select_ && below(2) == 0) {
+      plan_.prefill.sparse = true;
+      plan_.prefill.tile_rows = 128;
+    }
+    return plan_;
+  }
+
+ private:
+  int below(int n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
+  double unit() { return std::max(1e-9, std::uniform_real_distribution<double>(0, 1)(random_)); }
+  template <class T>
+  T one_of(std::initializer_list<T> values) {
+    return values.begin()[below(static_cast<int>(values.size()))];
+  }
+
+  Budget counted(int least) {
+    if (below(2) == 0) return {BudgetRule::tokens, static_cast<double>(least + below(5000))};
+    return {BudgetRule::ratio, unit(), std::max(least, 1)};
+  }
+
+  int add(Selector selector) {
+    plan_.selectors.push_back(std::move(selector));
+    return static_cast<int>(plan_.selectors.size()) - 1;
+  }
+
+  int selector(SetPer per) {
+    Selector s;
+    s.per = per;
+    s.block = one_of<int>({1, 16, 64});
+    s.sink = below(40);
+    s.local = below(200);
+    Term term;
+    term.group = per == SetPer::query_head ? GroupPooling::none : GroupPooling::mean_probability;
+    if (per == SetPer::layer) term.heads = HeadPooling::mean;
+    if (below(3) == 0) {
+      s.budget = {one_of({BudgetRule::mass, BudgetRule::threshold, BudgetRule::coverage}), unit()};
+      s.terms.push_back(term);
+      return add(s);
+    }
+    const int least = static_cast<int>(always_tokens(s));
+    s.budget = counted(least);
+    if (per == SetPer::layer) {
+      term.source = Source::dot;
+      term.group = GroupPooling::none;
+      term.heads = below(2) == 0 ? HeadPooling::none : HeadPooling::rank_merge;
+      if (term.heads == HeadPooling::none) term.query_heads = {0};
+      if (below(2) == 0) term.budget = {BudgetRule::tokens, 1};
+      s.terms.push_back(term);
+      if (s.block > 1 && term.budget) s.terms.push_back({Source::heat, GroupPooling::none});
+    } else {
+      term.source = s.block == 1 ? one_of({Source::dot, Source::chunk_tree, Source::token_clusters})
+                                 : one_of({Source::page_bounds, Source::landmarks, Source::gate, Source::dot});
+      if (per == SetPer::kv_head) term.group = one_of({GroupPooling::mean_query, GroupPooling::max_score});
+      s.terms.push_back(term);
+    }
+    return add(s);
+  }
+
+  Role stream() {
+    Selector s;
+    s.sink = below(8);
+    s.budget = counted(s.sink + 1);
+    if (s.budget.rule == BudgetRule::tokens) s.local = static_cast<int>(s.budget.value) - s.sink;
+    Role role{.kind = RoleKind::stream};
+    if (below(2) == 0) {
+      plan_.retentions.push_back({RetentionRule::window, s.sink, s.budget});
+      role.retention = static_cast<int>(plan_.retentions.size()) - 1;
+    }
+    role.selector = add(s);
+    return role;
+  }
+
+  Role dense() {
+    Role role;
+    if (below(3) > 0) return role;
+    plan_.retentions.push_back({one_of({RetentionRule::all, RetentionRule::accumulated, RetentionRule::stamps,
+                                        RetentionRule::last_probability, RetentionRule::host_tier})});
+    Retention& added = plan_.retentions.back();
+    if (added.rule != RetentionRule::all) added.budget = counted(1);
+    role.retention = static_cast<int>(plan_.retentions.size()) - 1;
+    return role;
+  }
+
+  Role select(int with) {
+    any_select_ = true;
+    Role role{.kind = RoleKind::select, .selector = with, .attends_set = below(2) == 0};
+    role.scope.lifetime = one_of({Lifetime::step, Lifetime::steps, Lifetime::until_verify});
+    if (role.scope.lifetime == Lifetime::steps) role.scope.steps = below(30) + 1;
+    return role;
+  }
+
+  void fill(int layer) {
+    if (below(4) == 0) {  // one set for the layer, alike in every head
+      const Role role = select(selector(SetPer::layer));
+      for (int head = 0; head < plan_.shape.kv_heads; ++head) plan_.role(layer, head) = role;
+      slots_.push_back({layer, 0});
+      return;
+    }
+    std::vector<SlotId> made;
+    for (int head = 0; head < plan_.shape.kv_heads; ++head) {
+      Role& role = plan_.role(layer, head);
+      const int kind = below(4);
+      if (kind == 0) {
+        role = dense();
+      } else if (kind == 1) {
+        role = stream();
+      } else if (kind == 2 && !slots_.empty()) {
+        role.kind = RoleKind::reuse;
+        role.reads = slots_[static_cast<std::size_t>(below(static_cast<int>(slots_.size())))];
+      } else {
+        const int with = selector(below(2) == 0 ? SetPer::kv_head : SetPer::query_head);
+        role = select(with);
+        made.push_back({layer, head});
+      }
+    }
+    if (!made.empty() && below(2) == 0) {
+      plan_.combine[static_cast<std::size_t>(layer)] = one_of({Combine::map, Combine::union_sets});
+    }
+    slots_.insert(slots_.end(), made.begin(), made.end());
+  }
+
+  std::mt19937_64 random_;
+  Plan plan_;
+  std::vector<SlotId> slots_;
+  bool any_select_ = false;
+};
+
+}  // namespace
+
+Plan random_plan(std::uint64_t seed) {
+  return Generator(seed).make();
+}
+
+}  // namespace glimpse::plan

@@ -1,0 +1,226 @@
+// Properties that hold for every policy in the registry.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <set>
+
+#include "glimpse/base/error.h"
+#include "glimpse/policies/policy.h"
+#include "shapes.h"
+
+namespace glimpse::policies {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string refusal(std::string_view policy, const plan::ModelShape& shape, const PolicyOptions& options) {
+  try {
+    make_plan(policy, shape, options);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const plan::ModelShape kShape{"llama", "", 32, 32, 8, 128, 131072};
+
+// The plan, or nothing where the policy refuses the budget as a kind that it has no use for.
+std::optional<plan::Plan> plan_with(const Policy& policy, const plan::ModelShape& shape, const std::string& budget) {
+  PolicyOptions options;
+  if (!budget.empty()) options.budget = plan::parse_budget(budget);
+  try {
+    return make_plan(policy.name, shape, options);
+  } catch (const UserError& error) {
+    EXPECT_FALSE(budget.empty()) << policy.name << " refuses its own defaults: " << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(std::string(policy.name)));
+    return std::nullopt;
+  }
+}
+
+TEST(Registry, NamesAreUniqueAndDescribed) {
+  std::set<std::string_view> names;
+  for (const Policy& policy : registry()) {
+    EXPECT_TRUE(names.insert(policy.name).second) << policy.name;
+    EXPECT_FALSE(policy.help.empty());
+    EXPECT_EQ(policy.help.find('\n'), std::string_view::npos);
+    EXPECT_EQ(policy.paper.empty(), policy.name == "full");
+    std::set<std::string_view> keys;
+    for (const OptionHelp& row : policy.options) {
+      EXPECT_TRUE(keys.insert(row.key).second) << row.key;
+      EXPECT_FALSE(row.values.empty() || row.default_value.empty() || row.help.empty()) << row.key;
+    }
+  }
+  EXPECT_TRUE(names.contains("full") && names.contains("streaming") && names.contains("tidal"));
+}
+
+TEST(Registry, SuggestsTheNearestName) {
+  EXPECT_EQ(find_policy("tidal").name, "tidal");
+  try {
+    find_policy("tidl");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("'tidl'"), HasSubstr("did you mean 'tidal'"), HasSubstr("streaming")));
+  }
+  EXPECT_THROW(find_policy(""), UserError);
+  EXPECT_THROW(find_policy("Tidal"), UserError);
+  EXPECT_THROW(find_policy(std::string(100000, 'x')), UserError);
+}
+
+TEST(EveryPolicy, MakesAValidPlanOfEachShapeThatSurvivesJson) {
+  for (const Policy& policy : registry()) {
+    for (const plan::ModelShape& shape : shapes()) {
+      int made = 0;
+      for (const char* budget :
+           {"", "1", "5", "64", "512", "1048576", "10%", "100%", "p=0.99", "tau=1e-4", "coverage=0.98"}) {
+        const std::optional<plan::Plan> plan = plan_with(policy, shape, budget);
+        if (!plan) continue;
+        ++made;
+        const std::string where = fmt::format("{} of {} layers, budget {}", policy.name, shape.layers, budget);
+        EXPECT_NO_THROW(validate(*plan)) << where;
+        EXPECT_EQ(plan->policy, policy.name);
+        EXPECT_EQ(plan->shape, shape) << where;
+        EXPECT_EQ(plan::from_json(plan::to_json(*plan)), *plan) << where;
+        EXPECT_THAT(plan::explain(*plan), HasSubstr(std::string(policy.name)));
+      }
+      EXPECT_GE(made, 1);
+    }
+  }
+}
+
+TEST(EveryPolicy, IsDenseWhereTheBudgetCoversTheContext) {
+  for (const Policy& policy : registry()) {
+    for (const plan::ModelShape& shape : shapes()) {
+      for (const int budget : {64, 512, 4096}) {
+        const std::optional<plan::Plan> plan = plan_with(policy, shape, std::to_string(budget));
+        if (!plan) continue;
+        EXPECT_TRUE(is_dense_at(*plan, budget)) << policy.name;
+        const bool sparse = std::any_of(plan->roles.begin(), plan->roles.end(),
+                                        [](const plan::Role& r) { return r.kind != plan::RoleKind::dense; });
+        EXPECT_EQ(is_dense_at(*plan, budget + 1), !sparse) << policy.name << " " << shape.layers;
+      }
+      if (const std::optional<plan::Plan> plan = plan_with(policy, shape, "100%")) {
+        EXPECT_TRUE(is_dense_at(*plan, 100000)) << policy.name;
+      }
+    }
+  }
+}
+
+TEST(EveryPolicy, TakesMinContext) {
+  for (const Policy& policy : registry()) {
+    PolicyOptions options;
+    options.min_context = 6000;
+    const plan::Plan plan = make_plan(policy.name, kShape, options);
+    EXPECT_EQ(plan.min_context, 6000);
+    EXPECT_TRUE(is_dense_at(plan, 5999));
+    options.min_context = -1;
+    EXPECT_THAT(refusal(policy.name, kShape, options), HasSubstr("--attn-min-ctx -1"));
+  }
+}
+
+TEST(EveryPolicy, AcceptsEachKeyOfItsTableAndRefusesWrongValues) {
+  for (const Policy& policy : registry()) {
+    for (const OptionHelp& row : policy.options) {
+      PolicyOptions options;
+      options.extra[std::string(row.key)] = std::string(row.default_value);
+      EXPECT_EQ(refusal(policy.name, kShape, options), "") << row.key;
+      EXPECT_EQ(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, {}))
+          << "the table's default is not the default: " << row.key;
+      for (const char* wrong : {"", "wrong", "-1", "1e9", "99999999999999999999", "1.5", "2x", " 2", "32", "AUTO"}) {
+        options.extra[std::string(row.key)] = wrong;
+        EXPECT_THAT(
+            refusal(policy.name, kShape, options),
+            AllOf(HasSubstr(fmt::format("--attn-opt {}={}", row.key, wrong)), HasSubstr(std::string(policy.name))));
+      }
+    }
+  }
+}
+
+TEST(EveryPolicy, RefusesUnknownKeysWithTheNearest) {
+  for (const Policy& policy : registry()) {
+    PolicyOptions options;
+    options.extra["no-such-key"] = "1";
+    EXPECT_THAT(refusal(policy.name, kShape, options),
+                AllOf(HasSubstr("no-such-key"), HasSubstr(std::string(policy.name))));
+    for (const OptionHelp& row : policy.options) {
+      options.extra.clear();
+      options.extra[std::string(row.key) + "x"] = "1";
+      EXPECT_THAT(refusal(policy.name, kShape, options), HasSubstr(fmt::format("did you mean '{}'", row.key)));
+    }
+  }
+}
+
+// A flag is used or refused; the plan never silently stays what it was.
+TEST(EveryPolicy, UsesOrRefusesEachFlag) {
+  const std::vector<std::pair<std::string, std::function<void(PolicyOptions&)>>> flags{
+      {"--attn-budget", [](PolicyOptions& o) { o.budget = plan::parse_budget("333"); }},
+      {"--attn-block", [](PolicyOptions& o) { o.block = 16; }},
+      {"--attn-sink", [](PolicyOptions& o) { o.sink = 7; }},
+      {"--attn-local", [](PolicyOptions& o) { o.local = 9; }},
+  };
+  for (const Policy& policy : registry()) {
+    for (const auto& [flag, set] : flags) {
+      PolicyOptions options;
+      set(options);
+      const std::string text = refusal(policy.name, kShape, options);
+      if (text.empty()) {
+        EXPECT_NE(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, {})) << policy.name << flag;
+      } else {
+        EXPECT_THAT(text, AllOf(HasSubstr(flag), HasSubstr(std::string(policy.name))));
+      }
+    }
+  }
+}
+
+TEST(EveryPolicy, RefusesBadNumbers) {
+  for (const Policy& policy : registry()) {
+    for (const auto& set : std::vector<std::function<void(PolicyOptions&)>>{
+             [](PolicyOptions& o) { o.sink = -1; },
+             [](PolicyOptions& o) { o.sink = 2147483647; },
+             [](PolicyOptions& o) { o.local = -1; },
+             [](PolicyOptions& o) { o.local = 2147483647; },
+             [](PolicyOptions& o) { o.block = 0; },
+             [](PolicyOptions& o) { o.block = -16; },
+             [](PolicyOptions& o) { o.block = 7; },
+             [](PolicyOptions& o) { o.block = 2147483647; },
+             [](PolicyOptions& o) {
+               o.budget = plan::Budget{plan::BudgetRule::tokens, 0};
+             },
+             [](PolicyOptions& o) {
+               o.budget = plan::Budget{plan::BudgetRule::tokens, 1e300};
+             },
+             [](PolicyOptions& o) {
+               o.budget = plan::Budget{plan::BudgetRule::ratio, -0.5};
+             },
+             [](PolicyOptions& o) {
+               o.budget = plan::Budget{plan::BudgetRule::tokens, std::nan("")};
+             },
+             [](PolicyOptions& o) {
+               o.budget = plan::Budget{plan::BudgetRule::ratio, std::nan("")};
+             },
+         }) {
+      for (const int layers : {1, 2, 3, 32}) {
+        for (const char* budget : {"", "10%"}) {
+          plan::ModelShape shape = kShape;
+          shape.layers = layers;
+          PolicyOptions options;
+          if (*budget != 0 && policy.name != "full") options.budget = plan::parse_budget(budget);
+          set(options);
+          EXPECT_THROW(make_plan(policy.name, shape, options), UserError) << policy.name << " " << layers;
+        }
+      }
+    }
+    EXPECT_THROW(make_plan(policy.name, {}, {}), UserError) << "an empty shape";
+  }
+}
+
+TEST(Full, IsDenseEverywhere) {
+  for (const plan::ModelShape& shape : shapes()) EXPECT_EQ(make_plan("full", shape, {}), plan::dense_plan(shape));
+}
+
+}  // namespace
+}  // namespace glimpse::policies

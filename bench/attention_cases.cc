@@ -1,0 +1,488 @@
+#include "bench/attention_cases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+
+#include "bench/workers.h"
+#include "glimpse/base/buffer.h"
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/attention.h"
+#include "glimpse/kernels/ref/attention_ref.h"
+
+namespace glimpse::bench {
+namespace {
+
+using namespace kernels;  // NOLINT(google-build-using-namespace): the whole file is about them
+
+constexpr std::size_t kStreamBytes = std::size_t{256} << 20;
+constexpr std::size_t kCacheBytes = std::size_t{192} << 20;  ///< several times the last-level cache
+constexpr int kRunPages = 16;
+constexpr int kChosen = 2048;
+
+struct Shape {
+  KvFormat format;
+  int heads = 3;
+  int group = 3;
+};
+
+/// A cache of as many layers as fill kCacheBytes, laid out as the engine's: in each plane runs of 16 pages, the run of
+/// head 0, of head 1, ..., then the next runs.
+class BenchCache {
+ public:
+  BenchCache(const Shape& cache_shape, int length) : shape(cache_shape), tokens(length) {
+    const auto runs = static_cast<std::size_t>((tokens + kRunPages * kPageTokens - 1) / (kRunPages * kPageTokens));
+    const auto heads = static_cast<std::size_t>(shape.heads);
+    const std::size_t layer_pages = runs * heads * kRunPages;
+    const std::size_t page_bytes = shape.format.page_bytes();
+    layers = static_cast<int>(std::max<std::size_t>(1, kCacheBytes / (2 * layer_pages * page_bytes)));
+    const std::size_t pages = layer_pages * static_cast<std::size_t>(layers);
+    k_ = HostBuffer(pages * page_bytes);
+    v_ = HostBuffer(pages * page_bytes);
+    tables_.resize(static_cast<std::size_t>(layers) * heads);
+    for (std::size_t t = 0; t < tables_.size(); ++t) {
+      for (std::size_t page = 0; page < runs * kRunPages; ++page) {
+        const std::size_t run = (t / heads * runs + page / kRunPages) * heads + t % heads;
+        tables_[t].push_back(static_cast<PageId>(run * kRunPages + page % kRunPages));
+      }
+      views.push_back({.k_plane = k_.data(), .v_plane = v_.data(), .pages = tables_[t].data(), .slots = tokens});
+    }
+    fill(pages);
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    query.resize(tables_.size() * static_cast<std::size_t>(shape.group * shape.format.dim));
+    for (float& x : query) x = normal(random);
+    std::vector<std::int32_t> all(static_cast<std::size_t>(tokens));
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
+    lists.resize(tables_.size());
+    for (auto& list : lists) {
+      std::sample(all.begin(), all.end(), std::back_inserter(list), kChosen, random);
+    }
+  }
+
+  float scale() const { return 1.0F / std::sqrt(static_cast<float>(shape.format.dim)); }
+  const float* query_of(std::size_t head) const {
+    return query.data() + head * static_cast<std::size_t>(shape.group * shape.format.dim);
+  }
+
+  Shape shape;
+  int tokens;
+  int layers = 0;
+  std::vector<HeadView> views;  ///< [layer, head]
+  std::vector<float> query;     ///< [layer, head, g, d]
+  std::vector<std::vector<std::int32_t>> lists;
+
+ private:
+  /// 1,021 random rows again and again: random numbers are slower than everything that is measured.
+  void fill(std::size_t pages) {
+    constexpr std::size_t kPattern = 64;
+    const auto dim = static_cast<std::size_t>(shape.format.dim);
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    std::vector<float> rows(kPattern * kPageTokens * dim);
+    for (float& x : rows) x = normal(random);
+    std::vector<PageId> table(kPattern);
+    for (std::size_t p = 0; p < kPattern; ++p) table[p] = static_cast<PageId>(p);
+    const HeadView head{.k_plane = k_.data(),
+                        .v_plane = v_.data(),
+                        .pages = table.data(),
+                        .slots = static_cast<std::int32_t>(kPattern * kPageTokens)};
+    append(shape.format, {.head = &head, .k = rows.data(), .v = rows.data(), .row_stride = dim, .rows = head.slots});
+    const std::size_t page_bytes = shape.format.page_bytes();
+    for (std::size_t p = kPattern; p < pages; ++p) {
+      const std::size_t from = (p * 37 + p / kPattern) % kPattern;
+      std::memcpy(k_.data() + p * page_bytes, k_.data() + from * page_bytes, page_bytes);
+      std::memcpy(v_.data() + p * page_bytes, v_.data() + from * page_bytes, page_bytes);
+    }
+  }
+
+  HostBuffer k_, v_;
+  std::vector<std::vector<PageId>> tables_;
+};
+
+/// One thing to measure: `items` independent calls that together are `layers` layers.
+struct Case {
+  std::string name;
+  int layers = 1;
+  int items = 0;
+  double bytes = 0;  ///< of one layer
+  double flops = 0;  ///< of one layer
+  std::function<void(int)> run;
+  std::function<void()> check;
+};
+
+void expect_near(std::span<const float> got, std::span<const float> want, double allowed, const std::string& name) {
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    check(got[i] == want[i] || std::fabs(got[i] - want[i]) <= allowed,
+          fmt::format("{}: {} where the reference has {}, at {}", name, got[i], want[i], i));
+  }
+}
+
+std::string label(const std::string& what, const Shape& shape) {
+  return fmt::format("{} {} h{} g{} d{}", what, name(shape.format.type), shape.heads, shape.group, shape.format.dim);
+}
+
+using Shared = std::shared_ptr<BenchCache>;
+
+/// Work items of a layer in storage order (by range, then by head), an even share of them for each thread.
+Case attend_case(const Shared& cache, bool gathered, int threads) {
+  const Shape& shape = cache->shape;
+  const int entries = gathered ? kChosen : cache->tokens;
+  const int ranges = (entries + kSplitTokens - 1) / kSplitTokens;
+  const int per_layer = ranges * shape.heads;
+  const std::size_t size = partial_floats(shape.group, shape.format.dim);
+  auto partials = std::make_shared<std::vector<float>>(static_cast<std::size_t>(per_layer * cache->layers) * size);
+  auto items = std::make_shared<std::vector<AttendItem>>();
+  for (int i = 0; i < per_layer * cache->layers; ++i) {
+    const int range = i % per_layer / shape.heads;
+    const auto head = static_cast<std::size_t>(i / per_layer * shape.heads + i % shape.heads);
+    items->push_back({.head = &cache->views[head],
+                      .query = cache->query_of(head),
+                      .group = shape.group,
+                      .scale = cache->scale(),
+                      .begin = range * kSplitTokens,
+                      .end = std::min(entries, (range + 1) * kSplitTokens),
+                      .list = gathered ? cache->lists[head].data() : nullptr,
+                      .partial = partials->data() + static_cast<std::size_t>(i) * size});
+  }
+  for (std::size_t i = 0; i + 1 < items->size(); ++i) (*items)[i].next = &(*items)[i + 1];
+  Case result;
+  result.name = label(gathered ? "gathered" : "dense", shape);
+  result.layers = cache->layers;
+  result.items = threads * cache->layers;
+  result.bytes = static_cast<double>(shape.heads) * entries *
+                 (2.0 * static_cast<double>(shape.format.read_bytes()) + (gathered ? sizeof(std::int32_t) : 0));
+  result.flops = 4.0 * shape.heads * entries * shape.group * shape.format.dim;
+  result.run = [=, views = cache](int share) {
+    const int first = share / threads * per_layer;
+    for (int i = first + share % threads * per_layer / threads; i < first + (share % threads + 1) * per_layer / threads;
+         ++i) {
+      attend(views->shape.format, (*items)[static_cast<std::size_t>(i)]);
+    }
+  };
+  result.check = [=, name = result.name] {
+    for (const std::size_t i : {std::size_t{0}, items->size() - 1}) {
+      AttendItem item = (*items)[i];
+      attend(cache->shape.format, item);
+      std::vector<float> want(size);
+      item.partial = want.data();
+      ref::attend(cache->shape.format, item);
+      expect_near({partials->data() + i * size, size}, want, 2e-5, name);
+    }
+  };
+  return result;
+}
+
+Case score_case(const Shared& cache) {
+  const Shape& shape = cache->shape;
+  const int ranges = (cache->tokens + kSplitTokens - 1) / kSplitTokens;
+  const int per_layer = ranges * shape.heads;
+  const auto stride = static_cast<std::size_t>(cache->tokens);
+  const std::size_t size = stride * static_cast<std::size_t>(shape.group);
+  auto scores = std::make_shared<std::vector<float>>(size * static_cast<std::size_t>(shape.heads * cache->layers));
+  const auto item_of = [=](int i) {
+    const int range = i % per_layer / cache->shape.heads;
+    const auto head = static_cast<std::size_t>(i / per_layer * cache->shape.heads + i % cache->shape.heads);
+    return ScoreItem{.head = &cache->views[head],
+                     .query = cache->query_of(head),
+                     .group = cache->shape.group,
+                     .scale = cache->scale(),
+                     .begin = range * kSplitTokens,
+                     .end = std::min(cache->tokens, (range + 1) * kSplitTokens),
+                     .scores = scores->data() + head * size,
+                     .score_stride = stride};
+  };
+  Case result;
+  result.name = label("score", shape);
+  result.layers = cache->layers;
+  result.items = per_layer * cache->layers;
+  result.bytes = static_cast<double>(shape.heads) * cache->tokens *
+                 (static_cast<double>(shape.format.read_bytes()) + sizeof(float) * shape.group);
+  result.flops = 2.0 * shape.heads * cache->tokens * shape.group * shape.format.dim;
+  result.run = [=](int i) { score(cache->shape.format, item_of(i)); };
+  result.check = [=, name = result.name] {
+    ScoreItem item = item_of(0);
+    score(cache->shape.format, item);
+    std::vector<float> want(size);
+    item.scores = want.data();
+    ref::score(cache->shape.format, item);
+    expect_near({scores->data(), kSplitTokens}, std::span(want).first(kSplitTokens), 2e-5, name);
+  };
+  return result;
+}
+
+/// Rows of scores as heads have them: pooled, then chosen from.
+struct ScoreRows {
+  ScoreRows(int count, int queries, int length)
+      : rows(count), group(queries), tokens(static_cast<std::size_t>(length)) {
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    scores.resize(static_cast<std::size_t>(count * queries) * tokens);
+    for (float& s : scores) s = 2 * normal(random);
+    lse.assign(static_cast<std::size_t>(count * queries), 12.4F);
+    pooled.resize(static_cast<std::size_t>(count) * tokens);
+    for (float& p : pooled) p = std::exp(2 * normal(random));
+    chosen.resize(static_cast<std::size_t>(count) * kChosen);
+    workspace.resize(static_cast<std::size_t>(count) * select_workspace(tokens));
+  }
+  std::span<float> pooled_row(int i) { return {pooled.data() + static_cast<std::size_t>(i) * tokens, tokens}; }
+
+  int rows, group;
+  std::size_t tokens;
+  std::vector<float> scores, lse, pooled;
+  std::vector<std::int32_t> chosen;
+  std::vector<std::byte> workspace;
+};
+
+Case select_case(int tokens) {
+  auto rows = std::make_shared<ScoreRows>(24, 1, tokens);
+  const auto select = [=](int i) {
+    const std::size_t work = select_workspace(rows->tokens);
+    return select_top_k(rows->pooled_row(i), kChosen,
+                        std::span(rows->chosen).subspan(static_cast<std::size_t>(i) * kChosen, kChosen),
+                        std::span(rows->workspace).subspan(static_cast<std::size_t>(i) * work, work));
+  };
+  Case result;
+  result.name = fmt::format("select {} of {}, 3 heads", kChosen, tokens);
+  result.layers = rows->rows / 3;
+  result.items = rows->rows;
+  result.bytes = 3.0 * (sizeof(float) * static_cast<double>(tokens) + sizeof(std::int32_t) * kChosen);
+  result.run = [=](int i) { select(i); };
+  result.check = [=, name = result.name] {
+    std::vector<std::int32_t> want(kChosen);
+    const std::size_t count = ref::select_top_k(rows->pooled_row(1), kChosen, want);
+    check(select(1) == count && std::equal(want.begin(), want.end(), rows->chosen.begin() + kChosen), name);
+  };
+  return result;
+}
+
+Case pool_case(int tokens) {
+  auto rows = std::make_shared<ScoreRows>(24, 3, tokens);
+  const auto pool = [=](int i) {
+    const std::size_t first = static_cast<std::size_t>(i) * 3;
+    pool_mean_probability(rows->scores.data() + first * rows->tokens, rows->tokens, rows->lse.data() + first, 3,
+                          rows->pooled_row(i));
+  };
+  Case result;
+  result.name = fmt::format("pool 3 x {}, 3 heads", tokens);
+  result.layers = rows->rows / 3;
+  result.items = rows->rows;
+  result.bytes = 3.0 * 4 * sizeof(float) * tokens;
+  result.run = pool;
+  result.check = [=, name = result.name] {
+    pool(0);
+    std::vector<float> want(rows->tokens);
+    ref::pool_mean_probability(rows->scores.data(), rows->tokens, rows->lse.data(), 3, want);
+    expect_near(rows->pooled_row(0), want, 1e-6, name);
+  };
+  return result;
+}
+
+/// 512 rows whose last token is number 8,192, or the last of a shorter context.
+Case prefill_case(const Shared& cache) {
+  const Shape& shape = cache->shape;
+  const int end = std::min(cache->tokens, 8192);
+  const int rows = std::min(end, 512);
+  const int tile = prefill_tile_rows(shape.group);
+  const int tiles = (rows + tile - 1) / tile;
+  const auto stride = static_cast<std::size_t>(shape.heads * shape.group * shape.format.dim);
+  struct Data {
+    std::vector<float> query, out;
+  };
+  auto data = std::make_shared<Data>();
+  data->query.resize(static_cast<std::size_t>(rows) * stride);
+  data->out.resize(data->query.size());
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  for (float& x : data->query) x = normal(random);
+  const auto item_of = [=](int i) {
+    const int head = i % cache->shape.heads;
+    const int row = i / cache->shape.heads * tile;
+    const std::size_t offset = static_cast<std::size_t>(row) * stride +
+                               static_cast<std::size_t>(head * cache->shape.group * cache->shape.format.dim);
+    return PrefillItem{.head = &cache->views[static_cast<std::size_t>(head)],
+                       .query = data->query.data() + offset,
+                       .query_stride = stride,
+                       .out = data->out.data() + offset,
+                       .out_stride = stride,
+                       .group = cache->shape.group,
+                       .scale = cache->scale(),
+                       .first_slot = end - rows + row,
+                       .rows = std::min(tile, rows - row)};
+  };
+  Case result;
+  result.name = label(fmt::format("prefill {} rows at {}", rows, end - rows), shape);
+  result.items = tiles * shape.heads;
+  const double pairs = static_cast<double>(rows) * (end - rows) + 0.5 * rows * (rows + 1);
+  result.flops = 4.0 * shape.heads * pairs * shape.group * shape.format.dim;
+  result.run = [=](int i) {
+    thread_local HostBuffer workspace;
+    const std::size_t need = prefill_workspace(cache->shape.format, cache->shape.group);
+    if (workspace.size() < need) workspace = HostBuffer(need);
+    prefill(cache->shape.format, item_of(i), {workspace.data(), workspace.size()});
+  };
+  result.check = [=, run = result.run, name = result.name] {
+    run(1);
+    PrefillItem item = item_of(1);
+    item.rows = 1;
+    std::vector<float> want(stride);
+    item.out = want.data();
+    ref::prefill(cache->shape.format, item);
+    const auto width = static_cast<std::size_t>(cache->shape.group * cache->shape.format.dim);
+    // Rounding of queries and weights to bf16, where the processor multiplies those.
+    const bool rounds = cache->shape.format.type == KvType::bf16 && std::string(instruction_set()).ends_with("bf16");
+    expect_near({item_of(1).out, width}, std::span(want).first(width), rounds ? 2e-2 : 2e-5, name);
+  };
+  return result;
+}
+
+/// A read of kStreamBytes that does nothing else.
+class Stream {
+ public:
+  Stream() : buffer_(kStreamBytes) { std::memset(buffer_.data(), 1, kStreamBytes); }
+  static constexpr int items() { return static_cast<int>(kStreamBytes / kPart); }
+  void run(int i) {
+    const auto* words = reinterpret_cast<const std::uint64_t*>(buffer_.data() + static_cast<std::size_t>(i) * kPart);
+    std::uint64_t folded[16] = {};
+    for (std::size_t w = 0; w < kPart / 8; w += 16) {
+      for (std::size_t k = 0; k < 16; ++k) folded[k] ^= words[w + k];
+    }
+    std::uint64_t all = 0;
+    for (const std::uint64_t f : folded) all ^= f;
+    sink_.fetch_xor(all, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr std::size_t kPart = std::size_t{1} << 20;
+  HostBuffer buffer_;
+  std::atomic<std::uint64_t> sink_ = 0;
+};
+
+std::vector<Case> make_cases(const AttentionBenchOptions& options, int threads) {
+  const auto wanted = [&](const std::string& name) {
+    return options.only.empty() || std::any_of(options.only.begin(), options.only.end(), [&](const std::string& part) {
+             return name.find(part) != std::string::npos;
+           });
+  };
+  std::vector<Case> cases;
+  const auto add = [&](const Shape& shape, bool with_score) {
+    const bool any = wanted(label("dense", shape)) || wanted(label("gathered", shape)) ||
+                     wanted(label("score", shape)) || wanted(label("prefill", shape));
+    if (!any) return;
+    const auto cache = std::make_shared<BenchCache>(shape, options.tokens);
+    std::vector<Case> made{attend_case(cache, false, threads), prefill_case(cache)};
+    if (options.tokens > kChosen) made.push_back(attend_case(cache, true, threads));
+    if (with_score) made.push_back(score_case(cache));
+    for (Case& c : made) {
+      if (wanted(c.name)) cases.push_back(std::move(c));
+    }
+  };
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0}) {
+    add({{type, 64}, 3, 3}, type == KvType::bf16 || type == KvType::f16);
+  }
+  add({{KvType::bf16, 128}, 8, 4}, true);
+  add({{KvType::bf16, 128}, 4, 8}, false);
+  for (const auto& make : {pool_case, select_case}) {
+    if (options.tokens <= kChosen) break;
+    Case c = make(options.tokens);
+    if (wanted(c.name)) cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double seconds(Workers& workers, int items, const std::function<void(int)>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  workers.run(items, run);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+std::vector<AttentionBenchRow> run_attention_cases(const AttentionBenchOptions& options) {
+  if (options.repeats < 1 || options.tokens < 1 || options.threads < 0) {
+    throw UserError("repeats and tokens must be at least 1, threads at least 0 (all)");
+  }
+  const int processors = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.threads > 0 ? options.threads : processors;
+  std::vector<Case> cases = make_cases(options, threads);
+  for (const Case& c : cases) c.check();
+  Workers workers(threads);
+  Stream stream;
+  const auto stream_run = [&](int i) { stream.run(i); };
+  std::vector<double> stream_s;
+  struct Times {
+    std::vector<double> s, fraction;
+  };
+  std::vector<Times> times(cases.size());
+  for (int round = -1; round < options.repeats; ++round) {  // the first round warms up
+    for (std::size_t c = 0; c < cases.size(); ++c) {
+      const double streamed = seconds(workers, Stream::items(), stream_run);
+      const double taken = seconds(workers, cases[c].items, cases[c].run) / cases[c].layers;
+      if (round < 0) continue;
+      stream_s.push_back(streamed);
+      times[c].s.push_back(taken);
+      times[c].fraction.push_back(cases[c].bytes / taken / (static_cast<double>(kStreamBytes) / streamed));
+    }
+  }
+  std::vector<AttentionBenchRow> rows;
+  const auto row = [&](std::string name, const std::vector<double>& s) {
+    AttentionBenchRow made;
+    made.name = std::move(name);
+    made.median_s = median(s);
+    made.min_s = *std::min_element(s.begin(), s.end());
+    made.max_s = *std::max_element(s.begin(), s.end());
+    return made;
+  };
+  if (stream_s.empty()) return rows;
+  rows.push_back(row(fmt::format("streaming read, {} threads", threads), stream_s));
+  rows.back().bytes = static_cast<double>(kStreamBytes);
+  rows.back().fraction = 1;
+  for (std::size_t c = 0; c < cases.size(); ++c) {
+    rows.push_back(row(cases[c].name, times[c].s));
+    rows.back().bytes = cases[c].bytes;
+    rows.back().fraction = median(times[c].fraction);
+    rows.back().gflops = cases[c].flops / rows.back().median_s / 1e9;
+  }
+  return rows;
+}
+
+std::string attention_table(const std::vector<AttentionBenchRow>& rows, const std::string& format) {
+  std::string text;
+  if (format == "md") {
+    text = "| case | bytes needed | median | spread | GB/s | of streamed | GFLOP/s |\n|---|--:|--:|--:|--:|--:|--:|\n";
+    for (const AttentionBenchRow& r : rows) {
+      text += fmt::format("| {} | {:.2f} MB | {:.3f} ms | {:.3f} to {:.3f} | {:.1f} | {:.2f} | {:.1f} |\n", r.name,
+                          r.bytes / 1e6, r.median_s * 1e3, r.min_s * 1e3, r.max_s * 1e3, r.bytes / r.median_s / 1e9,
+                          r.fraction, r.gflops);
+    }
+  } else if (format == "csv") {
+    text = "case,bytes,median_s,min_s,max_s,fraction,gflops\n";
+    for (const AttentionBenchRow& r : rows) {
+      text += fmt::format("\"{}\",{:.0f},{:.9f},{:.9f},{:.9f},{:.4f},{:.2f}\n", r.name, r.bytes, r.median_s, r.min_s,
+                          r.max_s, r.fraction, r.gflops);
+    }
+  } else if (format == "json") {
+    for (const AttentionBenchRow& r : rows) {
+      text += fmt::format(
+          R"({}{{"case":"{}","bytes":{:.0f},"median_s":{:.9f},"min_s":{:.9f},"max_s":{:.9f},"fraction":{:.4f},"gflops":{:.2f}}})",
+          text.empty() ? "[" : ",\n ", r.name, r.bytes, r.median_s, r.min_s, r.max_s, r.fraction, r.gflops);
+    }
+    text += text.empty() ? "[]\n" : "]\n";
+  } else {
+    throw UserError(fmt::format("unknown output format '{}'; one of md, csv, json", format));
+  }
+  return text;
+}
+
+}  // namespace glimpse::bench

@@ -1,0 +1,120 @@
+// The attention arithmetic of decoding and prefill on the CPU, on views. No allocation, no global state, no model
+// type; workspace is passed in. Every function computes one work item on the calling thread; items are independent
+// and may run on any threads in any order with the same bits (each writes its own place). `ref` (kernels/ref) has
+// the same functions in plain loops with double accumulators.
+//
+// Shapes stand in brackets. g = query heads of the group, d = head dimension. Scores are q.k * scale.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "glimpse/kernels/views.h"
+
+namespace glimpse::kernels {
+
+/// Tokens of a dense work item and entries of a gathered one. Fixed, so that results do not depend on threads.
+inline constexpr int kSplitTokens = 512;
+
+/// One partial result of one query head: `out` normalised, and the log-sum-exp of its scores (-inf: nothing read).
+/// Stored as [g, d] floats followed by [g] floats: partial_floats(g, d) in all.
+constexpr std::size_t partial_floats(int group, int dim) {
+  return static_cast<std::size_t>(group) * (static_cast<std::size_t>(dim) + 1);
+}
+
+/// Attend g queries over slots [begin, end) of a head, or over list[begin..end) when a list is given: one pass over
+/// K and V for all g. Freed slots (positions[slot] == -1) are skipped.
+struct AttendItem {
+  const HeadView* head = nullptr;
+  const float* query = nullptr;  ///< [g, d]
+  int group = 1;                 ///< g, 1 to 16
+  float scale = 1;
+  std::int32_t begin = 0, end = 0;     ///< at most kSplitTokens apart
+  const std::int32_t* list = nullptr;  ///< ascending slots, or null for all
+  float* partial = nullptr;            ///< out: [g, d] then [g]
+  float* scores =
+      nullptr;  ///< out, optional: score of entry i of query j at scores[j * score_stride + i], i in [begin, end)
+  std::size_t score_stride = 0;
+  /// A hint: what this thread attends next, of the same format. Its first rows are fetched meanwhile.
+  const AttendItem* next = nullptr;
+};
+void attend(const KvFormat& format, const AttendItem& item);
+
+/// The scores alone of slots [begin, end): reads K, not V. Freed slots score -inf.
+struct ScoreItem {
+  const HeadView* head = nullptr;
+  const float* query = nullptr;  ///< [g, d]
+  int group = 1;
+  float scale = 1;
+  std::int32_t begin = 0, end = 0;
+  float* scores = nullptr;  ///< out: scores[j * score_stride + i]
+  std::size_t score_stride = 0;
+};
+void score(const KvFormat& format, const ScoreItem& item);
+
+/// Merges partials in order: out[j] = sum_p exp(lse[p][j] - lse[j]) * out[p][j]. `partials` are `count` blocks of
+/// partial_floats(group, dim) floats, one after the other. Nothing read at all gives zeros. Writes [g, d] at `out`.
+void combine(const float* partials, int count, int group, int dim, float* out);
+
+/// log-sum-exp over [count] scores; -inf for none.
+float log_sum_exp(std::span<const float> scores);
+
+/// pooled[i] = mean over g of exp(scores[j, i] - lse[j]): the group's mean probability (post-softmax pooling).
+void pool_mean_probability(const float* scores, std::size_t stride, const float* lse, int group,
+                           std::span<float> pooled);
+/// pooled[i] = mean (max) over g of scores[j, i].
+void pool_mean_score(const float* scores, std::size_t stride, int group, std::span<float> pooled);
+void pool_max_score(const float* scores, std::size_t stride, int group, std::span<float> pooled);
+/// pooled[i] = max over g of exp(scores[j, i] - lse[j]).
+void pool_max_probability(const float* scores, std::size_t stride, const float* lse, int group,
+                          std::span<float> pooled);
+
+/// Exact top-k: writes the indices of the k largest of `scores` to `out` in ascending index order; equal scores: the
+/// lower index wins; -inf is never chosen (fewer than k may be written), NaN counts as -inf. Returns the number
+/// written. `workspace` needs select_workspace(scores.size()) bytes.
+std::size_t select_workspace(std::size_t count);
+std::size_t select_top_k(std::span<const float> scores, std::size_t k, std::span<std::int32_t> out,
+                         std::span<std::byte> workspace);
+
+/// Smallest k whose k largest of `probabilities` sum (double) to at least `mass`; and the number >= threshold.
+std::size_t count_for_mass(std::span<const float> probabilities, double mass, std::span<std::byte> workspace);
+std::size_t count_above(std::span<const float> probabilities, float threshold);
+
+/// Scores of blocks of `block` tokens: the max over a block's tokens. out has ceil(n / block) entries.
+void block_max(std::span<const float> scores, int block, std::span<float> out);
+
+/// Writes `rows` rows of K and V ([rows, d] floats, row stride in floats) to slots [slot, slot + rows) of a head.
+struct AppendItem {
+  const HeadView* head = nullptr;
+  const float* k = nullptr;
+  const float* v = nullptr;
+  std::size_t row_stride = 0;  ///< floats between rows
+  std::int32_t slot = 0;
+  std::int32_t rows = 0;
+};
+void append(const KvFormat& format, const AppendItem& item);
+
+/// Prefill: a tile of query rows of one (sequence, KV head) against all keys it may see, online softmax.
+/// Row r (0-based) sits at slot first_slot + r and sees slots [0, first_slot + r]; K and V of the rows themselves are
+/// appended before. Writes row r, query head j at out[r * out_stride + j * d ..].
+struct PrefillItem {
+  const HeadView* head = nullptr;
+  const float* query = nullptr;  ///< row r, query head j at query[r * query_stride + j * d ..]
+  std::size_t query_stride = 0;
+  float* out = nullptr;
+  std::size_t out_stride = 0;
+  int group = 1;
+  float scale = 1;
+  std::int32_t first_slot = 0;
+  std::int32_t rows = 0;  ///< 1 to prefill_tile_rows(group)
+};
+/// Query rows that one tile takes for a group of g: a fixed function of g.
+int prefill_tile_rows(int group);
+std::size_t prefill_workspace(const KvFormat& format, int group);
+void prefill(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace);
+
+/// The instruction set that this process uses for all of the above, e.g. "AVX2", "AVX-512 + bf16".
+const char* instruction_set();
+
+}  // namespace glimpse::kernels

@@ -1,0 +1,314 @@
+#include "glimpse/kv/cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kv/head_table.h"
+#include "glimpse/kv/page_pool.h"
+
+namespace glimpse::kv {
+namespace {
+
+using kernels::kPageTokens;
+
+constexpr std::int64_t kRunTokens = std::int64_t{kRunPages} * kPageTokens;
+/// Positions and slots are int32, rounded up to pages here and there.
+constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max() - kRunTokens;
+
+/// What restore has to undo besides the length: a table that grew, or a token that was freed.
+struct JournalEntry {
+  enum class Kind : std::uint8_t { grew, freed };
+  Kind kind;
+  std::int32_t head;
+  std::int32_t value;  ///< grew: pages before; freed: slot
+};
+
+struct HeldMark {
+  std::uint64_t serial;
+  std::int64_t length;
+  std::size_t journal_size;
+};
+
+struct Sequence {
+  std::vector<HeadTable> heads;  ///< [layer, head]
+  std::int64_t length = 0;
+  std::vector<HeldMark> marks;  ///< oldest first
+  /// Empty when no mark is held. While one is, no page with tokens leaves a table, so slots in it stay right.
+  std::vector<JournalEntry> journal;
+};
+
+std::size_t runs_for(const CacheShape& shape) {
+  check(shape.layers > 0 && shape.kv_heads > 0, "a cache has layers and heads");
+  check(shape.format.dim > 0 && shape.format.dim % 8 == 0, "the head dimension is a multiple of 8");
+  const std::int64_t heads = std::int64_t{shape.layers} * shape.kv_heads;
+  // Page numbers are 32 bits wide and the planes' bytes must fit an address; -c can ask for more than both.
+  const auto address_pages =
+      static_cast<std::int64_t>((std::size_t{1} << 46) / std::max<std::size_t>(1, shape.format.page_bytes()));
+  const std::int64_t most_pages = std::min<std::int64_t>(std::numeric_limits<PageId>::max(), address_pages);
+  const std::int64_t most_tokens = most_pages / heads / kRunPages * kRunTokens;
+  if (shape.capacity_tokens < 1 || shape.capacity_tokens > most_tokens) {
+    throw UserError(
+        fmt::format("a context of {} tokens: it must be between 1 and {} for this model and KV type; set -c",
+                    shape.capacity_tokens, most_tokens));
+  }
+  return static_cast<std::size_t>((shape.capacity_tokens + kRunTokens - 1) / kRunTokens * heads);
+}
+
+}  // namespace
+
+struct Cache::State {
+  explicit State(const CacheShape& cache_shape)
+      : shape(cache_shape),
+        pool(runs_for(cache_shape), cache_shape.format.page_bytes()),
+        needed(static_cast<std::size_t>(cache_shape.layers) * static_cast<std::size_t>(cache_shape.kv_heads)) {}
+
+  Sequence& at(SequenceId id) {
+    check(id >= 0 && static_cast<std::size_t>(id) < sequences.size() && sequences[static_cast<std::size_t>(id)],
+          "the sequence exists");
+    return *sequences[static_cast<std::size_t>(id)];
+  }
+
+  std::size_t head_index(int layer, int head) const {
+    check(layer >= 0 && layer < shape.layers && head >= 0 && head < shape.kv_heads, "layer and head are in range");
+    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape.kv_heads) + static_cast<std::size_t>(head);
+  }
+
+  SequenceId install(std::unique_ptr<Sequence> sequence);
+  std::vector<HeldMark>::iterator held(Sequence& sequence, const Mark& mark);
+  std::int64_t pages_short(const Sequence& sequence, std::int64_t tokens);
+  std::int64_t room(const Sequence& sequence, std::int64_t asked);
+  void grow_layer(Sequence& sequence, int layer, bool whole_runs);
+
+  CacheShape shape;
+  PagePool pool;
+  std::vector<std::unique_ptr<Sequence>> sequences;  ///< [id], null a free id
+  std::vector<SequenceId> free_ids;
+  std::uint64_t last_serial = 0;
+  std::vector<std::int64_t> needed;  ///< [layer, head] pages that extend still has to add
+};
+
+SequenceId Cache::State::install(std::unique_ptr<Sequence> sequence) {
+  if (free_ids.empty()) {
+    free_ids.reserve(sequences.size() + 1);  // so that destroy cannot fail
+    sequences.push_back(std::move(sequence));
+    return static_cast<SequenceId>(sequences.size() - 1);
+  }
+  const SequenceId id = free_ids.back();
+  free_ids.pop_back();
+  sequences[static_cast<std::size_t>(id)] = std::move(sequence);
+  return id;
+}
+
+std::vector<HeldMark>::iterator Cache::State::held(Sequence& sequence, const Mark& mark) {
+  const auto found = std::find_if(sequence.marks.begin(), sequence.marks.end(),
+                                  [&](const HeldMark& entry) { return entry.serial == mark.serial; });
+  check(found != sequence.marks.end(), "the mark is held");
+  return found;
+}
+
+std::int64_t Cache::State::pages_short(const Sequence& sequence, std::int64_t tokens) {
+  std::int64_t sum = 0;
+  for (const HeadTable& head : sequence.heads) sum += head.pages_short(pool, tokens);
+  return sum;
+}
+
+/// How many tokens extend would accept, for the message that refuses `asked`.
+std::int64_t Cache::State::room(const Sequence& sequence, std::int64_t asked) {
+  std::int64_t fits = 0;
+  std::int64_t too_many = asked;
+  while (too_many - fits > 1) {
+    const std::int64_t middle = fits + (too_many - fits) / 2;
+    (pages_short(sequence, middle) <= static_cast<std::int64_t>(pool.pages_free()) ? fits : too_many) = middle;
+  }
+  return fits;
+}
+
+/// Adds the pages in `needed`, token range by token range over all heads: dense attention walks a layer in that
+/// order, and then reads memory in sequence.
+void Cache::State::grow_layer(Sequence& sequence, int layer, bool whole_runs) {
+  const std::size_t first = head_index(layer, 0);
+  for (bool more = true; more;) {
+    more = false;
+    for (std::size_t index = first; index < first + static_cast<std::size_t>(shape.kv_heads); ++index) {
+      HeadTable& head = sequence.heads[index];
+      if (needed[index] <= 0) continue;
+      const std::int64_t pages = whole_runs ? kRunPages : std::min<std::int64_t>(kRunPages, needed[index]);
+      const auto run = pages == kRunPages ? pool.take_run() : std::nullopt;
+      for (std::int64_t i = 0; i < pages; ++i) {
+        head.add_page(run ? *run + static_cast<PageId>(i) : pool.take_page());
+      }
+      needed[index] -= pages;
+      more = more || needed[index] > 0;
+    }
+  }
+}
+
+Cache::Cache(const CacheShape& shape) : state_(std::make_unique<State>(shape)) {}
+Cache::~Cache() = default;
+Cache::Cache(Cache&&) noexcept = default;
+Cache& Cache::operator=(Cache&&) noexcept = default;
+
+const CacheShape& Cache::shape() const {
+  return state_->shape;
+}
+
+CacheUsage Cache::usage() const {
+  const PagePool& pool = state_->pool;
+  return {pool.pages_total(), pool.pages_free(), 2 * pool.pages_total() * state_->shape.format.page_bytes()};
+}
+
+SequenceId Cache::create() {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->heads.resize(state_->needed.size());
+  return state_->install(std::move(sequence));
+}
+
+SequenceId Cache::fork(SequenceId source) {
+  const Sequence& original = state_->at(source);
+  auto sequence = std::make_unique<Sequence>();
+  sequence->length = original.length;
+  sequence->heads.reserve(original.heads.size());
+  for (const HeadTable& head : original.heads) sequence->heads.push_back(head.copy());
+  Sequence& copy = *sequence;
+  const SequenceId id = state_->install(std::move(sequence));
+  for (HeadTable& head : copy.heads) {
+    head.share_pages(state_->pool);
+    head.drop_empty_pages(state_->pool);  // the source may hold a mark that defers this; the fork holds none
+  }
+  return id;
+}
+
+void Cache::destroy(SequenceId sequence) {
+  for (HeadTable& head : state_->at(sequence).heads) head.release_pages(state_->pool);
+  state_->sequences[static_cast<std::size_t>(sequence)].reset();
+  state_->free_ids.push_back(sequence);
+}
+
+std::int64_t Cache::length(SequenceId sequence) const {
+  return state_->at(sequence).length;
+}
+
+void Cache::extend(SequenceId id, std::int64_t tokens) {
+  Sequence& sequence = state_->at(id);
+  check(tokens >= 0, "extend takes a count");
+  if (tokens == 0) return;
+  if (tokens > kMaxLength - sequence.length) {
+    throw UserError(fmt::format("a sequence of {} tokens cannot take {} more: the limit is {}; start a new one",
+                                sequence.length, tokens, kMaxLength));
+  }
+
+  // Prepare: all that can fail.
+  std::int64_t pages = 0;
+  std::int64_t runs = 0;
+  for (std::size_t i = 0; i < sequence.heads.size(); ++i) {
+    state_->needed[i] = sequence.heads[i].pages_short(state_->pool, tokens);
+    pages += state_->needed[i];
+    runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
+  }
+  if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
+    throw UserError(fmt::format(
+        "the KV cache is full: {} more tokens asked, room for {} (of {} in all); use a larger context (-c) or fewer "
+        "sequences",
+        tokens, state_->room(sequence, tokens),
+        state_->pool.pages_total() / sequence.heads.size() * static_cast<std::size_t>(kPageTokens)));
+  }
+  const bool whole_runs = runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
+  for (std::size_t i = 0; i < sequence.heads.size(); ++i) {
+    const std::int64_t needed = state_->needed[i];
+    sequence.heads[i].reserve(whole_runs ? (needed + kRunPages - 1) / kRunPages * kRunPages : needed);
+  }
+  if (!sequence.marks.empty() && pages > 0) {
+    for (std::size_t i = 0; i < sequence.heads.size(); ++i) {
+      if (state_->needed[i] == 0) continue;
+      sequence.journal.push_back({JournalEntry::Kind::grew, static_cast<std::int32_t>(i),
+                                  static_cast<std::int32_t>(sequence.heads[i].pages().size())});
+    }
+  }
+
+  // Apply.
+  if (pages > 0) {
+    for (int layer = 0; layer < state_->shape.layers; ++layer) state_->grow_layer(sequence, layer, whole_runs);
+  }
+  for (HeadTable& head : sequence.heads) {
+    head.append(state_->pool, static_cast<std::int32_t>(tokens), sequence.length);
+  }
+  sequence.length += tokens;
+}
+
+kernels::HeadView Cache::view(SequenceId sequence, int layer, int head) const {
+  const HeadTable& table = state_->at(sequence).heads[state_->head_index(layer, head)];
+  return {state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(), table.slots()};
+}
+
+void Cache::free_tokens(SequenceId id, int layer, int head, std::span<const std::int32_t> positions) {
+  Sequence& sequence = state_->at(id);
+  const std::size_t index = state_->head_index(layer, head);
+  HeadTable& table = sequence.heads[index];
+  if (positions.empty()) return;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    check(i == 0 || positions[i - 1] < positions[i], "positions to free ascend");
+    check(table.find(positions[i]) >= 0, "a position to free is there");
+  }
+  const bool journaled = !sequence.marks.empty();
+  if (journaled) {
+    const std::size_t wanted = sequence.journal.size() + positions.size();
+    if (wanted > sequence.journal.capacity()) {
+      sequence.journal.reserve(std::max(wanted, 2 * sequence.journal.capacity()));
+    }
+  }
+  table.track();
+  for (const std::int32_t position : positions) {
+    const std::int32_t slot = table.find(position);
+    table.free_slot(slot);
+    if (journaled) sequence.journal.push_back({JournalEntry::Kind::freed, static_cast<std::int32_t>(index), slot});
+  }
+  if (!journaled) table.drop_empty_pages(state_->pool);
+}
+
+std::int64_t Cache::live_tokens(SequenceId sequence, int layer, int head) const {
+  return state_->at(sequence).heads[state_->head_index(layer, head)].live();
+}
+
+Mark Cache::mark(SequenceId id) {
+  Sequence& sequence = state_->at(id);
+  sequence.marks.push_back({state_->last_serial + 1, sequence.length, sequence.journal.size()});
+  return {id, ++state_->last_serial};
+}
+
+void Cache::restore(const Mark& mark) {
+  Sequence& sequence = state_->at(mark.sequence);
+  const auto held = state_->held(sequence, mark);
+  while (sequence.journal.size() > held->journal_size) {
+    const JournalEntry& entry = sequence.journal.back();
+    HeadTable& head = sequence.heads[static_cast<std::size_t>(entry.head)];
+    if (entry.kind == JournalEntry::Kind::freed) {
+      head.unfree_slot(entry.value);
+    } else {
+      head.shrink_pages(state_->pool, entry.value);
+    }
+    sequence.journal.pop_back();
+  }
+  const auto tokens = static_cast<std::int32_t>(sequence.length - held->length);
+  for (HeadTable& head : sequence.heads) head.take_back(state_->pool, tokens, held->length);
+  sequence.length = held->length;
+  sequence.marks.erase(held, sequence.marks.end());
+}
+
+void Cache::commit(const Mark& mark) {
+  Sequence& sequence = state_->at(mark.sequence);
+  sequence.marks.erase(state_->held(sequence, mark), sequence.marks.end());
+  if (!sequence.marks.empty()) return;
+  for (const JournalEntry& entry : sequence.journal) {
+    if (entry.kind == JournalEntry::Kind::freed) {
+      sequence.heads[static_cast<std::size_t>(entry.head)].drop_empty_pages(state_->pool);
+    }
+  }
+  sequence.journal.clear();
+}
+
+}  // namespace glimpse::kv

@@ -1,0 +1,182 @@
+#include "glimpse/kv/head_table.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::kv {
+namespace {
+
+using kernels::kPageShift;
+using kernels::kPageTokens;
+
+/// Doubles, as push_back would: exact reservations would copy the vector at each growth.
+template <class T>
+void make_room(std::vector<T>& values, std::size_t more) {
+  const std::size_t wanted = values.size() + more;
+  if (wanted > values.capacity()) values.reserve(std::max(wanted, values.capacity() * 2));
+}
+
+}  // namespace
+
+bool HeadTable::writes_shared(PagePool& pool) const {
+  return slots_ % kPageTokens != 0 && pool.readers(pages_[static_cast<std::size_t>(used_pages() - 1)]) > 1;
+}
+
+std::int64_t HeadTable::pages_short(PagePool& pool, std::int64_t tokens) const {
+  const std::int64_t wanted = (slots_ + tokens + kPageTokens - 1) / kPageTokens;
+  // The reserve is there for copies too: the page copied to leaves it.
+  const std::int64_t copied = tokens > 0 && writes_shared(pool) ? 1 : 0;
+  return std::max<std::int64_t>(0, wanted + copied - static_cast<std::int64_t>(pages_.size()));
+}
+
+void HeadTable::reserve(std::int64_t pages) {
+  make_room(pages_, static_cast<std::size_t>(pages));
+  if (!tracked_) return;
+  const std::size_t all_pages = pages_.size() + static_cast<std::size_t>(pages);
+  if (all_pages > page_tokens_.size()) make_room(page_tokens_, all_pages - page_tokens_.size());
+  if (all_pages * kPageTokens > positions_.size()) make_room(positions_, all_pages * kPageTokens - positions_.size());
+}
+
+void HeadTable::append(PagePool& pool, std::int32_t tokens, std::int64_t position) {
+  if (writes_shared(pool)) {
+    const auto last = static_cast<std::size_t>(used_pages() - 1);
+    const PageId shared = pages_[last];
+    pool.copy(shared, pages_[last + 1]);
+    pages_.erase(pages_.begin() + static_cast<std::ptrdiff_t>(last));
+    pool.release(shared);
+  }
+  if (tracked_) {
+    for (std::int32_t i = 0; i < tokens; ++i) {
+      const auto logical = static_cast<std::int32_t>(position + i);
+      if (logical % kPageTokens == 0) page_tokens_.push_back({logical, 0});
+      ++page_tokens_.back().live;
+      positions_.push_back(logical);
+    }
+  }
+  slots_ += tokens;
+  live_ += tokens;
+}
+
+std::int32_t HeadTable::find(std::int32_t position) const {
+  if (position < 0) return -1;
+  if (!tracked_) return position < slots_ ? position : -1;
+  const std::int32_t first = position - position % kPageTokens;
+  const auto page = std::lower_bound(page_tokens_.begin(), page_tokens_.end(), first,
+                                     [](const PageTokens& tokens, std::int32_t value) { return tokens.first < value; });
+  if (page == page_tokens_.end() || page->first != first) return -1;
+  const auto slot = static_cast<std::int32_t>((page - page_tokens_.begin()) * kPageTokens) + position % kPageTokens;
+  return slot < slots_ && positions_[static_cast<std::size_t>(slot)] == position ? slot : -1;
+}
+
+void HeadTable::track() {
+  if (tracked_) return;
+  positions_.reserve(pages_.size() * kPageTokens);
+  page_tokens_.reserve(pages_.size());
+  positions_.resize(static_cast<std::size_t>(slots_));
+  std::iota(positions_.begin(), positions_.end(), 0);
+  for (std::int32_t first = 0; first < slots_; first += kPageTokens) {
+    page_tokens_.push_back({first, std::min(kPageTokens, slots_ - first)});
+  }
+  tracked_ = true;
+}
+
+void HeadTable::free_slot(std::int32_t slot) {
+  PageTokens& page = page_tokens_[static_cast<std::size_t>(slot >> kPageShift)];
+  positions_[static_cast<std::size_t>(slot)] = -1;
+  --live_;
+  const bool full = ((slot >> kPageShift) + 1) * kPageTokens <= slots_;
+  if (--page.live == 0 && full) has_empty_page_ = true;
+}
+
+void HeadTable::unfree_slot(std::int32_t slot) {
+  PageTokens& page = page_tokens_[static_cast<std::size_t>(slot >> kPageShift)];
+  positions_[static_cast<std::size_t>(slot)] = page.first + slot % kPageTokens;
+  ++page.live;
+  ++live_;
+}
+
+void HeadTable::drop_empty_pages(PagePool& pool) {
+  if (!has_empty_page_) return;
+  has_empty_page_ = false;
+  const auto used = static_cast<std::size_t>(used_pages());
+  const auto full = static_cast<std::size_t>(slots_ / kPageTokens);
+  std::size_t kept = 0;
+  for (std::size_t page = 0; page < used; ++page) {
+    if (page < full && page_tokens_[page].live == 0) {
+      pool.release(pages_[page]);
+      continue;
+    }
+    if (kept != page) {
+      pages_[kept] = pages_[page];
+      page_tokens_[kept] = page_tokens_[page];
+      const auto from = positions_.begin() + static_cast<std::ptrdiff_t>(page * kPageTokens);
+      const std::size_t count =
+          std::min<std::size_t>(kPageTokens, static_cast<std::size_t>(slots_) - page * kPageTokens);
+      std::copy_n(from, count, positions_.begin() + static_cast<std::ptrdiff_t>(kept * kPageTokens));
+    }
+    ++kept;
+  }
+  const std::size_t dropped = used - kept;
+  slots_ -= static_cast<std::int32_t>(dropped * kPageTokens);
+  page_tokens_.resize(kept);
+  positions_.resize(static_cast<std::size_t>(slots_));
+  pages_.erase(pages_.begin() + static_cast<std::ptrdiff_t>(kept), pages_.begin() + static_cast<std::ptrdiff_t>(used));
+}
+
+void HeadTable::take_back(PagePool& pool, std::int32_t tokens, std::int64_t length) {
+  const auto used_before = static_cast<std::size_t>(used_pages());
+  slots_ -= tokens;
+  live_ -= tokens;
+  if (tracked_) {
+    positions_.resize(static_cast<std::size_t>(slots_));
+    page_tokens_.resize(static_cast<std::size_t>(used_pages()));
+    if (const std::int32_t part = slots_ % kPageTokens; part != 0) {
+      page_tokens_.back().live =
+          static_cast<std::int32_t>(part - std::count(positions_.end() - part, positions_.end(), -1));
+    }
+    if (live_ == length) {
+      tracked_ = false;
+      has_empty_page_ = false;
+      positions_.clear();
+      page_tokens_.clear();
+    }
+  }
+  // A fork made since may read what is reserve now: writing there would change its tokens.
+  const std::size_t end = std::min(used_before, pages_.size());
+  std::size_t kept = static_cast<std::size_t>(used_pages());
+  for (std::size_t page = kept; page < end; ++page) {
+    if (pool.readers(pages_[page]) == 1) {
+      pages_[kept++] = pages_[page];
+    } else {
+      pool.release(pages_[page]);
+    }
+  }
+  if (kept >= end) return;
+  pages_.erase(pages_.begin() + static_cast<std::ptrdiff_t>(kept), pages_.begin() + static_cast<std::ptrdiff_t>(end));
+}
+
+void HeadTable::shrink_pages(PagePool& pool, std::int32_t kept) {
+  while (pages_.size() > static_cast<std::size_t>(kept)) {
+    pool.release(pages_.back());
+    pages_.pop_back();
+  }
+}
+
+HeadTable HeadTable::copy() const {
+  HeadTable other = *this;
+  other.pages_.resize(static_cast<std::size_t>(used_pages()));
+  return other;
+}
+
+void HeadTable::share_pages(PagePool& pool) const {
+  for (const PageId page : pages_) pool.share(page);
+}
+
+void HeadTable::release_pages(PagePool& pool) {
+  for (const PageId page : pages_) pool.release(page);
+  pages_.clear();
+}
+
+}  // namespace glimpse::kv

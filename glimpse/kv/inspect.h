@@ -1,0 +1,15 @@
+// Reading single rows of the cache as floats: for tests, traces and people. Any thread while nobody changes tables.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "glimpse/kv/cache.h"
+
+namespace glimpse::kv {
+
+/// K (or V) of one token of one head, [d]. Throws UserError when the head holds no such token.
+std::vector<float> key_at(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t position);
+std::vector<float> value_at(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t position);
+
+}  // namespace glimpse::kv

@@ -1,0 +1,106 @@
+#include "glimpse/kv/page_pool.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::kv {
+namespace {
+
+constexpr std::uint16_t kAllTaken = 0xffff;
+static_assert(kRunPages == 16, "one bit of a uint16 stands for one page of a run");
+
+}  // namespace
+
+RunSet::RunSet(std::size_t runs, bool filled) : words_((runs + 63) / 64, 0) {
+  if (!filled) return;
+  std::fill(words_.begin(), words_.end(), ~std::uint64_t{0});
+  if (runs % 64 != 0) words_.back() = (std::uint64_t{1} << (runs % 64)) - 1;
+  size_ = runs;
+}
+
+void RunSet::insert(std::size_t run) {
+  words_[run / 64] |= std::uint64_t{1} << (run % 64);
+  first_ = std::min(first_, run / 64);
+  ++size_;
+}
+
+void RunSet::erase(std::size_t run) {
+  words_[run / 64] &= ~(std::uint64_t{1} << (run % 64));
+  --size_;
+}
+
+std::optional<std::size_t> RunSet::lowest() {
+  if (size_ == 0) return std::nullopt;
+  while (words_[first_] == 0) ++first_;
+  return first_ * 64 + static_cast<std::size_t>(std::countr_zero(words_[first_]));
+}
+
+PagePool::PagePool(std::size_t runs, std::size_t page_bytes)
+    : runs_(runs),
+      page_bytes_(page_bytes),
+      pages_free_(runs * kRunPages),
+      k_(pages_free_ * page_bytes),
+      v_(pages_free_ * page_bytes),
+      k_plane_(k_.data()),
+      v_plane_(v_.data()),
+      readers_(pages_free_ * sizeof(std::uint32_t)),
+      taken_(runs * sizeof(std::uint16_t)),
+      whole_(runs, true),
+      broken_(runs, false) {}
+
+std::optional<PageId> PagePool::take_run() {
+  const auto run = whole_.lowest();
+  if (!run) return std::nullopt;
+  whole_.erase(*run);
+  taken_.as<std::uint16_t>()[*run] = kAllTaken;
+  const std::size_t first = *run * kRunPages;
+  for (std::size_t i = 0; i < kRunPages; ++i) readers_.as<std::uint32_t>()[first + i] = 1;
+  pages_free_ -= kRunPages;
+  return static_cast<PageId>(first);
+}
+
+PageId PagePool::take_page() {
+  auto run = broken_.lowest();
+  if (!run) {
+    run = whole_.lowest();
+    check(run.has_value(), "a page is taken from an empty pool");
+    whole_.erase(*run);
+    broken_.insert(*run);
+  }
+  std::uint16_t& taken = taken_.as<std::uint16_t>()[*run];
+  const int bit = std::countr_one(taken);
+  taken = static_cast<std::uint16_t>(taken | (1u << bit));
+  if (taken == kAllTaken) broken_.erase(*run);
+  const std::size_t page = *run * kRunPages + static_cast<std::size_t>(bit);
+  readers_.as<std::uint32_t>()[page] = 1;
+  --pages_free_;
+  return static_cast<PageId>(page);
+}
+
+void PagePool::release(PageId page) {
+  std::uint32_t& readers = readers_.as<std::uint32_t>()[page];
+  check(readers > 0, "a free page is released");
+  if (--readers > 0) return;
+  const std::size_t run = page / kRunPages;
+  std::uint16_t& taken = taken_.as<std::uint16_t>()[run];
+  const bool was_full = taken == kAllTaken;
+  taken = static_cast<std::uint16_t>(taken & ~(1u << (page % kRunPages)));
+  if (was_full) broken_.insert(run);
+  if (taken == 0) {
+    broken_.erase(run);
+    whole_.insert(run);
+  }
+  ++pages_free_;
+}
+
+void PagePool::copy(PageId from, PageId to) {
+  const std::size_t source = from * page_bytes_;
+  const std::size_t target = to * page_bytes_;
+  std::memcpy(k_plane_ + target, k_plane_ + source, page_bytes_);
+  std::memcpy(v_plane_ + target, v_plane_ + source, page_bytes_);
+}
+
+}  // namespace glimpse::kv

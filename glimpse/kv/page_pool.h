@@ -1,0 +1,73 @@
+// Pages of the KV cache: two planes (K, V) of equal pages, reference counts, and free lists by runs of kRunPages.
+// Owns the memory of both planes. Deterministic: the lowest free run or page comes first. One thread at a time,
+// except for the bytes of distinct pages.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "glimpse/base/buffer.h"
+#include "glimpse/kernels/views.h"
+#include "glimpse/kv/cache.h"
+
+namespace glimpse::kv {
+
+using kernels::PageId;
+
+/// A set of run numbers whose lowest member is found fast. Allocates at construction only.
+class RunSet {
+ public:
+  RunSet(std::size_t runs, bool filled);
+  void insert(std::size_t run);
+  void erase(std::size_t run);
+  std::optional<std::size_t> lowest();
+  std::size_t size() const { return size_; }
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::size_t first_ = 0;  ///< no member lies in a word before this one
+  std::size_t size_ = 0;
+};
+
+class PagePool {
+ public:
+  /// Reserves address space, touches none of the planes. Throws UserError when the system refuses.
+  PagePool(std::size_t runs, std::size_t page_bytes);
+
+  std::byte* k_plane() const { return k_plane_; }
+  std::byte* v_plane() const { return v_plane_; }
+  std::size_t pages_total() const { return runs_ * kRunPages; }
+  std::size_t pages_free() const { return pages_free_; }
+  /// Runs all of whose pages are free.
+  std::size_t whole_runs() const { return whole_.size(); }
+
+  /// The first of kRunPages consecutive pages, each with one reader; nothing when no run is whole.
+  std::optional<PageId> take_run();
+  /// One page with one reader, from a broken run if there is one. The pool must not be empty.
+  PageId take_page();
+
+  void share(PageId page) { ++readers_.as<std::uint32_t>()[page]; }
+  /// One reader less; the last one frees the page.
+  void release(PageId page);
+  std::uint32_t readers(PageId page) { return readers_.as<std::uint32_t>()[page]; }
+
+  /// K and V of a whole page.
+  void copy(PageId from, PageId to);
+
+ private:
+  std::size_t runs_ = 0;
+  std::size_t page_bytes_ = 0;
+  std::size_t pages_free_ = 0;
+  HostBuffer k_;
+  HostBuffer v_;
+  std::byte* k_plane_ = nullptr;
+  std::byte* v_plane_ = nullptr;
+  HostBuffer readers_;  ///< uint32 [page], 0 a free page; host buffers, so that only what is used gets touched
+  HostBuffer taken_;    ///< uint16 [run], one bit a page
+  RunSet whole_;        ///< no page taken
+  RunSet broken_;       ///< some pages taken, some free
+};
+
+}  // namespace glimpse::kv

@@ -1,0 +1,204 @@
+#include "glimpse/text/tokenizer.h"
+
+#include <fmt/format.h>
+#include <llama.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "glimpse/base/error.h"
+#include "glimpse/text/chat_template.h"
+#include "glimpse/text/control_text.h"
+#include "glimpse/text/utf8.h"
+#include "glimpse/text/vocabulary.h"
+
+namespace glimpse::text {
+namespace {
+
+/// libllama counts bytes and tokens in 32 bits; a token takes at least a byte, and a SentencePiece space one more.
+constexpr std::size_t kSpareTokens = 16;
+constexpr std::size_t kMaxText = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()) - kSpareTokens;
+
+void check_text(std::string_view text, std::string_view what) {
+  if (const auto offset = find_invalid_utf8(text)) {
+    throw UserError(fmt::format("{} is not valid UTF-8: byte {} (0x{:02x}) begins no character; convert it to UTF-8",
+                                what, *offset, static_cast<unsigned char>(text[*offset])));
+  }
+  if (text.size() > kMaxText) {
+    throw UserError(
+        fmt::format("{} has {} bytes; at most {} can be tokenised at once; shorten it", what, text.size(), kMaxText));
+  }
+}
+
+}  // namespace
+
+struct Tokenizer::State {
+  Vocabulary vocabulary;
+  const llama_vocab* vocab;
+  ControlText control;
+  bool adds_bos;
+  Token bos;
+  bool adds_space = false;  ///< SentencePiece: a space goes before the text
+  std::string source;       ///< of the chat template
+  std::optional<ChatTemplate> chat;
+  std::string chat_error;  ///< why there is a source but no template
+
+  explicit State(const Metadata& metadata)
+      : vocabulary(metadata),
+        vocab(vocabulary.get()),
+        control(vocab),
+        adds_bos(llama_vocab_get_add_bos(vocab)),
+        bos(llama_vocab_bos(vocab)) {
+    adds_bos = adds_bos && bos >= 0;
+    adds_space = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_SPM &&
+                 metadata.integer("tokenizer.ggml.add_space_prefix").value_or(1) != 0;
+    const auto text = metadata.string("tokenizer.chat_template");
+    source = text ? *text : "";
+    if (source.empty()) return;
+    const Token eos = llama_vocab_eos(vocab);
+    try {
+      chat.emplace(source, bos >= 0 ? piece(bos, true) : "", eos >= 0 ? piece(eos, true) : "");
+    } catch (const UserError& error) {
+      chat_error = error.what();  // such a model still serves raw prompts
+    }
+  }
+
+  void check_token(Token token) const {
+    check(token >= 0 && token < llama_vocab_n_tokens(vocab), "token id outside the vocabulary");
+  }
+
+  /// `text` is valid UTF-8 and not too long.
+  std::vector<Token> tokenize(std::string_view text, bool parse_special) const {
+    if (text.empty()) return {};
+    std::vector<Token> ids(text.size() + kSpareTokens);
+    const auto call = [&] {
+      return llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), ids.data(),
+                            static_cast<std::int32_t>(ids.size()), /*add_special=*/false, parse_special);
+    };
+    std::int32_t count = 0;
+    try {
+      count = call();
+      if (count < 0) {
+        check(count != std::numeric_limits<std::int32_t>::min(), "libllama counts more tokens than bytes");
+        ids.resize(static_cast<std::size_t>(-count));
+        count = call();
+      }
+    } catch (const std::out_of_range&) {
+      throw UserError("the text holds a byte that the model's vocabulary has no token for; remove unusual characters");
+    }
+    check(count >= 0, "llama_tokenize failed twice");
+    ids.resize(static_cast<std::size_t>(count));
+    return ids;
+  }
+
+  std::string piece(Token token, bool with_control) const {
+    check_token(token);
+    std::string text(64, '\0');
+    std::int32_t size =
+        llama_token_to_piece(vocab, token, text.data(), static_cast<std::int32_t>(text.size()), 0, with_control);
+    if (size < 0) {
+      text.resize(static_cast<std::size_t>(-size));
+      size = llama_token_to_piece(vocab, token, text.data(), static_cast<std::int32_t>(text.size()), 0, with_control);
+    }
+    text.resize(static_cast<std::size_t>(std::max(size, 0)));
+    return text;
+  }
+
+  std::vector<ChatPart> render(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                               std::string& guard) const {
+    if (source.empty()) throw UserError("the model has no chat template; use --raw");
+    if (!chat) throw UserError(chat_error);
+    for (const ChatMessage& message : messages) {
+      check_text(message.role, "a message's role");
+      check_text(message.content, "a message's text");
+    }
+    std::vector<ChatMessage> guarded(messages.begin(), messages.end());
+    guard = control.guard_messages(guarded);
+    return chat->render(guarded, add_generation_prompt);
+  }
+};
+
+Tokenizer::Tokenizer(const Metadata& metadata) : state_(std::make_unique<State>(metadata)) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+int Tokenizer::size() const {
+  return llama_vocab_n_tokens(state_->vocab);
+}
+bool Tokenizer::adds_bos() const {
+  return state_->adds_bos;
+}
+Token Tokenizer::bos() const {
+  return state_->bos;
+}
+
+bool Tokenizer::ends_generation(Token token) const {
+  state_->check_token(token);
+  return llama_vocab_is_eog(state_->vocab, token);
+}
+
+bool Tokenizer::is_control(Token token) const {
+  state_->check_token(token);
+  return llama_vocab_is_control(state_->vocab, token);
+}
+
+std::vector<Token> Tokenizer::encode(std::string_view text, Special special, bool add_bos) const {
+  check_text(text, "the text");
+  std::vector<Token> ids = state_->tokenize(text, special == Special::as_tokens);
+  const bool has_bos = !ids.empty() && ids.front() == state_->bos;
+  if (add_bos && state_->adds_bos && !has_bos) ids.insert(ids.begin(), state_->bos);
+  return ids;
+}
+
+std::string Tokenizer::piece(Token token, bool with_control) const {
+  return state_->piece(token, with_control);
+}
+
+std::string Tokenizer::decode(std::span<const Token> tokens, bool with_control) const {
+  std::string text;
+  bool at_start = state_->adds_space;
+  for (const Token token : tokens) {
+    std::string piece = state_->piece(token, with_control);
+    if (at_start && !is_control(token)) {
+      if (piece.starts_with(' ')) piece.erase(0, 1);
+      at_start = false;
+    }
+    text += piece;
+  }
+  return text;
+}
+
+bool Tokenizer::has_chat_template() const {
+  return !state_->source.empty();
+}
+
+std::vector<Token> Tokenizer::apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+  std::string guard;
+  const std::vector<ChatPart> parts = state_->render(messages, add_generation_prompt, guard);
+  std::vector<Token> ids;
+  for (ControlText::Piece& piece : state_->control.split(parts)) {
+    if (piece.token >= 0) {
+      ids.push_back(piece.token);
+      continue;
+    }
+    remove_guard(piece.text, guard);
+    check_text(piece.text, "the chat template's output");
+    const std::vector<Token> text = state_->tokenize(piece.text, false);
+    ids.insert(ids.end(), text.begin(), text.end());
+  }
+  // Many templates write the token themselves.
+  if (state_->adds_bos && (ids.empty() || ids.front() != state_->bos)) ids.insert(ids.begin(), state_->bos);
+  return ids;
+}
+
+std::string Tokenizer::render_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+  std::string guard, text;
+  for (const ChatPart& part : state_->render(messages, add_generation_prompt, guard)) text += part.text;
+  remove_guard(text, guard);
+  return text;
+}
+
+}  // namespace glimpse::text

@@ -1,0 +1,306 @@
+#include "glimpse/text/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::text {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kVocabulary = 2000;
+
+/// Logits as a model's are: a few that stand out, most far below; all distinct.
+std::vector<float> some_logits(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0, 2.5f);
+  std::vector<float> logits(kVocabulary);
+  for (float& logit : logits) logit = normal(random);
+  std::vector<float> sorted = logits;
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());
+  return logits;
+}
+
+struct Choice {
+  Token token;
+  double probability;
+};
+
+/// The samplers' definitions, transcribed in double: penalties, top-k, top-p, min-p, then the temperature. Likeliest
+/// first.
+std::vector<Choice> distribution(const std::vector<float>& logits, const SamplingOptions& options,
+                                 const std::vector<Token>& history) {
+  std::vector<double> adjusted(logits.begin(), logits.end());
+  std::map<Token, int> counts;
+  const std::size_t last = std::min<std::size_t>(history.size(), static_cast<std::size_t>(options.repeat_last_n));
+  for (std::size_t i = history.size() - last; i < history.size(); ++i) ++counts[history[i]];
+  for (const auto& [token, count] : counts) {
+    double& logit = adjusted[static_cast<std::size_t>(token)];
+    logit = logit <= 0 ? logit * options.repeat_penalty : logit / options.repeat_penalty;
+    logit -= count * static_cast<double>(options.frequency_penalty) + options.presence_penalty;
+  }
+  std::vector<Token> order(adjusted.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit_of = [&](Token token) { return adjusted[static_cast<std::size_t>(token)]; };
+  std::sort(order.begin(), order.end(), [&](Token a, Token b) { return logit_of(a) > logit_of(b); });
+  if (options.top_k > 0 && order.size() > static_cast<std::size_t>(options.top_k)) order.resize(options.top_k);
+
+  const auto weights = [&](double temperature) {
+    std::vector<double> w;
+    for (const Token token : order) w.push_back(std::exp((logit_of(token) - logit_of(order[0])) / temperature));
+    const double sum = std::accumulate(w.begin(), w.end(), 0.0);
+    for (double& x : w) x /= sum;
+    return w;
+  };
+  if (options.top_p < 1) {
+    const std::vector<double> w = weights(1);
+    double sum = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      sum += w[i];
+      if (sum < options.top_p) continue;
+      order.resize(i + 1);
+      break;
+    }
+  }
+  if (options.min_p > 0) {
+    const std::vector<double> w = weights(1);
+    std::size_t keep = 0;
+    while (keep < w.size() && w[keep] >= options.min_p * w[0]) ++keep;
+    order.resize(keep);
+  }
+  const std::vector<double> w = weights(options.temperature);
+  std::vector<Choice> choices;
+  for (std::size_t i = 0; i < order.size(); ++i) choices.push_back({order[i], w[i]});
+  return choices;
+}
+
+/// 20,000 draws: nothing outside the support, each frequency within five standard deviations.
+void expect_draws_follow(const SamplingOptions& options, const std::vector<Token>& history) {
+  constexpr int kDraws = 20'000;
+  const std::vector<float> logits = some_logits(5);
+  const std::vector<Choice> expected = distribution(logits, options, history);
+  Sampler sampler(options);
+  for (const Token token : history) sampler.accept(token);
+  std::map<Token, int> seen;
+  for (int i = 0; i < kDraws; ++i) ++seen[sampler.sample(logits)];
+  for (const Choice& choice : expected) {
+    const double mean = kDraws * choice.probability;
+    const double sigma = std::sqrt(mean * (1 - choice.probability));
+    EXPECT_NEAR(seen[choice.token], mean, 5 * sigma + 1) << "token " << choice.token << " of " << expected.size();
+    seen.erase(choice.token);
+  }
+  for (const auto& [token, count] : seen) ADD_FAILURE() << token << " drawn " << count << " times, outside the support";
+}
+
+SamplingOptions plain(float temperature) {
+  SamplingOptions options;
+  options.temperature = temperature;
+  options.top_k = 0;
+  options.top_p = 1;
+  options.min_p = 0;
+  options.seed = 99;
+  return options;
+}
+
+struct NamedOptions {
+  const char* name;
+  SamplingOptions options;
+};
+
+std::vector<NamedOptions> cases() {
+  SamplingOptions defaults;
+  defaults.temperature = 0.8f;
+  SamplingOptions top_k = plain(1), large_top_k = plain(1), top_p = plain(1), min_p = plain(1), tiny_top_p = plain(1);
+  top_k.top_k = 7;
+  large_top_k.top_k = 300;
+  top_p.top_p = 0.9f;
+  min_p.min_p = 0.1f;
+  tiny_top_p.top_p = 0;
+  SamplingOptions all = plain(1.7f);
+  all.top_k = 60;
+  all.top_p = 0.8f;
+  all.min_p = 0.02f;
+  SamplingOptions penalties = all;
+  penalties.repeat_penalty = 1.3f;
+  penalties.frequency_penalty = 0.4f;
+  penalties.presence_penalty = 0.2f;
+  penalties.repeat_last_n = 6;
+  return {{"defaults", defaults},
+          {"temperature_only", plain(0.5f)},
+          {"hot", plain(2)},
+          {"top_k", top_k},
+          {"large_top_k", large_top_k},
+          {"top_p", top_p},
+          {"top_p_zero", tiny_top_p},
+          {"min_p", min_p},
+          {"all", all},
+          {"penalties", penalties}};
+}
+
+class Draws : public ::testing::TestWithParam<NamedOptions> {};
+INSTANTIATE_TEST_SUITE_P(Options, Draws, ::testing::ValuesIn(cases()),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST_P(Draws, FollowTheTranscription) {
+  const std::vector<float> logits = some_logits(5);
+  const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+  // The likeliest token often in the history, so that penalties reorder; its oldest uses are forgotten again.
+  const auto top = static_cast<Token>(best);
+  expect_draws_follow(GetParam().options, {top, top, 3, top, 8, top, 3, 1, top});
+}
+
+TEST_P(Draws, TheSameSeedGivesTheSameTokens) {
+  SamplingOptions options = GetParam().options;
+  const auto draw = [&](std::uint32_t seed) {
+    options.seed = seed;
+    Sampler sampler(options);
+    std::vector<Token> tokens;
+    for (int i = 0; i < 60; ++i) {
+      tokens.push_back(sampler.sample(some_logits(static_cast<std::uint64_t>(i))));
+      sampler.accept(tokens.back());
+    }
+    return tokens;
+  };
+  EXPECT_EQ(draw(1), draw(1));
+  // libllama's own word for "a random seed".
+  EXPECT_EQ(draw(0xFFFFFFFF), draw(0xFFFFFFFF));
+  if (options.top_p > 0) {
+    EXPECT_NE(draw(1), draw(2));
+  }
+}
+
+TEST_P(Draws, ACloneGoesOnAsItsOriginal) {
+  SamplingOptions options = GetParam().options;
+  Sampler sampler(options);
+  const auto step = [](Sampler& one, int i) {
+    const Token token = one.sample(some_logits(static_cast<std::uint64_t>(i)));
+    one.accept(token);
+    return token;
+  };
+  for (int i = 0; i < 20; ++i) step(sampler, i);
+  Sampler copy = sampler.clone();
+  std::vector<Token> a, b;
+  for (int i = 20; i < 60; ++i) a.push_back(step(sampler, i));
+  for (int i = 20; i < 60; ++i) b.push_back(step(copy, i));
+  EXPECT_EQ(a, b);
+}
+
+TEST(Greedy, IsTheLargestLogitAndOfEqualOnesTheFirst) {
+  Sampler sampler{SamplingOptions{}};
+  std::vector<float> logits = some_logits(3);
+  EXPECT_EQ(sampler.sample(logits), std::max_element(logits.begin(), logits.end()) - logits.begin());
+  logits[1700] = logits[40] = logits[900] = 50;
+  EXPECT_EQ(sampler.sample(logits), 40);
+  logits[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(sampler.sample(logits), 40);
+  const float one[] = {-std::numeric_limits<float>::infinity(), -5.0f};
+  EXPECT_EQ(sampler.sample(one), 1);
+}
+
+TEST(Greedy, PenaltiesApplyAndTiesStillGoToTheFirst) {
+  SamplingOptions options;
+  options.repeat_penalty = 2;
+  options.repeat_last_n = 2;
+  Sampler sampler(options);
+  const std::vector<float> logits{1, 4, 3, 2, -1};
+  EXPECT_EQ(sampler.sample(logits), 1);
+  sampler.accept(1);
+  EXPECT_EQ(sampler.sample(logits), 2) << "4 / 2 against 3";
+  sampler.accept(2);
+  EXPECT_EQ(sampler.sample(logits), 1) << "2, 1.5 and 2: the first";
+  sampler.accept(3);
+  EXPECT_EQ(sampler.sample(logits), 1) << "the use of 1 is out of sight";
+}
+
+TEST(Greedy, PenaltiesFollowTheTranscription) {
+  SamplingOptions options;
+  options.repeat_penalty = 1.2f;
+  options.frequency_penalty = 0.7f;
+  options.presence_penalty = 0.3f;
+  options.repeat_last_n = 16;
+  Sampler sampler(options);
+  SamplingOptions transcribed = options;
+  transcribed.temperature = 1;
+  transcribed.top_k = 1;
+  std::vector<Token> history;
+  const std::vector<float> logits = some_logits(17);
+  for (int i = 0; i < 100; ++i) {
+    const Token token = sampler.sample(logits);
+    ASSERT_EQ(token, distribution(logits, transcribed, history)[0].token) << i;
+    sampler.accept(token);
+    history.push_back(token);
+  }
+}
+
+TEST(Sampler, LogitsWithoutAFiniteMaximumAreABug) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const float temperature : {0.0f, 1.0f}) {
+    Sampler sampler(plain(temperature));
+    const std::vector<float> nan(5, std::numeric_limits<float>::quiet_NaN()), none(5, -inf), infinite{1, inf};
+    EXPECT_THROW(sampler.sample(nan), InternalError);
+    EXPECT_THROW(sampler.sample(none), InternalError);
+    EXPECT_THROW(sampler.sample(infinite), InternalError);
+    EXPECT_THROW(sampler.sample({}), InternalError);
+  }
+}
+
+TEST(Sampler, ForbiddenTokensAreNeverDrawn) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> logits(50, -inf);
+  logits[7] = 1;
+  logits[9] = std::numeric_limits<float>::quiet_NaN();
+  logits[30] = 0;
+  Sampler sampler(plain(5));
+  for (int i = 0; i < 2000; ++i) EXPECT_THAT(sampler.sample(logits), ::testing::AnyOf(7, 30));
+}
+
+TEST(Validate, NamesTheOptionTheValueAndTheCure) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  struct Bad {
+    float SamplingOptions::*field;
+    std::vector<float> values;
+    const char* name;
+  };
+  const Bad bad[] = {{&SamplingOptions::temperature, {-0.5f, nan, inf, 1e-30f, 101}, "temperature"},
+                     {&SamplingOptions::top_p, {-0.1f, 1.01f, nan, inf}, "top-p"},
+                     {&SamplingOptions::min_p, {-0.1f, 1.01f, nan, inf}, "min-p"},
+                     {&SamplingOptions::repeat_penalty, {0, -1, nan, inf}, "repeat penalty"},
+                     {&SamplingOptions::frequency_penalty, {nan, inf, -inf}, "frequency penalty"},
+                     {&SamplingOptions::presence_penalty, {nan, inf, -inf}, "presence penalty"}};
+  for (const Bad& one : bad) {
+    for (const float value : one.values) {
+      SamplingOptions options;
+      options.*one.field = value;
+      try {
+        validate(options);
+        ADD_FAILURE() << one.name << " took " << value;
+      } catch (const UserError& error) {
+        EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr(one.name), HasSubstr("must be")));
+      }
+      EXPECT_THROW(Sampler{options}, UserError);
+    }
+  }
+  SamplingOptions options;
+  options.top_k = -1;
+  EXPECT_THROW(validate(options), UserError);
+  options = {};
+  options.repeat_last_n = -1;
+  EXPECT_THROW(validate(options), UserError);
+  options.repeat_last_n = std::numeric_limits<int>::max();
+  EXPECT_THROW(validate(options), UserError);
+  EXPECT_NO_THROW(validate(SamplingOptions{}));
+}
+
+}  // namespace
+}  // namespace glimpse::text

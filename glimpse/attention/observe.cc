@@ -1,0 +1,61 @@
+// What each head read and handed on, for traces and tests.
+#include <algorithm>
+
+#include "glimpse/attention/runner.h"
+#include "glimpse/attention/runner_state.h"
+
+namespace glimpse::attention {
+
+void Runner::State::observe(int layer, const float* q, const std::function<void(const HeadRecord&)>& observer) {
+  std::vector<std::int32_t> read;
+  for (std::size_t b = 0; b < batch_size; ++b) {
+    const BatchEntry& entry = batch[b];
+    if (!entry.rows.decode) continue;
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const plan::Role& head_role = role(entry, layer, head);
+      HeadRecord record;
+      record.batch_index = static_cast<int>(b);
+      record.layer = layer;
+      record.kv_head = head;
+      record.position = entry.rows.position;
+      record.role = &head_role;
+      record.budget = entry.tokens;
+      record.query = q + (static_cast<std::size_t>(entry.rows.first_row) * static_cast<std::size_t>(shape.heads) +
+                          static_cast<std::size_t>(head) * static_cast<std::size_t>(group)) *
+                             static_cast<std::size_t>(shape.head_dim);
+      read.clear();
+      const PublishedSet* set = nullptr;
+      if (!entry.dense && head_role.kind == plan::RoleKind::select) {
+        const plan::Selector& how = selector(entry, head_role);
+        const PublishedSet& own = entry.rows.sets->at({layer, how.per == plan::SetPer::layer ? 0 : head});
+        record.published = &own;
+        record.budget = plan::budget_tokens(how.budget, entry.tokens);
+        if (head_role.attends_set) set = &own;
+      } else if (!entry.dense && head_role.kind == plan::RoleKind::reuse) {
+        set = &entry.rows.sets->at(head_role.reads);
+        const plan::Role& source = role(entry, head_role.reads.layer, head_role.reads.head);
+        record.budget = plan::budget_tokens(selector(entry, source).budget, entry.tokens);
+      }
+      if (set != nullptr && !set->everything) {
+        for (const auto& list : set->lists) read.insert(read.end(), list.begin(), list.end());
+        if (set->lists.size() > 1) {
+          std::sort(read.begin(), read.end());
+          read.erase(std::unique(read.begin(), read.end()), read.end());
+          record.query_sets = set->lists;
+        }
+      } else if (!entry.dense && head_role.kind == plan::RoleKind::stream) {
+        const plan::Selector& window = selector(entry, head_role);
+        record.budget = plan::budget_tokens(window.budget, entry.tokens);
+        const std::int64_t local = plan::window_tokens(window, entry.tokens);
+        for (std::int64_t i = 0; i < entry.tokens; ++i) {
+          if (i < window.sink || i >= entry.tokens - local) read.push_back(static_cast<std::int32_t>(i));
+        }
+      }
+      record.reads_all = read.empty();
+      record.tokens = read;
+      observer(record);
+    }
+  }
+}
+
+}  // namespace glimpse::attention

@@ -1,0 +1,105 @@
+// Runs plans: for every layer of a forward pass, the phases append, select and attend over all sequences of the
+// batch, whatever their plans and budgets. Owns the work lists, partial results and scratch; borrows the cache.
+//
+// Threads. begin() and end() are called by one thread. Between them every thread of the executor's pool calls, for
+// each layer in order, append, select (where needs_select says so) and attend, with a barrier between any two calls
+// (ggml's between graph nodes). Nothing in the phases throws: a failure is kept and end() throws it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "glimpse/attention/sets.h"
+#include "glimpse/kv/cache.h"
+#include "glimpse/plan/plan.h"
+
+namespace glimpse::attention {
+
+/// One sequence's rows in a forward pass. Rows of a sequence are consecutive.
+struct SequenceRows {
+  kv::SequenceId sequence = -1;
+  const plan::Plan* plan = nullptr;
+  PublishedSets* sets = nullptr;
+  int first_row = 0;
+  int rows = 1;  ///< 1 with `decode`: the plan's roles; else a chunk of the prompt
+  bool decode = true;
+  std::int64_t position = 0;  ///< logical position of the first row
+};
+
+/// Rows of K and V that the work lists read, and what dense attention would have read, in decode rows alone.
+struct ReadCounters {
+  std::int64_t k_rows = 0, v_rows = 0;
+  std::int64_t dense_k_rows = 0, dense_v_rows = 0;
+  std::int64_t dense_steps = 0, sparse_steps = 0;
+  ReadCounters& operator+=(const ReadCounters& other);
+};
+
+/// What one head of one sequence did in one decode step; lists are valid during the call.
+struct HeadRecord {
+  int batch_index = 0;  ///< of SequenceRows in begin()
+  int layer = 0, kv_head = 0;
+  std::int64_t position = 0;
+  const plan::Role* role = nullptr;
+  std::int64_t budget = 0;                                ///< tokens allowed
+  bool reads_all = false;                                 ///< no list: every token up to `position`
+  std::span<const std::int32_t> tokens;                   ///< positions read (union over query heads)
+  std::span<const std::vector<std::int32_t>> query_sets;  ///< SetPer::query_head: one each
+  const PublishedSet* published = nullptr;                ///< null: nothing handed on
+  const float* query = nullptr;                           ///< [g, d], after RoPE
+};
+
+/// Rows [first, first + rows) of batch entry `batch_index`, counted from that entry's first row.
+struct RowsToAppend {
+  int layer = 0, kv_head = 0;
+  int batch_index = 0;
+  int first = 0, rows = 1;
+  const float* k = nullptr;  ///< [rows, d], `stride` floats from row to row
+  const float* v = nullptr;
+  std::size_t stride = 0;
+};
+
+struct RunnerShape {
+  int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int threads = 1;
+};
+
+class Runner {
+ public:
+  Runner(const RunnerShape& shape, kv::Cache& cache);
+  ~Runner();
+
+  /// Throws UserError when the plan asks for what this back end does not have yet, by name.
+  static void require_supported(const plan::Plan& plan);
+
+  /// Appends slots for all rows (all or none: throws UserError when the cache is full) and evicts what plans forget.
+  void begin(std::span<const SequenceRows> batch);
+
+  /// True when some sequence must select before it attends in this layer.
+  bool needs_select(int layer) const;
+
+  /// Writes K and V of some rows of one sequence and KV head; distinct rows from any threads.
+  void append(const RowsToAppend& rows);
+  /// Every thread calls it once after its last append of the layer; the last to come prepares what follows.
+  void appended(int layer, int nth);
+
+  /// q: [rows, H, d] after RoPE. Thread `ith` of `nth`.
+  void select(int layer, const float* q, int ith, int nth);
+  /// out: [rows, H, d].
+  void attend(int layer, const float* q, float* out, int ith, int nth);
+
+  /// Counters of each sequence of the batch, in order, valid until the next begin(). Throws what a phase could not.
+  std::span<const ReadCounters> end();
+
+  /// Called for every (sequence, layer, KV head) of decode rows by one thread at a time; empty turns it off.
+  std::function<void(const HeadRecord&)> observer;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace glimpse::attention

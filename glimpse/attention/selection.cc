@@ -1,0 +1,151 @@
+#include "glimpse/attention/selection.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/attention.h"
+
+namespace glimpse::attention {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+/// Units (tokens or blocks) that are in the set whatever the scores say: [0, head) and [tail, count).
+struct Always {
+  std::size_t head = 0;
+  std::size_t tail = 0;
+};
+
+Always always_in(const plan::Selector& selector, std::size_t tokens) {
+  const auto block = static_cast<std::size_t>(selector.block);
+  const std::size_t units = (tokens + block - 1) / block;
+  const std::size_t local = std::min(tokens, static_cast<std::size_t>(std::max(selector.local, 1)));
+  Always always;
+  always.tail = (tokens - local) / block;
+  always.head = std::min(always.tail, (static_cast<std::size_t>(selector.sink) + block - 1) / block);
+  check(always.tail < units, "the current token is always in a set");
+  return always;
+}
+
+/// How many units the scores may choose beside those always in.
+std::size_t free_units(const plan::Selector& selector, std::span<const float> units, std::size_t tokens,
+                       const Always& always, SelectionScratch& scratch) {
+  const std::size_t forced = always.head + (units.size() - always.tail);
+  switch (selector.budget.rule) {
+    case plan::BudgetRule::tokens:
+    case plan::BudgetRule::ratio: {
+      const auto k = static_cast<std::size_t>(plan::budget_tokens(selector.budget, static_cast<std::int64_t>(tokens)));
+      const std::size_t allowed = k / static_cast<std::size_t>(selector.block);
+      return allowed > forced ? allowed - forced : 0;
+    }
+    case plan::BudgetRule::mass:
+    case plan::BudgetRule::coverage:
+      return kernels::count_for_mass(units, selector.budget.value, scratch.workspace);
+    case plan::BudgetRule::threshold:
+      return kernels::count_above(units, static_cast<float>(selector.budget.value));
+  }
+  return 0;
+}
+
+bool scored_by_mass(plan::BudgetRule rule) {
+  return rule == plan::BudgetRule::mass || rule == plan::BudgetRule::coverage || rule == plan::BudgetRule::threshold;
+}
+
+/// Sum of a block's probabilities, for the budgets that speak of mass.
+void block_sum(std::span<const float> pooled, std::size_t block, std::span<float> out) {
+  for (std::size_t b = 0; b < out.size(); ++b) {
+    double sum = 0;
+    const std::size_t end = std::min(pooled.size(), (b + 1) * block);
+    for (std::size_t i = b * block; i < end; ++i) sum += static_cast<double>(pooled[i]);
+    out[b] = static_cast<float>(sum);
+  }
+}
+
+}  // namespace
+
+void SelectionScratch::reserve(std::size_t tokens) {
+  if (pooled.size() >= tokens) return;
+  const std::size_t room = tokens + tokens / 4 + 1024;  // grows with the cache, not with every step
+  pooled.resize(room);
+  head_pooled.resize(room);
+  blocks.resize(room);
+  chosen.resize(room);
+  workspace.resize(kernels::select_workspace(room));
+}
+
+void pool_group(const plan::Term& term, const HeadScores& head, std::span<float> pooled) {
+  switch (term.group) {
+    case plan::GroupPooling::mean_probability:
+      return kernels::pool_mean_probability(head.scores, head.stride, head.lse, head.group, pooled);
+    case plan::GroupPooling::max_probability:
+      return kernels::pool_max_probability(head.scores, head.stride, head.lse, head.group, pooled);
+    case plan::GroupPooling::mean_score:
+    case plan::GroupPooling::mean_query:  // the mean of q.k is the mean query's product with k
+      return kernels::pool_mean_score(head.scores, head.stride, head.group, pooled);
+    case plan::GroupPooling::max_score:
+      return kernels::pool_max_score(head.scores, head.stride, head.group, pooled);
+    case plan::GroupPooling::none: {
+      check(head.group == 1, "an unpooled set is made per query head");
+      if (term.source == plan::Source::probability) {
+        return kernels::pool_mean_probability(head.scores, head.stride, head.lse, 1, pooled);
+      }
+      std::copy_n(head.scores, pooled.size(), pooled.begin());
+      return;
+    }
+  }
+}
+
+void pool_layer(const plan::Term& term, std::span<const HeadScores> heads, SelectionScratch& scratch,
+                std::span<float> pooled) {
+  const std::span<float> one(scratch.head_pooled.data(), pooled.size());
+  pool_group(term, heads[0], pooled);
+  for (std::size_t h = 1; h < heads.size(); ++h) {
+    pool_group(term, heads[h], one);
+    if (term.heads == plan::HeadPooling::max) {
+      for (std::size_t i = 0; i < pooled.size(); ++i) pooled[i] = std::max(pooled[i], one[i]);
+    } else {
+      for (std::size_t i = 0; i < pooled.size(); ++i) pooled[i] += one[i];
+    }
+  }
+  if (term.heads == plan::HeadPooling::max) return;
+  const float share = 1.0f / static_cast<float>(heads.size());
+  for (float& value : pooled) value *= share;
+}
+
+void choose(const plan::Selector& selector, std::span<float> pooled, SelectionScratch& scratch,
+            std::vector<std::int32_t>& set) {
+  const std::size_t tokens = pooled.size();
+  const auto block = static_cast<std::size_t>(selector.block);
+  std::span<float> units = pooled;
+  if (block > 1) {
+    units = std::span(scratch.blocks.data(), (tokens + block - 1) / block);
+    if (scored_by_mass(selector.budget.rule)) {
+      block_sum(pooled, block, units);
+    } else {
+      kernels::block_max(pooled, selector.block, units);
+    }
+  }
+  const Always always = always_in(selector, tokens);
+  const std::size_t wanted = free_units(selector, units, tokens, always, scratch);
+  const bool by_count = !scored_by_mass(selector.budget.rule);
+  if (by_count) {  // those always in are inside the budget: the scores choose among the rest
+    std::fill(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(always.head), kNever);
+    std::fill(units.begin() + static_cast<std::ptrdiff_t>(always.tail), units.end(), kNever);
+  }
+  const std::size_t count = kernels::select_top_k(units, wanted, scratch.chosen, scratch.workspace);
+
+  set.clear();
+  const auto add = [&](std::size_t unit) {
+    const std::size_t end = std::min(tokens, (unit + 1) * block);
+    for (std::size_t i = unit * block; i < end; ++i) set.push_back(static_cast<std::int32_t>(i));
+  };
+  for (std::size_t unit = 0; unit < always.head; ++unit) add(unit);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto unit = static_cast<std::size_t>(scratch.chosen[i]);
+    if (unit >= always.head && unit < always.tail) add(unit);
+  }
+  for (std::size_t unit = always.tail; unit < units.size(); ++unit) add(unit);
+}
+
+}  // namespace glimpse::attention

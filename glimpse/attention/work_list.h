@@ -1,0 +1,70 @@
+// The work of one phase of one layer: items that any thread may compute, and the units whose partial results they
+// are. Inside attention only. Filled by one thread, drained by all.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "glimpse/kernels/attention.h"
+
+namespace glimpse::attention {
+
+/// One output: g query heads of one KV head (or a single query head) of one decode row.
+struct Unit {
+  int batch = 0;
+  int head = 0;
+  int query_head = -1;  ///< in the group; -1: all g
+  int group = 1;
+  std::size_t first_partial = 0;  ///< floats into the partial results
+  int partials = 0;
+  bool select_after = false;  ///< scores were kept: choose and publish when combined
+};
+
+struct Item {
+  enum class Kind : std::uint8_t { attend, score, prefill };
+  Kind kind = Kind::attend;
+  int unit = -1;  ///< attend, score
+  int batch = 0, head = 0;
+  std::int32_t begin = 0, end = 0;  ///< slots, list entries, or rows of a prefill tile
+  const std::int32_t* list = nullptr;
+  int partial = 0;  ///< which partial result of the unit
+};
+
+class WorkList {
+ public:
+  void clear();
+  int add_unit(const Unit& unit);
+  void add(const Item& item) { items_.push_back(item); }
+  /// Call when all is added: resets the counters that threads share.
+  void seal();
+
+  std::size_t unit_count() const { return units_.size(); }
+  Unit& unit(int index) { return units_[static_cast<std::size_t>(index)]; }
+  /// The next item for the calling thread, or null.
+  const Item* take() {
+    const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+    return index < items_.size() ? &items_[index] : nullptr;
+  }
+  /// True while so many items are left that a thread may hold one ahead without leaving another idle.
+  bool plenty(int threads) const {
+    return next_.load(std::memory_order_relaxed) + 2 * static_cast<std::size_t>(threads) < items_.size();
+  }
+  /// True for the thread that finished the unit's last item.
+  bool finish_one(int unit) { return remaining_[unit].fetch_sub(1, std::memory_order_acq_rel) == 1; }
+
+ private:
+  std::vector<Item> items_;
+  std::vector<Unit> units_;
+  std::unique_ptr<std::atomic<int>[]> remaining_;  ///< [unit_capacity_]
+  std::size_t unit_capacity_ = 0;
+  std::atomic<std::size_t> next_{0};
+};
+
+/// Splits `length` entries into items of kernels::kSplitTokens. At least one, so that an empty unit is still written.
+inline int split_count(std::int64_t length) {
+  return length <= 0 ? 1 : static_cast<int>((length + kernels::kSplitTokens - 1) / kernels::kSplitTokens);
+}
+
+}  // namespace glimpse::attention

@@ -1,0 +1,131 @@
+#include "glimpse/engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "glimpse/base/error.h"
+#include "glimpse/base/log.h"
+#include "glimpse/engine/state.h"
+
+namespace glimpse::engine {
+namespace {
+
+constexpr std::int64_t kMostContext = std::int64_t{1} << 24;
+constexpr int kMostThreads = 512;
+
+int checked_threads(int wanted) {
+  if (wanted < 0 || wanted > kMostThreads) {
+    throw UserError(fmt::format("{} threads; give -t a number from 1 to {}", wanted, kMostThreads));
+  }
+  return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::int64_t checked_context(std::int64_t wanted, const model::Config& config) {
+  if (wanted < 0 || wanted > kMostContext) {
+    throw UserError(fmt::format("a context of {} tokens; give -c a number from 1 to {}", wanted, kMostContext));
+  }
+  if (wanted > config.context) {
+    log_message(LogLevel::warning, fmt::format("a context of {} tokens: the model was made for {}, and answers get "
+                                               "worse beyond",
+                                               wanted, config.context));
+  }
+  return wanted > 0 ? wanted : config.context;
+}
+
+/// The tokenizer does not know its file's name; its errors get it here.
+text::Tokenizer tokenizer_of(const model::Model& model, const std::filesystem::path& path) {
+  try {
+    return text::Tokenizer(model.file().metadata());
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("'{}': {}", path.string(), error.what()));
+  }
+}
+
+}  // namespace
+
+std::string_view name(FinishReason reason) {
+  constexpr std::string_view names[] = {"none", "end_of_text", "length", "context_full", "cancelled"};
+  return names[static_cast<int>(reason)];
+}
+
+double AttentionStats::kept_ratio() const {
+  const std::int64_t dense = dense_k_rows + dense_v_rows;
+  return dense == 0 ? 1.0 : static_cast<double>(k_rows + v_rows) / static_cast<double>(dense);
+}
+
+Engine::State::State(const EngineOptions& wanted)
+    : options(wanted), model(wanted.model), tokenizer(tokenizer_of(model, wanted.model)) {
+  const model::Config& config = model.config();
+  options.threads = checked_threads(wanted.threads);
+  context = checked_context(wanted.context, config);
+  if (options.prefill_chunk < 1) throw UserError("the prefill chunk needs at least one row");
+  if (tokenizer.size() != config.vocabulary) {
+    throw UserError(fmt::format("'{}': the tokenizer has {} tokens, the weights {}", wanted.model.string(),
+                                tokenizer.size(), config.vocabulary));
+  }
+  kv::CacheShape cache_shape;
+  cache_shape.layers = config.layers;
+  cache_shape.kv_heads = config.kv_heads;
+  cache_shape.format = {options.kv_type, config.head_dim};
+  // Every sequence reserves whole runs of pages.
+  constexpr std::int64_t run = kv::kRunPages * kernels::kPageTokens;
+  cache_shape.capacity_tokens = (context + run - 1) / run * run * std::max(1, options.sequences);
+  cache.emplace(cache_shape);
+  executor = exec::make_cpu_executor(model, *cache, {options.threads});
+}
+
+plan::ModelShape Engine::State::shape() const {
+  const model::Config& config = model.config();
+  return {config.architecture, config.name,     config.layers, config.heads,
+          config.kv_heads,     config.head_dim, config.context};
+}
+
+void Engine::State::require(const plan::Plan& plan) const {
+  plan::validate(plan);
+  attention::Runner::require_supported(plan);
+  const plan::ModelShape mine = shape();
+  if (plan.shape.layers != mine.layers || plan.shape.heads != mine.heads || plan.shape.kv_heads != mine.kv_heads) {
+    throw UserError(fmt::format("the plan is for {} layers, {} heads and {} KV heads; the model has {}, {} and {}",
+                                plan.shape.layers, plan.shape.heads, plan.shape.kv_heads, mine.layers, mine.heads,
+                                mine.kv_heads));
+  }
+}
+
+ActiveSequence Engine::State::open(const plan::Plan& plan) {
+  ActiveSequence sequence;
+  sequence.plan = plan;
+  sequence.sets = attention::PublishedSets(plan);
+  sequence.id = cache->create();
+  return sequence;
+}
+
+void Engine::State::close(ActiveSequence& sequence) {
+  if (sequence.id >= 0) cache->destroy(sequence.id);
+  sequence.id = -1;
+}
+
+Engine::Engine(const EngineOptions& options) : state_(std::make_unique<State>(options)) {}
+Engine::~Engine() = default;
+
+const text::Tokenizer& Engine::tokenizer() const {
+  return state_->tokenizer;
+}
+plan::ModelShape Engine::shape() const {
+  return state_->shape();
+}
+std::int64_t Engine::context() const {
+  return state_->context;
+}
+int Engine::threads() const {
+  return state_->options.threads;
+}
+KvType Engine::kv_type() const {
+  return state_->options.kv_type;
+}
+std::size_t Engine::row_pair_bytes() const {
+  return 2 * state_->cache->shape().format.read_bytes();
+}
+
+}  // namespace glimpse::engine

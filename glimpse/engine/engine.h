@@ -1,0 +1,155 @@
+// The engine: a model, its cache and its requests. The only header that the command line, a server or bindings need.
+//
+// Two levels. Requests: submit, step until idle, take results. Sequences: prefill, decode and fork by hand, for
+// evaluation and benchmarks. One thread at a time calls an Engine; callbacks run on that thread, but on_sets, which
+// runs on one of the pool's threads, one call at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "glimpse/base/dtype.h"
+#include "glimpse/plan/plan.h"
+#include "glimpse/text/sampler.h"
+#include "glimpse/text/tokenizer.h"
+
+namespace glimpse::engine {
+
+using text::Token;
+
+/// What measured best at no visible loss: bf16 widens to float with one shift, and its 8 bits of mantissa move the
+/// logits less than 8-bit weights do (docs/benchmarks.md).
+inline constexpr KvType kDefaultKvType = KvType::bf16;
+
+struct EngineOptions {
+  std::filesystem::path model;
+  std::int64_t context = 0;  ///< tokens of one sequence; 0: as many as the model was made for
+  int sequences = 1;         ///< sequences that the cache has room for at full context
+  int threads = 0;           ///< 0: one per core
+  KvType kv_type = kDefaultKvType;
+  int prefill_chunk = 512;  ///< prompt rows of one forward pass
+};
+
+/// What attention read while decoding, counted from the kernels' work lists.
+struct AttentionStats {
+  std::int64_t k_rows = 0, v_rows = 0;              ///< rows read, all layers and KV heads
+  std::int64_t dense_k_rows = 0, dense_v_rows = 0;  ///< what dense attention would have read
+  std::int64_t bytes_read = 0;
+  std::int64_t dense_steps = 0, sparse_steps = 0;
+  /// Share of the cache's rows read; 1 before the first decoded token.
+  double kept_ratio() const;
+};
+
+/// What one KV head read and handed on in one decode step. Lists are valid during the callback.
+struct SetTrace {
+  std::int64_t step = 0;      ///< decode steps of the sequence before this one
+  std::int64_t position = 0;  ///< of the token whose query attended
+  int layer = 0, kv_head = 0;
+  plan::RoleKind role = plan::RoleKind::dense;
+  std::int64_t budget = 0;
+  bool reads_all = false;                                 ///< all tokens up to `position`
+  std::span<const std::int32_t> tokens;                   ///< positions read, unless reads_all
+  std::span<const std::vector<std::int32_t>> query_sets;  ///< a set per query head, where the plan makes them
+  bool publishes = false, publishes_all = false;
+  std::span<const std::int32_t> published;
+  std::span<const float> query;  ///< [g, d] after RoPE
+};
+
+enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled };
+std::string_view name(FinishReason reason);
+
+struct RequestStats {
+  std::int64_t prompt_tokens = 0, generated_tokens = 0;
+  double prefill_s = 0, decode_s = 0;
+  AttentionStats attention;
+};
+
+struct Request {
+  std::vector<Token> prompt;
+  plan::Plan plan;
+  text::SamplingOptions sampling;
+  std::int64_t max_tokens = -1;  ///< -1: until the model ends or the context is full
+  bool ignore_end = false;       ///< go on after an end-of-text token (benchmarks)
+  std::function<void(Token token, std::string_view bytes)> on_token;
+  std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
+  std::function<void(const SetTrace&)> on_sets;
+};
+
+struct Result {
+  std::vector<Token> tokens;
+  FinishReason reason = FinishReason::none;
+  RequestStats stats;
+};
+
+using RequestId = std::int64_t;
+
+/// A sequence driven by hand. Moves only; returns its cache when destroyed, before its Engine.
+class Sequence {
+ public:
+  Sequence(Sequence&&) noexcept;
+  Sequence& operator=(Sequence&&) noexcept;
+  ~Sequence();
+
+  std::int64_t length() const;
+  const AttentionStats& stats() const;
+  void reset_stats();
+  /// Runs dense prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of every
+  /// token (position, logits) first.
+  std::span<const float> prefill(std::span<const Token> tokens,
+                                 const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {});
+  /// One token by the plan; logits are valid until the engine's next pass.
+  std::span<const float> decode(Token token);
+  /// The same tokens under another plan; pages are shared until written.
+  Sequence fork(const plan::Plan& plan) const;
+  void on_sets(std::function<void(const SetTrace&)> callback);
+  /// One cached key row as floats [d] (tests, inspection). Throws UserError for a token that was evicted.
+  std::vector<float> key(int layer, int kv_head, std::int64_t position) const;
+
+ private:
+  friend class Engine;
+  struct Impl;
+  explicit Sequence(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+class Engine {
+ public:
+  /// Throws UserError for a model or option that cannot be served.
+  explicit Engine(const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const text::Tokenizer& tokenizer() const;
+  plan::ModelShape shape() const;
+  std::int64_t context() const;
+  int threads() const;
+  KvType kv_type() const;
+  /// Bytes that one (token, layer, KV head) costs in K plus V.
+  std::size_t row_pair_bytes() const;
+
+  /// Checks and queues. Throws UserError: an empty prompt, one longer than the context, a plan that does not fit.
+  RequestId submit(Request request);
+  /// One forward pass over every decoding request and the next chunk of one waiting prompt. False: nothing to do.
+  bool step();
+  void cancel(RequestId id);
+  bool finished(RequestId id) const;
+  /// What it has so far; final when finished. release() forgets it.
+  const Result& result(RequestId id) const;
+  void release(RequestId id);
+
+  Sequence open(const plan::Plan& plan);
+
+ private:
+  friend class Sequence;
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace glimpse::engine

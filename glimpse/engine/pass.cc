@@ -1,0 +1,95 @@
+// One forward pass over parts of several sequences, and what it leaves in them.
+#include <algorithm>
+
+#include "glimpse/base/error.h"
+#include "glimpse/engine/state.h"
+
+namespace glimpse::engine {
+namespace {
+
+SetTrace trace_of(const attention::HeadRecord& record, const ActiveSequence& sequence, const plan::ModelShape& shape) {
+  SetTrace trace;
+  trace.step = sequence.steps;
+  trace.position = record.position;
+  trace.layer = record.layer;
+  trace.kv_head = record.kv_head;
+  trace.role = record.role->kind;
+  trace.budget = record.budget;
+  trace.reads_all = record.reads_all;
+  trace.tokens = record.tokens;
+  trace.query_sets = record.query_sets;
+  if (record.published != nullptr) {
+    trace.publishes = true;
+    trace.publishes_all = record.published->everything;
+    if (record.published->lists.size() == 1) {
+      trace.published = record.published->lists.front();
+    } else {
+      trace.query_sets = record.published->lists;
+    }
+  }
+  trace.query = {record.query, static_cast<std::size_t>(shape.group()) * static_cast<std::size_t>(shape.head_dim)};
+  return trace;
+}
+
+void add(AttentionStats& stats, const attention::ReadCounters& counters, std::int64_t row_bytes) {
+  stats.k_rows += counters.k_rows;
+  stats.v_rows += counters.v_rows;
+  stats.dense_k_rows += counters.dense_k_rows;
+  stats.dense_v_rows += counters.dense_v_rows;
+  stats.bytes_read += (counters.k_rows + counters.v_rows) * row_bytes;
+  stats.dense_steps += counters.dense_steps;
+  stats.sparse_steps += counters.sparse_steps;
+}
+
+}  // namespace
+
+void Engine::State::observe_if_wanted() {
+  const bool wanted = std::any_of(parts.begin(), parts.end(),
+                                  [](const PassPart& part) { return part.decode && part.sequence->on_sets; });
+  if (wanted == observed) return;
+  observed = wanted;
+  if (!wanted) {
+    executor->set_observer({});
+    return;
+  }
+  executor->set_observer([this](const attention::HeadRecord& record) {
+    const ActiveSequence& sequence = *parts[static_cast<std::size_t>(record.batch_index)].sequence;
+    if (sequence.on_sets) sequence.on_sets(trace_of(record, sequence, shape()));
+  });
+}
+
+std::span<const float> Engine::State::run() {
+  tokens.clear();
+  rows.clear();
+  output_rows.clear();
+  for (const PassPart& part : parts) {
+    attention::SequenceRows entry;
+    entry.sequence = part.sequence->id;
+    entry.plan = &part.sequence->plan;
+    entry.sets = &part.sequence->sets;
+    entry.first_row = static_cast<int>(tokens.size());
+    entry.rows = static_cast<int>(part.tokens.size());
+    entry.decode = part.decode;
+    entry.position = part.sequence->length;
+    rows.push_back(entry);
+    tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+    const auto end = static_cast<std::int32_t>(tokens.size());
+    if (part.logits == PassPart::Logits::last) output_rows.push_back(end - 1);
+    if (part.logits == PassPart::Logits::all) {
+      for (std::int32_t row = entry.first_row; row < end; ++row) output_rows.push_back(row);
+    }
+  }
+  observe_if_wanted();
+  const exec::StepResult result = executor->forward({tokens, rows, output_rows});
+  const auto row_bytes = static_cast<std::int64_t>(cache->shape().format.read_bytes());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    ActiveSequence& sequence = *parts[i].sequence;
+    sequence.length += static_cast<std::int64_t>(parts[i].tokens.size());
+    if (!parts[i].decode) continue;
+    ++sequence.steps;
+    add(sequence.stats, result.counters[i], row_bytes);
+  }
+  return result.logits;
+}
+
+}  // namespace glimpse::engine

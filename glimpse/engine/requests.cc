@@ -1,0 +1,141 @@
+// Requests: continuous batching with chunked prefill.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "glimpse/base/error.h"
+#include "glimpse/engine/engine.h"
+#include "glimpse/engine/state.h"
+
+namespace glimpse::engine {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+RequestId Engine::submit(Request request) {
+  State& state = *state_;
+  state.require(request.plan);
+  text::validate(request.sampling);
+  const auto length = static_cast<std::int64_t>(request.prompt.size());
+  if (length == 0) throw UserError("the prompt is empty: give at least one token of text");
+  if (length >= state.context) {
+    throw UserError(
+        fmt::format("the prompt has {} tokens and the context holds {}, one of them for the answer; "
+                    "shorten the prompt or raise -c (the model was made for {})",
+                    length, state.context, state.model.config().context));
+  }
+  for (const Token token : request.prompt) {
+    if (token < 0 || token >= state.tokenizer.size()) {
+      throw UserError(fmt::format("token id {} is not in the vocabulary of {}", token, state.tokenizer.size()));
+    }
+  }
+  const RequestId id = state.next_request++;
+  ActiveRequest& active = state.requests.emplace(id, ActiveRequest(std::move(request))).first->second;
+  active.result.stats.prompt_tokens = length;
+  for (const Token token : active.request.prompt) active.sampler.accept(token);
+  return id;
+}
+
+void Engine::State::finish(ActiveRequest& request, FinishReason reason) {
+  request.phase = Phase::done;
+  request.result.reason = reason;
+  if (request.sequence) close(*request.sequence);
+  request.sequence.reset();
+}
+
+/// Samples the request's next token from its logits and decides whether it goes on.
+void Engine::State::take(ActiveRequest& request, std::span<const float> logits) {
+  if (request.request.max_tokens == 0) return finish(request, FinishReason::length);
+  const Token token = request.sampler.sample(logits);
+  request.sampler.accept(token);
+  if (tokenizer.ends_generation(token) && !request.request.ignore_end) {
+    return finish(request, FinishReason::end_of_text);
+  }
+  request.result.tokens.push_back(token);
+  const auto generated = static_cast<std::int64_t>(request.result.tokens.size());
+  request.result.stats.generated_tokens = generated;
+  if (request.request.on_token) request.request.on_token(token, tokenizer.piece(token));
+  if (request.phase == Phase::done) return;  // cancelled from the callback
+  request.next = token;
+  if (request.request.max_tokens > 0 && generated >= request.request.max_tokens) {
+    return finish(request, FinishReason::length);
+  }
+  if (request.sequence->length >= context) finish(request, FinishReason::context_full);
+}
+
+bool Engine::step() {
+  State& state = *state_;
+  const auto start = std::chrono::steady_clock::now();
+  state.parts.clear();
+  auto& taking = state.taking;
+  taking.clear();
+  ActiveRequest* prefilling = nullptr;
+  for (auto& [id, request] : state.requests) {
+    if (request.phase == Phase::decode) {
+      state.parts.push_back({&*request.sequence, {&request.next, 1}, true, PassPart::Logits::last});
+      taking.push_back(&request);
+    } else if (request.phase == Phase::prefill && prefilling == nullptr) {
+      prefilling = &request;
+    }
+  }
+  bool prompt_ends = false;
+  if (prefilling != nullptr) {
+    if (!prefilling->sequence) {
+      prefilling->sequence = state.open(prefilling->request.plan);
+      prefilling->sequence->on_sets = prefilling->request.on_sets;
+    }
+    const std::span<const Token> prompt(prefilling->request.prompt);
+    const auto first = static_cast<std::size_t>(prefilling->prefilled);
+    const std::size_t count = std::min(static_cast<std::size_t>(state.options.prefill_chunk), prompt.size() - first);
+    prompt_ends = first + count == prompt.size();
+    state.parts.push_back({&*prefilling->sequence, prompt.subspan(first, count), false,
+                           prompt_ends ? PassPart::Logits::last : PassPart::Logits::none});
+    prefilling->prefilled += static_cast<std::int64_t>(count);
+    if (prompt_ends) taking.push_back(prefilling);
+  }
+  if (state.parts.empty()) return false;
+
+  const std::span<const float> logits = state.run();
+  const double seconds = seconds_since(start);
+  const auto vocabulary = static_cast<std::size_t>(state.model.config().vocabulary);
+  for (std::size_t i = 0; i < taking.size(); ++i) {
+    if (taking[i] == prefilling) continue;
+    taking[i]->result.stats.decode_s += seconds;
+    taking[i]->result.stats.attention = taking[i]->sequence->stats;
+  }
+  if (prefilling != nullptr) {
+    prefilling->result.stats.prefill_s += seconds;
+    if (prefilling->request.on_prefill) {
+      prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);
+    }
+    if (prompt_ends) prefilling->phase = Phase::decode;
+  }
+  for (std::size_t i = 0; i < taking.size(); ++i) {
+    if (taking[i]->phase == Phase::decode) state.take(*taking[i], logits.subspan(i * vocabulary, vocabulary));
+  }
+  return true;
+}
+
+void Engine::cancel(RequestId id) {
+  ActiveRequest& request = state_->requests.at(id);
+  if (request.phase != Phase::done) state_->finish(request, FinishReason::cancelled);
+}
+
+bool Engine::finished(RequestId id) const {
+  return state_->requests.at(id).phase == Phase::done;
+}
+const Result& Engine::result(RequestId id) const {
+  return state_->requests.at(id).result;
+}
+
+void Engine::release(RequestId id) {
+  cancel(id);
+  state_->requests.erase(id);
+}
+
+}  // namespace glimpse::engine

@@ -1,0 +1,86 @@
+#include <algorithm>
+
+#include "glimpse/base/error.h"
+#include "glimpse/engine/engine.h"
+#include "glimpse/engine/state.h"
+#include "glimpse/kv/inspect.h"
+
+namespace glimpse::engine {
+
+struct Sequence::Impl {
+  Engine::State* engine = nullptr;
+  ActiveSequence sequence;
+  ~Impl() { engine->close(sequence); }
+};
+
+Sequence::Sequence(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Sequence::Sequence(Sequence&&) noexcept = default;
+Sequence& Sequence::operator=(Sequence&&) noexcept = default;
+Sequence::~Sequence() = default;
+
+std::int64_t Sequence::length() const {
+  return impl_->sequence.length;
+}
+const AttentionStats& Sequence::stats() const {
+  return impl_->sequence.stats;
+}
+void Sequence::reset_stats() {
+  impl_->sequence.stats = {};
+}
+void Sequence::on_sets(std::function<void(const SetTrace&)> callback) {
+  impl_->sequence.on_sets = std::move(callback);
+}
+
+std::span<const float> Sequence::prefill(std::span<const Token> tokens,
+                                         const std::function<void(std::int64_t, std::span<const float>)>& on_logits) {
+  Engine::State& engine = *impl_->engine;
+  if (tokens.empty()) throw UserError("nothing to prefill: give at least one token");
+  std::span<const float> logits;
+  const auto chunk = static_cast<std::size_t>(engine.options.prefill_chunk);
+  const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);
+  for (std::size_t first = 0; first < tokens.size(); first += chunk) {
+    const std::size_t count = std::min(chunk, tokens.size() - first);
+    const bool last = first + count == tokens.size();
+    const auto wanted = on_logits ? PassPart::Logits::all : last ? PassPart::Logits::last : PassPart::Logits::none;
+    const std::int64_t position = impl_->sequence.length;
+    engine.parts.assign(1, {&impl_->sequence, tokens.subspan(first, count), false, wanted});
+    logits = engine.run();
+    if (!on_logits) continue;
+    for (std::size_t row = 0; row < count; ++row) {
+      on_logits(position + static_cast<std::int64_t>(row), logits.subspan(row * vocabulary, vocabulary));
+    }
+  }
+  return logits.last(vocabulary);
+}
+
+std::span<const float> Sequence::decode(Token token) {
+  Engine::State& engine = *impl_->engine;
+  engine.parts.assign(1, {&impl_->sequence, {&token, 1}, true, PassPart::Logits::last});
+  return engine.run();
+}
+
+Sequence Sequence::fork(const plan::Plan& plan) const {
+  Engine::State& engine = *impl_->engine;
+  engine.require(plan);
+  auto impl = std::make_unique<Impl>();
+  impl->engine = &engine;
+  impl->sequence.plan = plan;
+  impl->sequence.sets = attention::PublishedSets(plan);
+  impl->sequence.length = impl_->sequence.length;
+  impl->sequence.id = engine.cache->fork(impl_->sequence.id);
+  return Sequence(std::move(impl));
+}
+
+std::vector<float> Sequence::key(int layer, int kv_head, std::int64_t position) const {
+  return kv::key_at(*impl_->engine->cache, impl_->sequence.id, layer, kv_head, position);
+}
+
+Sequence Engine::open(const plan::Plan& plan) {
+  state_->require(plan);
+  auto impl = std::make_unique<Sequence::Impl>();
+  impl->engine = state_.get();
+  impl->sequence = state_->open(plan);
+  return Sequence(std::move(impl));
+}
+
+}  // namespace glimpse::engine

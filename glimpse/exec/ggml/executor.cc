@@ -1,0 +1,120 @@
+// The CPU executor: keeps a graph per shape of pass, one thread pool and one work buffer for its life.
+#include "glimpse/exec/executor.h"
+
+#include <ggml-cpu.h>
+#include <ggml.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+
+#include "glimpse/base/error.h"
+#include "glimpse/exec/ggml/graph.h"
+
+namespace glimpse::exec {
+namespace {
+
+/// Decoding, full chunks, a last chunk, and the same with a plan that selects: more shapes than these are rebuilt.
+constexpr std::size_t kGraphsKept = 6;
+
+class CpuExecutor final : public Executor {
+ public:
+  CpuExecutor(const model::Model& model, kv::Cache& cache, const CpuOptions& options)
+      : model_(model),
+        weights_(model),
+        runner_({model.config().layers, model.config().heads, model.config().kv_heads, model.config().head_dim,
+                 options.threads},
+                cache),
+        rope_(model.config().rope),
+        threads_(options.threads) {
+    ggml_threadpool_params params = ggml_threadpool_params_default(options.threads);
+    pool_ = ggml_threadpool_new(&params);
+    check(pool_ != nullptr, "ggml made no thread pool");
+    pass_.model = &model;
+    pass_.runner = &runner_;
+    pass_.rope = &rope_;
+    pass_.scratch.assign(static_cast<std::size_t>(options.threads),
+                         std::vector<float>(static_cast<std::size_t>(2 * kAppendBlock * model.config().head_dim)));
+  }
+  ~CpuExecutor() override { ggml_threadpool_free(pool_); }
+  CpuExecutor(const CpuExecutor&) = delete;
+  CpuExecutor& operator=(const CpuExecutor&) = delete;
+
+  StepResult forward(const StepBatch& batch) override {
+    for (const std::int32_t token : batch.tokens) {
+      check(token >= 0 && token < model_.config().vocabulary, "a token id of the vocabulary");
+    }
+    runner_.begin(batch.sequences);
+    positions_.clear();
+    for (const attention::SequenceRows& sequence : batch.sequences) {
+      check(sequence.first_row == static_cast<int>(positions_.size()), "rows follow the order of sequences");
+      for (int row = 0; row < sequence.rows; ++row) positions_.push_back(sequence.position + row);
+    }
+    check(positions_.size() == batch.tokens.size(), "a token for each row");
+    rope_.fill(positions_);
+    pass_.sequences = batch.sequences;
+    pass_.output_rows = batch.output_rows;
+
+    Graph& graph = graph_for(batch);
+    std::memcpy(graph.tokens()->data, batch.tokens.data(), batch.tokens.size_bytes());
+    compute(graph);
+    StepResult result;
+    result.counters = runner_.end();
+    if (graph.logits() != nullptr) {
+      result.logits = {static_cast<const float*>(graph.logits()->data),
+                       batch.output_rows.size() * static_cast<std::size_t>(model_.config().vocabulary)};
+    }
+    return result;
+  }
+
+  void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
+    runner_.observer = std::move(observer);
+  }
+
+ private:
+  Graph& graph_for(const StepBatch& batch) {
+    key_.rows = static_cast<int>(batch.tokens.size());
+    key_.outputs = static_cast<int>(batch.output_rows.size());
+    key_.selects.resize(static_cast<std::size_t>(model_.config().layers));
+    for (int layer = 0; layer < model_.config().layers; ++layer) {
+      key_.selects[static_cast<std::size_t>(layer)] = runner_.needs_select(layer);
+    }
+    const auto found = std::find_if(graphs_.begin(), graphs_.end(),
+                                    [&](const std::unique_ptr<Graph>& graph) { return graph->shape() == key_; });
+    if (found != graphs_.end()) {
+      graphs_.splice(graphs_.begin(), graphs_, found);
+    } else {
+      if (graphs_.size() == kGraphsKept) graphs_.pop_back();
+      graphs_.push_front(std::make_unique<Graph>(key_, weights_, pass_));
+    }
+    return *graphs_.front();
+  }
+
+  void compute(Graph& graph) {
+    ggml_cplan plan = ggml_graph_plan(graph.graph(), threads_, pool_);
+    if (work_.size() < plan.work_size) work_.resize(plan.work_size);
+    plan.work_data = work_.data();
+    const ggml_status status = ggml_graph_compute(graph.graph(), &plan);
+    check(status == GGML_STATUS_SUCCESS, "ggml runs a graph to its end");
+  }
+
+  const model::Model& model_;
+  Weights weights_;
+  attention::Runner runner_;
+  RopeTable rope_;
+  int threads_;
+  ggml_threadpool* pool_ = nullptr;
+  PassState pass_;
+  std::vector<std::int64_t> positions_;
+  GraphShape key_;
+  std::list<std::unique_ptr<Graph>> graphs_;  ///< most recently used first
+  std::vector<std::uint8_t> work_;
+};
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cpu_executor(const model::Model& model, kv::Cache& cache, const CpuOptions& options) {
+  return std::make_unique<CpuExecutor>(model, cache, options);
+}
+
+}  // namespace glimpse::exec

@@ -1,0 +1,94 @@
+#include "glimpse/exec/ggml/graph.h"
+
+#include <ggml-alloc.h>
+#include <ggml-cpu.h>
+#include <ggml.h>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::exec {
+
+Graph::Graph(const GraphShape& shape, const Weights& weights, PassState& pass) : shape_(shape) {
+  const std::size_t nodes = weights.layers().size() * 20 + 32;
+  context_ = ggml_init({ggml_tensor_overhead() * nodes * 2 + ggml_graph_overhead_custom(nodes, false), nullptr, true});
+  check(context_ != nullptr, "ggml made no context");
+  graph_ = ggml_new_graph_custom(context_, nodes, false);
+  build(weights, pass);
+  allocator_ = ggml_gallocr_new(ggml_backend_cpu_buffer_type());
+  check(ggml_gallocr_alloc_graph(allocator_, graph_), "ggml allocated no activations");
+}
+
+Graph::~Graph() {
+  if (allocator_ != nullptr) ggml_gallocr_free(allocator_);
+  ggml_free(context_);
+}
+
+ggml_tensor* Graph::custom(std::int64_t width, std::int64_t rows, std::vector<ggml_tensor*> sources,
+                           NodeFunction function, const NodeData& data) {
+  NodeData* kept = &node_data_.emplace_back(data);
+  return ggml_custom_4d(context_, GGML_TYPE_F32, width, rows, 1, 1, sources.data(), static_cast<int>(sources.size()),
+                        function, GGML_N_TASKS_MAX, kept);
+}
+
+ggml_tensor* Graph::weight_view(const model::TensorInfo* weight) {
+  ggml_tensor* tensor = ggml_new_tensor_1d(context_, GGML_TYPE_F32, weight->shape[0]);
+  tensor->data = const_cast<std::byte*>(weight->data);
+  return tensor;
+}
+
+ggml_tensor* Graph::normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight,
+                              PassState& pass) {
+  std::vector<ggml_tensor*> sources{residual, weight_view(weight)};
+  if (delta != nullptr) sources.push_back(delta);
+  return custom(residual->ne[0], residual->ne[1], sources, normalise_node, {&pass, 0, delta != nullptr});
+}
+
+void Graph::build(const Weights& weights, PassState& pass) {
+  const model::Model& model = *pass.model;
+  const model::Config& config = model.config();
+  const std::int64_t q_width = static_cast<std::int64_t>(config.heads) * config.head_dim;
+
+  tokens_ = ggml_new_tensor_1d(context_, GGML_TYPE_I32, shape_.rows);
+  ggml_set_input(tokens_);
+  ggml_tensor* residual = ggml_get_rows(context_, weights.token_embedding(), tokens_);
+  ggml_tensor* delta = nullptr;
+  for (int l = 0; l < config.layers; ++l) {
+    const auto layer = static_cast<std::size_t>(l);
+    const LayerTensors& tensors = weights.layers()[layer];
+    const model::LayerWeights& names = model.layers()[layer];
+    const bool last = l + 1 == config.layers;
+
+    ggml_tensor* normalised = normalise(residual, delta, names.attention_norm, pass);
+    std::vector<ggml_tensor*> qkv;
+    for (ggml_tensor* part : tensors.qkv.parts) qkv.push_back(ggml_mul_mat(context_, part, normalised));
+    ggml_tensor* query = custom(q_width, shape_.rows, qkv, append_node, {&pass, l});
+    if (last && shape_.outputs == 0) {  // a chunk whose logits nobody wants ends with its last K and V
+      ggml_build_forward_expand(graph_, query);
+      return;
+    }
+    std::vector<ggml_tensor*> sources{query};
+    if (shape_.selects[layer]) sources.push_back(custom(1, 1, {query}, select_node, {&pass, l}));
+    ggml_tensor* attended = custom(q_width, shape_.rows, sources, attend_node, {&pass, l});
+    if (last && shape_.outputs < shape_.rows) {  // the rest of the last layer only for rows with logits
+      ggml_tensor* rest = custom(config.hidden, shape_.outputs, {residual, attended}, gather_node, {&pass, l});
+      attended = custom(q_width, shape_.outputs, {attended}, gather_node, {&pass, l});
+      residual = rest;
+    }
+    ggml_tensor* projected = ggml_mul_mat(context_, tensors.output, attended);
+    normalised = normalise(residual, projected, names.ffn_norm, pass);
+    ggml_tensor* activated = nullptr;
+    if (tensors.gate_up.parts.size() == 1) {
+      activated = ggml_swiglu(context_, ggml_mul_mat(context_, tensors.gate_up.parts[0], normalised));
+    } else {
+      activated = ggml_swiglu_split(context_, ggml_mul_mat(context_, tensors.gate_up.parts[0], normalised),
+                                    ggml_mul_mat(context_, tensors.gate_up.parts[1], normalised));
+    }
+    delta = ggml_mul_mat(context_, tensors.down, activated);
+  }
+  ggml_tensor* normalised = normalise(residual, delta, &model.output_norm(), pass);
+  logits_ = ggml_mul_mat(context_, weights.output(), normalised);
+  ggml_set_output(logits_);
+  ggml_build_forward_expand(graph_, logits_);
+}
+
+}  // namespace glimpse::exec

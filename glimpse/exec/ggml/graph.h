@@ -1,0 +1,56 @@
+// One forward graph for one shape of pass, kept and run again. Owns its tensors' headers and activations; weights and
+// pass state are borrowed. One thread at a time.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "glimpse/exec/ggml/nodes.h"
+#include "glimpse/exec/ggml/weights.h"
+
+struct ggml_cgraph;
+struct ggml_context;
+struct ggml_gallocr;
+struct ggml_tensor;
+
+namespace glimpse::exec {
+
+/// What the structure of a graph depends on.
+struct GraphShape {
+  int rows = 0;
+  int outputs = 0;
+  std::vector<bool> selects;  ///< [layers] a select node before attending
+  friend bool operator==(const GraphShape&, const GraphShape&) = default;
+};
+
+class Graph {
+ public:
+  Graph(const GraphShape& shape, const Weights& weights, PassState& pass);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  const GraphShape& shape() const { return shape_; }
+  ggml_cgraph* graph() const { return graph_; }
+  ggml_tensor* tokens() const { return tokens_; }  ///< int32 [rows], written before each run
+  ggml_tensor* logits() const { return logits_; }  ///< [vocabulary, outputs]; null without outputs
+
+ private:
+  void build(const Weights& weights, PassState& pass);
+  using NodeFunction = void (*)(ggml_tensor*, int, int, void*);
+  ggml_tensor* custom(std::int64_t width, std::int64_t rows, std::vector<ggml_tensor*> sources, NodeFunction function,
+                      const NodeData& data);
+  ggml_tensor* normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight, PassState& pass);
+  ggml_tensor* weight_view(const model::TensorInfo* weight);
+
+  GraphShape shape_;
+  ggml_context* context_ = nullptr;
+  ggml_cgraph* graph_ = nullptr;
+  ggml_gallocr* allocator_ = nullptr;
+  ggml_tensor* tokens_ = nullptr;
+  ggml_tensor* logits_ = nullptr;
+  std::deque<NodeData> node_data_;  ///< addresses are given to nodes
+};
+
+}  // namespace glimpse::exec

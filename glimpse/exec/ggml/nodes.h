@@ -1,0 +1,49 @@
+// The custom nodes of the forward graph: normalisation with its residual addition, rope and append, the phases of
+// attention. ggml calls each on every thread (ith of nth) with a barrier after each node. Nodes never throw.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "glimpse/attention/runner.h"
+#include "glimpse/exec/rope.h"
+#include "glimpse/model/model.h"
+
+struct ggml_tensor;
+
+namespace glimpse::exec {
+
+/// What nodes share during a pass. Owned by the executor; filled before the graph runs.
+struct PassState {
+  const model::Model* model = nullptr;
+  attention::Runner* runner = nullptr;
+  RopeTable* rope = nullptr;
+  std::span<const attention::SequenceRows> sequences;
+  std::span<const std::int32_t> output_rows;
+  std::vector<std::vector<float>> scratch;  ///< [threads] rotated keys of one block
+};
+
+/// The user data of one node. Lives as long as its graph.
+struct NodeData {
+  PassState* pass = nullptr;
+  int layer = 0;
+  bool add = false;  ///< normalise: add the delta to the residual first
+};
+
+/// Rows of K that one thread rotates and appends at a time.
+inline constexpr int kAppendBlock = 64;
+
+// src: residual [hidden, rows] (changed in place when data.add), weight [hidden], delta (when data.add).
+// dst: normalised [hidden, rows].
+void normalise_node(ggml_tensor* dst, int ith, int nth, void* data);
+// src: fused qkv [(H + 2G) d, rows], or q, k, v. dst: q after bias, norm and rope [H d, rows].
+void append_node(ggml_tensor* dst, int ith, int nth, void* data);
+// src: q. dst: one unused float.
+void select_node(ggml_tensor* dst, int ith, int nth, void* data);
+// src: q (and the select node). dst: [H d, rows].
+void attend_node(ggml_tensor* dst, int ith, int nth, void* data);
+// src: [width, rows] (and what must come first). dst: its output rows [width, outputs].
+void gather_node(ggml_tensor* dst, int ith, int nth, void* data);
+
+}  // namespace glimpse::exec

@@ -1,0 +1,32 @@
+// Rotary position embedding, with the same float recurrence as ggml_rope_ext (linear, YaRN, Llama 3 factors), so that
+// logits agree with what the ecosystem computes. Angles of a pass are computed once for all layers.
+// The table is filled by one thread and read by many.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "glimpse/model/model.h"
+
+namespace glimpse::exec {
+
+class RopeTable {
+ public:
+  explicit RopeTable(const model::Rope& rope);
+  /// Angles for these positions; row i of the pass sits at positions[i].
+  void fill(std::span<const std::int64_t> positions);
+  /// Rotates the first rope.dims values of one head in place.
+  void rotate(std::size_t row, float* head) const;
+
+ private:
+  void fill_row(std::int64_t position, float* cos_sin) const;
+
+  model::Rope rope_;
+  float theta_scale_;
+  float frequency_scale_;
+  float corrections_[2] = {0, 0};  ///< YaRN: first and last dimension of the ramp
+  std::vector<float> cos_sin_;     ///< [row, dims]: cos and sin in turn
+};
+
+}  // namespace glimpse::exec

@@ -1,0 +1,138 @@
+// What is exact: threads, budgets at or over the context, forks; and what agrees within tolerance: chunk sizes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/engine/support.h"
+
+namespace glimpse::engine {
+namespace {
+
+std::vector<float> decoded(Engine& engine, const plan::Plan& plan, std::span<const Token> tokens, std::size_t chunked) {
+  Sequence sequence = engine.open(plan);
+  std::vector<float> all;
+  sequence.prefill(tokens.first(chunked));
+  for (std::size_t i = chunked; i < tokens.size(); ++i) {
+    const auto logits = sequence.decode(tokens[i]);
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class EveryPolicy : public testing::TestWithParam<std::string> {};
+
+TEST_P(EveryPolicy, BudgetOverTheContextIsDenseBitForBit) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(700, engine.tokenizer().size());
+  const auto dense = decoded(engine, make(engine, "full"), tokens, 650);
+  for (const char* text : {"700", "4096", "100%"}) {
+    policies::PolicyOptions options;
+    if (GetParam() != "full") options = budget(text);
+    EXPECT_TRUE(same_bits(dense, decoded(engine, make(engine, GetParam(), options), tokens, 650))) << text;
+  }
+}
+
+TEST_P(EveryPolicy, AnyNumberOfThreadsGivesTheSameBits) {
+  const auto path = reference::test_model("qwen3");
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 3, 5}) {
+    Engine engine(options_for(path, KvType::bf16, threads));
+    const std::vector<Token> tokens = random_tokens(1300, engine.tokenizer().size());
+    policies::PolicyOptions options;
+    if (GetParam() != "full") options = budget("64");
+    results.push_back(decoded(engine, make(engine, GetParam(), options), tokens, 1270));
+  }
+  for (std::size_t i = 1; i < results.size(); ++i) EXPECT_TRUE(same_bits(results[0], results[i])) << i;
+}
+
+TEST_P(EveryPolicy, BelowTheLeastContextIsDense) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::f16));
+  const std::vector<Token> tokens = random_tokens(300, engine.tokenizer().size());
+  policies::PolicyOptions options;
+  if (GetParam() != "full") options = budget("32");
+  options.min_context = 301;
+  EXPECT_TRUE(same_bits(decoded(engine, make(engine, "full"), tokens, 280),
+                        decoded(engine, make(engine, GetParam(), options), tokens, 280)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, EveryPolicy, testing::Values("full", "streaming", "tidal"),
+                         [](const auto& row) { return row.param; });
+
+TEST(Exact, TidalSetVariantsCoverTheContextBitForBit) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(400, engine.tokenizer().size());
+  const auto dense = decoded(engine, make(engine, "full"), tokens, 380);
+  for (const char* set : {"kv-head", "layer"}) {
+    EXPECT_TRUE(same_bits(dense, decoded(engine, make(engine, "tidal", budget("p=1", {{"set", set}})), tokens, 380)))
+        << set;
+  }
+}
+
+TEST(Exact, SparseReadsLessAndDiffers) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(900, engine.tokenizer().size());
+  for (const char* policy : {"streaming", "tidal"}) {
+    Sequence sequence = engine.open(make(engine, policy, budget("64")));
+    sequence.prefill(std::span(tokens).first(800));
+    for (std::size_t i = 800; i < 900; ++i) sequence.decode(tokens[i]);
+    const AttentionStats& stats = sequence.stats();
+    EXPECT_EQ(stats.sparse_steps, 100) << policy;
+    EXPECT_EQ(stats.dense_steps, 0) << policy;
+    EXPECT_LT(stats.kept_ratio(), 1.0) << policy;
+    // streaming: exactly 64 of N rows in every layer and head.
+    if (std::string(policy) == "streaming") {
+      EXPECT_EQ(stats.k_rows, 100 * 64 * 4 * 2);
+    }
+    EXPECT_EQ(stats.bytes_read, (stats.k_rows + stats.v_rows) * 64);
+  }
+}
+
+TEST(Exact, ForkedSequencesAreIndependent) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::q8_0));
+  const std::vector<Token> tokens = random_tokens(330, engine.tokenizer().size());
+  const auto alone = decoded(engine, make(engine, "full"), tokens, 321);
+  Sequence first = engine.open(make(engine, "full"));
+  first.prefill(std::span(tokens).first(321));
+  Sequence second = first.fork(make(engine, "full"));
+  std::vector<float> mine;
+  for (std::size_t i = 321; i < 330; ++i) {
+    second.decode(3);  // other tokens at the same positions
+    const auto logits = first.decode(tokens[i]);
+    mine.insert(mine.end(), logits.begin(), logits.end());
+  }
+  EXPECT_TRUE(same_bits(alone, mine));
+}
+
+TEST(Tolerance, ChunkSizesAndDecodingAgree) {
+  const auto path = reference::test_model("qwen2");
+  std::vector<std::vector<float>> results;
+  for (const int chunk : {1, 7, 64, 512}) {
+    EngineOptions options = options_for(path);
+    options.prefill_chunk = chunk;
+    Engine engine(options);
+    const std::vector<Token> tokens = random_tokens(600, engine.tokenizer().size());
+    Sequence sequence = engine.open(make(engine, "full"));
+    const auto logits = sequence.prefill(tokens);
+    results.emplace_back(logits.begin(), logits.end());
+  }
+  {
+    Engine engine(options_for(path));
+    const std::vector<Token> tokens = random_tokens(600, engine.tokenizer().size());
+    Sequence sequence = engine.open(make(engine, "full"));
+    sequence.prefill(std::span(tokens).first(1));
+    std::span<const float> logits;
+    for (std::size_t i = 1; i < tokens.size(); ++i) logits = sequence.decode(tokens[i]);
+    results.emplace_back(logits.begin(), logits.end());
+  }
+  for (std::size_t i = 1; i < results.size(); ++i) {
+    for (std::size_t v = 0; v < results[0].size(); ++v) ASSERT_NEAR(results[0][v], results[i][v], 2e-2) << i;
+  }
+}
+
+}  // namespace
+}  // namespace glimpse::engine

@@ -1,0 +1,42 @@
+// Shared by the engine's tests.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "glimpse/engine/engine.h"
+#include "glimpse/policies/policy.h"
+#include "tests/support/models.h"
+
+namespace glimpse::engine {
+
+inline std::vector<Token> random_tokens(std::size_t count, int vocabulary, std::uint32_t seed = 7) {
+  std::mt19937 random(seed);
+  std::vector<Token> tokens(count);
+  for (Token& token : tokens) token = static_cast<Token>(random() % static_cast<std::uint32_t>(vocabulary));
+  return tokens;
+}
+
+inline EngineOptions options_for(const std::filesystem::path& model, KvType type = KvType::f32, int threads = 2) {
+  EngineOptions options;
+  options.model = model;
+  options.kv_type = type;
+  options.threads = threads;
+  options.sequences = 3;
+  return options;
+}
+
+inline plan::Plan make(const Engine& engine, const std::string& policy, policies::PolicyOptions options = {}) {
+  return policies::make_plan(policy, engine.shape(), options);
+}
+
+inline policies::PolicyOptions budget(std::string_view text, std::map<std::string, std::string> extra = {}) {
+  policies::PolicyOptions options;
+  options.budget = plan::parse_budget(text);
+  options.extra = std::move(extra);
+  return options;
+}
+
+}  // namespace glimpse::engine

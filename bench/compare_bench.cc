@@ -1,0 +1,256 @@
+// glimpse beside llama.cpp in one process, on the same tokens: decoding at given depths and prefill, arms in turns.
+// The answer comes first: our dense distribution must be libllama's before anything is timed.
+//
+//   compare_bench MODEL TEXT [--depth 0,8192] [--prefill 8192] [--arms full,tidal:512] [--repetitions 5] [--tokens 40]
+//                 [--threads 2] [--kv bf16] [--llama-state FOLDER] [--divergence 2e-2] [--json FILE]
+//
+// --divergence is the mean KL that still counts as the same answer: random weights need more than trained ones, because
+// nothing dampens the noise of 8-bit activations. --llama-state keeps llama.cpp's prefilled cache between runs (its
+// prefill of 30,000 tokens takes many minutes).
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "glimpse/base/error.h"
+#include "glimpse/engine/engine.h"
+#include "glimpse/evaluate/speed.h"
+#include "glimpse/kernels/attention.h"
+#include "glimpse/policies/policy.h"
+#include "tests/support/llama_reference.h"
+
+namespace glimpse::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using evaluate::Arm;
+using evaluate::SpeedRow;
+using evaluate::Token;
+
+struct Options {
+  std::string model, text, arms = "full,tidal:512", kv = "bf16", llama_state, json;
+  std::vector<std::int64_t> depths, prefill;
+  int repetitions = 5, threads = 0, prefill_repetitions = 1;
+  std::int64_t tokens = 40;
+  double divergence = 2e-2;
+};
+
+/// Idle pool threads of the other side poll for a while after their last graph: let them fall asleep.
+void settle() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+}
+
+Arm llama_arm(reference::LlamaReference& llama, const std::string& state_folder) {
+  Arm arm;
+  arm.name = "llama.cpp";
+  arm.prepare = [&llama, state_folder](std::span<const Token> context) {
+    const auto wanted = static_cast<int>(context.size());
+    const std::string file = fmt::format("{}/llama-{}.state", state_folder, wanted);
+    llama.truncate(std::min(llama.length(), wanted));
+    if (llama.length() == wanted) return;
+    if (!state_folder.empty() && llama.load(file, wanted)) return;
+    llama.append(context.subspan(static_cast<std::size_t>(llama.length())));
+    if (!state_folder.empty()) llama.save(file);
+  };
+  arm.decode = [&llama](std::span<const Token> tokens) {
+    settle();
+    const int depth = llama.length();
+    std::vector<double> times;
+    const auto start = Clock::now();
+    for (const Token& token : tokens) {
+      llama.append({&token, 1});
+      times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    }
+    llama.truncate(depth);
+    return times;
+  };
+  arm.prefill = [&llama](std::span<const Token> tokens) {
+    settle();
+    llama.truncate(0);
+    const auto start = Clock::now();
+    llama.append(tokens);
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  return arm;
+}
+
+Arm settled(Arm arm) {
+  arm.decode = [decode = std::move(arm.decode)](std::span<const Token> tokens) {
+    settle();
+    return decode(tokens);
+  };
+  arm.prefill = [prefill = std::move(arm.prefill)](std::span<const Token> tokens) {
+    settle();
+    return prefill(tokens);
+  };
+  return arm;
+}
+
+/// KL divergence of our next-token distribution from libllama's, nats.
+double divergence(std::span<const float> ours, std::span<const float> theirs) {
+  const double top_a = *std::max_element(ours.begin(), ours.end());
+  const double top_b = *std::max_element(theirs.begin(), theirs.end());
+  double sum_a = 0, sum_b = 0, total = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    sum_a += std::exp(ours[i] - top_a);
+    sum_b += std::exp(theirs[i] - top_b);
+  }
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double log_b = theirs[i] - top_b - std::log(sum_b);
+    total += std::exp(log_b) * (log_b - (ours[i] - top_a - std::log(sum_a)));
+  }
+  return total;
+}
+
+void check_answers(engine::Engine& engine, reference::LlamaReference& llama, std::span<const Token> tokens,
+                   double allowed) {
+  engine::Sequence sequence = engine.open(plan::dense_plan(engine.shape()));
+  sequence.prefill(tokens);
+  double mean = 0;
+  llama.truncate(0);
+  llama.append(tokens);
+  constexpr int kSteps = 16;
+  for (int i = 0; i < kSteps; ++i) {
+    const Token token = tokens[static_cast<std::size_t>(i)];
+    const auto theirs = llama.append({&token, 1});
+    mean += divergence(sequence.decode(token), theirs) / kSteps;
+  }
+  llama.truncate(0);
+  std::fprintf(stderr, "mean KL to libllama over %d decoded tokens: %.2e\n", kSteps, mean);
+  if (!(mean < allowed)) throw InternalError("our answer is not libllama's; nothing is timed");
+}
+
+plan::Plan plan_of(const std::string& arm, const plan::ModelShape& shape) {
+  const std::size_t colon = arm.find(':');
+  policies::PolicyOptions options;
+  if (colon != std::string::npos) options.budget = plan::parse_budget(std::string_view(arm).substr(colon + 1));
+  return policies::make_plan(arm.substr(0, colon), shape, options);
+}
+
+nlohmann::json rows_json(const std::vector<SpeedRow>& rows) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const SpeedRow& row : rows) {
+    double llama = 0;
+    for (const SpeedRow& other : rows) {
+      if (other.arm == "llama.cpp" && other.depth == row.depth) llama = other.median_s;
+    }
+    nlohmann::json entry{{"arm", row.arm},         {"depth", row.depth},   {"median_s", row.median_s},
+                         {"least_s", row.least_s}, {"most_s", row.most_s}, {"speed_over_llama", llama / row.median_s}};
+    if (row.kept_ratio) entry["kept_ratio"] = *row.kept_ratio;
+    if (row.bytes_per_token) entry["bytes_per_token"] = *row.bytes_per_token;
+    list.push_back(entry);
+  }
+  return list;
+}
+
+void print(const nlohmann::json& rows, const char* title, double unit, const char* unit_name) {
+  fmt::print("\n| {} | depth | {} | least | most | x llama.cpp | kept | KV MB/token |\n", title, unit_name);
+  fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  for (const auto& row : rows) {
+    fmt::print(
+        "| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {} | {} |\n", row["arm"].get<std::string>(),
+        row["depth"].get<std::int64_t>(), row["median_s"].get<double>() * unit, row["least_s"].get<double>() * unit,
+        row["most_s"].get<double>() * unit, row["speed_over_llama"].get<double>(),
+        row.contains("kept_ratio") ? fmt::format("{:.4f}", row["kept_ratio"].get<double>()) : "",
+        row.contains("bytes_per_token") ? fmt::format("{:.2f}", row["bytes_per_token"].get<double>() / 1e6) : "");
+  }
+  std::fflush(stdout);
+}
+
+int run(const Options& options, const std::string& command) {
+  std::ifstream file(options.text);
+  std::stringstream text;
+  text << file.rdbuf();
+  std::int64_t longest = 512;
+  for (const std::int64_t depth : options.depths) longest = std::max(longest, depth + options.tokens);
+  for (const std::int64_t length : options.prefill) longest = std::max(longest, length);
+
+  engine::EngineOptions engine_options;
+  engine_options.model = options.model;
+  engine_options.context = longest + 64;
+  engine_options.sequences = 2;
+  engine_options.threads = options.threads;
+  engine_options.kv_type = parse_kv_type(options.kv);
+  engine::Engine engine(engine_options);
+  std::vector<Token> tokens = engine.tokenizer().encode(text.str(), text::Special::as_text, true);
+  if (tokens.empty()) throw UserError(fmt::format("'{}' has no text", options.text));
+  for (std::size_t i = 0; static_cast<std::int64_t>(tokens.size()) < longest; ++i) tokens.push_back(tokens[i]);
+
+  reference::LlamaReference llama(options.model,
+                                  {.context = static_cast<int>(longest) + 64, .threads = engine.threads()});
+  check_answers(engine, llama, std::span(tokens).first(256), options.divergence);
+
+  std::vector<std::pair<std::string, plan::Plan>> plans;
+  std::stringstream names(options.arms);
+  for (std::string name; std::getline(names, name, ',');) plans.emplace_back(name, plan_of(name, engine.shape()));
+  std::vector<Arm> arms{llama_arm(llama, options.llama_state)};
+  for (Arm& arm : evaluate::engine_arms(engine, plans)) arms.push_back(settled(std::move(arm)));
+
+  nlohmann::json report{{"command", command},
+                        {"commit", GLIMPSE_COMMIT},
+                        {"threads", engine.threads()},
+                        {"kv_type", options.kv},
+                        {"instruction_set", kernels::instruction_set()}};
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.starts_with("model name")) report["cpu"] = line.substr(line.find(':') + 2);
+  }
+  if (!options.prefill.empty()) {
+    evaluate::PrefillOptions how;
+    how.lengths = options.prefill;
+    how.repetitions = options.prefill_repetitions;
+    std::vector<Arm> two{arms[0], arms[1]};
+    report["prefill"] = rows_json(evaluate::measure_prefill(two, tokens, how));
+    print(report["prefill"], "prefill", 1, "s");
+  }
+  if (!options.depths.empty()) {
+    evaluate::DecodeOptions how;
+    how.depths = options.depths;
+    how.repetitions = options.repetitions;
+    how.tokens = options.tokens;
+    report["decode"] = rows_json(evaluate::measure_decode(arms, tokens, how));
+    print(report["decode"], "decode", 1e3, "ms/token");
+  }
+  if (!options.json.empty()) std::ofstream(options.json) << report.dump(2) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace glimpse::bench
+
+int main(int count, char** words) {
+  glimpse::bench::Options options;
+  CLI::App app("glimpse beside llama.cpp");
+  app.add_option("model", options.model)->required();
+  app.add_option("text", options.text)->required();
+  app.add_option("--depth", options.depths)->delimiter(',');
+  app.add_option("--prefill", options.prefill)->delimiter(',');
+  app.add_option("--arms", options.arms);
+  app.add_option("--repetitions", options.repetitions);
+  app.add_option("--prefill-repetitions", options.prefill_repetitions);
+  app.add_option("--tokens", options.tokens);
+  app.add_option("--threads", options.threads);
+  app.add_option("--kv", options.kv);
+  app.add_option("--divergence", options.divergence);
+  app.add_option("--llama-state", options.llama_state);
+  app.add_option("--json", options.json);
+  CLI11_PARSE(app, count, words);
+  std::string command = "compare_bench";
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    command += " " + word.substr(word.find_last_of('/') == std::string::npos ? 0 : word.find_last_of('/') + 1);
+  }
+  try {
+    return glimpse::bench::run(options, command);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  }
+}

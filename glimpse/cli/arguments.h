@@ -1,0 +1,71 @@
+// What the command line and the environment say, parsed and range-checked. A value type.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace glimpse::cli {
+
+/// The commands, as bits, so that one option may belong to several.
+enum CommandBit : std::uint32_t {
+  kRun = 1u << 0,
+  kPlan = 1u << 1,
+  kInspect = 1u << 2,
+  kLogits = 1u << 3,
+  kPerplexity = 1u << 4,
+  kBenchDecode = 1u << 5,
+  kBenchPrefill = 1u << 6,
+  kBenchAttention = 1u << 7,
+};
+
+/// One field for each row of the option table (options.cc), which holds the defaults.
+struct Arguments {
+  // Model and machine.
+  std::string model, device, kv_type;
+  std::int64_t context = 0, threads = 0, prefill_chunk = 0;
+  // Prompt and answer.
+  std::optional<std::string> prompt, file, system;
+  bool raw = false;
+  std::int64_t predict = 0;
+  // Sampling.
+  double temperature = 0, top_p = 0, min_p = 0, repeat_penalty = 0, frequency_penalty = 0, presence_penalty = 0;
+  std::int64_t top_k = 0, repeat_last_n = 0, seed = 0;
+  // Attention.
+  std::string policy;
+  std::optional<std::string> budget, plan_file;
+  std::optional<std::int64_t> block, sink, local;
+  std::vector<std::string> policy_options;
+  std::int64_t min_context = 0;
+  // Output.
+  bool json = false, quiet = false, verbose = false, list = false;
+  std::optional<std::string> trace;
+  std::string output, format;
+  // inspect, eval and bench.
+  std::string subject;
+  std::optional<std::int64_t> tokens, prefill, chunks;
+  std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
+  std::string depths, arms;
+
+  /// First long names of the options that were given, by flag or environment.
+  std::set<std::string, std::less<>> given;
+  /// The words of the command line, for reports.
+  std::vector<std::string> words;
+
+  bool has(std::string_view flag) const { return given.contains(flag); }
+};
+
+struct Parsed {
+  std::optional<std::string> text;  ///< help or version: print it, run nothing
+  CommandBit command = kRun;
+  Arguments arguments;
+};
+
+/// Reads the words and the GLIMPSE_ARG_* environment. Throws UserError with the first thing that is wrong, with the
+/// nearest name where a name is unknown.
+Parsed parse_arguments(int count, const char* const* words);
+
+}  // namespace glimpse::cli

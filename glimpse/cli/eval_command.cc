@@ -1,0 +1,127 @@
+// glimpse eval logits, glimpse eval perplexity.
+#include <fmt/format.h>
+
+#include "glimpse/base/error.h"
+#include "glimpse/cli/commands.h"
+#include "glimpse/cli/json_output.h"
+#include "glimpse/cli/setup.h"
+#include "glimpse/cli/terminal.h"
+#include "glimpse/evaluate/logits.h"
+#include "glimpse/evaluate/npy.h"
+#include "glimpse/evaluate/perplexity.h"
+
+namespace glimpse::cli {
+namespace {
+
+std::string text_of(const Arguments& arguments) {
+  if (!arguments.file) throw UserError("no text: give -f FILE (-: standard input)");
+  return read_text(*arguments.file);
+}
+
+/// A plan that no token runs by would be a flag without effect.
+void require_decoding(const Arguments& arguments, const plan::Plan& plan, bool decodes) {
+  if (decodes || plan == plan::dense_plan(plan.shape)) return;
+  throw UserError(
+      fmt::format("policy '{}' acts on decoded tokens and the prefill is dense; give {} and the rest is "
+                  "decoded by the plan",
+                  plan.policy, arguments.prefill ? "a smaller --prefill" : "--prefill N, the tokens to run densely"));
+}
+
+std::vector<text::Token> logits_tokens(const Arguments& arguments, const engine::Engine& engine,
+                                       const std::string& text) {
+  std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  if (arguments.tokens && *arguments.tokens > length) {
+    throw UserError(fmt::format("--tokens {}: the text has {}", *arguments.tokens, length));
+  }
+  const std::int64_t wanted = arguments.tokens.value_or(length);
+  if (wanted == 0) throw UserError("the text is empty");
+  if (wanted > engine.context()) {
+    throw UserError(fmt::format("the text has {} tokens and the context holds {}; give --tokens {} or a larger -c",
+                                wanted, engine.context(), engine.context()));
+  }
+  if (arguments.prefill.value_or(0) > wanted) {
+    throw UserError(fmt::format("--prefill {}: the text has {} tokens", *arguments.prefill, wanted));
+  }
+  tokens.resize(static_cast<std::size_t>(wanted));
+  return tokens;
+}
+
+}  // namespace
+
+int eval_logits_command(const Arguments& arguments) {
+  set_log(arguments);
+  check_attention(arguments);
+  const engine::EngineOptions options = engine_options(arguments);
+  if (arguments.output.empty()) throw UserError("no output: give -o FILE.npy");
+  const std::string text = text_of(arguments);
+  engine::Engine engine(options);
+  const plan::Plan plan = make_plan(arguments, engine.shape());
+  const std::vector<text::Token> tokens = logits_tokens(arguments, engine, text);
+  const auto count = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t prefill = arguments.prefill.value_or(count);
+  require_decoding(arguments, plan, prefill < count);
+
+  evaluate::NpyWriter file(arguments.output, count, engine.tokenizer().size());
+  ProgressBar progress("logits", "tokens", !arguments.quiet);
+  const InterruptGuard interrupt;
+  evaluate::forced_logits(engine, plan, {tokens, prefill, 0},
+                          [&](std::int64_t position, std::span<const float> logits) {
+                            if (interrupt.requested()) return false;
+                            file.add(logits);
+                            progress.update(position + 1, count);
+                            return true;
+                          });
+  if (interrupt.requested()) {
+    progress.clear();
+    print_note(fmt::format("interrupted; '{}' is not written", arguments.output));
+    return kExitInterrupted;
+  }
+  file.finish();
+  return kExitOk;
+}
+
+int eval_perplexity_command(const Arguments& arguments) {
+  set_log(arguments);
+  check_attention(arguments);
+  engine::EngineOptions options = engine_options(arguments);
+  options.context = arguments.window;
+  const std::string text = text_of(arguments);
+  engine::Engine engine(options);
+  const plan::Plan plan = make_plan(arguments, engine.shape());
+  require_decoding(arguments, plan, arguments.prefill.value_or(arguments.window) < arguments.window - 1);
+  const std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
+
+  evaluate::PerplexityOptions how;
+  how.window = arguments.window;
+  how.prefill = arguments.prefill;
+  how.windows = arguments.chunks;
+  ProgressBar progress("perplexity", "tokens", !arguments.quiet);
+  const InterruptGuard interrupt;
+  how.on_progress = [&](std::int64_t done, std::int64_t total) {
+    progress.update(done, total);
+    return !interrupt.requested();
+  };
+  const evaluate::PerplexityResult result = evaluate::perplexity(engine, plan, tokens, how);
+  progress.clear();
+  if (result.tokens_scored == 0) {
+    print_note("interrupted before the first token was scored");
+    return kExitInterrupted;
+  }
+  if (arguments.json) {
+    print(perplexity_json(result, plan, how) + "\n");
+  } else {
+    std::string answer =
+        fmt::format("perplexity {:.4f} +/- {:.4f} ({} tokens scored in {} windows of {})\n", result.perplexity,
+                    result.standard_error, result.tokens_scored, result.windows, how.window);
+    if (result.attention.dense_steps + result.attention.sparse_steps > 0) {
+      answer += fmt::format("{}: read {:.2f} % of the cache while decoding\n", plan.policy,
+                            100 * result.attention.kept_ratio());
+    }
+    print(answer);
+  }
+  if (interrupt.requested()) print_note("interrupted: the result is that of the tokens scored so far");
+  return interrupt.requested() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace glimpse::cli

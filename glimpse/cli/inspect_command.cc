@@ -1,0 +1,162 @@
+// glimpse inspect: what a file is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+
+#include "glimpse/base/dtype.h"
+#include "glimpse/base/error.h"
+#include "glimpse/cli/commands.h"
+#include "glimpse/cli/report.h"
+#include "glimpse/cli/setup.h"
+#include "glimpse/cli/terminal.h"
+#include "glimpse/kernels/views.h"
+#include "glimpse/model/model.h"
+#include "glimpse/text/tokenizer.h"
+
+namespace glimpse::cli {
+namespace {
+
+std::string line(std::string_view what, std::string_view value) {
+  return fmt::format("{:<16}{}\n", what, value);
+}
+
+// The text of a file may hold anything; a terminal must not obey it.
+std::string printable(std::string_view text) {
+  std::string result;
+  for (const char c : text) result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  return result;
+}
+
+/// Tensor types by the numbers that the GGUF format gives them; its readers have checked that ggml knows the number.
+struct TypeName {
+  int type;
+  std::string_view name;
+};
+constexpr std::array kTypeNames{
+    TypeName{0, "f32"},      TypeName{1, "f16"},     TypeName{2, "q4_0"},     TypeName{3, "q4_1"},
+    TypeName{6, "q5_0"},     TypeName{7, "q5_1"},    TypeName{8, "q8_0"},     TypeName{9, "q8_1"},
+    TypeName{10, "q2_K"},    TypeName{11, "q3_K"},   TypeName{12, "q4_K"},    TypeName{13, "q5_K"},
+    TypeName{14, "q6_K"},    TypeName{15, "q8_K"},   TypeName{16, "iq2_xxs"}, TypeName{17, "iq2_xs"},
+    TypeName{18, "iq3_xxs"}, TypeName{19, "iq1_s"},  TypeName{20, "iq4_nl"},  TypeName{21, "iq3_s"},
+    TypeName{22, "iq2_s"},   TypeName{23, "iq4_xs"}, TypeName{24, "i8"},      TypeName{25, "i16"},
+    TypeName{26, "i32"},     TypeName{27, "i64"},    TypeName{28, "f64"},     TypeName{29, "iq1_m"},
+    TypeName{30, "bf16"},    TypeName{34, "tq1_0"},  TypeName{35, "tq2_0"},   TypeName{39, "mxfp4"},
+    TypeName{40, "nvfp4"},   TypeName{41, "q1_0"},   TypeName{42, "q2_0"},
+};
+
+std::string type_name(int type) {
+  const auto found =
+      std::find_if(kTypeNames.begin(), kTypeNames.end(), [&](const TypeName& t) { return t.type == type; });
+  return found == kTypeNames.end() ? fmt::format("type {}", type) : std::string(found->name);
+}
+
+std::string rope_text(const model::Rope& rope) {
+  std::string text = fmt::format("base {:g}, {} dimensions, {}", rope.base, rope.dims,
+                                 rope.neox ? "halves (neox)" : "neighbours (normal)");
+  if (rope.scaling == model::RopeScaling::linear) text += fmt::format(", linear scaling by {:g}", rope.factor);
+  if (rope.scaling == model::RopeScaling::yarn) {
+    text += fmt::format(", YaRN by {:g} from {} tokens", rope.factor, rope.original_context);
+  }
+  if (rope.frequency_factors != nullptr) text += ", factors per frequency (Llama 3)";
+  return text;
+}
+
+struct TypeCount {
+  std::int64_t tensors = 0, values = 0;
+  std::size_t bytes = 0;
+};
+
+std::string tensors_text(const model::GgufFile& file) {
+  std::map<int, TypeCount> types;
+  TypeCount all;
+  for (const model::TensorInfo& tensor : file.tensors()) {
+    for (TypeCount* count : {&types[tensor.type], &all}) {
+      ++count->tensors;
+      count->values += tensor.rows() * tensor.shape[0];
+      count->bytes += tensor.bytes;
+    }
+  }
+  std::string text =
+      line("tensors", fmt::format("{}, {:.1f} million values, {}", all.tensors, static_cast<double>(all.values) / 1e6,
+                                  bytes_text(static_cast<double>(all.bytes))));
+  for (const auto& [type, count] : types) {
+    text +=
+        line("", fmt::format("{:<8}{:>5} tensors {:>10.1f} million values {:>12}", type_name(type), count.tensors,
+                             static_cast<double>(count.values) / 1e6, bytes_text(static_cast<double>(count.bytes))));
+  }
+  return text;
+}
+
+std::string tokenizer_text(const model::Model& model) {
+  const Metadata& metadata = model.file().metadata();
+  const text::Tokenizer tokenizer(metadata);
+  std::string text =
+      fmt::format("{} tokens, {}", tokenizer.size(), printable(metadata.string("tokenizer.ggml.model").value_or("?")));
+  if (const auto pre = metadata.string("tokenizer.ggml.pre")) text += fmt::format(" ({})", printable(*pre));
+  text += tokenizer.adds_bos() ? ", begins with a BOS token" : ", no BOS token";
+  return line("tokenizer", text) +
+         line("chat template", tokenizer.has_chat_template() ? "yes" : "none; 'glimpse run' needs --raw");
+}
+
+std::string cache_text(const model::Config& config) {
+  std::string text;
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0}) {
+    const kernels::KvFormat format{type, config.head_dim};
+    const double bytes = 2.0 * static_cast<double>(format.read_bytes()) * config.layers * config.kv_heads;
+    text += line(text.empty() ? "KV cache" : "",
+                 fmt::format("{:<8}{:>12} a token {:>12} at {} tokens", name(type), bytes_text(bytes),
+                             bytes_text(bytes * config.context), config.context));
+  }
+  return text;
+}
+
+std::string model_text(const std::string& path) {
+  const model::Model model{std::filesystem::path(path)};
+  const model::Config& config = model.config();
+  std::string text = line("file", printable(path));
+  text += line("architecture", config.architecture);
+  text += line("name", config.name.empty() ? "-" : printable(config.name));
+  text +=
+      line("shape", fmt::format("{} layers, hidden {}, feed-forward {}, {} query and {} KV heads of {}", config.layers,
+                                config.hidden, config.feed_forward, config.heads, config.kv_heads, config.head_dim));
+  text += line("context", fmt::format("{} tokens", config.context));
+  text += line("rope", rope_text(config.rope));
+  text += line("embeddings", &model.output() == &model.token_embedding() ? "tied" : "untied");
+  return text + tokenizer_text(model) + tensors_text(model.file()) + cache_text(config);
+}
+
+/// The first byte tells a plan from a model; a folder or a file that cannot be read has none, and the model's reader
+/// says what is wrong with it.
+bool looks_like_json(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  char first = 0;
+  while (file.get(first)) {
+    if (first != ' ' && first != '\n' && first != '\r' && first != '\t') return first == '{';
+  }
+  return false;
+}
+
+}  // namespace
+
+int inspect_command(const Arguments& arguments) {
+  if (arguments.subject.empty()) throw UserError("no file: give a model (GGUF) or a plan (JSON)");
+  if (looks_like_json(arguments.subject)) {
+    Arguments plan_only;
+    plan_only.plan_file = arguments.subject;
+    const plan::Plan plan = make_plan(plan_only, {});
+    std::string text = line("file", printable(arguments.subject));
+    text += line("plan", printable(plan.policy));
+    text += line("for", fmt::format("{} '{}', {} layers, {} query and {} KV heads of {}",
+                                    printable(plan.shape.architecture), printable(plan.shape.model_name),
+                                    plan.shape.layers, plan.shape.heads, plan.shape.kv_heads, plan.shape.head_dim));
+    print(text + plan::explain(plan));
+  } else {
+    print(model_text(arguments.subject));
+  }
+  return kExitOk;
+}
+
+}  // namespace glimpse::cli

@@ -1,0 +1,139 @@
+#include "glimpse/cli/json_output.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "glimpse/cli/setup.h"
+#include "glimpse/plan/words.h"
+
+namespace glimpse::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Model files may hold any bytes; what is not UTF-8 is replaced, not thrown at the user.
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+Json or_null(const std::string& text) {
+  return text.empty() ? Json(nullptr) : Json(text);
+}
+
+Json attention_of(const engine::AttentionStats& stats) {
+  return {{"kept_ratio", stats.kept_ratio()}, {"coverage_mean", nullptr},
+          {"coverage_min", nullptr},          {"kv_bytes_read", stats.bytes_read},
+          {"dense_steps", stats.dense_steps}, {"sparse_steps", stats.sparse_steps}};
+}
+
+std::vector<std::int32_t> union_of(std::span<const std::vector<std::int32_t>> sets) {
+  std::vector<std::int32_t> all;
+  for (const std::vector<std::int32_t>& set : sets) {
+    std::vector<std::int32_t> merged;
+    std::set_union(all.begin(), all.end(), set.begin(), set.end(), std::back_inserter(merged));
+    all = std::move(merged);
+  }
+  return all;
+}
+
+Json header_of(const BenchHeader& header) {
+  return {{"commit", header.commit},
+          {"machine", {{"cpu", header.cpu}, {"cores", header.cores}, {"instruction_set", header.instruction_set}}},
+          {"command", header.command},
+          {"model", or_null(header.model)},
+          {"kv_type", header.kv_type},
+          {"threads", header.threads}};
+}
+
+}  // namespace
+
+std::string run_json(const RunReport& report) {
+  const engine::RequestStats& stats = report.result.stats;
+  Json attention{{"policy", report.policy}, {"budget", or_null(report.budget)}};
+  attention.update(attention_of(stats.attention));
+  const bool decoded = report.decode_steps() > 0;
+  return text_of({{"text", report.text},
+                  {"tokens", report.result.tokens},
+                  {"prompt_tokens", stats.prompt_tokens},
+                  {"generated_tokens", stats.generated_tokens},
+                  {"finish_reason", report.finish_reason()},
+                  {"prefill_s", stats.prefill_s},
+                  {"decode_s", stats.decode_s},
+                  {"tpot_ms", decoded ? Json(1e3 * report.token_seconds()) : Json(nullptr)},
+                  {"attention", attention}});
+}
+
+std::string trace_json(const engine::SetTrace& trace) {
+  Json tokens, published;
+  if (!trace.reads_all) {
+    tokens = trace.tokens.empty() ? Json(union_of(trace.query_sets)) : Json(trace.tokens);
+  }
+  if (trace.publishes_all) {
+    published = "all";
+  } else if (trace.publishes) {
+    published = trace.published.empty() ? Json(union_of(trace.query_sets)) : Json(trace.published);
+  }
+  Json line{{"step", trace.step},       {"position", trace.position},     {"layer", trace.layer},
+            {"kv_head", trace.kv_head}, {"role", plan::word(trace.role)}, {"budget", trace.budget},
+            {"tokens", tokens},         {"published", published}};
+  if (!trace.query_sets.empty()) line["query_sets"] = trace.query_sets;
+  return text_of(line);
+}
+
+std::string perplexity_json(const evaluate::PerplexityResult& result, const plan::Plan& plan,
+                            const evaluate::PerplexityOptions& options) {
+  Json attention{{"policy", plan.policy}, {"budget", or_null(budget_text(plan))}};
+  attention.update(attention_of(result.attention));
+  return text_of({{"perplexity", result.perplexity},
+                  {"standard_error", result.standard_error},
+                  {"tokens_scored", result.tokens_scored},
+                  {"windows", result.windows},
+                  {"window_tokens", options.window},
+                  {"prefill_tokens", options.prefill.value_or(options.window)},
+                  {"attention", attention}});
+}
+
+std::string bench_json(const BenchHeader& header, std::string_view benchmark,
+                       std::span<const evaluate::SpeedRow> rows) {
+  Json json = header_of(header);
+  json["benchmark"] = benchmark;
+  json["rows"] = Json::array();
+  for (const evaluate::SpeedRow& row : rows) {
+    json["rows"].push_back({{"arm", row.arm},
+                            {"tokens_before", row.depth},
+                            {"median_ms", 1e3 * row.median_s},
+                            {"least_ms", 1e3 * row.least_s},
+                            {"most_ms", 1e3 * row.most_s},
+                            {"tokens_per_s", row.tokens_per_s},
+                            {"kept_ratio", or_null(row.kept_ratio)},
+                            {"kv_bytes_per_token", or_null(row.bytes_per_token)}});
+  }
+  return text_of(json);
+}
+
+std::string attention_json(const BenchHeader& header, double bandwidth, std::span<const evaluate::AttentionRow> rows) {
+  Json json = header_of(header);
+  json["benchmark"] = "attention";
+  json["read_bandwidth"] = bandwidth;
+  json["rows"] = Json::array();
+  for (const evaluate::AttentionRow& row : rows) {
+    json["rows"].push_back({{"kernel", row.kernel},
+                            {"depth", row.depth},
+                            {"median_ms", 1e3 * row.median_s},
+                            {"least_ms", 1e3 * row.least_s},
+                            {"most_ms", 1e3 * row.most_s},
+                            {"bytes", row.bytes},
+                            {"bytes_per_s", row.bytes_per_s},
+                            {"share_of_bandwidth", row.bytes_per_s / bandwidth},
+                            {"error", row.error}});
+  }
+  return text_of(json);
+}
+
+}  // namespace glimpse::cli

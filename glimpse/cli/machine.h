@@ -1,0 +1,17 @@
+// What a report says about the program and the machine. Any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace glimpse::cli {
+
+/// "glimpse 0.1.0 (commit)".
+std::string_view version_text();
+/// `git describe` of the sources when they were configured, or "unknown".
+std::string_view commit();
+/// The processor's name, or its architecture where the system does not tell.
+std::string cpu_name();
+int cpu_cores();
+
+}  // namespace glimpse::cli

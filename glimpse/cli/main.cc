@@ -1,0 +1,60 @@
+// The glimpse binary: parse, run one command, turn what was thrown into one line and an exit code.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "glimpse/base/error.h"
+#include "glimpse/cli/commands.h"
+#include "glimpse/cli/terminal.h"
+
+namespace {
+
+using namespace glimpse;
+
+int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
+  switch (command) {
+    case cli::kRun:
+      return cli::run_command(arguments);
+    case cli::kPlan:
+      return cli::plan_command(arguments);
+    case cli::kInspect:
+      return cli::inspect_command(arguments);
+    case cli::kLogits:
+      return cli::eval_logits_command(arguments);
+    case cli::kPerplexity:
+      return cli::eval_perplexity_command(arguments);
+    case cli::kBenchDecode:
+      return cli::bench_decode_command(arguments);
+    case cli::kBenchPrefill:
+      return cli::bench_prefill_command(arguments);
+    case cli::kBenchAttention:
+      return cli::bench_attention_command(arguments);
+  }
+  check(false, "a command of the table");
+  return cli::kExitInternalError;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of write(), reported like a full disk
+  cli::reserve_standard_files();
+  try {
+    const cli::Parsed parsed = cli::parse_arguments(count, words);
+    if (!parsed.text) return dispatch(parsed.command, parsed.arguments);
+    cli::print(*parsed.text);
+    return cli::kExitOk;
+  } catch (const UserError& error) {
+    cli::print_error(error.what());
+    return cli::kExitUserError;
+  } catch (const std::bad_alloc&) {
+    cli::print_error("out of memory; a smaller -c or --prefill-chunk needs less");
+    return cli::kExitUserError;
+  } catch (const std::exception& error) {
+    cli::print_error(fmt::format("internal error: {}; please report it with the command line", error.what()));
+    return cli::kExitInternalError;
+  }
+}

@@ -1,0 +1,60 @@
+// The one table of options: spelling, field, range, default, help, and which commands take it. Command line, help and
+// environment are made from it. Constants; any thread.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "glimpse/cli/arguments.h"
+
+namespace glimpse::cli {
+
+using Field = std::variant<bool Arguments::*, std::int64_t Arguments::*, double Arguments::*, std::string Arguments::*,
+                           std::optional<std::int64_t> Arguments::*, std::optional<std::string> Arguments::*,
+                           std::vector<std::string> Arguments::*>;
+
+/// Ends included.
+struct Range {
+  double low = 0, high = 0;
+};
+
+struct Option {
+  std::string_view flags;  ///< "-n,--predict"; without dashes: a positional
+  std::string_view value;  ///< what help calls the value; empty: a switch
+  Field field;
+  Range range;                     ///< of numbers
+  std::string_view default_value;  ///< as it would be typed; empty: none
+  std::string_view group, help;
+  std::uint32_t commands = 0;
+};
+
+/// An option that belongs to a later version: known, and refused by name.
+struct LaterOption {
+  std::string_view flags;
+  int least_values, most_values;
+  std::string_view what;
+  std::uint32_t commands;
+};
+
+struct Command {
+  std::string_view path;  ///< "eval logits"
+  CommandBit bit;
+  std::string_view help;
+};
+
+std::span<const Option> options();
+std::span<const LaterOption> later_options();
+std::span<const Command> commands();
+/// Commands of later versions, by path.
+std::span<const std::string_view> later_commands();
+
+/// The first long name of "-n,--predict": "--predict".
+std::string_view long_name(std::string_view flags);
+/// "--top-k" -> "GLIMPSE_ARG_TOP_K".
+std::string environment_name(std::string_view flags);
+/// Help, range and default in one text.
+std::string describe(const Option& option);
+
+}  // namespace glimpse::cli

@@ -1,0 +1,51 @@
+// glimpse plan: what a policy makes of a model, and what policies there are.
+#include <fmt/format.h>
+
+#include "glimpse/base/error.h"
+#include "glimpse/cli/commands.h"
+#include "glimpse/cli/setup.h"
+#include "glimpse/cli/terminal.h"
+#include "glimpse/model/model.h"
+#include "glimpse/policies/policy.h"
+
+namespace glimpse::cli {
+namespace {
+
+std::string policy_list() {
+  std::string text;
+  for (const policies::Policy& policy : policies::registry()) {
+    text += fmt::format("{}\n  {}\n", policy.name, policy.help);
+    if (!policy.paper.empty()) text += fmt::format("  {}\n", policy.paper);
+    for (const policies::OptionHelp& option : policy.options) {
+      text += fmt::format("  --attn-opt {}={}  (default {})\n      {}\n", option.key, option.values,
+                          option.default_value, option.help);
+    }
+    text += '\n';
+  }
+  text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+int plan_command(const Arguments& arguments) {
+  if (arguments.list) {
+    if (arguments.json) throw UserError("--list prints text; leave --json out");
+    print(policy_list());
+    return kExitOk;
+  }
+  check_attention(arguments);
+  if (arguments.model.empty()) {
+    throw UserError("no model: a plan is made for a model's shape; give -m FILE, or --list for the policies");
+  }
+  const model::Model model{std::filesystem::path(arguments.model)};
+  const model::Config& config = model.config();
+  const plan::Plan plan = make_plan(arguments, {config.architecture, config.name, config.layers, config.heads,
+                                                config.kv_heads, config.head_dim, config.context});
+  std::string text = arguments.json ? plan::to_json(plan) : plan::explain(plan);
+  if (!text.ends_with('\n')) text += '\n';
+  print(text);
+  return kExitOk;
+}
+
+}  // namespace glimpse::cli

@@ -1,0 +1,28 @@
+// What a run has to say for itself, in words for standard error. Values; any thread.
+#pragma once
+
+#include <string>
+
+#include "glimpse/engine/engine.h"
+
+namespace glimpse::cli {
+
+struct RunReport {
+  std::string text;  ///< the answer
+  engine::Result result;
+  std::string policy, budget;  ///< budget is empty where the plan has none
+  bool interrupted = false;
+
+  std::int64_t decode_steps() const { return result.stats.attention.dense_steps + result.stats.attention.sparse_steps; }
+  /// Seconds of one decoded token; 0 when none was decoded. The first token of an answer comes out of the prefill.
+  double token_seconds() const;
+  double bytes_per_token() const;
+  std::string finish_reason() const;
+};
+
+std::string statistics(const RunReport& report);
+
+/// "12.3 MB", in powers of 1000.
+std::string bytes_text(double bytes);
+
+}  // namespace glimpse::cli

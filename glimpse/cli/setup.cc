@@ -1,0 +1,157 @@
+#include "glimpse/cli/setup.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
+
+#include "glimpse/base/error.h"
+#include "glimpse/base/log.h"
+#include "glimpse/policies/policy.h"
+#include "glimpse/text/utf8.h"
+
+namespace glimpse::cli {
+namespace {
+
+constexpr std::size_t kMostTextBytes = std::size_t{1} << 30;
+
+// One end for every way to fail; std::ifstream would read a folder as an empty file.
+std::string read_all(const std::string& path, std::string_view label) {
+  const bool standard_input = path == "-";
+  const int file = standard_input ? 0 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::string text;
+  int error = file < 0 ? errno : 0;
+  while (error == 0) {
+    constexpr std::size_t kStep = 1 << 16;
+    const std::size_t before = text.size();
+    text.resize(before + kStep);
+    const ssize_t got = ::read(file, text.data() + before, kStep);
+    if (got < 0 && errno != EINTR) error = errno;
+    text.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) break;
+    if (text.size() > kMostTextBytes) error = EFBIG;
+  }
+  if (!standard_input && file >= 0) ::close(file);
+  if (error != 0) throw UserError(fmt::format("cannot read {}: {}", label, std::strerror(error)));
+  return text;
+}
+
+policies::PolicyOptions policy_options(const Arguments& arguments) {
+  policies::PolicyOptions options;
+  const auto narrow = [](const std::optional<std::int64_t>& value) {
+    return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
+  };
+  if (arguments.budget) options.budget = plan::parse_budget(*arguments.budget);
+  options.block = narrow(arguments.block);
+  options.sink = narrow(arguments.sink);
+  options.local = narrow(arguments.local);
+  options.min_context = static_cast<int>(arguments.min_context);
+  for (const std::string& several : arguments.policy_options) {
+    for (std::size_t begin = 0; begin <= several.size();) {
+      const std::size_t end = std::min(several.find(',', begin), several.size());
+      const std::string one = several.substr(begin, end - begin);
+      const std::size_t equals = one.find('=');
+      if (equals == std::string::npos || equals == 0) {
+        throw UserError(fmt::format("--attn-opt '{}': give KEY=VALUE; 'glimpse plan --list' shows the keys", one));
+      }
+      if (!options.extra.emplace(one.substr(0, equals), one.substr(equals + 1)).second) {
+        throw UserError(fmt::format("--attn-opt '{}': the key is given twice", one));
+      }
+      begin = end + 1;
+    }
+  }
+  return options;
+}
+
+std::pair<std::string_view, policies::PolicyOptions> parse_arm(std::string_view arm) {
+  const std::size_t colon = arm.find(':');
+  policies::PolicyOptions options;
+  if (colon != std::string_view::npos) options.budget = plan::parse_budget(arm.substr(colon + 1));
+  return {arm.substr(0, colon), options};
+}
+
+void refuse_beside_plan_file(const Arguments& arguments) {
+  for (const char* flag :
+       {"--attn", "--attn-budget", "--attn-block", "--attn-sink", "--attn-local", "--attn-opt", "--attn-min-ctx"}) {
+    if (!arguments.has(flag)) continue;
+    throw UserError(fmt::format("{} and --attn-plan: the file is the whole plan; give one of the two", flag));
+  }
+}
+
+}  // namespace
+
+void set_log(const Arguments& arguments) {
+  if (!arguments.quiet) log_to_stderr(arguments.verbose ? LogLevel::debug : LogLevel::warning);
+}
+
+engine::EngineOptions engine_options(const Arguments& arguments) {
+  if (arguments.model.empty()) throw UserError("no model: give a GGUF file with -m FILE");
+  if (arguments.device.starts_with("cuda")) {
+    throw UserError(fmt::format("--device {} is not in this version yet; give --device cpu", arguments.device));
+  }
+  if (arguments.device != "cpu") {
+    throw UserError(fmt::format("unknown --device '{}'; give --device cpu", arguments.device));
+  }
+  engine::EngineOptions options;
+  options.model = arguments.model;
+  options.context = arguments.context;
+  options.threads = static_cast<int>(arguments.threads);
+  options.kv_type = parse_kv_type(arguments.kv_type);
+  options.prefill_chunk = static_cast<int>(arguments.prefill_chunk);
+  return options;
+}
+
+void check_attention(const Arguments& arguments) {
+  if (arguments.plan_file) {
+    refuse_beside_plan_file(arguments);
+    return;
+  }
+  policies::find_policy(arguments.policy);
+  policy_options(arguments);
+}
+
+plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) {
+  check_attention(arguments);
+  if (!arguments.plan_file) return policies::make_plan(arguments.policy, shape, policy_options(arguments));
+  const std::string label = fmt::format("plan file '{}'", *arguments.plan_file);
+  return plan::from_json(read_all(*arguments.plan_file, label));
+}
+
+void check_arm(std::string_view arm) {
+  const auto [policy, options] = parse_arm(arm);
+  policies::find_policy(policy);
+}
+
+plan::Plan make_arm_plan(std::string_view arm, const plan::ModelShape& shape) {
+  const auto [policy, options] = parse_arm(arm);
+  return policies::make_plan(policy, shape, options);
+}
+
+std::string budget_text(const plan::Plan& plan) {
+  std::vector<std::string> budgets;
+  for (const plan::Selector& selector : plan.selectors) {
+    std::string text = plan::to_string(selector.budget);
+    if (std::find(budgets.begin(), budgets.end(), text) == budgets.end()) budgets.push_back(std::move(text));
+  }
+  return fmt::format("{}", fmt::join(budgets, ", "));
+}
+
+std::string read_text(const std::string& path) {
+  const std::string label = path == "-" ? "standard input" : fmt::format("'{}'", path);
+  std::string text = read_all(path, label);
+  require_utf8(text, label);
+  return text;
+}
+
+void require_utf8(std::string_view text, std::string_view what) {
+  if (const auto offset = text::find_invalid_utf8(text)) {
+    throw UserError(fmt::format("{} is not UTF-8: byte {} (0x{:02x}) begins no character", what, *offset,
+                                static_cast<unsigned char>(text[*offset])));
+  }
+}
+
+}  // namespace glimpse::cli

@@ -1,0 +1,27 @@
+// Logits of a given text, every position. The engine outlives the call; one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "glimpse/engine/engine.h"
+
+namespace glimpse::evaluate {
+
+using engine::Token;
+
+/// Takes the logits after the token at `position`; false ends the run.
+using OnLogits = std::function<bool(std::int64_t position, std::span<const float> logits)>;
+
+struct ForcedText {
+  std::span<const Token> tokens;
+  std::int64_t prefill = 0;       ///< the first tokens, run densely in chunks; the rest one by one by the plan
+  std::int64_t first_wanted = 0;  ///< positions before it get no logits and cost no output projection
+};
+
+/// Feeds the tokens whatever the model would have said. Returns what attention read in the decoded part.
+engine::AttentionStats forced_logits(engine::Engine& engine, const plan::Plan& plan, const ForcedText& text,
+                                     const OnLogits& on_logits);
+
+}  // namespace glimpse::evaluate

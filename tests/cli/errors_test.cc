@@ -1,0 +1,168 @@
+// Every wrong command line ends in one clear line and exit code 2.
+#include <gtest/gtest.h>
+
+#include "tests/cli/process.h"
+
+namespace glimpse::cli {
+namespace {
+
+void expect_refused(const std::vector<std::string>& words, const std::string& part, const Setting& setting = {}) {
+  std::string shown;
+  for (const std::string& word : words) shown.append(" ").append(word, 0, 40);
+  SCOPED_TRACE(shown);
+  const Outcome outcome = run_program(words, setting);
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err.rfind("error: ", 0), 0u) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in: " << outcome.err;
+}
+
+TEST(Errors, Commands) {
+  expect_refused({}, "run, plan, inspect");
+  expect_refused({"rum"}, "did you mean 'run'?");
+  expect_refused({"frobnicate", "-m", "x"}, "unknown command 'frobnicate'");
+  expect_refused({"eval"}, "logits, perplexity");
+  expect_refused({"eval", "perplexty"}, "did you mean 'perplexity'?");
+  expect_refused({"bench", "decoed"}, "did you mean 'decode'?");
+  for (const char* later : {"calibrate", "serve", "pull"}) {
+    expect_refused({later, "--port", "80"}, std::string("'glimpse ") + later + "' is not in this version yet");
+  }
+  for (const char* later : {"needle", "passkey", "ruler", "longbench", "fidelity", "sets"}) {
+    expect_refused({"eval", later, "-m", "x"}, std::string("eval ") + later + "' is not in this version yet");
+  }
+  expect_refused({"bench", "select"}, "'glimpse bench select' is not in this version yet");
+}
+
+TEST(Errors, Options) {
+  expect_refused({"run", "--tmp", "0.5"}, "did you mean '--temp'?");
+  expect_refused({"run", "--atn=tidal"}, "did you mean '--attn'?");
+  expect_refused({"run", "stray"}, "'stray' is not an option of 'glimpse run'");
+  expect_refused({"run", "-m"}, "--model");
+  expect_refused({"plan", "--temp", "1"}, "unknown option '--temp'");
+}
+
+TEST(Errors, LaterOptionsByName) {
+  expect_refused(run_words({"-p", "x", "--attn-profile", "f"}), "--attn-profile");
+  expect_refused(run_words({"-p", "x", "--correct", "8"}), "--correct (cache correction) is not in this version yet");
+  expect_refused(run_words({"-p", "x", "--lossless"}), "--lossless (lossless decoding) is not in this version yet");
+  expect_refused(run_words({"-p", "x", "--lossless", "4"}), "--lossless");
+  expect_refused(run_words({"-p", "x", "-i"}), "--interactive");
+  expect_refused(run_words({"-p", "x", "--session", "f"}), "--session");
+  expect_refused(run_words({"-p", "x", "--device", "cuda"}), "--device cuda is not in this version yet");
+  expect_refused(run_words({"-p", "x", "--device", "cuda:1"}), "--device cuda:1");
+  expect_refused(run_words({"-p", "x", "--device", "tpu"}), "unknown --device 'tpu'");
+  expect_refused(run_words({"-p", "x"}), "GLIMPSE_ARG_LOSSLESS", {.environment = {"GLIMPSE_ARG_LOSSLESS=4"}});
+}
+
+struct BadValue {
+  const char* flag;
+  const char* value;
+  const char* part;
+};
+
+class BadValues : public ::testing::TestWithParam<BadValue> {};
+
+TEST_P(BadValues, AreRefusedInOneLine) {
+  const BadValue& row = GetParam();
+  expect_refused(run_words({"-p", "the river", "--attn", "tidal", row.flag, row.value}), row.part);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadValues,
+    ::testing::Values(
+        BadValue{"--attn-budget", "0", "at least 1"}, BadValue{"--attn-budget", "-5", "-5"},
+        BadValue{"--attn-budget", "nan", "not a finite number"},
+        BadValue{"--attn-budget", "inf", "not a finite number"}, BadValue{"--attn-budget", "many", "is not a budget"},
+        BadValue{"--attn-budget", "0%", "0"}, BadValue{"--attn-budget", "120%", "at most 100%"},
+        BadValue{"--attn-budget", "", "empty"}, BadValue{"--attn-budget", "q=3", "unknown kind 'q'"},
+        BadValue{"--attn-budget", "p=2", "outside (0, 1]"}, BadValue{"--attn", "tidl", "did you mean 'tidal'?"},
+        BadValue{"--attn", "", "unknown attention"}, BadValue{"--attn-block", "0", "--attn-block"},
+        BadValue{"--attn-sink", "-1", "--attn-sink"}, BadValue{"--attn-local", "x", "--attn-local"},
+        BadValue{"--attn-opt", "set", "KEY=VALUE"}, BadValue{"--attn-opt", "sets=layer", "did you mean 'set'?"},
+        BadValue{"--attn-opt", "set=heads", "set=heads"}, BadValue{"--attn-opt", "select=99", "select=99"},
+        BadValue{"--attn-opt", "set=layer,set=layer", "twice"},
+        BadValue{"--attn-plan", "p.json", "--attn and --attn-plan"}, BadValue{"--attn-min-ctx", "-3", "--attn-min-ctx"},
+        BadValue{"--temp", "-1", "--temp '-1'"}, BadValue{"--temp", "nan", "--temp 'nan'"},
+        BadValue{"--temp", "1x", "--temp '1x'"}, BadValue{"--top-p", "1.5", "--top-p"},
+        BadValue{"--top-k", "-2", "--top-k"}, BadValue{"--top-k", "3.5", "a whole number"},
+        BadValue{"--min-p", "-0.1", "--min-p"}, BadValue{"--repeat-penalty", "0", "--repeat-penalty"},
+        BadValue{"--repeat-last-n", "-1", "--repeat-last-n"}, BadValue{"-s", "4294967296", "--seed"},
+        BadValue{"-n", "-2", "--predict"}, BadValue{"-c", "-1", "--ctx-size"},
+        BadValue{"-c", "99999999999999999999", "--ctx-size"}, BadValue{"-t", "1000", "--threads"},
+        BadValue{"--prefill-chunk", "0", "--prefill-chunk"}, BadValue{"--kv-type", "f8", "f8"},
+        BadValue{"-p", "", "the prompt is empty"}, BadValue{"-p", "ab\xff", "byte 2 (0xff)"},
+        BadValue{"--system", "a\xc3", "--system"}, BadValue{"-f", "/nonexistent/file", "/nonexistent/file"},
+        BadValue{"-f", "/", "cannot read '/'"}, BadValue{"-m", "/nonexistent.gguf", "/nonexistent.gguf"},
+        BadValue{"-m", "/", "'/'"}, BadValue{"-m", "/dev/null", "/dev/null"},
+        BadValue{"--trace", "/nonexistent/trace", "cannot write '/nonexistent/trace'"},
+        BadValue{"--trace", "/", "cannot write '/'"}));
+
+TEST(Errors, Prompts) {
+  expect_refused(run_words({}), "no prompt");
+  expect_refused({"run", "-p", "x"}, "-m FILE");
+  expect_refused(run_words({"-c", "64", "-p", prose(40)}), "the context holds 64");
+  expect_refused(run_words({"-f", "-"}), "the prompt is empty");
+  expect_refused(run_words({"--raw", "--system", "s", "-p", "x"}), "--system and --raw");
+  const auto empty = scratch("empty.txt");
+  write_file(empty, "");
+  expect_refused(run_words({"-f", empty.string()}), "the prompt is empty");
+  const auto broken = scratch("broken.txt");
+  write_file(broken, "good text \xed\xa0\x80");
+  expect_refused(run_words({"-f", broken.string()}), "broken.txt' is not UTF-8: byte 10");
+}
+
+TEST(Errors, AModelWithoutAChatTemplateNeedsRaw) {
+  std::string bytes = read_file(model());
+  const std::string key = "tokenizer.chat_template";
+  const std::size_t at = bytes.find(key);
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, key.size(), "tokenizer.chat_nothing!");
+  const auto path = scratch("plain.gguf");
+  write_file(path, bytes);
+  expect_refused({"run", "-m", path.string(), "-p", "the river"}, "--raw");
+  EXPECT_EQ(run_program({"run", "-m", path.string(), "-p", "the river", "--raw", "-n", "1"}).code, 0);
+}
+
+TEST(Errors, PlanFiles) {
+  const auto path = scratch("plan.json");
+  write_file(path, "{\"policy\": 3}");
+  expect_refused(run_words({"-p", "x", "--attn-plan", path.string()}), "plan");
+  expect_refused(run_words({"-p", "x", "--attn-plan", "/nonexistent"}), "plan file '/nonexistent'");
+  const Outcome other = run_program({"plan", "-m", model("llama2"), "--attn", "tidal", "--json"});
+  write_file(path, other.out);
+  expect_refused(run_words({"-p", "x", "--attn-plan", path.string()}), "the plan is for");
+}
+
+TEST(Errors, EnvironmentIsNamed) {
+  expect_refused(run_words({"-p", "x"}), "GLIMPSE_ARG_TEMP 'hot'", {.environment = {"GLIMPSE_ARG_TEMP=hot"}});
+  expect_refused(run_words({"-p", "x"}), "GLIMPSE_ARG_RAW 'maybe'", {.environment = {"GLIMPSE_ARG_RAW=maybe"}});
+}
+
+TEST(Errors, EvalAndBench) {
+  const auto text = scratch("text.txt");
+  write_file(text, prose(3));
+  const std::vector<std::string> logits{"eval", "logits", "-m", model(), "-f", text.string()};
+  const auto with = [](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  expect_refused(logits, "-o FILE.npy");
+  expect_refused(with(logits, {"-o", "/nonexistent/x.npy"}), "/nonexistent/x.npy");
+  expect_refused(with(logits, {"-o", "/dev/null"}), "not a regular file");
+  expect_refused(with(logits, {"-o", scratch("x.npy").string(), "--tokens", "100000"}), "--tokens 100000");
+  expect_refused(with(logits, {"-o", scratch("x.npy").string(), "--attn", "tidal"}), "--prefill");
+  expect_refused({"eval", "perplexity", "-m", model()}, "-f FILE");
+  expect_refused({"eval", "perplexity", "-m", model(), "-f", text.string(), "--ctx", "4000"}, "one window needs 4000");
+  expect_refused({"bench", "decode", "-m", model(), "--depth", "0,x"}, "--depth '0,x'");
+  expect_refused({"bench", "decode", "-m", model(), "--arms", "full,tidl:5"}, "did you mean 'tidal'?");
+  expect_refused({"bench", "decode", "-m", model(), "-o", "xml"}, "unknown format 'xml'");
+  expect_refused({"bench", "prefill", "-m", model(), "--length", "0"}, "--length '0'");
+  expect_refused({"bench", "attention", "--head-dim", "12"}, "multiples of 8");
+  expect_refused({"inspect"}, "no file");
+  expect_refused({"inspect", "/nonexistent"}, "/nonexistent");
+  expect_refused({"plan"}, "-m FILE");
+}
+
+}  // namespace
+}  // namespace glimpse::cli

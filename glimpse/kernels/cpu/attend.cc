@@ -30,7 +30,7 @@ struct ValueRange {
 };
 
 /// V is read so many rows at a time: all of their bytes before the next, so that the hardware sees one stream.
-constexpr int kValueRows = 32;
+constexpr int kValueRows = 64;
 
 /// Adds weights * V to kUnits units of kQueries outputs, the accumulators in registers over all rows of the range.
 template <KvType kType, int kQueries, int kUnits, class D>
@@ -49,10 +49,12 @@ HWY_INLINE void add_values(D d, const ValueRange& range, std::size_t unit, const
   const std::size_t end_byte = first_byte + 2 * kUnits * lanes * Unit<kType>::kBytes;
   const std::size_t first_line = (first_byte + 63) / 64 * 64;
   const std::byte* const* const rows = range.rows;
-  const std::byte* const* const fetch = range.fetch;
+  const std::byte* const* const fetch = range.fetch != nullptr ? range.fetch : rows;
   const int shift = range.shift;
+  // With a shift, rows between ask for what is asked for already.
+  const int skip = range.fetch == nullptr ? -1 : (1 << shift) - 1;
   for (int i = range.first; i < range.end; ++i) {
-    if (fetch != nullptr) prefetch_row(fetch[i >> shift], first_line, end_byte);
+    if ((i & skip) == 0) prefetch_row(fetch[i >> shift], first_line, end_byte);
     const std::byte* row = rows[i];
     V weight[kQueries];
     for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * kPaddedBlock + i]);

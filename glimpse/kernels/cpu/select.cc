@@ -140,11 +140,10 @@ std::size_t keep_from(const std::uint32_t* keys, std::size_t count, std::uint32_
   const auto limit = hn::Set(du, least);
   std::size_t kept = 0;
   std::size_t i = 0;
+  // No branch for vectors without any: it would be mispredicted every other time.
   for (; i + lanes <= count; i += lanes) {
     const auto key = hn::LoadU(du, keys + i);
-    const auto reached = hn::Eq(hn::Max(key, limit), key);
-    if (hn::AllFalse(du, reached)) continue;
-    kept += store_chosen(du, key, reached, to + kept);
+    kept += store_chosen(du, key, hn::Eq(hn::Max(key, limit), key), to + kept);
   }
   for (; i < count; ++i) {
     if (keys[i] >= least) to[kept++] = keys[i];
@@ -164,36 +163,38 @@ std::uint32_t guess_below(const std::uint32_t* keys, std::size_t count, std::siz
   return scratch[rank];
 }
 
-/// Writes the indices of keys > cut, and of the first `ties` keys == cut.
-std::size_t write_chosen(const std::uint32_t* keys, std::size_t count, std::uint32_t cut, std::size_t ties,
-                         std::span<std::int32_t> out) {
+/// Writes the indices of keys >= least, all of which are to be chosen.
+std::size_t write_from(const std::uint32_t* keys, std::size_t count, std::uint32_t least, std::span<std::int32_t> out) {
   const hn::ScalableTag<std::uint32_t> du;
   const hn::RebindToSigned<decltype(du)> di;
   const std::size_t lanes = hn::Lanes(du);
-  const auto limit = hn::Set(du, cut);
+  const auto limit = hn::Set(du, least);
   std::size_t written = 0;
   std::size_t i = 0;
-  const auto one = [&](std::size_t at) {
-    const bool tie = keys[at] == cut && ties > 0;
-    ties -= tie;
-    if (tie || keys[at] > cut) out[written++] = static_cast<std::int32_t>(at);
-  };
-  for (; i + lanes <= count; i += lanes) {
+  auto indices = hn::BitCast(du, hn::Iota(di, 0));
+  const auto step = hn::Set(du, static_cast<std::uint32_t>(lanes));
+  // A store writes a whole vector: not past the end of `out`.
+  for (; i + lanes <= count && written + lanes <= out.size(); i += lanes) {
     const auto key = hn::LoadU(du, keys + i);
-    const auto reached = hn::Eq(hn::Max(key, limit), key);
-    if (hn::AllFalse(du, reached)) continue;
-    const auto equal = hn::Eq(key, limit);
-    // A store writes a whole vector: not past the end of `out`. And ties are counted where they run out.
-    const std::size_t tied = hn::CountTrue(du, equal);
-    if (tied > ties || written + lanes > out.size()) {
-      for (std::size_t lane = 0; lane < lanes; ++lane) one(i + lane);
-    } else {
-      ties -= tied;
-      const auto indices = hn::BitCast(du, hn::Iota(di, static_cast<std::int32_t>(i)));
-      written += store_chosen(du, indices, reached, reinterpret_cast<std::uint32_t*>(out.data()) + written);
-    }
+    written += store_chosen(du, indices, hn::Eq(hn::Max(key, limit), key),
+                            reinterpret_cast<std::uint32_t*>(out.data()) + written);
+    indices = hn::Add(indices, step);
   }
-  for (; i < count; ++i) one(i);
+  for (; i < count && written < out.size(); ++i) {
+    if (keys[i] >= least) out[written++] = static_cast<std::int32_t>(i);
+  }
+  return written;
+}
+
+/// Writes the indices of keys > cut, and of the first `ties` keys == cut.
+std::size_t write_with_ties(const std::uint32_t* keys, std::size_t count, std::uint32_t cut, std::size_t ties,
+                            std::span<std::int32_t> out) {
+  std::size_t written = 0;
+  for (std::size_t i = 0; i < count && written < out.size(); ++i) {
+    const bool tie = keys[i] == cut && ties > 0;
+    ties -= tie ? 1 : 0;
+    if (tie || keys[i] > cut) out[written++] = static_cast<std::int32_t>(i);
+  }
   return written;
 }
 
@@ -226,8 +227,9 @@ std::size_t select_target(std::span<const float> scores, std::size_t k, std::spa
     from = candidates;
   }
   // Key 0 is never chosen: with fewer than k scores left, everything above it is.
-  if (cut == 0) return write_chosen(keys, scores.size(), 1, scores.size(), out);
-  return write_chosen(keys, scores.size(), cut, wanted, out);
+  if (cut == 0) return write_from(keys, scores.size(), 1, out);
+  if (wanted == count) return write_from(keys, scores.size(), cut, out);
+  return write_with_ties(keys, scores.size(), cut, wanted, out);
 }
 
 std::size_t mass_target(std::span<const float> probabilities, double mass, std::span<std::byte> bytes) {

@@ -92,14 +92,39 @@ std::string layer_words(const Plan& plan, int layer) {
   return text;
 }
 
+// What the index options say beyond the defaults, each with the source it belongs to.
+std::string index_words(const Term& term) {
+  const IndexOptions& index = term.index;
+  std::vector<std::string> words;
+  if (term.source == Source::page_bounds || index.chunk_bounds) {
+    words.push_back(fmt::format("digest {}", word(index.digest)));
+    if (index.digest == Digest::mean_deviation) words.push_back(fmt::format("weight {}", index.deviation_weight));
+  }
+  if (index.fixed_chunks) words.push_back("chunks of 16 tokens");
+  if (index.chunk_bounds) words.push_back("every chunk scored");
+  if (index.max_pooling) words.push_back("chunks by the max of their keys");
+  if (index.whole_clusters) words.push_back("last cluster whole");
+  if (term.source == Source::chunk_tree && !index.chunk_bounds) {
+    words.push_back(fmt::format("{} chunks a cluster", index.chunks_per_cluster));
+  }
+  if (term.source == Source::token_clusters) {
+    words.push_back(fmt::format("{} tokens a cluster, {} new ones wait", index.tokens_per_cluster, index.new_tokens));
+  }
+  if (index.outlier_chunks > 0) words.push_back(fmt::format("{} outlier chunks", index.outlier_chunks));
+  if (index.key_rank > 0) words.push_back(fmt::format("keys of rank {}", index.key_rank));
+  return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
+}
+
 std::string selector_words(const Selector& s) {
   if (s.terms.empty()) return stream_words(s);
   std::string text = fmt::format("budget {}, a set per {}, by {}", to_string(s.budget), word(s.per),
                                  s.block == 1 ? "token" : fmt::format("blocks of {}", s.block));
   if (s.sink > 0) text += fmt::format(", sink {}", s.sink);
   if (s.local > 0) text += fmt::format(", local {}", s.local);
+  if (s.local_share > 0) text += fmt::format(", local {:g} % of the budget", 100 * s.local_share);
+  if (!s.counts_local) text += ", new tokens beside the budget";
   for (const Term& term : s.terms) {
-    text += fmt::format("; {}", word(term.source));
+    text += fmt::format("; {}{}", word(term.source), index_words(term));
     if (term.group != GroupPooling::none) text += fmt::format(", {} over the group", word(term.group));
     if (term.heads != HeadPooling::none) text += fmt::format(", {} over the heads", word(term.heads));
     if (!term.query_heads.empty()) text += fmt::format(", query heads {}", fmt::join(term.query_heads, ","));
@@ -116,17 +141,31 @@ double set_rows(const Plan& plan, const Selector& s, std::int64_t tokens, bool& 
     rows = std::min(tokens, rows * plan.shape.group());  // the KV head reads the union of its query heads' sets
     exact = false;
   }
+  if (!s.counts_local && rows < tokens) {
+    const Term& term = s.terms[0];
+    rows += s.local + std::int64_t{term.index.outlier_chunks} * s.block;
+    if (term.source == Source::token_clusters) rows += term.index.new_tokens;
+    rows = std::min(tokens, rows);
+    exact = false;
+  }
   return static_cast<double>(rows);
 }
 
-// Rows that scoring reads beside attending: keys, or the rows of an index where their number is known.
-double score_rows(const Selector& s, std::int64_t tokens) {
+// Rows that scoring reads beside attending: keys, or the rows of an index (of chunks of at least 8 tokens, the most).
+double score_rows(const Selector& s, std::int64_t tokens, bool& exact) {
   double rows = 0;
+  const double n = static_cast<double>(tokens);
   for (const Term& term : s.terms) {
-    const double n = static_cast<double>(tokens);
-    if (term.source == Source::dot || term.source == Source::probability) rows = std::max(rows, n);
-    if (term.source == Source::page_bounds) rows = std::max(rows, 2 * n / s.block);
-    if (term.source == Source::landmarks || term.source == Source::gate) rows = std::max(rows, n / s.block);
+    double part = 0;
+    if (term.source == Source::dot || term.source == Source::probability) part = n;
+    if (term.source == Source::page_bounds) part = 2 * n / s.block;
+    if (term.source == Source::landmarks || term.source == Source::gate) part = n / s.block;
+    if (term.source == Source::token_clusters) part = n / term.index.tokens_per_cluster;
+    if (term.source == Source::chunk_tree) {
+      part = term.index.chunk_bounds ? 2 * n / 8 : 64 + n / 8 / term.index.chunks_per_cluster;
+      exact = false;
+    }
+    rows = std::max(rows, part);
   }
   return rows;
 }
@@ -143,7 +182,7 @@ double role_rows(const Plan& plan, const Role& role, std::int64_t tokens, bool& 
       const Selector& s = selector_of(plan, role);
       if (!role.attends_set) return all;
       const double chosen = set_rows(plan, s, tokens, exact);
-      return chosen >= static_cast<double>(tokens) ? all : score_rows(s, tokens) + 2.0 * chosen;
+      return chosen >= static_cast<double>(tokens) ? all : score_rows(s, tokens, exact) + 2.0 * chosen;
     }
     case RoleKind::stream:
       return 2.0 * set_rows(plan, selector_of(plan, role), tokens, exact);
@@ -181,22 +220,40 @@ std::string layer_string(const Plan& plan) {
   return text;
 }
 
+std::string counted_words(const Budget& budget) {
+  return to_string(budget) + (budget.rule == BudgetRule::tokens ? " tokens" : "");
+}
+
 std::string budget_words(const Plan& plan) {
   std::vector<std::string> budgets;
-  for (const Selector& s : plan.selectors) {
-    const std::string text = to_string(s.budget) + (s.budget.rule == BudgetRule::tokens ? " tokens" : "");
+  const auto add = [&](const Budget& budget) {
+    const std::string text = counted_words(budget);
     if (std::find(budgets.begin(), budgets.end(), text) == budgets.end()) budgets.push_back(text);
+  };
+  for (const Selector& s : plan.selectors) add(s.budget);
+  for (const Retention& r : plan.retentions) {
+    if (forgets(r.rule)) add(r.budget);
   }
   return budgets.empty() ? "none, reads everything" : fmt::format("{}", fmt::join(budgets, " and "));
 }
 
 std::string retention_words(const Retention& r) {
-  if (r.rule == RetentionRule::all) return "keeps everything";
-  const std::string sink = r.sink > 0 ? fmt::format(", the first {} among them", r.sink) : "";
-  const std::string unit = r.budget.rule == BudgetRule::tokens ? " tokens" : "";
-  if (r.rule == RetentionRule::host_tier)
-    return fmt::format("host-tier: {}{} on the device", to_string(r.budget), unit);
-  return fmt::format("{}: keeps {}{}{}; the rest is forgotten", word(r.rule), to_string(r.budget), unit, sink);
+  const std::string kept = counted_words(r.budget);
+  switch (r.rule) {
+    case RetentionRule::all:
+      return "keeps everything";
+    case RetentionRule::host_tier:
+      return fmt::format("host-tier: {} resident, the rest fetched from host memory when chosen", kept);
+    case RetentionRule::stamps:
+      return fmt::format("stamps: keeps the prompt and {} of the generated ones; the rest is forgotten", kept);
+    default:
+      break;
+  }
+  std::string text = fmt::format("{}: keeps {}", word(r.rule), kept);
+  if (r.sink > 0) text += fmt::format(", the first {} among them", r.sink);
+  if (r.rule == RetentionRule::accumulated) text += fmt::format(", the last {:g} % of them", 100 * r.recent_share);
+  if (r.per == SetPer::layer) text += ", the same for all heads of the layer";
+  return text + (r.compensates ? "; one mean token stands for the rest" : "; the rest is forgotten");
 }
 
 }  // namespace
@@ -231,6 +288,10 @@ std::string explain(const Plan& plan) {
     text += fmt::format("retention {}: {}\n", i, retention_words(plan.retentions[i]));
   }
   if (plan.feedback == Feedback::probabilities) text += "feedback: probabilities of what was read\n";
+  if (reads_heat(plan)) {
+    text += fmt::format("heat: decays by {} a step, one vector for {}, fed from layer {} on\n", plan.heat.decay,
+                        plan.heat.per_layer ? "each layer" : "the model", plan.heat.first_layer);
+  }
   std::vector<std::string> shares;
   for (const std::int64_t tokens : kContexts) shares.push_back(share_words(plan, tokens));
   text += fmt::format("cache rows read per decode step, of dense: {}\n", fmt::join(shares, ", "));

@@ -1,6 +1,7 @@
 #include "glimpse/plan/plan.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "glimpse/plan/checks.h"
 
@@ -43,6 +44,11 @@ bool covers(const Plan& plan, const Role& role, std::int64_t tokens) {
   return false;
 }
 
+// The local window of a chunk tree is its buffer of new tokens.
+bool has_buffer(const Selector& selector) {
+  return selector.terms.size() == 1 && selector.terms[0].source == Source::chunk_tree;
+}
+
 std::int64_t blocks_for(std::int64_t tokens, std::int64_t block) {
   return (tokens + block - 1) / block;
 }
@@ -60,14 +66,48 @@ Plan dense_plan(const ModelShape& shape) {
 
 std::int64_t always_tokens(const Selector& selector) {
   const std::int64_t block = selector.block;
-  const std::int64_t window = std::max(selector.local, 1);  // the current token is always read
-  return (blocks_for(selector.sink, block) + blocks_for(window - 1, block) + 1) * block;
+  const std::int64_t sink = blocks_for(selector.sink, block) * block;
+  if (!selector.counts_local) return std::max<std::int64_t>(sink + (selector.local > 0 ? 0 : block), 1);
+  const auto with_window = [&](std::int64_t window) {
+    return sink + (blocks_for(std::max<std::int64_t>(window, 1) - 1, block) + 1) * block;
+  };
+  const bool tokens = selector.budget.rule == BudgetRule::tokens;
+  if (selector.local_share > 0) {
+    if (tokens) return with_window(window_tokens(selector, static_cast<std::int64_t>(selector.budget.value)));
+    // With k tokens the window takes share * k - sink of them, and blocks add at most 3 (block - 1) to both.
+    const double rounding = 3.0 * static_cast<double>(block - 1) / (1 - selector.local_share);
+    return std::max(with_window(1), static_cast<std::int64_t>(std::ceil(std::min(rounding, double{kMaxTokens}))));
+  }
+  if (has_buffer(selector)) {
+    if (tokens) return with_window(window_tokens(selector, static_cast<std::int64_t>(selector.budget.value)));
+    return std::max(with_window(1), std::min(with_window(selector.local), 2 * sink));
+  }
+  return with_window(selector.local);
 }
 
 std::int64_t window_tokens(const Selector& selector, std::int64_t tokens) {
-  const bool shared = selector.terms.empty() && selector.budget.rule == BudgetRule::ratio;
-  const std::int64_t window = shared ? budget_tokens(selector.budget, tokens) - selector.sink : selector.local;
+  const std::int64_t budget = budget_tokens(selector.budget, tokens);
+  std::int64_t window = selector.local;
+  if (selector.local_share > 0) {
+    window = budget_tokens({BudgetRule::ratio, selector.local_share}, budget) - selector.sink;
+    window = std::max<std::int64_t>(window, 1);
+  } else if (selector.terms.empty() && selector.budget.rule == BudgetRule::ratio) {
+    window = budget - selector.sink;
+  } else if (has_buffer(selector)) {
+    window = std::min(window, budget / 2);
+  }
   return std::clamp<std::int64_t>(window, 0, std::max<std::int64_t>(tokens, 0));
+}
+
+bool is_index(Source source) {
+  return source == Source::page_bounds || source == Source::chunk_tree || source == Source::token_clusters ||
+         source == Source::landmarks;
+}
+
+bool reads_heat(const Plan& plan) {
+  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const Selector& s) {
+    return std::any_of(s.terms.begin(), s.terms.end(), [](const Term& t) { return t.source == Source::heat; });
+  });
 }
 
 bool is_dense_at(const Plan& plan, std::int64_t tokens) {

@@ -64,23 +64,51 @@ enum class HeadPooling : std::uint8_t { none, mean, max, rank_merge };
 /// of head 0; a slot of sets per query head holds one for each query head of the group.
 enum class SetPer : std::uint8_t { query_head, kv_head, layer };
 
+/// How a page's keys are digested (Source::page_bounds).
+enum class Digest : std::uint8_t {
+  min_max,         ///< Quest, ArkVale's cuboid: sum over dimensions of max(q min, q max)
+  sphere,          ///< ArkVale: q.centre + |q| radius
+  mean_deviation,  ///< q.mean + weight * sqrt(sum of q^2 variance)
+};
+
+/// How an index over keys is made and searched; each field belongs to the sources named.
+struct IndexOptions {
+  Digest digest = Digest::min_max;  ///< page_bounds; chunk_tree with `chunk_bounds`
+  double deviation_weight = 1;      ///< page_bounds with mean_deviation
+  bool fixed_chunks = false;        ///< chunk_tree: 16 tokens each instead of text boundaries
+  bool max_pooling = false;         ///< chunk_tree: a chunk's representative is the max of its keys, not their mean
+  bool whole_clusters = false;      ///< chunk_tree: the last cluster is taken whole
+  bool chunk_bounds = false;        ///< chunk_tree: no tree, every chunk by its own digest
+  int chunks_per_cluster = 2;       ///< chunk_tree
+  int tokens_per_cluster = 80;      ///< token_clusters
+  int new_tokens = 320;             ///< token_clusters: so many make `new_tokens / tokens_per_cluster` clusters more
+  int outlier_chunks = 0;           ///< landmarks: chunks farthest from their landmark, always read
+  int key_rank = 0;  ///< landmarks: prompt keys are read from so many singular vectors; 0: from the cache
+  friend bool operator==(const IndexOptions&, const IndexOptions&) = default;
+};
+
 struct Term {
   Source source = Source::probability;
   GroupPooling group = GroupPooling::mean_probability;
   HeadPooling heads = HeadPooling::none;  ///< other than none only with SetPer::layer
   std::optional<Budget> budget;           ///< this term's share; none: all that is left
   std::vector<int> query_heads;           ///< only these score (EvoSparse's retrieval heads); empty: all
+  IndexOptions index;                     ///< the sources that keep an index over keys
   friend bool operator==(const Term&, const Term&) = default;
 };
 
-/// A set = sink, local window, current token, and what the terms choose from the rest; all inside the budget.
+/// A set = sink, local window, current token, and what the terms choose from the rest; all inside the budget. Terms
+/// choose in their order, each from what is not in the set yet; a unit that sink or local holds costs a term nothing.
 struct Selector {
   std::vector<Term> terms;
   Budget budget;
   SetPer per = SetPer::kv_head;
   int block = 1;  ///< granularity: 1 = tokens, else blocks of that many tokens aligned at position 0
   int sink = 0;   ///< first tokens always in the set
-  int local = 0;  ///< last tokens always in the set, the current one among them; see window_tokens for a stream
+  int local = 0;  ///< last tokens always in the set, the current one among them; see window_tokens for a stream.
+                  ///< chunk_tree: its buffer of new tokens, at most half the budget
+  double local_share = 0;    ///< instead of `local`: this share of the budget, the sink inside it (LessIsMore)
+  bool counts_local = true;  ///< false: the local window, and tokens that no index holds yet, are beside the budget
   friend bool operator==(const Selector&, const Selector&) = default;
 };
 
@@ -106,7 +134,8 @@ struct Role {
   int selector = -1;         ///< select and stream: index into Plan::selectors (stream: sink and local, no terms)
   bool attends_set = false;  ///< select: attend to the own set (true) or to everything (false)
   SlotId reads;              ///< reuse: the slot whose set is read; the head map is written out here.
-                             ///< select under Combine::union_sets: a slot whose set joins the own one
+                             ///< select under Combine::union_sets: what the slot's dot and probability terms chose
+                             ///< joins the own set, inside the budget and before the own terms
   Scope scope;               ///< select: how long the set lives
   int retention = -1;        ///< index into Plan::retentions; -1 keeps everything
   friend bool operator==(const Role&, const Role&) = default;
@@ -116,11 +145,21 @@ struct Role {
 enum class Combine : std::uint8_t { none, union_sets, rank_merge, map };
 
 /// What a head forgets for good. Its pages are freed.
-enum class RetentionRule : std::uint8_t { all, window, accumulated, last_probability, stamps, host_tier };
+enum class RetentionRule : std::uint8_t {
+  all,
+  window,            ///< StreamingLLM: sink and the last tokens
+  accumulated,       ///< H2O: the last tokens and those of the largest accumulated probability
+  last_probability,  ///< TOVA: the token of least probability in the last step goes
+  stamps,            ///< RaaS: of the generated tokens those stamped last; the prompt stays
+  host_tier,         ///< ArkVale: nothing; cold pages wait in host memory
+};
 struct Retention {
   RetentionRule rule = RetentionRule::all;
   int sink = 0;   ///< window: first tokens kept
-  Budget budget;  ///< tokens kept, the sink among them
+  Budget budget;  ///< tokens kept, the sink among them (stamps: generated tokens; host_tier: resident tokens)
+  double recent_share = 0.5;     ///< accumulated: share of the budget that the last tokens take
+  SetPer per = SetPer::kv_head;  ///< accumulated, last_probability: whose probabilities decide together (no query_head)
+  bool compensates = false;      ///< window: one mean token stands for the dropped ones (RazorAttention)
   friend bool operator==(const Retention&, const Retention&) = default;
 };
 
@@ -131,11 +170,20 @@ struct Prefill {
   int tile_rows = 0;  ///< sparse: query rows of a tile, the group counted in (Kascade: 128)
   Observe observe = Observe::none;
   int observe_rows = 0;  ///< Observe::last_rows: w
+  int tile_tokens(int group) const { return tile_rows / group > 0 ? tile_rows / group : 1; }
   friend bool operator==(const Prefill&, const Prefill&) = default;
 };
 
 /// What flows back into the state after attending.
 enum class Feedback : std::uint8_t { none, probabilities };
+
+/// EvoSparse's heat: h <- decay * h + s once a step, s the mean probability over the layers and heads that read.
+struct Heat {
+  double decay = 0.99609375;  ///< lambda
+  bool per_layer = false;     ///< one vector a layer instead of one for the model
+  int first_layer = 0;        ///< layers before it feed nothing
+  friend bool operator==(const Heat&, const Heat&) = default;
+};
 
 struct Plan {
   std::string policy = "full";
@@ -146,6 +194,7 @@ struct Plan {
   std::vector<Combine> combine;  ///< [layer]
   Prefill prefill;
   Feedback feedback = Feedback::none;
+  Heat heat;            ///< read by terms of Source::heat only
   int min_context = 0;  ///< below this many tokens every step is dense
 
   const Role& role(int layer, int head) const {
@@ -168,15 +217,24 @@ void validate(const Plan& plan);
 std::int64_t budget_tokens(const Budget& budget, std::int64_t tokens);
 
 /// The least budget that holds sink, local window and the current token, in whole blocks: the sink's blocks plus as
-/// many as the window can touch when it does not end on a block's edge.
+/// many as the window can touch when it does not end on a block's edge. A window beside the budget (counts_local)
+/// needs none of it. Where the window grows with the budget (local_share, chunk_tree): enough for the selector's own
+/// budget in tokens, or for whatever a share comes to from there on.
 std::int64_t always_tokens(const Selector& selector);
 
-/// Length of the local window at a context of `tokens`: `local`, or, for a stream whose budget is a share of the
-/// context, what the budget leaves after the sink.
+/// Length of the local window at a context of `tokens`: `local`; or `local_share` of the budget less the sink, at
+/// least 1; or, for a stream whose budget is a share of the context, what the budget leaves after the sink; or, for
+/// chunk_tree, at most half the budget.
 std::int64_t window_tokens(const Selector& selector, std::int64_t tokens);
 
 /// True when the plan is dense everywhere at this context: below min_context, or every budget covers it.
 bool is_dense_at(const Plan& plan, std::int64_t tokens);
+
+/// True for the sources that keep an index over keys: page_bounds, chunk_tree, token_clusters, landmarks.
+bool is_index(Source source);
+
+/// True when a term of the plan has Source::heat.
+bool reads_heat(const Plan& plan);
 
 /// Text forms of a budget: "1024", "10%" ("10%,min=128" with at_least), "p=0.99", "tau=1e-4", "coverage=0.98"; the
 /// double survives the round trip exactly. parse throws UserError.

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "glimpse/base/error.h"
-#include "glimpse/base/suggest.h"
 #include "glimpse/plan/checks.h"
+#include "glimpse/plan/json_reader.h"
 #include "glimpse/plan/words.h"
 
 namespace glimpse::plan {
@@ -15,27 +14,47 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
-constexpr std::size_t kMaxText = 4u << 20;  // the largest plan that validates is far smaller when written in runs
-constexpr int kMaxDepth = 16;
+constexpr std::string_view kWhat = "plan JSON";
 
 // ---- writing ----
+
+Json index_json(const IndexOptions& index) {
+  const IndexOptions usual;
+  Json json = Json::object();
+  const auto add = [&](const char* key, auto field) {
+    if (index.*field != usual.*field) json[key] = index.*field;
+  };
+  if (index.digest != usual.digest) json["digest"] = word(index.digest);
+  add("deviation_weight", &IndexOptions::deviation_weight);
+  add("fixed_chunks", &IndexOptions::fixed_chunks);
+  add("max_pooling", &IndexOptions::max_pooling);
+  add("whole_clusters", &IndexOptions::whole_clusters);
+  add("chunk_bounds", &IndexOptions::chunk_bounds);
+  add("chunks_per_cluster", &IndexOptions::chunks_per_cluster);
+  add("tokens_per_cluster", &IndexOptions::tokens_per_cluster);
+  add("new_tokens", &IndexOptions::new_tokens);
+  add("outlier_chunks", &IndexOptions::outlier_chunks);
+  add("key_rank", &IndexOptions::key_rank);
+  return json;
+}
 
 Json term_json(const Term& term) {
   Json json{{"source", word(term.source)}, {"group", word(term.group)}, {"heads", word(term.heads)}};
   if (term.budget) json["budget"] = to_string(*term.budget);
   if (!term.query_heads.empty()) json["query_heads"] = term.query_heads;
+  if (!(term.index == IndexOptions{})) json["index"] = index_json(term.index);
   return json;
 }
 
 Json selector_json(const Selector& s) {
   Json terms = Json::array();
   for (const Term& term : s.terms) terms.push_back(term_json(term));
-  return {{"budget", to_string(s.budget)},
-          {"per", word(s.per)},
-          {"block", s.block},
-          {"sink", s.sink},
-          {"local", s.local},
-          {"terms", terms}};
+  Json json{
+      {"budget", to_string(s.budget)}, {"per", word(s.per)}, {"block", s.block}, {"sink", s.sink}, {"local", s.local}};
+  if (s.local_share != 0) json["local_share"] = s.local_share;
+  if (!s.counts_local) json["counts_local"] = false;
+  json["terms"] = std::move(terms);
+  return json;
 }
 
 // `head` of the slot is left out where it is the reader's own index (`own`), so that the heads of a layer look alike.
@@ -116,103 +135,7 @@ std::string pretty(const Json& json) {
 
 // ---- reading ----
 
-[[noreturn]] void refuse_json(const std::string& path, const std::string& text) {
-  throw UserError(fmt::format("plan JSON: {}: {}", path, text));
-}
-
-// One JSON object with the path to it; remembers what was read, so that finish() can refuse the rest.
-class Object {
- public:
-  Object(const Json& json, std::string path) : json_(json), path_(std::move(path)) {
-    if (!json_.is_object()) refuse_json(path_, fmt::format("expected an object, found {}", json_.type_name()));
-  }
-
-  const std::string& path() const { return path_; }
-  std::string path_of(std::string_view key) const { return fmt::format("{}.{}", path_, key); }
-
-  const Json* find(std::string_view key) {
-    known_.push_back(key);
-    const auto it = json_.find(std::string(key));
-    return it == json_.end() ? nullptr : &*it;
-  }
-
-  const Json& need(std::string_view key) {
-    const Json* value = find(key);
-    if (value == nullptr) refuse_json(path_, fmt::format("'{}' is missing", key));
-    return *value;
-  }
-
-  const Json* array(std::string_view key) {
-    const Json* value = find(key);
-    if (value != nullptr && !value->is_array()) {
-      refuse_json(path_of(key), fmt::format("expected an array, found {}", value->type_name()));
-    }
-    return value;
-  }
-
-  int integer(std::string_view key, std::optional<int> otherwise) {
-    const Json* value = otherwise ? find(key) : &need(key);
-    return value == nullptr ? *otherwise : integer_of(*value, path_of(key));
-  }
-
-  std::string text(std::string_view key) {
-    const Json& value = need(key);
-    if (!value.is_string()) refuse_json(path_of(key), fmt::format("expected a string, found {}", value.type_name()));
-    return value.get<std::string>();
-  }
-
-  bool boolean(std::string_view key, bool otherwise) {
-    const Json* value = find(key);
-    if (value == nullptr) return otherwise;
-    if (!value->is_boolean())
-      refuse_json(path_of(key), fmt::format("expected true or false, found {}", value->type_name()));
-    return value->get<bool>();
-  }
-
-  template <class Enum>
-  Enum choice(std::string_view key, std::optional<Enum> otherwise) {
-    if (const Json* value = find(key); value == nullptr && otherwise) return *otherwise;
-    const std::string chosen = text(key);
-    for (std::size_t i = 0; i < kWords<Enum>.size(); ++i) {
-      if (kWords<Enum>[i] == chosen) return static_cast<Enum>(i);
-    }
-    refuse_json(path_of(key), unknown_name("word", chosen, kWords<Enum>));
-  }
-
-  Budget budget(std::string_view key) {
-    const std::string written = text(key);
-    try {
-      return parse_budget(written);
-    } catch (const UserError& error) {
-      refuse_json(path_of(key), error.what());
-    }
-  }
-
-  void finish() const {
-    for (const auto& [key, value] : json_.items()) {
-      if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
-        refuse_json(path_, unknown_name("key", key.substr(0, 64), known_));
-      }
-    }
-  }
-
-  static int integer_of(const Json& value, const std::string& path) {
-    if (!value.is_number_integer())
-      refuse_json(path, fmt::format("expected a whole number, found {}", value.type_name()));
-    const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= std::uint64_t{kMaxTokens}
-                                                 : value.get<std::int64_t>() >= -std::int64_t{kMaxTokens};
-    if (!fits) refuse_json(path, fmt::format("{} is out of range; the limit is {}", value.dump(), kMaxTokens));
-    return value.get<int>();
-  }
-
- private:
-  const Json& json_;
-  std::string path_;
-  std::vector<std::string_view> known_;
-};
-
-ModelShape read_shape(const Json& json) {
-  Object object(json, "$.shape");
+ModelShape read_shape(JsonObject object) {
   ModelShape shape;
   shape.architecture = object.text("architecture");
   shape.model_name = object.text("model_name");
@@ -225,68 +148,92 @@ ModelShape read_shape(const Json& json) {
   return shape;
 }
 
-Term read_term(const Json& json, const std::string& path) {
-  Object object(json, path);
+Budget read_budget(JsonObject& object, std::string_view key) {
+  const std::string written = object.text(key);
+  try {
+    return parse_budget(written);
+  } catch (const UserError& error) {
+    object.refuse(object.path_of(key), error.what());
+  }
+}
+
+IndexOptions read_index(JsonObject object) {
+  IndexOptions index;
+  index.digest = object.choice<Digest>("digest", index.digest);
+  index.deviation_weight = object.number("deviation_weight", index.deviation_weight);
+  index.fixed_chunks = object.boolean("fixed_chunks", index.fixed_chunks);
+  index.max_pooling = object.boolean("max_pooling", index.max_pooling);
+  index.whole_clusters = object.boolean("whole_clusters", index.whole_clusters);
+  index.chunk_bounds = object.boolean("chunk_bounds", index.chunk_bounds);
+  index.chunks_per_cluster = object.integer("chunks_per_cluster", index.chunks_per_cluster);
+  index.tokens_per_cluster = object.integer("tokens_per_cluster", index.tokens_per_cluster);
+  index.new_tokens = object.integer("new_tokens", index.new_tokens);
+  index.outlier_chunks = object.integer("outlier_chunks", index.outlier_chunks);
+  index.key_rank = object.integer("key_rank", index.key_rank);
+  object.finish();
+  return index;
+}
+
+Term read_term(JsonObject object) {
   Term term;
   term.source = object.choice<Source>("source", std::nullopt);
   term.group = object.choice<GroupPooling>("group", std::nullopt);
   term.heads = object.choice<HeadPooling>("heads", HeadPooling::none);
-  if (object.find("budget") != nullptr) term.budget = object.budget("budget");
-  if (const Json* heads = object.array("query_heads")) {
-    if (heads->size() > kMaxHeads) refuse_json(object.path_of("query_heads"), "more entries than heads in any model");
-    for (std::size_t i = 0; i < heads->size(); ++i) {
-      term.query_heads.push_back(Object::integer_of((*heads)[i], fmt::format("{}.query_heads[{}]", path, i)));
-    }
-  }
+  if (object.find("budget") != nullptr) term.budget = read_budget(object, "budget");
+  term.query_heads = object.integers("query_heads", kMaxHeads);
+  if (object.find("index") != nullptr) term.index = read_index(object.object("index"));
   object.finish();
   return term;
 }
 
-Selector read_selector(const Json& json, const std::string& path) {
-  Object object(json, path);
+Selector read_selector(JsonObject object) {
   Selector selector;
-  selector.budget = object.budget("budget");
+  selector.budget = read_budget(object, "budget");
   selector.per = object.choice<SetPer>("per", SetPer::kv_head);
   selector.block = object.integer("block", 1);
   selector.sink = object.integer("sink", 0);
   selector.local = object.integer("local", 0);
-  if (const Json* terms = object.array("terms")) {
-    if (terms->size() > kMaxTerms) refuse_json(object.path_of("terms"), fmt::format("at most {} terms", kMaxTerms));
+  selector.local_share = object.number("local_share", 0);
+  selector.counts_local = object.boolean("counts_local", true);
+  if (const JsonArray* terms = object.array("terms")) {
+    const std::string path = object.path_of("terms");
+    if (terms->size() > kMaxTerms) object.refuse(path, fmt::format("at most {} terms", kMaxTerms));
     for (std::size_t i = 0; i < terms->size(); ++i) {
-      selector.terms.push_back(read_term((*terms)[i], fmt::format("{}.terms[{}]", path, i)));
+      selector.terms.push_back(read_term(object.element((*terms)[i], fmt::format("{}[{}]", path, i))));
     }
   }
   object.finish();
   return selector;
 }
 
-Retention read_retention(const Json& json, const std::string& path) {
-  Object object(json, path);
+Retention read_retention(JsonObject object) {
   Retention retention;
   retention.rule = object.choice<RetentionRule>("rule", std::nullopt);
   retention.sink = object.integer("sink", 0);
-  if (object.find("budget") != nullptr) retention.budget = object.budget("budget");
+  if (object.find("budget") != nullptr) retention.budget = read_budget(object, "budget");
+  retention.recent_share = object.number("recent_share", retention.recent_share);
+  retention.per = object.choice<SetPer>("per", retention.per);
+  retention.compensates = object.boolean("compensates", false);
   object.finish();
   return retention;
 }
 
-Role read_role(const Json& json, const std::string& path) {
-  Object object(json, path);
+Role read_role(JsonObject object) {
   Role role;
   role.kind = object.choice<RoleKind>("role", std::nullopt);
   role.selector = object.integer("selector", -1);
   if (object.find("attends") != nullptr) {
     const std::string attends = object.text("attends");
     if (attends != "set" && attends != "all") {
-      refuse_json(object.path_of("attends"), fmt::format("'{}' is neither set nor all", attends.substr(0, 64)));
+      object.refuse(object.path_of("attends"), fmt::format("'{}' is neither set nor all", attends.substr(0, 64)));
     }
     role.attends_set = attends == "set";
   }
-  if (const Json* reads = object.find("reads")) {
-    Object slot(*reads, object.path_of("reads"));
+  if (object.find("reads") != nullptr) {
+    JsonObject slot = object.object("reads");
     role.reads.layer = slot.integer("layer", std::nullopt);
     role.reads.head = slot.integer("head", -1);  // -1: the reader's own index, filled in by the caller
-    if (slot.find("head") != nullptr && role.reads.head < 0) refuse_json(slot.path_of("head"), "is negative");
+    if (slot.find("head") != nullptr && role.reads.head < 0) slot.refuse(slot.path_of("head"), "is negative");
     slot.finish();
   }
   role.scope.lifetime = object.choice<Lifetime>("lifetime", Lifetime::step);
@@ -297,28 +244,30 @@ Role read_role(const Json& json, const std::string& path) {
 }
 
 // A run of equal layers: {"layers": [first, last], "heads": [one for all heads, or one each], "combine": word}.
-int read_run(const Json& json, const std::string& path, int next, Plan& plan) {
-  Object object(json, path);
-  const Json& range = object.need("layers");
-  if (!range.is_array() || range.size() != 2) refuse_json(object.path_of("layers"), "expected [first, last]");
-  const int first = Object::integer_of(range[0], object.path_of("layers[0]"));
-  const int last = Object::integer_of(range[1], object.path_of("layers[1]"));
-  if (first != next) refuse_json(object.path_of("layers"), fmt::format("starts at layer {}, expected {}", first, next));
+int read_run(JsonObject object, int next, Plan& plan) {
+  object.need("layers");
+  const auto* range = std::get_if<JsonArray>(&object.need("layers").value);
+  if (range == nullptr || range->size() != 2) object.refuse(object.path_of("layers"), "expected [first, last]");
+  const int first = object.integer_of((*range)[0], object.path_of("layers[0]"));
+  const int last = object.integer_of((*range)[1], object.path_of("layers[1]"));
+  if (first != next) {
+    object.refuse(object.path_of("layers"), fmt::format("starts at layer {}, expected {}", first, next));
+  }
   if (last < first || last >= plan.shape.layers) {
-    refuse_json(object.path_of("layers"),
-                fmt::format("ends at layer {}; give {} to {}", last, first, plan.shape.layers - 1));
+    object.refuse(object.path_of("layers"),
+                  fmt::format("ends at layer {}; give {} to {}", last, first, plan.shape.layers - 1));
   }
   const auto kv_heads = static_cast<std::size_t>(plan.shape.kv_heads);
-  object.need("heads");
-  const Json& heads = *object.array("heads");
+  const JsonArray& heads = object.need_array("heads");
   if (heads.size() != 1 && heads.size() != kv_heads) {
-    refuse_json(object.path_of("heads"), fmt::format("{} roles; give 1 for all heads, or {}", heads.size(), kv_heads));
+    object.refuse(object.path_of("heads"),
+                  fmt::format("{} roles; give 1 for all heads, or {}", heads.size(), kv_heads));
   }
   const Combine combine = object.choice<Combine>("combine", Combine::none);
   object.finish();
   std::vector<Role> roles;
   for (std::size_t i = 0; i < heads.size(); ++i) {
-    roles.push_back(read_role(heads[i], fmt::format("{}.heads[{}]", path, i)));
+    roles.push_back(read_role(object.element(heads[i], fmt::format("{}[{}]", object.path_of("heads"), i))));
   }
   for (int layer = first; layer <= last; ++layer) {
     plan.combine[static_cast<std::size_t>(layer)] = combine;
@@ -331,8 +280,7 @@ int read_run(const Json& json, const std::string& path, int next, Plan& plan) {
   return last + 1;
 }
 
-Prefill read_prefill(const Json& json) {
-  Object object(json, "$.prefill");
+Prefill read_prefill(JsonObject object) {
   Prefill prefill;
   prefill.sparse = object.boolean("sparse", false);
   prefill.tile_rows = object.integer("tile_rows", 0);
@@ -342,26 +290,23 @@ Prefill read_prefill(const Json& json) {
   return prefill;
 }
 
-// Duplicate keys and deep nesting end here, before a document is built from them.
-Json parse_text(std::string_view text) {
-  if (text.size() > kMaxText) {
-    throw UserError(fmt::format("plan JSON: {} bytes are over the limit of {}", text.size(), kMaxText));
-  }
-  std::vector<std::set<std::string>> keys;
-  const auto guard = [&keys](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) throw UserError(fmt::format("plan JSON: nested deeper than {} levels", kMaxDepth));
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw UserError(fmt::format("plan JSON: key '{}' is given twice", parsed.get<std::string>().substr(0, 64)));
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text, guard);
-  } catch (const Json::exception& error) {
-    throw UserError(
-        fmt::format("plan JSON: not valid JSON, or cut short: {}", std::string_view(error.what()).substr(0, 300)));
+Heat read_heat(JsonObject object) {
+  Heat heat;
+  heat.decay = object.number("decay", heat.decay);
+  heat.per_layer = object.boolean("per_layer", heat.per_layer);
+  heat.first_layer = object.integer("first_layer", heat.first_layer);
+  object.finish();
+  return heat;
+}
+
+// The list under `key`, each entry by `read`; empty when the key is not there.
+template <class Read>
+void read_list(JsonObject& object, std::string_view key, Read&& read) {
+  const JsonArray* list = object.array(key);
+  if (list == nullptr) return;
+  if (list->size() > kMaxSelectors) object.refuse(object.path_of(key), fmt::format("at most {}", kMaxSelectors));
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    read(object.element((*list)[i], fmt::format("{}[{}]", object.path_of(key), i)));
   }
 }
 
@@ -384,6 +329,9 @@ std::string to_json(const Plan& plan) {
   for (const Retention& r : plan.retentions) {
     Json retention{{"rule", word(r.rule)}};
     if (r.rule != RetentionRule::all) retention.update({{"sink", r.sink}, {"budget", to_string(r.budget)}});
+    if (r.rule == RetentionRule::accumulated) retention["recent_share"] = r.recent_share;
+    if (r.per != SetPer::kv_head) retention["per"] = word(r.per);
+    if (r.compensates) retention["compensates"] = true;
     json["retentions"].push_back(retention);
   }
   json["layers"] = layers_json(plan);
@@ -392,41 +340,37 @@ std::string to_json(const Plan& plan) {
   json["prefill"]["observe"] = word(plan.prefill.observe);
   if (plan.prefill.observe == Observe::last_rows) json["prefill"]["observe_rows"] = plan.prefill.observe_rows;
   json["feedback"] = word(plan.feedback);
+  if (reads_heat(plan)) {
+    json["heat"] = {
+        {"decay", plan.heat.decay}, {"per_layer", plan.heat.per_layer}, {"first_layer", plan.heat.first_layer}};
+  }
   return pretty(json);
 }
 
 Plan from_json(std::string_view text) {
-  const Json json = parse_text(text);
-  Object object(json, "$");
+  const JsonValue json = parse_json(text, kWhat);
+  JsonObject object(json, kWhat, "$");
   const int version = object.integer("glimpse_plan", std::nullopt);
   if (version != kVersion) {
-    refuse_json("$.glimpse_plan", fmt::format("version {}; this program reads version {}", version, kVersion));
+    object.refuse("$.glimpse_plan", fmt::format("version {}; this program reads version {}", version, kVersion));
   }
-  const ModelShape shape = read_shape(object.need("shape"));
+  const ModelShape shape = read_shape(object.object("shape"));
   Plan plan = dense_plan(shape);
   plan.policy = object.text("policy");
   plan.min_context = object.integer("min_context", 0);
-  if (const Json* selectors = object.array("selectors")) {
-    if (selectors->size() > kMaxSelectors) refuse_json("$.selectors", fmt::format("at most {}", kMaxSelectors));
-    for (std::size_t i = 0; i < selectors->size(); ++i) {
-      plan.selectors.push_back(read_selector((*selectors)[i], fmt::format("$.selectors[{}]", i)));
-    }
-  }
-  if (const Json* retentions = object.array("retentions")) {
-    if (retentions->size() > kMaxSelectors) refuse_json("$.retentions", fmt::format("at most {}", kMaxSelectors));
-    for (std::size_t i = 0; i < retentions->size(); ++i) {
-      plan.retentions.push_back(read_retention((*retentions)[i], fmt::format("$.retentions[{}]", i)));
-    }
-  }
-  object.need("layers");
-  const Json& runs = *object.array("layers");
+  read_list(object, "selectors", [&](const JsonObject& entry) { plan.selectors.push_back(read_selector(entry)); });
+  read_list(object, "retentions", [&](const JsonObject& entry) { plan.retentions.push_back(read_retention(entry)); });
+  const JsonArray& runs = object.need_array("layers");
   int next = 0;
-  for (std::size_t i = 0; i < runs.size(); ++i) next = read_run(runs[i], fmt::format("$.layers[{}]", i), next, plan);
-  if (next != shape.layers) {
-    refuse_json("$.layers", fmt::format("end after {} of {} layers; write a run for the rest", next, shape.layers));
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    next = read_run(object.element(runs[i], fmt::format("$.layers[{}]", i)), next, plan);
   }
-  if (const Json* prefill = object.find("prefill")) plan.prefill = read_prefill(*prefill);
+  if (next != shape.layers) {
+    object.refuse("$.layers", fmt::format("end after {} of {} layers; write a run for the rest", next, shape.layers));
+  }
+  if (object.find("prefill") != nullptr) plan.prefill = read_prefill(object.object("prefill"));
   plan.feedback = object.choice<Feedback>("feedback", Feedback::none);
+  if (object.find("heat") != nullptr) plan.heat = read_heat(object.object("heat"));
   object.finish();
   validate(plan);
   return plan;

@@ -20,10 +20,12 @@ class Validator {
     for (int layer = 0; layer < plan_.shape.layers; ++layer) {
       for (int head = 0; head < plan_.shape.kv_heads; ++head) check_role(layer, head);
       check_layer_sets(layer);
+      check_shared_retention(layer);
       check_combine(layer);
     }
     check_prefill();
     check_feedback();
+    check_heat();
     check_all_used();
   }
 
@@ -140,9 +142,39 @@ class Validator {
       }
       return;
     }
-    if (kept.rule != RetentionRule::host_tier && role.kind != RoleKind::dense) {
-      refuse(where, "a {} role with retention rule {} could need a token that is gone; give all or host-tier",
-             word(role.kind), word(kept.rule));
+    if (kept.rule == RetentionRule::host_tier) {
+      check_host_tier(where, role, kept);
+    } else if (role.kind != RoleKind::dense) {
+      refuse(where, "a {} role with retention rule {} could need a token that is gone; give all", word(role.kind),
+             word(kept.rule));
+    }
+  }
+
+  // Pages are fetched by their digests, so only a head that chooses pages and reads no others can leave them out.
+  void check_host_tier(const std::string& where, const Role& role, const Retention& kept) const {
+    if (role.kind != RoleKind::select || !role.attends_set ||
+        selector(role.selector).terms[0].source != Source::page_bounds) {
+      refuse(where, "host-tier goes with a select of page-bounds that attends its own set, not with this {} role",
+             word(role.kind));
+    }
+    const Budget& reads = selector(role.selector).budget;
+    if (kept.budget.rule != reads.rule || kept.budget.value < reads.value || kept.budget.at_least < reads.at_least) {
+      refuse(where, "host-tier keeps {} resident, but a step reads {}; give at least that, as the same kind of budget",
+             to_string(kept.budget), to_string(reads));
+    }
+  }
+
+  // Heads whose probabilities decide together forget together.
+  void check_shared_retention(int layer) const {
+    const int first = plan_.role(layer, 0).retention;
+    for (int head = 0; head < plan_.shape.kv_heads; ++head) {
+      const int own = plan_.role(layer, head).retention;
+      const auto shared = [&](int index) {
+        return index >= 0 && plan_.retentions[static_cast<std::size_t>(index)].per == SetPer::layer;
+      };
+      if (own == first || (!shared(own) && !shared(first))) continue;
+      refuse(at(layer, head), "retention {}, but head 0 has {}: what is kept per layer is kept by all of its heads",
+             own, first);
     }
   }
 
@@ -195,6 +227,7 @@ class Validator {
       if (!any_role(RoleKind::select) && !any_role(RoleKind::stream)) {
         refuse("prefill", "sparse, but no head selects or streams; make it dense");
       }
+      for (std::size_t i = 0; i < plan_.selectors.size(); ++i) check_tile_selector(i);
     } else if (p.tile_rows != 0) {
       refuse("prefill", "tile_rows = {} goes with a sparse prefill only", p.tile_rows);
     }
@@ -203,6 +236,28 @@ class Validator {
     } else if (p.observe_rows != 0) {
       refuse("prefill", "observe_rows = {} goes with observe last-rows only, not {}", p.observe_rows, word(p.observe));
     }
+  }
+
+  // A tile of prompt rows makes one set from exact scores; an index is searched by one query.
+  void check_tile_selector(std::size_t index) const {
+    const Selector& s = plan_.selectors[index];
+    const std::string where = fmt::format("selector {}", index);
+    if (s.terms.empty()) return;
+    const Source source = s.terms[0].source;
+    if (s.terms.size() != 1 || (source != Source::dot && source != Source::probability)) {
+      refuse(where, "a sparse prefill needs exact scores: one term of source dot or probability");
+    }
+    if (s.per == SetPer::query_head) refuse(where, "a sparse prefill needs sets per kv-head or layer, not query-head");
+    if (needs_probabilities(s.budget.rule)) {
+      refuse(where, "a sparse prefill counts a tile's budget in tokens or as a share, not {}", to_string(s.budget));
+    }
+  }
+
+  void check_heat() const {
+    const Heat& heat = plan_.heat;
+    if (!(heat.decay > 0 && heat.decay <= 1)) refuse("heat", "decay = {} is outside (0, 1]", heat.decay);
+    in_range("heat", "first_layer", heat.first_layer, 0, plan_.shape.layers - 1);
+    if (!(heat == Heat{}) && !reads_heat(plan_)) refuse("heat", "no term has source heat; leave it out");
   }
 
   void check_feedback() const {

@@ -11,6 +11,59 @@ void check_budget(const std::string& where, const Budget& budget) {
   if (const std::string problem = budget_problem(budget); !problem.empty()) refuse(where, "budget: {}", problem);
 }
 
+// Each field of IndexOptions belongs to the sources that read it; elsewhere it keeps its default.
+void check_index_fields(const std::string& where, const Term& term) {
+  const IndexOptions& given = term.index;
+  const IndexOptions usual;
+  const bool pages = term.source == Source::page_bounds;
+  const bool chunks = term.source == Source::chunk_tree;
+  const bool tree = chunks && !given.chunk_bounds;
+  const bool digests = pages || (chunks && given.chunk_bounds);
+  const auto belongs = [&](std::string_view name, bool changed, bool here, std::string_view to) {
+    if (changed && !here) refuse(where, "{} goes with {}, not {}; leave it out", name, to, word(term.source));
+  };
+  belongs("digest", given.digest != usual.digest, digests, "page-bounds and chunk_bounds");
+  // NaN compares unequal to the default and ends here or in the range below.
+  belongs("deviation_weight", given.deviation_weight != usual.deviation_weight,
+          digests && given.digest == Digest::mean_deviation, "digest mean-deviation");
+  belongs("fixed_chunks", given.fixed_chunks, chunks, "chunk-tree");
+  belongs("chunk_bounds", given.chunk_bounds, chunks, "chunk-tree");
+  belongs("max_pooling", given.max_pooling, tree, "chunk-tree without chunk_bounds");
+  belongs("whole_clusters", given.whole_clusters, tree, "chunk-tree without chunk_bounds");
+  belongs("chunks_per_cluster", given.chunks_per_cluster != usual.chunks_per_cluster, tree,
+          "chunk-tree without chunk_bounds");
+  const bool tokens = term.source == Source::token_clusters;
+  belongs("tokens_per_cluster", given.tokens_per_cluster != usual.tokens_per_cluster, tokens, "token-clusters");
+  belongs("new_tokens", given.new_tokens != usual.new_tokens, tokens, "token-clusters");
+  const bool landmarks = term.source == Source::landmarks;
+  belongs("outlier_chunks", given.outlier_chunks != usual.outlier_chunks, landmarks, "landmarks");
+  belongs("key_rank", given.key_rank != usual.key_rank, landmarks, "landmarks");
+}
+
+void check_index_ranges(const std::string& where, const Term& term, const ModelShape& shape) {
+  const IndexOptions& index = term.index;
+  if (!(index.deviation_weight >= 0 && index.deviation_weight <= kMaxDeviationWeight)) {
+    refuse(where, "deviation_weight = {} is outside 0 to {}", index.deviation_weight, kMaxDeviationWeight);
+  }
+  in_range(where, "chunks_per_cluster", index.chunks_per_cluster, 1, 64);
+  in_range(where, "tokens_per_cluster", index.tokens_per_cluster, 1, kMaxTile);
+  in_range(where, "new_tokens", index.new_tokens, index.tokens_per_cluster, kMaxTokens);
+  in_range(where, "outlier_chunks", index.outlier_chunks, 0, kMaxTokens);
+  in_range(where, "key_rank", index.key_rank, 0, std::int64_t{shape.kv_heads} * shape.head_dim);
+}
+
+// One index a KV head, searched by its own queries: nothing else may choose beside it.
+void check_index(const std::string& where, const Selector& s, const Term& term) {
+  const std::string_view source = word(term.source);
+  if (s.terms.size() != 1)
+    refuse(where, "{} chooses alone; give the selector one term, not {}", source, s.terms.size());
+  if (term.budget) refuse(where, "{} chooses alone; leave its own budget out", source);
+  if (s.per == SetPer::layer) refuse(where, "{} belongs to a KV head; give per kv-head or query-head", source);
+  if (needs_probabilities(s.budget.rule)) {
+    refuse(where, "{} knows no probabilities, so the budget is tokens or a share, not {}", source, to_string(s.budget));
+  }
+}
+
 bool pooling_fits(Source source, GroupPooling group) {
   if (group == GroupPooling::none) return true;
   const bool of_probability = group == GroupPooling::mean_probability || group == GroupPooling::max_probability;
@@ -42,9 +95,30 @@ void check_room(const std::string& where, const Selector& s) {
   if (least >= needed) return;
   refuse(where,
          "a budget of {} does not always hold sink {}, local {} and the current token: {} tokens in blocks of {}; {}",
-         to_string(s.budget), s.sink, s.local, needed, s.block,
+         to_string(s.budget), s.sink,
+         s.local_share > 0 ? fmt::format("{} %", 100 * s.local_share) : fmt::to_string(s.local), needed, s.block,
          tokens ? "raise the budget or lower sink, local and block"
                 : fmt::format("give a minimum with the share: ,min={}", needed));
+}
+
+// What `local` and its companions mean together; before anything computes with them.
+void check_window(const std::string& where, const Selector& s) {
+  in_range(where, "sink", s.sink, 0, kMaxTokens);
+  in_range(where, "local", s.local, 0, kMaxTokens);
+  if (!(s.local_share >= 0 && s.local_share < 1)) {
+    refuse(where, "local_share = {} is outside [0, 1); give a share of the budget such as 0.25", s.local_share);
+  }
+  if (s.local_share > 0 && s.local > 0) {
+    refuse(where, "local = {} and local_share = {}; give one of the two", s.local, s.local_share);
+  }
+  if (s.terms.empty() && s.local_share > 0) {
+    refuse(where, "local_share = {}: a stream's window is what its budget leaves; give 0", s.local_share);
+  }
+  if (s.counts_local) return;
+  const bool tail = s.terms.size() == 1 && is_index(s.terms[0].source) && s.terms[0].source != Source::page_bounds;
+  if (s.terms.empty() || s.local_share > 0 || (s.local == 0 && !tail)) {
+    refuse(where, "counts_local = false goes with a local window or an index that new tokens wait for");
+  }
 }
 
 void check_stream_selector(const std::string& where, const Selector& s) {
@@ -121,7 +195,7 @@ void check_pooling(const std::string& where, const Selector& s, const Term& term
   }
 }
 
-void check_term(const std::string& where, const Selector& s, const Term& term, int heads) {
+void check_term(const std::string& where, const Selector& s, const Term& term, const ModelShape& shape) {
   if (term.budget) {
     check_budget(where, *term.budget);
     if (needs_probabilities(term.budget->rule)) {
@@ -132,7 +206,10 @@ void check_term(const std::string& where, const Selector& s, const Term& term, i
     }
   }
   check_source(where, s, term);
-  check_query_heads(where, s, term, heads);
+  check_query_heads(where, s, term, shape.heads);
+  if (is_index(term.source)) check_index(where, s, term);
+  check_index_fields(where, term);
+  check_index_ranges(where, term, shape);
   check_pooling(where, s, term);
 }
 
@@ -173,8 +250,7 @@ void validate_selector(const Plan& plan, std::size_t index) {
   const std::string where = fmt::format("selector {}", index);
   const Selector& s = plan.selectors[index];
   check_budget(where, s.budget);
-  in_range(where, "sink", s.sink, 0, kMaxTokens);
-  in_range(where, "local", s.local, 0, kMaxTokens);
+  check_window(where, s);
   check_block(where, s);
   check_room(where, s);
   if (s.terms.empty()) {
@@ -183,35 +259,11 @@ void validate_selector(const Plan& plan, std::size_t index) {
   }
   if (s.terms.size() > kMaxTerms) refuse(where, "{} terms are over the limit of {}", s.terms.size(), kMaxTerms);
   for (std::size_t t = 0; t < s.terms.size(); ++t) {
-    check_term(fmt::format("selector {}, term {}", index, t), s, s.terms[t], plan.shape.heads);
+    check_term(fmt::format("selector {}, term {}", index, t), s, s.terms[t], plan.shape);
   }
   const auto open = std::count_if(s.terms.begin(), s.terms.end(), [](const Term& term) { return !term.budget; });
   if (open > 1) refuse(where, "{} terms without a budget of their own; only one can take all that is left", open);
   if (needs_probabilities(s.budget.rule)) check_mass_rule(where, s);
-}
-
-void validate_retention(const Plan& plan, std::size_t index) {
-  const std::string where = fmt::format("retention {}", index);
-  const Retention& r = plan.retentions[index];
-  check_budget(where, r.budget);
-  in_range(where, "sink", r.sink, 0, kMaxTokens);
-  if (r.rule == RetentionRule::all) {
-    if (r.sink != 0 || !(r.budget == Budget{})) refuse(where, "rule all keeps everything; leave sink and budget out");
-    return;
-  }
-  if (needs_probabilities(r.budget.rule)) {
-    refuse(where, "what is kept is counted in tokens or as a share, not {}", to_string(r.budget));
-  }
-  if (r.rule != RetentionRule::window) {
-    if (r.sink != 0) refuse(where, "sink = {} goes with rule window only, not {}", r.sink, word(r.rule));
-    return;
-  }
-  const bool tokens = r.budget.rule == BudgetRule::tokens;
-  const double least = tokens ? r.budget.value : r.budget.at_least;
-  if (least < r.sink + 1.0) {
-    refuse(where, "a budget of {} does not always hold sink {} and the current token; give {}", to_string(r.budget),
-           r.sink, tokens ? "more" : fmt::format("a minimum with the share: ,min={}", r.sink + 1));
-  }
 }
 
 }  // namespace glimpse::plan

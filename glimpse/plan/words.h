@@ -26,6 +26,8 @@ inline constexpr std::array<std::string_view, 4> kWords<HeadPooling>{"none", "me
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<SetPer>{"query-head", "kv-head", "layer"};
 template <>
+inline constexpr std::array<std::string_view, 3> kWords<Digest>{"min-max", "sphere", "mean-deviation"};
+template <>
 inline constexpr std::array<std::string_view, 3> kWords<Lifetime>{"step", "steps", "until-verify"};
 template <>
 inline constexpr std::array<std::string_view, 4> kWords<RoleKind>{"dense", "select", "reuse", "stream"};

@@ -198,6 +198,64 @@ TEST(Budget, WindowOfAStream) {
   EXPECT_EQ(window_tokens(shared, 3), 0);
 }
 
+// For a window that grows with the budget: room at the least budget and at every one above it, counted in blocks.
+TEST(Budget, AlwaysTokensHoldsAWindowOfAShare) {
+  for (const int block : {1, 16, 64}) {
+    for (const int sink : {0, 4, 17, 100}) {
+      for (const double share : {0.1, 0.25, 0.5, 0.9}) {
+        Selector selector;
+        selector.block = block;
+        selector.sink = sink;
+        selector.local_share = share;
+        selector.terms.push_back({});
+        selector.budget = {BudgetRule::ratio, 0.1};
+        const std::int64_t least = always_tokens(selector);
+        for (std::int64_t budget = least; budget < least + 300; ++budget) {
+          const auto part = static_cast<std::int64_t>(std::floor(share * static_cast<double>(budget) + 1e-9));
+          const std::int64_t window = std::max<std::int64_t>(part - sink, 1);
+          // The worst alignment: the window ends on a block's first token.
+          const std::int64_t blocks = (sink + block - 1) / block + (window - 1 + block - 1) / block + 1;
+          ASSERT_LE(blocks * block, budget) << block << " " << sink << " " << share << " " << budget;
+          Selector fixed = selector;
+          fixed.budget = {BudgetRule::tokens, static_cast<double>(budget)};
+          ASSERT_EQ(window_tokens(fixed, 1 << 20), window);
+          ASSERT_EQ(always_tokens(fixed), blocks * block);
+        }
+      }
+    }
+  }
+}
+
+TEST(Budget, WindowBesideTheBudgetNeedsNoRoom) {
+  Selector selector;
+  selector.terms.push_back({});
+  selector.sink = 16;
+  selector.local = 128;
+  selector.counts_local = false;
+  selector.block = 16;
+  EXPECT_EQ(always_tokens(selector), 16) << "the current token is in the window";
+  selector.local = 0;
+  EXPECT_EQ(always_tokens(selector), 32) << "the current token's block counts";
+}
+
+TEST(Budget, BufferOfAChunkTreeIsAtMostHalfTheBudget) {
+  Selector selector;
+  selector.terms.push_back({Source::chunk_tree, GroupPooling::max_score});
+  selector.sink = 16;
+  selector.local = 128;
+  selector.budget = {BudgetRule::tokens, 1024};
+  EXPECT_EQ(window_tokens(selector, 100000), 128);
+  EXPECT_EQ(always_tokens(selector), 144);
+  selector.budget.value = 64;
+  EXPECT_EQ(window_tokens(selector, 100000), 32);
+  EXPECT_EQ(always_tokens(selector), 48);
+  selector.budget = {BudgetRule::ratio, 0.1};
+  EXPECT_EQ(window_tokens(selector, 1000), 50);
+  const std::int64_t least = always_tokens(selector);
+  for (std::int64_t budget = least; budget < 1000; ++budget)
+    ASSERT_LE(16 + std::min<std::int64_t>(128, budget / 2), budget);
+}
+
 TEST(Plan, IsDenseWhereTheBudgetCovers) {
   Plan plan = dense_plan({"llama", "", 3, 4, 2, 64, 4096});
   EXPECT_TRUE(is_dense_at(plan, 1 << 20));

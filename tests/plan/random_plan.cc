@@ -25,10 +25,11 @@ class Generator {
     plan_.feedback = Feedback::probabilities;
     for (int layer = 0; layer < shape.layers; ++layer) fill(layer);
     if (below(3) == 0) plan_.prefill = {.observe = Observe::last_rows, .observe_rows = below(64) + 1};
-    if (any_select_ && below(2) == 0) {
+    if (any_select_ && takes_tiles() && below(2) == 0) {
       plan_.prefill.sparse = true;
       plan_.prefill.tile_rows = 128;
     }
+    if (reads_heat(plan_)) plan_.heat = {unit(), below(2) == 0, below(shape.layers)};
     return plan_;
   }
 
@@ -38,6 +39,39 @@ class Generator {
   template <class T>
   T one_of(std::initializer_list<T> values) {
     return values.begin()[below(static_cast<int>(values.size()))];
+  }
+
+  bool takes_tiles() const {
+    return std::all_of(plan_.selectors.begin(), plan_.selectors.end(), [](const Selector& s) {
+      const bool counted = s.budget.rule == BudgetRule::tokens || s.budget.rule == BudgetRule::ratio;
+      return s.terms.empty() || (s.terms.size() == 1 && s.per != SetPer::query_head && counted &&
+                                 (s.terms[0].source == Source::dot || s.terms[0].source == Source::probability));
+    });
+  }
+
+  IndexOptions index(Source source) {
+    IndexOptions options;
+    if (source == Source::page_bounds) {
+      options.digest = one_of({Digest::min_max, Digest::sphere, Digest::mean_deviation});
+      if (options.digest == Digest::mean_deviation) options.deviation_weight = 10 * unit();
+    } else if (source == Source::chunk_tree) {
+      options.fixed_chunks = below(2) == 0;
+      options.chunk_bounds = below(2) == 0;
+      if (options.chunk_bounds) {
+        options.digest = one_of({Digest::min_max, Digest::mean_deviation});
+      } else {
+        options.max_pooling = below(2) == 0;
+        options.whole_clusters = below(2) == 0;
+        options.chunks_per_cluster = below(8) + 1;
+      }
+    } else if (source == Source::token_clusters) {
+      options.tokens_per_cluster = below(100) + 1;
+      options.new_tokens = options.tokens_per_cluster * (below(5) + 1);
+    } else if (source == Source::landmarks) {
+      options.outlier_chunks = below(50);
+      options.key_rank = below(65);
+    }
+    return options;
   }
 
   Budget counted(int least) {
@@ -64,7 +98,7 @@ class Generator {
       s.terms.push_back(term);
       return add(s);
     }
-    const int least = static_cast<int>(always_tokens(s));
+    const int least = s.sink + s.local + 3 * s.block;
     s.budget = counted(least);
     if (per == SetPer::layer) {
       term.source = Source::dot;
@@ -78,6 +112,15 @@ class Generator {
       term.source = s.block == 1 ? one_of({Source::dot, Source::chunk_tree, Source::token_clusters})
                                  : one_of({Source::page_bounds, Source::landmarks, Source::gate, Source::dot});
       if (per == SetPer::kv_head) term.group = one_of({GroupPooling::mean_query, GroupPooling::max_score});
+      term.index = index(term.source);
+      if (term.source != Source::page_bounds && is_index(term.source)) s.counts_local = below(2) == 0;
+      if (s.budget.rule == BudgetRule::tokens && s.counts_local && below(3) == 0) {
+        s.local = 0;
+        s.local_share = unit() / 2;
+        s.terms.push_back(term);
+        s.budget.value = std::max(s.budget.value, static_cast<double>(2 * s.sink + 6 * s.block));
+        return add(s);
+      }
       s.terms.push_back(term);
     }
     return add(s);
@@ -91,6 +134,7 @@ class Generator {
     Role role{.kind = RoleKind::stream};
     if (below(2) == 0) {
       plan_.retentions.push_back({RetentionRule::window, s.sink, s.budget});
+      plan_.retentions.back().compensates = below(2) == 0;
       role.retention = static_cast<int>(plan_.retentions.size()) - 1;
     }
     role.selector = add(s);
@@ -100,10 +144,11 @@ class Generator {
   Role dense() {
     Role role;
     if (below(3) > 0) return role;
-    plan_.retentions.push_back({one_of({RetentionRule::all, RetentionRule::accumulated, RetentionRule::stamps,
-                                        RetentionRule::last_probability, RetentionRule::host_tier})});
+    plan_.retentions.push_back({one_of(
+        {RetentionRule::all, RetentionRule::accumulated, RetentionRule::stamps, RetentionRule::last_probability})});
     Retention& added = plan_.retentions.back();
     if (added.rule != RetentionRule::all) added.budget = counted(1);
+    if (added.rule == RetentionRule::accumulated) added.recent_share = unit();
     role.retention = static_cast<int>(plan_.retentions.size()) - 1;
     return role;
   }
@@ -113,10 +158,23 @@ class Generator {
     Role role{.kind = RoleKind::select, .selector = with, .attends_set = below(2) == 0};
     role.scope.lifetime = one_of({Lifetime::step, Lifetime::steps, Lifetime::until_verify});
     if (role.scope.lifetime == Lifetime::steps) role.scope.steps = below(30) + 1;
+    const Selector& s = plan_.selectors[static_cast<std::size_t>(with)];
+    if (role.attends_set && s.terms[0].source == Source::page_bounds && below(2) == 0) {
+      plan_.retentions.push_back({RetentionRule::host_tier, 0, s.budget});
+      role.retention = static_cast<int>(plan_.retentions.size()) - 1;
+    }
     return role;
   }
 
   void fill(int layer) {
+    if (below(8) == 0) {  // all heads of the layer forget the same tokens
+      const RetentionRule rule = one_of({RetentionRule::accumulated, RetentionRule::last_probability});
+      plan_.retentions.push_back({.rule = rule, .budget = counted(1), .per = SetPer::layer});
+      for (int head = 0; head < plan_.shape.kv_heads; ++head) {
+        plan_.role(layer, head).retention = static_cast<int>(plan_.retentions.size()) - 1;
+      }
+      return;
+    }
     if (below(4) == 0) {  // one set for the layer, alike in every head
       const Role role = select(selector(SetPer::layer));
       for (int head = 0; head < plan_.shape.kv_heads; ++head) plan_.role(layer, head) = role;

@@ -1,51 +1,11 @@
 #include <gmock/gmock.h>
 
-#include <functional>
-#include <limits>
-
+#include "bad_plans.h"
 #include "glimpse/base/error.h"
-#include "glimpse/plan/plan.h"
 #include "random_plan.h"
 
 namespace glimpse::plan {
 namespace {
-
-using testing::HasSubstr;
-
-// Layer 0 dense, layer 1 selects per KV head (selector 0, 64 tokens), layer 2 reuses it, layer 3 streams (selector 1,
-// 4 + 28 tokens, retention 0), layer 4 makes one set (selector 2), layer 5 reuses that.
-Plan sample() {
-  Plan plan = dense_plan({"llama", "sample", 6, 6, 2, 64, 8192});
-  Selector per_head;
-  per_head.budget = {BudgetRule::tokens, 64};
-  per_head.terms.push_back({});
-  Selector stream;
-  stream.budget = {BudgetRule::tokens, 32};
-  stream.sink = 4;
-  stream.local = 28;
-  Selector per_layer = per_head;
-  per_layer.per = SetPer::layer;
-  per_layer.terms[0].heads = HeadPooling::mean;
-  plan.selectors = {per_head, stream, per_layer};
-  plan.retentions.push_back({RetentionRule::window, 4, {BudgetRule::tokens, 32}});
-  for (int head = 0; head < 2; ++head) {
-    plan.role(1, head) = {.kind = RoleKind::select, .selector = 0};
-    plan.role(2, head) = {.kind = RoleKind::reuse, .reads = {1, head}};
-    plan.role(3, head) = {.kind = RoleKind::stream, .selector = 1, .retention = 0};
-    plan.role(4, head) = {.kind = RoleKind::select, .selector = 2, .attends_set = true};
-    plan.role(5, head) = {.kind = RoleKind::reuse, .reads = {4, 0}};
-  }
-  return plan;
-}
-
-struct Bad {
-  const char* name;
-  std::function<void(Plan&)> spoil;
-  std::vector<const char*> says;
-};
-
-const double kNan = std::numeric_limits<double>::quiet_NaN();
-const double kInf = std::numeric_limits<double>::infinity();
 
 // NOLINTNEXTLINE(readability-function-size): a table
 std::vector<Bad> bad_plans() {
@@ -341,16 +301,7 @@ TEST(Validate, AcceptsTheSample) {
 TEST(Validate, RefusesEachBadPlanInWords) {
   const std::vector<Bad> table = bad_plans();
   ASSERT_GE(table.size(), 40u);
-  for (const Bad& bad : table) {
-    Plan plan = sample();
-    bad.spoil(plan);
-    try {
-      validate(plan);
-      ADD_FAILURE() << bad.name << " was accepted";
-    } catch (const UserError& error) {
-      for (const char* part : bad.says) EXPECT_THAT(error.what(), HasSubstr(part)) << bad.name;
-    }
-  }
+  expect_refused(table);
 }
 
 TEST(Validate, SparsePrefillNeedsSomethingSparse) {
@@ -383,4 +334,18 @@ TEST(DensePlan, IsValidForAnyShapeAndRefusesNone) {
 }
 
 }  // namespace
+
+void expect_refused(const std::vector<Bad>& table) {
+  for (const Bad& bad : table) {
+    Plan plan = sample();
+    bad.spoil(plan);
+    try {
+      validate(plan);
+      ADD_FAILURE() << bad.name << " was accepted";
+    } catch (const UserError& error) {
+      for (const char* part : bad.says) EXPECT_THAT(error.what(), testing::HasSubstr(part)) << bad.name;
+    }
+  }
+}
+
 }  // namespace glimpse::plan

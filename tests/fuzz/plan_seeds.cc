@@ -1,0 +1,53 @@
+// Writes the seed corpus of plan_fuzzer into a folder: plan_seeds FOLDER
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "glimpse/policies/policy.h"
+
+namespace {
+
+using glimpse::plan::ModelShape;
+using glimpse::plan::Profile;
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+// A profile with every part, for a small shape.
+Profile profile_of(const ModelShape& shape) {
+  Profile profile;
+  profile.model = shape;
+  profile.model.context = 0;
+  const auto cells = static_cast<std::size_t>(shape.layers * shape.kv_heads);
+  profile.kascade = glimpse::plan::KascadeProfile{{0}, std::vector<int>(cells)};
+  for (std::size_t i = 0; i < cells; ++i) profile.kascade->head_map[i] = static_cast<int>(i) % shape.kv_heads;
+  profile.tidal = glimpse::plan::TidalProfile{shape.layers - 1};
+  profile.retrieval =
+      glimpse::plan::RetrievalProfile{std::vector<double>(static_cast<std::size_t>(shape.layers * shape.heads), 0.125)};
+  profile.roles = glimpse::plan::RolesProfile{std::vector<double>(cells, 0.75)};
+  return profile;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 2) {
+    std::fprintf(stderr, "usage: plan_seeds FOLDER\n");
+    return 2;
+  }
+  const std::filesystem::path folder = arguments[1];
+  std::filesystem::create_directories(folder);
+  const ModelShape shape{"llama", "seed", 6, 4, 2, 64, 4096};
+  for (const glimpse::policies::Policy& policy : glimpse::policies::registry()) {
+    if (!policy.missing.empty()) continue;
+    const std::string name(policy.name);
+    write(folder / (name + ".json"), to_json(glimpse::policies::make_plan(name, shape, {})));
+  }
+  glimpse::policies::PolicyOptions heat;
+  heat.extra = {{"heat", "layer"}};
+  write(folder / "heat-layer.json", to_json(glimpse::policies::make_plan("evosparse", shape, heat)));
+  write(folder / "profile.json", to_json(profile_of(shape)));
+  return 0;
+}

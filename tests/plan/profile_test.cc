@@ -1,0 +1,203 @@
+#include "glimpse/plan/profile.h"
+
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <random>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::plan {
+namespace {
+
+using testing::HasSubstr;
+
+// 4 layers, 4 query heads, 2 KV heads; every part.
+Profile sample() {
+  Profile profile;
+  profile.model = {"llama", "Sample 1B", 4, 4, 2, 64, 0};
+  profile.kascade = KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}};
+  profile.tidal = TidalProfile{3};
+  profile.retrieval = RetrievalProfile{std::vector<double>(16, 0.1)};
+  profile.retrieval->scores[9] = 1.0 / 3;
+  profile.roles = RolesProfile{{1, 1, 0, 0.25, 0.75, 0, 0.5, 1e-7}};
+  return profile;
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Profile, IsEqualAfterARoundTrip) {
+  const Profile whole = sample();
+  EXPECT_EQ(parse_profile(to_json(whole)), whole);
+  for (int without = 0; without < 15; ++without) {  // every set of parts but the empty one
+    Profile profile = sample();
+    if ((without & 1) != 0) profile.kascade.reset();
+    if ((without & 2) != 0) profile.tidal.reset();
+    if ((without & 4) != 0) profile.retrieval.reset();
+    if ((without & 8) != 0) profile.roles.reset();
+    EXPECT_EQ(parse_profile(to_json(profile)), profile);
+    EXPECT_EQ(profile.has("kascade"), (without & 1) == 0);
+    EXPECT_EQ(profile.has("tidal"), (without & 2) == 0);
+    EXPECT_EQ(profile.has("retrieval"), (without & 4) == 0);
+    EXPECT_EQ(profile.has("roles"), (without & 8) == 0);
+    EXPECT_FALSE(profile.has("other"));
+  }
+  EXPECT_TRUE(is_profile_text(to_json(whole)));
+  EXPECT_FALSE(is_profile_text(to_json(dense_plan({"llama", "", 1, 1, 1, 64, 0}))));
+}
+
+TEST(Profile, RandomSharesSurviveTheText) {
+  std::mt19937_64 random(5);
+  for (int i = 0; i < 200; ++i) {
+    Profile profile = sample();
+    for (double& p : profile.roles->probability) p = std::uniform_real_distribution<double>(0, 1)(random);
+    for (double& s : profile.retrieval->scores) s = std::uniform_real_distribution<double>(0, 1e-3)(random);
+    ASSERT_EQ(parse_profile(to_json(profile)), profile);
+  }
+}
+
+TEST(Profile, RefusesWhatCannotBeTrue) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const struct {
+    const char* name;
+    std::function<void(Profile&)> spoil;
+    const char* says;
+  } cases[] = {
+      {"no parts", [](Profile& p) { p = {.model = p.model}; }, "parts: none"},
+      {"no layers", [](Profile& p) { p.model.layers = 0; }, "layers = 0"},
+      {"context", [](Profile& p) { p.model.context = 512; }, "context = 512"},
+      {"no anchors", [](Profile& p) { p.kascade->anchors.clear(); }, "the first anchor must be layer 0"},
+      {"anchor 1 first",
+       [](Profile& p) {
+         p.kascade->anchors = {1, 2};
+       },
+       "the first anchor must be layer 0"},
+      {"anchor range",
+       [](Profile& p) {
+         p.kascade->anchors = {0, 4};
+       },
+       "layer 4 is outside 0 to 3"},
+      {"anchor twice",
+       [](Profile& p) {
+         p.kascade->anchors = {0, 2, 2};
+       },
+       "rising order"},
+      {"map size", [](Profile& p) { p.kascade->head_map.pop_back(); }, "7 values, 8 needed"},
+      {"map range", [](Profile& p) { p.kascade->head_map[2] = 2; }, "layer 1: KV head 2 is outside 0 to 1"},
+      {"map below 0", [](Profile& p) { p.kascade->head_map[2] = -1; }, "KV head -1"},
+      {"anchor mapped", [](Profile& p) { p.kascade->head_map[4] = 1; }, "layer 2: an anchor reads its own sets"},
+      {"reselect range", [](Profile& p) { p.tidal->reselect = 4; }, "tidal.reselect: layer 4 is outside 1 to 3"},
+      {"reselect unset", [](Profile& p) { p.tidal->reselect = -1; }, "layer -1"},
+      {"scores size", [](Profile& p) { p.retrieval->scores.resize(8); }, "8 values, 16 needed"},
+      {"scores nan", [=](Profile& p) { p.retrieval->scores[5] = nan; }, "layer 1, head 1: nan"},
+      {"scores over 1", [](Profile& p) { p.retrieval->scores[5] = 1.5; }, "1.5 is outside 0 to 1"},
+      {"roles nan", [=](Profile& p) { p.roles->probability[3] = nan; }, "layer 1, head 1: nan"},
+      {"roles below 0", [](Profile& p) { p.roles->probability[3] = -0.5; }, "-0.5"},
+      {"roles size", [](Profile& p) { p.roles->probability.clear(); }, "0 values, 8 needed"},
+  };
+  for (const auto& c : cases) {
+    Profile profile = sample();
+    c.spoil(profile);
+    EXPECT_THAT(refusal([&] { validate(profile); }), HasSubstr(c.says)) << c.name;
+    EXPECT_THROW(to_json(profile), UserError) << c.name;
+  }
+}
+
+TEST(Profile, HoldsForItsModelOnly) {
+  const ModelShape shape{"llama", "Sample 1B", 4, 4, 2, 64, 131072};
+  EXPECT_NO_THROW(validate_for(sample(), shape));
+  for (const auto& change : std::vector<std::function<void(ModelShape&)>>{
+           [](ModelShape& s) { s.architecture = "qwen2"; }, [](ModelShape& s) { s.model_name = "Other"; },
+           [](ModelShape& s) { s.layers = 5; }, [](ModelShape& s) { s.heads = 8; },
+           [](ModelShape& s) { s.kv_heads = 4; }, [](ModelShape& s) { s.head_dim = 128; }}) {
+    ModelShape other = shape;
+    change(other);
+    EXPECT_THAT(refusal([&] { validate_for(sample(), other); }), HasSubstr("calibrate this model"));
+  }
+}
+
+std::string replaced(std::string_view from, std::string_view to) {
+  std::string text = to_json(sample());
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Profile, RefusesEachBadTextNamingThePath) {
+  const struct {
+    std::string text;
+    std::string says;
+  } cases[] = {
+      {"", "profile JSON: not valid JSON"},
+      {"{}", "'glimpse_profile' is missing"},
+      {replaced("\"glimpse_profile\": 1", "\"glimpse_profile\": 2"), "version 2; this program reads version 1"},
+      {replaced("\"glimpse_profile\"", "\"glimpse_plan\""), "'glimpse_profile' is missing"},
+      {replaced("\"layers\":4", "\"layers\":5"), "4 rows; give one for each of 5 layers"},
+      {replaced("\"layers\":4", "\"layers\":2000"), "layers = 2000"},
+      {replaced("\"head_dim\":64", "\"head_dim\":64,\"context\":8192"), "$.model: unknown key 'context'"},
+      {replaced("\"anchors\":[0,2]", "\"anchors\":[0,4]"), "layer 4 is outside 0 to 3"},
+      {replaced("\"anchors\":[0,2]", "\"anchors\":[0,2.0]"), "$.kascade.anchors[1]: expected a whole number"},
+      {replaced("\"anchors\":[0,2],", ""), "$.kascade: 'anchors' is missing"},
+      {replaced("[1,0]", "[1,0,1]"), "$.kascade.head_map[1]: 3 values; give one for each of 2 heads"},
+      {replaced("[1,0]", "[1,9]"), "KV head 9"},
+      {replaced("[1,0]", "7"), "$.kascade.head_map[1]: expected an array, found number"},
+      {replaced("\"reselect\":3", "\"reselect\":9"), "layer 9"},
+      {replaced("\"reselect\":3", "\"reselct\":3"), "$.tidal: 'reselect' is missing"},
+      {replaced("0.75", "NaN"), "not valid JSON"},
+      {replaced("0.75", "1e999"), "not valid JSON"},
+      {replaced("0.75", "\"0.75\""), "$.roles.probability[2][0]: expected a number, found string"},
+      {replaced("0.75", "7.5"), "roles.probability: layer 2, head 0: 7.5"},
+      {replaced("\"roles\"", "\"rolls\""), "unknown key 'rolls'; did you mean 'roles'"},
+      {replaced("\"tidal\"", "\"kascade\""), "'kascade' is given twice"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(refusal([&] { parse_profile(c.text); }), HasSubstr(c.says)) << c.text;
+  }
+}
+
+TEST(Profile, RefusesEveryTruncation) {
+  const std::string text = to_json(sample());
+  for (std::size_t length = 0; length + 2 < text.size(); ++length) {
+    EXPECT_THROW(parse_profile(text.substr(0, length)), UserError) << length;
+  }
+}
+
+// A changed byte gives a profile that validates or a UserError, nothing else.
+TEST(Profile, SurvivesChangedBytes) {
+  std::mt19937_64 random(13);
+  const std::string good = to_json(sample());
+  for (int i = 0; i < 20000; ++i) {
+    std::string text = good;
+    for (int flips = 1 + static_cast<int>(random() % 3); flips > 0; --flips) {
+      text[random() % text.size()] = static_cast<char>(random());
+    }
+    std::optional<Profile> profile;
+    try {
+      profile = parse_profile(text);
+    } catch (const UserError&) {
+    }
+    if (profile) {
+      EXPECT_EQ(parse_profile(to_json(*profile)), *profile) << text;
+    }
+  }
+}
+
+TEST(Profile, IsPutInWords) {
+  const std::string text = explain(sample());
+  EXPECT_THAT(text, HasSubstr("anchors 0, 2; 3 of 8 heads read another head's set"));
+  EXPECT_THAT(text, HasSubstr("layer 3 selects again"));
+  EXPECT_THAT(text, HasSubstr("layer:head score: 2:1 0.33"));
+  EXPECT_THAT(text, HasSubstr("3 of 8 KV heads above 0.5; strongest: 0:0 1.00, 0:1 1.00, 2:0 0.75"));
+}
+
+}  // namespace
+}  // namespace glimpse::plan

@@ -95,9 +95,11 @@ struct AppendItem {
 };
 void append(const KvFormat& format, const AppendItem& item);
 
-/// Prefill: a tile of query rows of one (sequence, KV head) against all keys it may see, online softmax.
-/// Row r (0-based) sits at slot first_slot + r and sees slots [0, first_slot + r]; K and V of the rows themselves are
-/// appended before. Writes row r, query head j at out[r * out_stride + j * d ..].
+/// Prefill: a tile of query rows of one (sequence, KV head), online softmax. Row r (0-based) sits at slot
+/// first_slot + r; it sees the slots of `list` and slots [own_begin, first_slot + r], freed ones excepted: without a
+/// list and from 0 that is every key up to its own. Rows of the cache that nothing sees are not read. K and V of the
+/// rows themselves are appended before. Writes row r, query head j at out[r * out_stride + j * d ..]; a row that sees
+/// nothing gets zeros.
 struct PrefillItem {
   const HeadView* head = nullptr;
   const float* query = nullptr;  ///< row r, query head j at query[r * query_stride + j * d ..]
@@ -107,12 +109,32 @@ struct PrefillItem {
   int group = 1;
   float scale = 1;
   std::int32_t first_slot = 0;
-  std::int32_t rows = 0;  ///< 1 to prefill_tile_rows(group)
+  std::int32_t rows = 0;               ///< 1 to prefill_tile_rows(group)
+  std::int32_t own_begin = 0;          ///< at most first_slot
+  const std::int32_t* list = nullptr;  ///< [list_count] ascending slots before own_begin, or null
+  std::int32_t list_count = 0;
+  float* lse = nullptr;  ///< [rows, g] log-sum-exp of what each query saw (-inf: nothing); out, optional in prefill
 };
 /// Query rows that one tile takes for a group of g: a fixed function of g.
 int prefill_tile_rows(int group);
+/// Enough for each of the three functions below.
 std::size_t prefill_workspace(const KvFormat& format, int group);
 void prefill(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace);
+
+/// The log-sum-exps alone, the same bits that prefill writes: reads K, not V; `out` is not used.
+void prefill_lse(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace);
+
+/// What the rows of a tile give to each key: for slots i in [begin, end),
+///   sums[i - begin] += sum over rows r that see i, and query heads j, of weights[r] * exp(score - lse[r, j]).
+/// tile.lse is read: the log-sum-exps of the same rows from prefill or prefill_lse. The order of the sum is fixed by
+/// the tile alone: any split of a range gives the same bits, and so do tiles taken one after the other.
+struct ColumnSumsItem {
+  PrefillItem tile;                ///< `out` is not used
+  const float* weights = nullptr;  ///< [rows]; null: 1 each
+  std::int32_t begin = 0, end = 0;
+  float* sums = nullptr;  ///< [end - begin], added to
+};
+void prefill_column_sums(const KvFormat& format, const ColumnSumsItem& item, std::span<std::byte> workspace);
 
 /// The instruction set that this process uses for all of the above, e.g. "AVX2", "AVX-512 + bf16".
 const char* instruction_set();

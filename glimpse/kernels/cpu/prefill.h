@@ -1,5 +1,5 @@
-// Prefill with a chosen table of bf16 products (null: f32 products): what the public prefill() calls with this
-// processor's table, and what tests call with the portable one. Same contract as prefill().
+// The prefill kernels with a chosen table of bf16 products (null: f32 products): what the public functions call with
+// this processor's table, and what tests call with the portable one. Same contracts as without `_with`.
 #pragma once
 
 #include <span>
@@ -11,5 +11,15 @@ namespace glimpse::kernels {
 
 void prefill_with(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace,
                   const Bf16Products* products);
+void prefill_lse_with(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace,
+                      const Bf16Products* products);
+void prefill_column_sums_with(const KvFormat& format, const ColumnSumsItem& item, std::span<std::byte> workspace,
+                              const Bf16Products* products);
+
+/// The table that this process uses for caches of bf16 rows, or null.
+const Bf16Products* prefill_products();
+
+/// Fails on an item that breaks PrefillItem's contract.
+void check_tile(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace);
 
 }  // namespace glimpse::kernels

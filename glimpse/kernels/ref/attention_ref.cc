@@ -270,24 +270,72 @@ void append(const KvFormat& format, const AppendItem& item) {
   }
 }
 
-void prefill(const KvFormat& format, const PrefillItem& item) {
-  const auto dim = static_cast<std::size_t>(format.dim);
+namespace {
+
+/// The slots that row r of a tile sees, ascending.
+std::vector<std::int32_t> seen_slots(const PrefillItem& item, std::int32_t r) {
+  std::vector<std::int32_t> slots;
+  for (std::int32_t i = 0; i < item.list_count; ++i) slots.push_back(item.list[i]);
+  for (std::int32_t slot = item.own_begin; slot <= item.first_slot + r; ++slot) slots.push_back(slot);
+  std::erase_if(slots, [&](std::int32_t slot) { return freed(*item.head, slot); });
+  return slots;
+}
+
+std::vector<double> scores_of(const KvFormat& format, const PrefillItem& item, const float* query,
+                              const std::vector<std::int32_t>& slots) {
+  std::vector<double> scores;
+  for (const std::int32_t slot : slots) {
+    scores.push_back(dot(query, read_row(format, *item.head, item.head->k_plane, slot)) * item.scale);
+  }
+  return scores;
+}
+
+/// visit(r, j, query) for every query vector of a tile.
+template <class Visit>
+void for_each_query(const KvFormat& format, const PrefillItem& item, const Visit& visit) {
   for (std::int32_t r = 0; r < item.rows; ++r) {
-    for (int j = 0; j < item.group; ++j) {
-      const float* query =
-          item.query + static_cast<std::size_t>(r) * item.query_stride + static_cast<std::size_t>(j) * dim;
-      std::vector<std::int32_t> slots;
-      std::vector<double> scores;
-      for (std::int32_t slot = 0; slot <= item.first_slot + r; ++slot) {
-        if (freed(*item.head, slot)) continue;
-        slots.push_back(slot);
-        scores.push_back(dot(query, read_row(format, *item.head, item.head->k_plane, slot)) * item.scale);
-      }
-      const Softmax result = softmax(format, *item.head, slots, scores);
-      float* out = item.out + static_cast<std::size_t>(r) * item.out_stride + static_cast<std::size_t>(j) * dim;
-      std::transform(result.out.begin(), result.out.end(), out, [](double x) { return static_cast<float>(x); });
+    for (std::int32_t j = 0; j < item.group; ++j) {
+      visit(r, j,
+            item.query + static_cast<std::size_t>(r) * item.query_stride + static_cast<std::size_t>(j * format.dim));
     }
   }
+}
+
+}  // namespace
+
+void prefill(const KvFormat& format, const PrefillItem& item) {
+  for_each_query(format, item, [&](std::int32_t r, std::int32_t j, const float* query) {
+    const std::vector<std::int32_t> slots = seen_slots(item, r);
+    const Softmax result = softmax(format, *item.head, slots, scores_of(format, item, query, slots));
+    float* out = item.out + static_cast<std::size_t>(r) * item.out_stride + static_cast<std::size_t>(j * format.dim);
+    std::transform(result.out.begin(), result.out.end(), out, [](double x) { return static_cast<float>(x); });
+    if (item.lse != nullptr) item.lse[r * item.group + j] = static_cast<float>(result.log_sum);
+  });
+}
+
+void prefill_lse(const KvFormat& format, const PrefillItem& item) {
+  for_each_query(format, item, [&](std::int32_t r, std::int32_t j, const float* query) {
+    double sum = 0;
+    const std::vector<double> scores = scores_of(format, item, query, seen_slots(item, r));
+    const double largest = scores.empty() ? 0 : *std::max_element(scores.begin(), scores.end());
+    for (const double s : scores) sum += std::exp(s - largest);
+    item.lse[r * item.group + j] = static_cast<float>(largest + std::log(sum));
+  });
+}
+
+void prefill_column_sums(const KvFormat& format, const ColumnSumsItem& item) {
+  std::vector<double> sums(static_cast<std::size_t>(item.end - item.begin), 0.0);
+  for_each_query(format, item.tile, [&](std::int32_t r, std::int32_t j, const float* query) {
+    const std::vector<std::int32_t> slots = seen_slots(item.tile, r);
+    const std::vector<double> scores = scores_of(format, item.tile, query, slots);
+    const double weight = item.weights == nullptr ? 1.0 : item.weights[r];
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (slots[i] < item.begin || slots[i] >= item.end) continue;
+      sums[static_cast<std::size_t>(slots[i] - item.begin)] +=
+          weight * std::exp(scores[i] - item.tile.lse[r * item.tile.group + j]);
+    }
+  });
+  for (std::size_t i = 0; i < sums.size(); ++i) item.sums[i] = static_cast<float>(item.sums[i] + sums[i]);
 }
 
 }  // namespace glimpse::kernels::ref

@@ -26,5 +26,7 @@ void block_max(std::span<const float> scores, int block, std::span<float> out);
 /// Bit for bit what every back end must store.
 void append(const KvFormat& format, const AppendItem& item);
 void prefill(const KvFormat& format, const PrefillItem& item);
+void prefill_lse(const KvFormat& format, const PrefillItem& item);
+void prefill_column_sums(const KvFormat& format, const ColumnSumsItem& item);
 
 }  // namespace glimpse::kernels::ref

@@ -1,0 +1,137 @@
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "glimpse/kernels/cpu/index_score.cc"
+#include "hwy/foreach_target.h"
+// Must come after foreach_target.h.
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cpu/rows-inl.h"
+#include "glimpse/kernels/index.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace glimpse::kernels::HWY_NAMESPACE {
+namespace {
+
+/// A minimum and a maximum side by side.
+constexpr int kMaxWidth = 2 * kMaxDim;
+
+/// Rows that lie one after the other.
+struct Matrix {
+  const std::byte* rows = nullptr;
+  KvFormat format;
+  std::int32_t count = 0;
+};
+
+/// The rows of a block and those behind them, which are fetched meanwhile.
+HWY_INLINE void point_at(const Matrix& matrix, std::int32_t from, Block& block) {
+  const std::size_t bytes = matrix.format.row_bytes();
+  block.count = std::min(block_rows(matrix.format), matrix.count - from);
+  const int ahead = std::min(block.count, matrix.count - from - block.count);
+  const std::byte* row = matrix.rows + static_cast<std::size_t>(from) * bytes;
+  for (int i = 0; i < block.count + ahead; ++i, row += bytes) block.rows[i] = row;
+  // A step reads on behind the last rows: any row will do, its sums go nowhere.
+  for (int i = block.count + ahead; i < block.count + ahead + kRowStep; ++i) block.rows[i] = block.rows[0];
+  block.linked = ahead;
+}
+
+/// What a block's products become before they are pooled.
+struct Terms {
+  const float* products = nullptr;  ///< [g, kPaddedBlock]
+  const float* spreads = nullptr;   ///< [g, kPaddedBlock] or null
+  const float* radii = nullptr;     ///< [rows of the block] or null
+  const float* norms = nullptr;
+  int group = 1;
+};
+
+template <bool kMax, class D, class Load>
+HWY_INLINE hn::Vec<D> pool_terms(D d, const Terms& terms, std::size_t i, const Load& load) {
+  auto pooled = kMax ? hn::Set(d, kMinusInfinity) : hn::Zero(d);
+  for (std::size_t j = 0; j < static_cast<std::size_t>(terms.group); ++j) {
+    auto score = load(terms.products + j * kPaddedBlock + i);
+    if (terms.radii != nullptr) score = hn::MulAdd(load(terms.radii + i), hn::Set(d, terms.norms[j]), score);
+    if (terms.spreads != nullptr) {
+      score = hn::Add(score, hn::Sqrt(hn::Max(hn::Zero(d), load(terms.spreads + j * kPaddedBlock + i))));
+    }
+    pooled = kMax ? hn::Max(pooled, score) : hn::Add(pooled, score);
+  }
+  return kMax ? pooled : hn::Mul(pooled, hn::Set(d, 1.0F / static_cast<float>(terms.group)));
+}
+
+template <bool kMax>
+HWY_INLINE void pool_block(const Terms& terms, std::size_t count, float* scores) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto load = [&](const float* from) HWY_ATTR { return hn::LoadU(d, from); };
+    hn::StoreU(pool_terms<kMax>(d, terms, i, load), d, scores + i);
+  }
+  if (i < count) {
+    const auto load = [&](const float* from) HWY_ATTR { return load_tail(d, from, count - i, 0); };
+    store_tail(d, pool_terms<kMax>(d, terms, i, load), scores + i, count - i);
+  }
+}
+
+template <KvType kType>
+HWY_INLINE void score_type(const NodeScoreItem& item) {
+  const Matrix matrix{item.rows, {kType, item.width}, item.count};
+  const auto width = static_cast<std::size_t>(item.width);
+  HWY_ALIGN float products[kMaxGroup * kPaddedBlock];
+  HWY_ALIGN float spreads[kMaxGroup * kPaddedBlock];
+  HWY_ALIGN float arranged[kMaxGroup * kMaxWidth];
+  Block block;
+  with_row_tag(item.width, [&](auto d) HWY_ATTR {
+    arrange_queries<kType>(d, item.queries, item.group, width, arranged);
+    for (std::int32_t from = 0; from < item.count; from += block.count) {
+      point_at(matrix, from, block);
+      const Fetch fetch{block.rows + block.count, block.linked};
+      score_block<kType>(d, matrix.format, block, {arranged, item.group, item.scale}, fetch, products);
+      Terms terms{.products = products, .norms = item.norms, .group = item.group};
+      if (item.radii != nullptr) terms.radii = item.radii + from;
+      if (item.variances != nullptr) {
+        const Matrix rest{reinterpret_cast<const std::byte*>(item.variances), {KvType::f32, item.width}, item.count};
+        // The block of the variances has the rows of the products' block, whatever its own size would be.
+        const std::size_t bytes = rest.format.row_bytes();
+        for (int i = 0; i < block.count; ++i) block.rows[i] = rest.rows + static_cast<std::size_t>(from + i) * bytes;
+        for (int i = block.count; i < block.count + kRowStep; ++i) block.rows[i] = block.rows[0];
+        score_block<KvType::f32>(d, rest.format, block, {item.squares, item.group, 1.0F}, {}, spreads);
+        terms.spreads = spreads;
+      }
+      const auto count = static_cast<std::size_t>(block.count);
+      if (item.pooling == NodePooling::max) {
+        pool_block<true>(terms, count, item.scores + from);
+      } else {
+        pool_block<false>(terms, count, item.scores + from);
+      }
+    }
+  });
+}
+
+void score_nodes_target(const NodeScoreItem& item) {
+  switch (item.type) {
+    case KvType::f32:
+      return score_type<KvType::f32>(item);
+    case KvType::f16:
+      return score_type<KvType::f16>(item);
+    case KvType::bf16:
+      return score_type<KvType::bf16>(item);
+    case KvType::q8_0:
+      return;
+  }
+}
+
+}  // namespace
+}  // namespace glimpse::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace glimpse::kernels {
+HWY_EXPORT(score_nodes_target);
+
+void score_nodes(const NodeScoreItem& item) {
+  check(item.type != KvType::q8_0, "rows of an index are f32, f16 or bf16");
+  check(item.width > 0 && item.width <= 512 && item.width % 8 == 0, "rows of an index have 8 to 512 values, in eights");
+  check(item.group >= 1 && item.group <= 16, "score_nodes takes groups of 1 to 16 queries");
+  if (item.count > 0) HWY_DYNAMIC_DISPATCH(score_nodes_target)(item);
+}
+
+}  // namespace glimpse::kernels
+#endif

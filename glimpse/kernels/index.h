@@ -1,0 +1,70 @@
+// The arithmetic of indices over keys on the CPU: summaries of a few keys, scores of summaries, and the assignment step
+// of k-means. As in attention.h: views in, results out, workspace passed in; one work item a call on the calling
+// thread, any thread. `ref` (kernels/ref/index_ref.h) has the same in plain loops with double accumulators.
+//
+// Shapes stand in brackets. g = query heads of the group, d = head dimension, a multiple of 8 up to 256.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "glimpse/kernels/views.h"
+
+namespace glimpse::kernels {
+
+/// K of slots [first, first + count) as floats, [count, d]. Freed slots are read as they are.
+void read_keys(const KvFormat& format, const HeadView& head, std::int32_t first, std::int32_t count, float* out);
+
+/// A few rows of floats, [count, dim], count at least 1.
+struct FloatRows {
+  const float* data = nullptr;
+  std::int32_t count = 0;
+  int dim = 0;
+};
+/// Elementwise min and max, [dim] each.
+void row_bounds(const FloatRows& rows, float* least, float* most);
+/// Mean and population variance of each column, [dim] each; `variance` may be null.
+void row_moments(const FloatRows& rows, float* mean, float* variance);
+/// The largest distance of a row to `centre` [dim], summed in double and rounded up: a radius that covers every row.
+float row_radius(const FloatRows& rows, const float* centre);
+/// Scales `row` to length 1. A row of zeros, or one that is not finite, stays as it is.
+void normalise_row(float* row, int dim);
+
+/// How the scores of a group's queries become one.
+enum class NodePooling : std::uint8_t { max, mean };
+
+/// Scores of `count` nodes, each a row of `width` values, pooled over the group:
+///   scale * rows[i] . queries[j]  [+ norms[j] * radii[i]]  [+ sqrt(squares[j] . variances[i])]
+struct NodeScoreItem {
+  const std::byte* rows = nullptr;  ///< [count, width]
+  KvType type = KvType::f32;        ///< f32, f16 or bf16
+  int width = 0;                    ///< a multiple of 8, at most 512
+  std::int32_t count = 0;
+  const float* queries = nullptr;  ///< [g, width]
+  int group = 1;                   ///< g, 1 to 16
+  float scale = 1;
+  NodePooling pooling = NodePooling::max;
+  const float* radii = nullptr;      ///< [count], optional
+  const float* norms = nullptr;      ///< [g], with `radii`
+  const float* variances = nullptr;  ///< [count, width], optional
+  const float* squares = nullptr;    ///< [g, width], with `variances`
+  float* scores = nullptr;           ///< out: [count]
+};
+void score_nodes(const NodeScoreItem& item);
+
+/// The assignment step of k-means by inner product: for each row the centroid of the largest product (equal products:
+/// the lower one) and that product.
+struct AssignItem {
+  const float* rows = nullptr;  ///< [count, dim]
+  std::int32_t count = 0;
+  const float* centroids = nullptr;  ///< [clusters, dim]
+  std::int32_t clusters = 0;         ///< at least 1
+  int dim = 0;
+  std::int32_t* nearest = nullptr;  ///< out: [count]
+  float* products = nullptr;        ///< out: [count]
+};
+std::size_t assign_workspace(int dim);
+void assign_rows(const AssignItem& item, std::span<std::byte> workspace);
+
+}  // namespace glimpse::kernels

@@ -9,6 +9,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kv/head_table.h"
+#include "glimpse/kv/page_file.h"
 #include "glimpse/kv/page_pool.h"
 
 namespace glimpse::kv {
@@ -25,7 +26,8 @@ struct JournalEntry {
   enum class Kind : std::uint8_t { grew, freed };
   Kind kind;
   std::int32_t head;
-  std::int32_t value;  ///< grew: pages before; freed: slot
+  std::int32_t value;         ///< grew: pages before; freed: slot
+  std::int32_t position = 0;  ///< freed: what was in it
 };
 
 struct HeldMark {
@@ -82,15 +84,25 @@ struct Cache::State {
   std::vector<HeldMark>::iterator held(Sequence& sequence, const Mark& mark);
   std::int64_t pages_short(const Sequence& sequence, std::int64_t tokens);
   std::int64_t room(const Sequence& sequence, std::int64_t asked);
+  void require_pages(std::size_t pages) const;  ///< to recall
   void grow_layer(Sequence& sequence, int layer, bool whole_runs);
 
   CacheShape shape;
   PagePool pool;
+  std::unique_ptr<PageFile> tier;                    ///< null before open_tier
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< [id], null a free id
   std::vector<SequenceId> free_ids;
   std::uint64_t last_serial = 0;
   std::vector<std::int64_t> needed;  ///< [layer, head] pages that extend still has to add
 };
+
+void Cache::State::require_pages(std::size_t pages) const {
+  if (pages <= pool.pages_free()) return;
+  throw UserError(
+      fmt::format("the KV cache is full: {} pages wait in the tier and are needed, and {} are free; use a larger "
+                  "context (-c) or fewer sequences",
+                  pages, pool.pages_free()));
+}
 
 SequenceId Cache::State::install(std::unique_ptr<Sequence> sequence) {
   if (free_ids.empty()) {
@@ -159,7 +171,9 @@ const CacheShape& Cache::shape() const {
 
 CacheUsage Cache::usage() const {
   const PagePool& pool = state_->pool;
-  return {pool.pages_total(), pool.pages_free(), 2 * pool.pages_total() * state_->shape.format.page_bytes()};
+  const std::size_t page_bytes = 2 * state_->shape.format.page_bytes();
+  const std::size_t copies = state_->tier == nullptr ? 0 : state_->tier->slots_used();
+  return {pool.pages_total(), pool.pages_free(), pool.pages_total() * page_bytes, copies * page_bytes};
 }
 
 SequenceId Cache::create() {
@@ -177,14 +191,14 @@ SequenceId Cache::fork(SequenceId source) {
   Sequence& copy = *sequence;
   const SequenceId id = state_->install(std::move(sequence));
   for (HeadTable& head : copy.heads) {
-    head.share_pages(state_->pool);
+    head.share_pages(state_->pool, state_->tier.get());
     head.drop_empty_pages(state_->pool);  // the source may hold a mark that defers this; the fork holds none
   }
   return id;
 }
 
 void Cache::destroy(SequenceId sequence) {
-  for (HeadTable& head : state_->at(sequence).heads) head.release_pages(state_->pool);
+  for (HeadTable& head : state_->at(sequence).heads) head.release_pages(state_->pool, state_->tier.get());
   state_->sequences[static_cast<std::size_t>(sequence)].reset();
   state_->free_ids.push_back(sequence);
 }
@@ -265,13 +279,94 @@ void Cache::free_tokens(SequenceId id, int layer, int head, std::span<const std:
   for (const std::int32_t position : positions) {
     const std::int32_t slot = table.find(position);
     table.free_slot(slot);
-    if (journaled) sequence.journal.push_back({JournalEntry::Kind::freed, static_cast<std::int32_t>(index), slot});
+    if (journaled) {
+      sequence.journal.push_back({JournalEntry::Kind::freed, static_cast<std::int32_t>(index), slot, position});
+    }
   }
   if (!journaled) table.drop_empty_pages(state_->pool);
 }
 
+bool Cache::compact(SequenceId id, int layer, int head) {
+  Sequence& sequence = state_->at(id);
+  HeadTable& table = sequence.heads[state_->head_index(layer, head)];
+  if (!sequence.marks.empty() || !table.worth_compacting()) return false;
+  return table.compact(state_->pool, state_->shape.format);
+}
+
+void Cache::rewrite(SequenceId id, std::int64_t tokens) {
+  Sequence& sequence = state_->at(id);
+  check(tokens >= 0 && tokens <= sequence.length, "rewritten tokens are there");
+  std::int64_t pages = 0;
+  for (const HeadTable& head : sequence.heads) {
+    check(head.positions() == nullptr, "a head that freed tokens is not rewritten");
+    pages += head.pages_to_own(state_->pool, head.slots() - static_cast<std::int32_t>(tokens));
+  }
+  if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
+    throw UserError(
+        fmt::format("the KV cache is full: correcting {} tokens that another sequence shares needs {} pages "
+                    "and {} are free; use a larger context (-c) or fewer sequences",
+                    tokens, pages, state_->pool.pages_free()));
+  }
+  for (HeadTable& head : sequence.heads) {
+    head.own_pages(state_->pool, head.slots() - static_cast<std::int32_t>(tokens));
+  }
+}
+
 std::int64_t Cache::live_tokens(SequenceId sequence, int layer, int head) const {
   return state_->at(sequence).heads[state_->head_index(layer, head)].live();
+}
+
+void Cache::open_tier(const std::filesystem::path& folder) {
+  if (state_->tier == nullptr) {
+    state_->tier = std::make_unique<PageFile>(folder, state_->shape.format.page_bytes());
+  }
+}
+
+bool Cache::may_spill(SequenceId sequence) const {
+  return state_->tier != nullptr && state_->at(sequence).marks.empty();
+}
+
+void Cache::spill(SequenceId id, int layer, int head, std::span<const std::int32_t> pages) {
+  check(may_spill(id), "pages are spilled to a tier that is open, and not while a mark is held");
+  HeadTable& table = state_->at(id).heads[state_->head_index(layer, head)];
+  std::size_t slots = 0;
+  for (const std::int32_t page : pages) slots += table.copy_of(page) < 0;
+  state_->tier->reserve(slots);
+  table.reserve_copies();
+  for (const std::int32_t page : pages) table.spill(state_->pool, *state_->tier, page);
+}
+
+void Cache::recall(SequenceId id, int layer, int head, std::span<const std::int32_t> pages) {
+  HeadTable& table = state_->at(id).heads[state_->head_index(layer, head)];
+  state_->require_pages(pages.size());
+  for (const std::int32_t page : pages) table.recall(state_->pool, *state_->tier, page);
+}
+
+void Cache::recall_all(SequenceId id) {
+  if (state_->tier == nullptr) return;
+  Sequence& sequence = state_->at(id);
+  std::size_t waiting = 0;
+  for (const HeadTable& table : sequence.heads) waiting += static_cast<std::size_t>(table.waiting());
+  state_->require_pages(waiting);
+  for (HeadTable& table : sequence.heads) {
+    for (std::int32_t page = 0; table.waiting() > 0; ++page) {
+      if (!table.resident(page)) table.recall(state_->pool, *state_->tier, page);
+    }
+    table.forget_copies(*state_->tier);
+  }
+}
+
+bool Cache::resident(SequenceId sequence, int layer, int head, std::int32_t page) const {
+  return state_->at(sequence).heads[state_->head_index(layer, head)].resident(page);
+}
+
+std::int64_t Cache::waiting_pages(SequenceId sequence, int layer, int head) const {
+  return state_->at(sequence).heads[state_->head_index(layer, head)].waiting();
+}
+
+const std::byte* Cache::waiting_page(SequenceId sequence, int layer, int head, std::int32_t page) const {
+  const HeadTable& table = state_->at(sequence).heads[state_->head_index(layer, head)];
+  return table.resident(page) ? nullptr : state_->tier->data(table.copy_of(page));
 }
 
 Mark Cache::mark(SequenceId id) {
@@ -287,7 +382,7 @@ void Cache::restore(const Mark& mark) {
     const JournalEntry& entry = sequence.journal.back();
     HeadTable& head = sequence.heads[static_cast<std::size_t>(entry.head)];
     if (entry.kind == JournalEntry::Kind::freed) {
-      head.unfree_slot(entry.value);
+      head.unfree_slot(entry.value, entry.position);
     } else {
       head.shrink_pages(state_->pool, entry.value);
     }

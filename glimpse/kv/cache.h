@@ -1,5 +1,5 @@
 // The paged KV cache: one pool of pages for all sequences, layers and KV heads; page tables with reference counts;
-// fork, mark / restore / commit, and freeing of single heads' tokens.
+// fork, mark / restore / commit, freeing of single heads' tokens, and a tier below: pages that wait in a file.
 //
 // The cache owns all K and V. Sequences are handles into it. One thread at a time may call the functions that change
 // tables; views may be read, and rows of distinct pages written, by many threads between two such calls.
@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 
@@ -37,6 +38,7 @@ struct CacheUsage {
   std::size_t pages_total = 0;
   std::size_t pages_free = 0;  ///< in no table
   std::size_t bytes_reserved = 0;
+  std::size_t tier_bytes = 0;  ///< of pages with a copy in the tier
 };
 
 class Cache {
@@ -64,14 +66,40 @@ class Cache {
   /// the new slots are writable through view(). Throws UserError and changes nothing when the pool is full.
   void extend(SequenceId sequence, std::int64_t tokens);
 
-  /// The head's table. Valid until the next call that changes this sequence's tables.
+  /// The head's table. Valid until the next call that changes this sequence's tables; spill and recall change page
+  /// numbers in place. Pages that wait in the tier must not be read.
   kernels::HeadView view(SequenceId sequence, int layer, int head) const;
 
-  /// Frees single tokens of one head for good. `positions` ascending, each present. Slots keep their logical
+  /// Makes the last `tokens` writable in place through view(): shared pages are copied. For heads that never freed a
+  /// token. Throws UserError and changes nothing when the pool has no pages for the copies. No mark undoes the writes.
+  void rewrite(SequenceId sequence, std::int64_t tokens);
+
+  /// Frees single tokens of one head for good. `positions` ascending, each present. Tokens keep their logical
   /// positions; a page whose tokens are all free goes back to the pool (after commit, when a mark is held).
   void free_tokens(SequenceId sequence, int layer, int head, std::span<const std::int32_t> positions);
+  /// Moves the rows of a head together over its freed slots, in order, when these are over an eighth of them and two
+  /// pages: so memory follows what is kept. True when it did; not while a mark is held, and not when the rows lie on
+  /// shared pages and the pool has none left to copy them to.
+  bool compact(SequenceId sequence, int layer, int head);
   /// Tokens of this head that are not freed.
   std::int64_t live_tokens(SequenceId sequence, int layer, int head) const;
+
+  /// Makes the tier's file in `folder`, once; a second call does nothing. Throws UserError when that fails.
+  void open_tier(const std::filesystem::path& folder);
+  /// Sends full pages (numbers in the head's table, resident) of a head that never freed a token to the tier and gives
+  /// them back to the pool. Not while a mark is held (may_spill). Throws UserError and changes nothing when the disk
+  /// is full.
+  void spill(SequenceId sequence, int layer, int head, std::span<const std::int32_t> pages);
+  bool may_spill(SequenceId sequence) const;
+  /// Brings waiting pages back. Throws UserError and changes nothing when the pool has no room for them.
+  void recall(SequenceId sequence, int layer, int head, std::span<const std::int32_t> pages);
+  /// Brings everything back, and nothing of the sequence is left in the tier: before it is read whole, written to, or
+  /// loses tokens.
+  void recall_all(SequenceId sequence);
+  bool resident(SequenceId sequence, int layer, int head, std::int32_t page) const;
+  std::int64_t waiting_pages(SequenceId sequence, int layer, int head) const;
+  /// The bytes of a page that waits, K then V, [2 * page_bytes]; null for a resident one.
+  const std::byte* waiting_page(SequenceId sequence, int layer, int head, std::int32_t page) const;
 
   /// Marks nest. restore undoes every extend and free_tokens since the mark and ends it; commit keeps them and ends it.
   Mark mark(SequenceId sequence);

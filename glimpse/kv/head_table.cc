@@ -50,7 +50,7 @@ void HeadTable::append(PagePool& pool, std::int32_t tokens, std::int64_t positio
   if (tracked_) {
     for (std::int32_t i = 0; i < tokens; ++i) {
       const auto logical = static_cast<std::int32_t>(position + i);
-      if (logical % kPageTokens == 0) page_tokens_.push_back({logical, 0});
+      if ((slots_ + i) % kPageTokens == 0) page_tokens_.push_back({logical, 0});
       ++page_tokens_.back().live;
       positions_.push_back(logical);
     }
@@ -62,16 +62,20 @@ void HeadTable::append(PagePool& pool, std::int32_t tokens, std::int64_t positio
 std::int32_t HeadTable::find(std::int32_t position) const {
   if (position < 0) return -1;
   if (!tracked_) return position < slots_ ? position : -1;
-  const std::int32_t first = position - position % kPageTokens;
-  const auto page = std::lower_bound(page_tokens_.begin(), page_tokens_.end(), first,
-                                     [](const PageTokens& tokens, std::int32_t value) { return tokens.first < value; });
-  if (page == page_tokens_.end() || page->first != first) return -1;
-  const auto slot = static_cast<std::int32_t>((page - page_tokens_.begin()) * kPageTokens) + position % kPageTokens;
-  return slot < slots_ && positions_[static_cast<std::size_t>(slot)] == position ? slot : -1;
+  const auto after =
+      std::upper_bound(page_tokens_.begin(), page_tokens_.end(), position,
+                       [](std::int32_t value, const PageTokens& tokens) { return value < tokens.first; });
+  if (after == page_tokens_.begin()) return -1;
+  const auto page = static_cast<std::int32_t>(after - page_tokens_.begin()) - 1;
+  const std::int32_t begin = page * kPageTokens;
+  const std::int32_t end = std::min(begin + kPageTokens, slots_);
+  const auto found = std::find(positions_.begin() + begin, positions_.begin() + end, position);
+  return found == positions_.begin() + end ? -1 : static_cast<std::int32_t>(found - positions_.begin());
 }
 
 void HeadTable::track() {
   if (tracked_) return;
+  check(copies_.empty(), "a head that frees tokens has no pages in the tier");
   positions_.reserve(pages_.size() * kPageTokens);
   page_tokens_.reserve(pages_.size());
   positions_.resize(static_cast<std::size_t>(slots_));
@@ -90,9 +94,9 @@ void HeadTable::free_slot(std::int32_t slot) {
   if (--page.live == 0 && full) has_empty_page_ = true;
 }
 
-void HeadTable::unfree_slot(std::int32_t slot) {
+void HeadTable::unfree_slot(std::int32_t slot, std::int32_t position) {
   PageTokens& page = page_tokens_[static_cast<std::size_t>(slot >> kPageShift)];
-  positions_[static_cast<std::size_t>(slot)] = page.first + slot % kPageTokens;
+  positions_[static_cast<std::size_t>(slot)] = position;
   ++page.live;
   ++live_;
 }
@@ -123,6 +127,62 @@ void HeadTable::drop_empty_pages(PagePool& pool) {
   page_tokens_.resize(kept);
   positions_.resize(static_cast<std::size_t>(slots_));
   pages_.erase(pages_.begin() + static_cast<std::ptrdiff_t>(kept), pages_.begin() + static_cast<std::ptrdiff_t>(used));
+}
+
+bool HeadTable::worth_compacting() const {
+  const std::int32_t freed = slots_ - live_;
+  return freed >= 2 * kPageTokens && freed > live_ / 8;
+}
+
+std::int64_t HeadTable::pages_to_own(PagePool& pool, std::int32_t first) const {
+  std::int64_t shared = 0;
+  for (std::int32_t page = first >> kPageShift; page < used_pages(); ++page) {
+    shared += pool.readers(pages_[static_cast<std::size_t>(page)]) > 1;
+  }
+  return shared;
+}
+
+void HeadTable::own_pages(PagePool& pool, std::int32_t first) {
+  check(copies_.empty(), "pages that are written have no copies in the tier");
+  for (std::int32_t page = first >> kPageShift; page < used_pages(); ++page) {
+    PageId& id = pages_[static_cast<std::size_t>(page)];
+    if (pool.readers(id) == 1) continue;
+    const PageId own = pool.take_page();
+    pool.copy(id, own);
+    pool.release(id);
+    id = own;
+  }
+}
+
+bool HeadTable::compact(PagePool& pool, const kernels::KvFormat& format) {
+  const auto hole = std::find(positions_.begin(), positions_.end(), -1);
+  if (!tracked_ || hole == positions_.end()) return true;
+  auto to = static_cast<std::int32_t>(hole - positions_.begin());
+  if (pages_to_own(pool, to) > static_cast<std::int64_t>(pool.pages_free())) return false;
+  own_pages(pool, to);
+  for (std::int32_t from = to; from < slots_; ++from) {
+    const std::int32_t position = positions_[static_cast<std::size_t>(from)];
+    if (position < 0) continue;
+    pool.copy_row(format, {pages_[static_cast<std::size_t>(from >> kPageShift)], from % kPageTokens},
+                  {pages_[static_cast<std::size_t>(to >> kPageShift)], to % kPageTokens});
+    positions_[static_cast<std::size_t>(to)] = position;
+    if (to % kPageTokens == 0) page_tokens_[static_cast<std::size_t>(to >> kPageShift)].first = position;
+    ++to;
+  }
+  const auto before = static_cast<std::size_t>(used_pages());
+  slots_ = to;
+  const auto after = static_cast<std::size_t>(used_pages());
+  positions_.resize(static_cast<std::size_t>(slots_));
+  page_tokens_.resize(after);
+  for (std::size_t page = 0; page < after; ++page) {
+    page_tokens_[page].live =
+        std::min<std::int32_t>(kPageTokens, slots_ - static_cast<std::int32_t>(page) * kPageTokens);
+  }
+  for (std::size_t page = after; page < before; ++page) pool.release(pages_[page]);
+  pages_.erase(pages_.begin() + static_cast<std::ptrdiff_t>(after),
+               pages_.begin() + static_cast<std::ptrdiff_t>(before));
+  has_empty_page_ = false;
+  return true;
 }
 
 void HeadTable::take_back(PagePool& pool, std::int32_t tokens, std::int64_t length) {
@@ -170,13 +230,51 @@ HeadTable HeadTable::copy() const {
   return other;
 }
 
-void HeadTable::share_pages(PagePool& pool) const {
-  for (const PageId page : pages_) pool.share(page);
+void HeadTable::share_pages(PagePool& pool, PageFile* file) const {
+  for (const PageId page : pages_) {
+    if (page != kNoPage) pool.share(page);
+  }
+  for (const PageFile::Slot copy : copies_) {
+    if (copy >= 0) file->share(copy);
+  }
 }
 
-void HeadTable::release_pages(PagePool& pool) {
-  for (const PageId page : pages_) pool.release(page);
+void HeadTable::release_pages(PagePool& pool, PageFile* file) {
+  for (const PageId page : pages_) {
+    if (page != kNoPage) pool.release(page);
+  }
   pages_.clear();
+  waiting_ = 0;
+  if (!copies_.empty()) forget_copies(*file);
+}
+
+void HeadTable::spill(PagePool& pool, PageFile& file, std::int32_t page) {
+  const auto at = static_cast<std::size_t>(page);
+  check(!tracked_ && page >= 0 && (page + 1) * kPageTokens <= slots_ && resident(page), "a full page is spilled");
+  if (copies_.size() <= at) copies_.resize(at + 1, -1);
+  if (copies_[at] < 0) {
+    copies_[at] = file.take();
+    pool.save(pages_[at], file.data(copies_[at]));
+  }
+  pool.release(pages_[at]);
+  pages_[at] = kNoPage;
+  ++waiting_;
+}
+
+void HeadTable::recall(PagePool& pool, const PageFile& file, std::int32_t page) {
+  const auto at = static_cast<std::size_t>(page);
+  check(at < copies_.size() && !resident(page), "a page that waits is recalled");
+  pages_[at] = pool.take_page();
+  pool.load(file.data(copies_[at]), pages_[at]);
+  --waiting_;
+}
+
+void HeadTable::forget_copies(PageFile& file) {
+  check(waiting_ == 0, "nothing waits in the file any more");
+  for (const PageFile::Slot copy : copies_) {
+    if (copy >= 0) file.release(copy);
+  }
+  copies_.clear();
 }
 
 }  // namespace glimpse::kv

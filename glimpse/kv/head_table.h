@@ -1,14 +1,18 @@
 // The table of one (sequence, layer, KV head): its pages, and which of its tokens are still there. Owns its vectors;
 // the pages are the pool's, one reference each. One thread at a time.
 //
-// A slot and the logical position in it are always equal modulo kPageTokens: tokens are appended in order and only
-// whole pages are dropped. So a page holds one aligned range of positions, and finding a position is a search by page.
+// Live positions ascend with their slots: tokens are appended in order, whole pages are dropped, and compacting keeps
+// the order. So finding a position is a search by page and a look through its slots.
+//
+// Full pages of a table that never freed a token may wait in a PageFile: their number is kNoPage then. A page that was
+// recalled keeps its copy there, so that sending it back costs nothing; what changes pages wants the copies gone.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "glimpse/kv/page_file.h"
 #include "glimpse/kv/page_pool.h"
 
 namespace glimpse::kv {
@@ -38,9 +42,17 @@ class HeadTable {
   /// From now on positions are kept slot by slot.
   void track();
   void free_slot(std::int32_t slot);
-  void unfree_slot(std::int32_t slot);
+  void unfree_slot(std::int32_t slot, std::int32_t position);
   /// Gives back the full pages whose tokens are all freed; the slots after them move up.
   void drop_empty_pages(PagePool& pool);
+  /// Freed slots are so many that moving the live rows together pays: over an eighth of them and a few pages.
+  bool worth_compacting() const;
+  /// Moves live rows together over their freed slots and gives back the pages left over. False, and nothing is done,
+  /// when a page to write is shared and no page is left to copy it to. No mark may be held.
+  bool compact(PagePool& pool, const kernels::KvFormat& format);
+  /// Makes the pages of slots [first, slots()) this table's own; needs pages_to_own() free pages in the pool.
+  std::int64_t pages_to_own(PagePool& pool, std::int32_t first) const;
+  void own_pages(PagePool& pool, std::int32_t first);
 
   /// Takes back the newest `tokens`, none of them freed. Of the pages, the first `kept` stay (in reserve, if they are
   /// nobody else's). `length`: logical tokens that remain; without gaps among them, positions are not kept any more.
@@ -50,22 +62,41 @@ class HeadTable {
   /// The same tokens on the same pages, each with one reader more; the reserve stays here. May throw bad_alloc; the
   /// references are only taken by the separate share_pages, which cannot.
   HeadTable copy() const;
-  void share_pages(PagePool& pool) const;
-  void release_pages(PagePool& pool);
+  void share_pages(PagePool& pool, PageFile* file) const;
+  void release_pages(PagePool& pool, PageFile* file);
+
+  bool resident(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)] != kNoPage; }
+  /// Pages that wait in the file.
+  std::int32_t waiting() const { return waiting_; }
+  /// The slot of the page's copy in the file, or -1.
+  PageFile::Slot copy_of(std::int32_t page) const {
+    const auto at = static_cast<std::size_t>(page);
+    return at < copies_.size() ? copies_[at] : -1;
+  }
+  /// Room to note copies of the pages there are, so that nothing after it can fail.
+  void reserve_copies() { copies_.reserve(pages_.size()); }
+  /// Gives a full page back to the pool once the file has it; the file has room for it.
+  void spill(PagePool& pool, PageFile& file, std::int32_t page);
+  /// Brings a page back to one of the pool's, which has one.
+  void recall(PagePool& pool, const PageFile& file, std::int32_t page);
+  /// All pages are resident.
+  void forget_copies(PageFile& file);
 
  private:
   struct PageTokens {
-    std::int32_t first = 0;  ///< logical position of the page's slot 0
+    std::int32_t first = 0;  ///< logical position that the page's slot 0 was given
     std::int32_t live = 0;
   };
 
   std::vector<PageId> pages_;  ///< used_pages() with tokens, then the reserve, which nobody else reads
   std::int32_t slots_ = 0;
   std::int32_t live_ = 0;
+  std::int32_t waiting_ = 0;
   bool tracked_ = false;
   bool has_empty_page_ = false;          ///< maybe: a full page lost its last token
   std::vector<std::int32_t> positions_;  ///< [slot], tracked only: logical position, -1 freed
   std::vector<PageTokens> page_tokens_;  ///< [used page], tracked only
+  std::vector<PageFile::Slot> copies_;   ///< [page, at most the full ones] -1: none in the file
 };
 
 }  // namespace glimpse::kv

@@ -18,20 +18,9 @@ T load(const std::byte* at) {
   return value;
 }
 
-std::vector<float> row_at(const Cache& cache, const kernels::HeadView& view, std::byte* plane, std::int64_t position) {
-  std::int32_t slot = -1;
-  if (view.positions == nullptr) {
-    if (position >= 0 && position < view.slots) slot = static_cast<std::int32_t>(position);
-  } else if (position >= 0) {
-    const auto* end = view.positions + view.slots;
-    const auto* found = std::find(view.positions, end, static_cast<std::int32_t>(position));
-    if (found != end) slot = static_cast<std::int32_t>(found - view.positions);
-  }
-  if (slot < 0) throw UserError(fmt::format("the cache holds no token {} for this head", position));
-
-  const kernels::KvFormat& format = cache.shape().format;
+void read_row(const kernels::HeadView& view, const kernels::KvFormat& format, std::byte* plane, std::int32_t slot,
+              std::span<float> values) {
   const std::byte* row = view.row_of(plane, slot, format);
-  std::vector<float> values(static_cast<std::size_t>(format.dim));
   float scale = 1;
   if (format.type == KvType::q8_0) {
     scale = load<float>(view.page_of(plane, slot, format) + format.scale_offset() +
@@ -53,19 +42,67 @@ std::vector<float> row_at(const Cache& cache, const kernels::HeadView& view, std
         break;
     }
   }
+}
+
+struct Row {
+  SequenceId sequence;
+  int layer, head;
+  std::int64_t position;
+};
+
+std::vector<float> row_at(const Cache& cache, const Row& row, std::byte* kernels::HeadView::*plane) {
+  kernels::HeadView view = cache.view(row.sequence, row.layer, row.head);
+  const std::int64_t position = row.position;
+  std::int32_t slot = -1;
+  if (view.positions == nullptr) {
+    if (position >= 0 && position < view.slots) slot = static_cast<std::int32_t>(position);
+  } else if (position >= 0) {
+    const auto* end = view.positions + view.slots;
+    const auto* found = std::find(view.positions, end, static_cast<std::int32_t>(position));
+    if (found != end) slot = static_cast<std::int32_t>(found - view.positions);
+  }
+  if (slot < 0) throw UserError(fmt::format("the cache holds no token {} for this head", position));
+
+  const kernels::KvFormat& format = cache.shape().format;
+  const std::int32_t page = slot >> kernels::kPageShift;
+  constexpr kernels::PageId kFirst = 0;
+  if (const std::byte* waiting = cache.waiting_page(row.sequence, row.layer, row.head, page)) {  // read where it waits
+    auto* bytes = const_cast<std::byte*>(waiting);
+    view = {bytes, bytes + format.page_bytes(), &kFirst, nullptr, kernels::kPageTokens};
+    slot %= kernels::kPageTokens;
+  }
+  std::vector<float> values(static_cast<std::size_t>(format.dim));
+  read_row(view, format, view.*plane, slot, values);
   return values;
 }
 
 }  // namespace
 
 std::vector<float> key_at(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t position) {
+  return row_at(cache, {sequence, layer, head, position}, &kernels::HeadView::k_plane);
+}
+
+void add_row(const kernels::HeadView& view, const kernels::KvFormat& format, std::int32_t slot, std::span<double> k_sum,
+             std::span<double> v_sum) {
+  std::vector<float> row(static_cast<std::size_t>(format.dim));
+  read_row(view, format, view.k_plane, slot, row);
+  for (std::size_t i = 0; i < row.size(); ++i) k_sum[i] += static_cast<double>(row[i]);
+  read_row(view, format, view.v_plane, slot, row);
+  for (std::size_t i = 0; i < row.size(); ++i) v_sum[i] += static_cast<double>(row[i]);
+}
+
+std::vector<std::int32_t> live_positions(const Cache& cache, SequenceId sequence, int layer, int head) {
   const kernels::HeadView view = cache.view(sequence, layer, head);
-  return row_at(cache, view, view.k_plane, position);
+  std::vector<std::int32_t> positions;
+  for (std::int32_t slot = 0; slot < view.slots; ++slot) {
+    const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
+    if (position >= 0) positions.push_back(position);
+  }
+  return positions;
 }
 
 std::vector<float> value_at(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t position) {
-  const kernels::HeadView view = cache.view(sequence, layer, head);
-  return row_at(cache, view, view.v_plane, position);
+  return row_at(cache, {sequence, layer, head, position}, &kernels::HeadView::v_plane);
 }
 
 }  // namespace glimpse::kv

@@ -103,4 +103,25 @@ void PagePool::copy(PageId from, PageId to) {
   std::memcpy(v_plane_ + target, v_plane_ + source, page_bytes_);
 }
 
+void PagePool::save(PageId page, std::byte* to) const {
+  std::memcpy(to, k_plane_ + page * page_bytes_, page_bytes_);
+  std::memcpy(to + page_bytes_, v_plane_ + page * page_bytes_, page_bytes_);
+}
+
+void PagePool::load(const std::byte* from, PageId page) {
+  std::memcpy(k_plane_ + page * page_bytes_, from, page_bytes_);
+  std::memcpy(v_plane_ + page * page_bytes_, from + page_bytes_, page_bytes_);
+}
+
+void PagePool::copy_row(const kernels::KvFormat& format, RowPlace from, RowPlace to) {
+  const auto copy = [&](std::size_t offset, std::size_t bytes) {
+    const std::size_t source = from.page * page_bytes_ + offset + static_cast<std::size_t>(from.slot) * bytes;
+    const std::size_t target = to.page * page_bytes_ + offset + static_cast<std::size_t>(to.slot) * bytes;
+    std::memcpy(k_plane_ + target, k_plane_ + source, bytes);
+    std::memcpy(v_plane_ + target, v_plane_ + source, bytes);
+  };
+  copy(0, format.row_bytes());
+  if (format.type == KvType::q8_0) copy(format.scale_offset(), sizeof(float));
+}
+
 }  // namespace glimpse::kv

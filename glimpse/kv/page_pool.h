@@ -16,6 +16,9 @@ namespace glimpse::kv {
 
 using kernels::PageId;
 
+/// In a table: the page's bytes wait in the tier.
+inline constexpr PageId kNoPage = ~PageId{0};
+
 /// A set of run numbers whose lowest member is found fast. Allocates at construction only.
 class RunSet {
  public:
@@ -29,6 +32,11 @@ class RunSet {
   std::vector<std::uint64_t> words_;
   std::size_t first_ = 0;  ///< no member lies in a word before this one
   std::size_t size_ = 0;
+};
+
+struct RowPlace {
+  PageId page = 0;
+  std::int32_t slot = 0;  ///< in the page
 };
 
 class PagePool {
@@ -55,6 +63,11 @@ class PagePool {
 
   /// K and V of a whole page.
   void copy(PageId from, PageId to);
+  /// K, then V of a page, [2 * page_bytes], to and from memory that is not the pool's.
+  void save(PageId page, std::byte* to) const;
+  void load(const std::byte* from, PageId page);
+  /// K and V of one token, its scales included.
+  void copy_row(const kernels::KvFormat& format, RowPlace from, RowPlace to);
 
  private:
   std::size_t runs_ = 0;

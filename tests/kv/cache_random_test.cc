@@ -73,7 +73,9 @@ class Walk {
     if (kind < 26) return mark();
     if (kind < 34) return restore();
     if (kind < 42) return commit();
-    if (kind < 70) return free_some();
+    if (kind < 66) return free_some();
+    if (kind < 74) return compact();
+    if (kind < 78) return rewrite();
     extend();
   }
 
@@ -96,6 +98,8 @@ class Walk {
   Cache& cache() { return cache_; }
   int refusals() const { return refusals_; }
   int drops() const { return drops_; }
+  int compactions() const { return compactions_; }
+  int rewrites() const { return rewrites_; }
 
  private:
   int draw(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
@@ -174,6 +178,55 @@ class Walk {
     if (slots.size() != slots_before) ++drops_;
   }
 
+  void compact() {
+    const auto chosen = any();
+    const int layer = draw(0, shape_.layers - 1);
+    const int head = draw(0, shape_.kv_heads - 1);
+    auto& slots = chosen->second.now.heads[static_cast<std::size_t>(layer * shape_.kv_heads + head)];
+    const auto live = static_cast<std::size_t>(
+        std::count_if(slots.begin(), slots.end(), [](const ModelSlot& slot) { return slot.live; }));
+    const std::size_t freed = slots.size() - live;
+    const bool worth = chosen->second.marks.empty() && freed >= 2 * kPageTokens && freed > live / 8;
+    const std::size_t free_before = cache_.usage().pages_free;
+    const bool done = cache_.compact(chosen->first, layer, head);
+    ASSERT_TRUE(worth || !done);
+    if (worth && free_before >= slots.size() / kPageTokens + 1) {
+      ASSERT_TRUE(done);
+    }
+    if (!done) return;
+    ++compactions_;
+    slots.erase(std::remove_if(slots.begin(), slots.end(), [](const ModelSlot& slot) { return !slot.live; }),
+                slots.end());
+  }
+
+  /// Writes the newest tokens anew: forks must keep theirs.
+  void rewrite() {
+    const auto chosen = any();
+    ModelSequence& now = chosen->second.now;
+    if (now.length == 0 || !chosen->second.marks.empty()) return;
+    for (std::size_t head = 0; head < now.heads.size(); ++head) {
+      if (now.any_freed(head)) return;
+    }
+    const std::int64_t tokens = draw(1, static_cast<int>(std::min<std::int64_t>(now.length, 70)));
+    try {
+      cache_.rewrite(chosen->first, tokens);
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("-c"));
+      return compare();
+    }
+    ++rewrites_;
+    ++stamp_;
+    for (std::size_t i = 0; i < now.heads.size(); ++i) {
+      const int layer = static_cast<int>(i) / shape_.kv_heads;
+      const int head = static_cast<int>(i) % shape_.kv_heads;
+      for (std::int64_t at = now.length - tokens; at < now.length; ++at) {
+        const auto slot = static_cast<std::int32_t>(at);
+        write_row(cache_, chosen->first, {stamp_, layer, head, slot}, slot);
+        now.heads[i][static_cast<std::size_t>(at)].stamp = stamp_;
+      }
+    }
+  }
+
   void mark() {
     const auto chosen = any();
     if (chosen->second.marks.size() >= 4) return commit();
@@ -234,6 +287,8 @@ class Walk {
   std::uint64_t stamp_ = 0;
   int refusals_ = 0;
   int drops_ = 0;
+  int compactions_ = 0;
+  int rewrites_ = 0;
 };
 
 struct WalkCase {
@@ -259,6 +314,8 @@ TEST_P(CacheWalk, MatchesTheModel) {
   }
   EXPECT_GT(walk.refusals(), 0);
   EXPECT_GT(walk.drops(), 0);
+  EXPECT_GT(walk.compactions(), 0);
+  EXPECT_GT(walk.rewrites(), 0);
 
   walk.destroy_all();
   Cache& cache = walk.cache();

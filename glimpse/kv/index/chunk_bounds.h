@@ -1,0 +1,34 @@
+// An ablation of LycheeCluster: its chunks without its tree, each scored by its own digest (Quest's bounds, a sphere,
+// or mean and deviation). KeyIndex says who owns it and who may call.
+//
+// Memory, of a bf16 cache's K and V at 12 tokens a chunk: min_max and sphere 1/12, mean_deviation 1/6.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "glimpse/kv/index/chunk_list.h"
+#include "glimpse/kv/index/digests.h"
+
+namespace glimpse::kv {
+
+class ChunkBounds final : public KeyIndex {
+ public:
+  ChunkBounds(const plan::Selector& selector, int head_dim);
+  void extend(const KeySource& keys, std::int64_t tokens) override;
+  void refresh(const KeySource& keys, std::int64_t first, std::int64_t last) override;
+  /// Chunks in the order of their scores, up to the first that does not fit.
+  std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const override;
+  std::int64_t covered() const override { return chunks_.covered(); }
+  std::size_t bytes() const override { return chunks_.bytes() + digests_.bytes(); }
+  std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<ChunkBounds>(*this); }
+
+  const ChunkList& chunks() const { return chunks_; }
+
+ private:
+  plan::Selector selector_;
+  ChunkList chunks_;
+  Digests digests_;
+};
+
+}  // namespace glimpse::kv

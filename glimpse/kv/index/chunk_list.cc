@@ -1,0 +1,53 @@
+#include "glimpse/kv/index/chunk_list.h"
+
+#include <algorithm>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::kv {
+
+int chunk_length(std::span<const Boundary> classes, std::int64_t begin, std::int64_t end) {
+  const int most = static_cast<int>(std::min<std::int64_t>(kMostChunk, end - begin));
+  if (classes.empty()) return most;
+  int length = most;
+  for (int candidate = most; candidate >= kLeastChunk; --candidate) {
+    const auto at = [&](int tokens) { return classes[static_cast<std::size_t>(begin + tokens - 1)]; };
+    if (at(candidate) < at(length)) length = candidate;
+  }
+  return length;
+}
+
+ChunkList::ChunkList(const plan::Selector& selector)
+    : budget_(selector.budget),
+      sink_(selector.sink),
+      local_(selector.local),
+      fixed_(selector.terms.front().index.fixed_chunks) {}
+
+std::int64_t ChunkList::buffer_tokens(std::int64_t tokens) const {
+  const std::int64_t budget = plan::budget_tokens(budget_, tokens);
+  return std::max<std::int64_t>(1, std::min({local_, budget / 2, budget - sink_}));
+}
+
+void ChunkList::cut(std::span<const Boundary> classes, std::int64_t end) {
+  const std::int64_t begin = covered();
+  const int length = chunk_length(fixed_ ? std::span<const Boundary>() : classes, begin, end);
+  ends_.push_back(static_cast<std::int32_t>(begin + length));
+}
+
+void ChunkList::advance(std::span<const Boundary> classes, std::int64_t prompt_tokens, std::int64_t tokens) {
+  check(classes.empty() || static_cast<std::int64_t>(classes.size()) >= tokens, "each token has a boundary class");
+  if (tokens < std::max<std::int64_t>(1, prompt_tokens)) return;
+  while (covered() < prompt_tokens) cut(classes, prompt_tokens);
+  for (std::int64_t now = std::max(seen_ + 1, prompt_tokens); now <= tokens; ++now) {
+    // The current token stays: the buffer holds at least that one.
+    while (now - covered() >= buffer_tokens(now) && now - covered() > 1) cut(classes, now - 1);
+  }
+  seen_ = std::max(seen_, tokens);
+}
+
+std::int32_t ChunkList::chunk_of(std::int64_t token) const {
+  check(token >= 0 && token < covered(), "only covered tokens lie in chunks");
+  return static_cast<std::int32_t>(std::upper_bound(ends_.begin(), ends_.end(), token) - ends_.begin());
+}
+
+}  // namespace glimpse::kv

@@ -1,0 +1,49 @@
+// LycheeCluster's chunks: tokens cut at text boundaries into pieces of 8 to 16. The whole prompt is cut at once; after
+// it new tokens wait in a buffer, and when that is full its oldest leave as one chunk. Owns its list; const members
+// from any thread, `advance` from one at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "glimpse/base/boundary.h"
+#include "glimpse/plan/plan.h"
+
+namespace glimpse::kv {
+
+inline constexpr int kLeastChunk = 8;
+inline constexpr int kMostChunk = 16;
+
+/// Length of the chunk that begins at `begin`, of tokens [begin, end): from kLeastChunk tokens on it ends with the best
+/// boundary, the last of equal ones, and with kMostChunk at the latest. `classes` may be empty: no boundaries.
+int chunk_length(std::span<const Boundary> classes, std::int64_t begin, std::int64_t end);
+
+class ChunkList {
+ public:
+  explicit ChunkList(const plan::Selector& selector);
+
+  /// Cuts what can be cut of [0, tokens), token by token: what comes out does not depend on the size of the steps.
+  void advance(std::span<const Boundary> classes, std::int64_t prompt_tokens, std::int64_t tokens);
+
+  std::int32_t count() const { return static_cast<std::int32_t>(ends_.size()); }
+  std::int64_t begin(std::int32_t chunk) const { return chunk == 0 ? 0 : ends_[static_cast<std::size_t>(chunk) - 1]; }
+  std::int64_t end(std::int32_t chunk) const { return ends_[static_cast<std::size_t>(chunk)]; }
+  std::int64_t covered() const { return ends_.empty() ? 0 : ends_.back(); }
+  /// The chunk that holds a covered token.
+  std::int32_t chunk_of(std::int64_t token) const;
+  std::size_t bytes() const { return ends_.size() * sizeof(std::int32_t); }
+
+ private:
+  std::int64_t buffer_tokens(std::int64_t tokens) const;
+  void cut(std::span<const Boundary> classes, std::int64_t end);
+
+  plan::Budget budget_;
+  std::int64_t sink_;
+  std::int64_t local_;
+  bool fixed_;
+  std::int64_t seen_ = 0;
+  std::vector<std::int32_t> ends_;  ///< [chunks]
+};
+
+}  // namespace glimpse::kv

@@ -1,0 +1,72 @@
+// LycheeCluster: chunks on text boundaries, fine clusters over their representatives, coarse units over the clusters.
+// Built over the prompt's chunks as soon as the budget no longer covers the context (until then every step is dense,
+// and a tree built earlier would have too few clusters for what is generated); each later chunk goes to the nearest
+// cluster. KeyIndex says who owns it and who may call.
+//
+// A cluster's chunks are a list by position; a unit's clusters lie one after the other, so that a search reads runs.
+// Memory, of a bf16 cache's K and V at d = 64, 12 tokens a chunk and 2 chunks a cluster: 2.7 %, of which the clusters'
+// centroids are 2.1 %. Representatives are not kept.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "glimpse/kv/index/always_in.h"
+#include "glimpse/kv/index/chunk_list.h"
+#include "glimpse/kv/index/node_level.h"
+
+namespace glimpse::kv {
+
+inline constexpr int kMostUnits = 64;
+inline constexpr int kLeastUnitsRead = 4;
+/// The coarse units that are looked into hold this many times the budget.
+inline constexpr int kCandidateBudgets = 4;
+
+class ChunkTree final : public KeyIndex {
+ public:
+  ChunkTree(const plan::Selector& selector, int head_dim);
+  void extend(const KeySource& keys, std::int64_t tokens) override;
+  void refresh(const KeySource& keys, std::int64_t first, std::int64_t last) override;
+  std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const override;
+  std::int64_t covered() const override { return built_ ? chunks_.covered() : 0; }
+  std::size_t bytes() const override;
+  std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<ChunkTree>(*this); }
+
+  // What the tree holds, for tests and reports.
+  const ChunkList& chunks() const { return chunks_; }
+  const NodeLevel& fine() const { return fine_; }
+  const NodeLevel& coarse() const { return coarse_; }
+  /// The chunks of a cluster, by position.
+  std::vector<std::int32_t> chunks_of(std::int32_t cluster) const;
+  /// The clusters of a unit: [first, second).
+  std::pair<std::int32_t, std::int32_t> clusters_of(std::int32_t unit) const;
+  /// The representative of a chunk, [d], from the cache as it is now.
+  void representative(const KeySource& keys, std::int32_t chunk, float* row) const;
+
+ private:
+  /// The chunks of one cluster, linked by next_.
+  struct Members {
+    std::int32_t first = -1;
+    std::int32_t last = -1;
+    std::int32_t tokens = 0;
+  };
+
+  void build(const KeySource& keys);
+  void insert(const KeySource& keys, std::int32_t chunk);
+  void link(std::int32_t cluster, std::int32_t chunk);
+  std::int32_t unit_of(std::int32_t cluster) const;
+  std::size_t choose(const IndexQuery& query, const AlwaysIn& in, IndexScratch& scratch) const;
+
+  plan::Selector selector_;
+  bool built_ = false;
+  std::int64_t seen_ = 0;
+  ChunkList chunks_;
+  NodeLevel fine_;
+  NodeLevel coarse_;
+  std::vector<std::int32_t> next_;         ///< [chunks] the next chunk of the same cluster, -1: none
+  std::vector<Members> members_;           ///< [clusters]
+  std::vector<std::int32_t> last_child_;   ///< [units] one past the last cluster of the unit
+  std::vector<std::int32_t> unit_tokens_;  ///< [units]
+};
+
+}  // namespace glimpse::kv

@@ -1,0 +1,153 @@
+#include "glimpse/kv/index/k_means.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/index.h"
+
+namespace glimpse::kv {
+namespace {
+
+constexpr std::uint64_t kSeed = 0x6c796368656531ULL;
+
+std::size_t size_of(std::int32_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+/// Rows at random, each at most once.
+std::vector<std::int32_t> sample_rows(const KMeansInput& input, std::mt19937_64& random) {
+  std::vector<std::int32_t> rows(size_of(input.count));
+  std::iota(rows.begin(), rows.end(), 0);
+  const std::int32_t wanted = std::min(input.clusters, input.count);
+  for (std::int32_t i = 0; i < wanted; ++i) {
+    const auto left = static_cast<std::uint64_t>(input.count - i);
+    std::swap(rows[size_of(i)], rows[size_of(i) + random() % left]);
+  }
+  rows.resize(size_of(wanted));
+  return rows;
+}
+
+/// k-means++: each next row with a chance in proportion to its squared distance to the nearest one chosen.
+std::vector<std::int32_t> spread_rows(const KMeansInput& input, std::mt19937_64& random) {
+  const auto dim = static_cast<std::size_t>(input.dim);
+  std::vector<std::int32_t> rows{static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(input.count))};
+  std::vector<float> distances(size_of(input.count), 2.0F);  // halved: 1 - product of unit rows
+  std::vector<float> products(size_of(input.count));
+  while (static_cast<std::int32_t>(rows.size()) < std::min(input.clusters, input.count)) {
+    kernels::NodeScoreItem item{.rows = reinterpret_cast<const std::byte*>(input.rows), .type = KvType::f32};
+    item.width = input.dim;
+    item.count = input.count;
+    item.queries = input.rows + size_of(rows.back()) * dim;
+    item.scores = products.data();
+    kernels::score_nodes(item);
+    distances[size_of(rows.back())] = 0;
+    double sum = 0;
+    for (std::size_t i = 0; i < distances.size(); ++i) {
+      const float distance = 1 - products[i];
+      // Equal rows differ by rounding only.
+      distances[i] = distance > 1e-6F ? std::min(distances[i], distance) : 0.0F;
+      sum += distances[i];
+    }
+    if (!(sum > 0)) break;
+    const double at = static_cast<double>(random() >> 11) * 0x1p-53 * sum;
+    double reached = 0;
+    std::int32_t chosen = -1;
+    for (std::int32_t i = 0; i < input.count && reached <= at; ++i) {
+      if (!(distances[size_of(i)] > 0)) continue;
+      reached += distances[size_of(i)];
+      chosen = i;
+    }
+    rows.push_back(chosen);
+  }
+  return rows;
+}
+
+class KMeans {
+ public:
+  explicit KMeans(const KMeansInput& input)
+      : input_(input), dim_(static_cast<std::size_t>(input.dim)), workspace_(kernels::assign_workspace(input.dim)) {
+    std::mt19937_64 random(kSeed);
+    const auto rows = input.seeding == Seeding::sample ? sample_rows(input, random) : spread_rows(input, random);
+    clusters_.count = static_cast<std::int32_t>(rows.size());
+    clusters_.centroids.resize(rows.size() * dim_);
+    for (std::size_t c = 0; c < rows.size(); ++c) {
+      std::copy_n(input.rows + size_of(rows[c]) * dim_, dim_, centroid(c));
+      kernels::normalise_row(centroid(c), input.dim);
+    }
+    clusters_.nearest.resize(size_of(input.count));
+    products_.resize(size_of(input.count));
+  }
+
+  Clusters run() {
+    assign();
+    std::vector<std::int32_t> before;
+    for (int i = 0; i < kMeansIterations && clusters_.nearest != before; ++i) {
+      before = clusters_.nearest;
+      move();
+      assign();
+    }
+    renumber();
+    return std::move(clusters_);
+  }
+
+ private:
+  float* centroid(std::size_t cluster) { return clusters_.centroids.data() + cluster * dim_; }
+
+  void assign() {
+    kernels::assign_rows({input_.rows, input_.count, clusters_.centroids.data(), clusters_.count, input_.dim,
+                          clusters_.nearest.data(), products_.data()},
+                         workspace_);
+  }
+
+  /// Centroids to the direction of their members' sum. An empty cluster stays where it is.
+  void move() {
+    std::vector<float> sums(clusters_.centroids.size(), 0.0F);
+    std::vector<std::int32_t> members(size_of(clusters_.count), 0);
+    for (std::size_t r = 0; r < clusters_.nearest.size(); ++r) {
+      float* sum = sums.data() + size_of(clusters_.nearest[r]) * dim_;
+      const float* row = input_.rows + r * dim_;
+      for (std::size_t i = 0; i < dim_; ++i) sum[i] += row[i];
+      ++members[size_of(clusters_.nearest[r])];
+    }
+    for (std::size_t c = 0; c < members.size(); ++c) {
+      if (members[c] == 0) continue;
+      std::copy_n(sums.data() + c * dim_, dim_, centroid(c));
+      kernels::normalise_row(centroid(c), input_.dim);
+    }
+  }
+
+  /// Drops empty clusters and numbers the others by their first row.
+  void renumber() {
+    std::vector<std::int32_t> number(size_of(clusters_.count), -1);
+    std::vector<float> centroids;
+    centroids.reserve(clusters_.centroids.size());
+    std::int32_t next = 0;
+    for (std::int32_t& nearest : clusters_.nearest) {
+      std::int32_t& mine = number[size_of(nearest)];
+      if (mine < 0) {
+        mine = next++;
+        centroids.insert(centroids.end(), centroid(size_of(nearest)), centroid(size_of(nearest)) + dim_);
+      }
+      nearest = mine;
+    }
+    clusters_.count = next;
+    clusters_.centroids = std::move(centroids);
+  }
+
+  KMeansInput input_;
+  std::size_t dim_;
+  std::vector<std::byte> workspace_;
+  std::vector<float> products_;
+  Clusters clusters_;
+};
+
+}  // namespace
+
+Clusters spherical_k_means(const KMeansInput& input) {
+  check(input.count > 0 && input.clusters > 0, "k-means needs rows and clusters");
+  return KMeans(input).run();
+}
+
+}  // namespace glimpse::kv

@@ -1,0 +1,32 @@
+// Spherical k-means: centroids of length 1, members by inner product. Deterministic: the same rows give the same
+// clusters. Allocates what it returns and needs; any thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace glimpse::kv {
+
+/// How the first centroids are found: k-means++ (a pass over the rows for each), or rows at random.
+enum class Seeding : std::uint8_t { plus_plus, sample };
+
+struct KMeansInput {
+  const float* rows = nullptr;  ///< [count, dim]; of any length, of length 1 for k-means++
+  std::int32_t count = 0;
+  int dim = 0;
+  std::int32_t clusters = 1;  ///< at least 1; fewer come out where rows are equal or clusters empty
+  Seeding seeding = Seeding::plus_plus;
+};
+
+struct Clusters {
+  std::vector<float> centroids;       ///< [clusters, dim]
+  std::vector<std::int32_t> nearest;  ///< [count] the cluster of each row
+  std::int32_t count = 0;
+};
+
+inline constexpr int kMeansIterations = 10;
+
+/// Clusters are numbered by their first row. None is empty.
+Clusters spherical_k_means(const KMeansInput& input);
+
+}  // namespace glimpse::kv

@@ -1,0 +1,71 @@
+// An index over the keys of one (sequence, layer, KV head): summaries that are searched instead of the keys. Owned by
+// the sequence's state; it borrows views of the cache for the length of a call. One thread at a time per index;
+// different indices may be used by different threads at once, each thread with its own IndexScratch.
+//
+// Positions count tokens of the sequence; heads with an index never free tokens, so a position is its slot. What an
+// index holds depends on the tokens alone, not on how many calls of `extend` brought them. A search whose index is
+// behind, or that comes before it is built, reads what the index lacks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "glimpse/base/boundary.h"
+#include "glimpse/kernels/views.h"
+#include "glimpse/plan/plan.h"
+
+namespace glimpse::kv {
+
+/// What an index may read while it grows.
+struct KeySource {
+  const kernels::HeadView* head = nullptr;
+  kernels::KvFormat format;  ///< the same in every call
+  /// [tokens] classes of the sequence's tokens; chunk_tree only, and may be empty there (text without delimiters).
+  std::span<const Boundary> boundaries;
+  std::int64_t prompt_tokens = 0;  ///< tokens of the prompt, the same in every call; all sources but page_bounds wait
+                                   ///< for the whole of it
+};
+
+/// One search. The set holds sink, local window, what the index does not cover yet, the current token, and the best
+/// of the rest within `budget` (plan::Selector).
+struct IndexQuery {
+  const float* queries = nullptr;  ///< [group, d] after RoPE
+  int group = 1;                   ///< the queries that choose together: a node's score is pooled over them
+  float scale = 1;                 ///< positive
+  std::int64_t tokens = 0;         ///< N, the current token included; no fewer than the index has taken in
+  std::int64_t budget = 0;         ///< tokens; blocks of plan::Selector::block count whole
+};
+
+/// Working memory of searches, reused by all indices that a thread searches; grows on first use, then never.
+struct IndexScratch {
+  std::vector<float> queries;
+  std::vector<float> scores;
+  std::vector<std::int32_t> order;
+  std::vector<std::uint64_t> chosen;
+  std::vector<std::byte> workspace;
+};
+
+class KeyIndex {
+ public:
+  virtual ~KeyIndex() = default;
+  /// Takes in what is new of tokens [0, tokens); how much of it is the index's own rule.
+  virtual void extend(const KeySource& keys, std::int64_t tokens) = 0;
+  /// K of [first, last) was replaced: summaries are made anew, bounds stay bounds.
+  virtual void refresh(const KeySource& keys, std::int64_t first, std::int64_t last) = 0;
+  /// Writes the set to `set`, ascending and without duplicates. Returns the bytes of the index that it read. Allocates
+  /// nothing once scratch and set have seen the size.
+  virtual std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const = 0;
+  /// Tokens that the index covers: [0, covered()).
+  virtual std::int64_t covered() const = 0;
+  /// Bytes held.
+  virtual std::size_t bytes() const = 0;
+  virtual std::unique_ptr<KeyIndex> clone() const = 0;
+};
+
+/// An empty index for a selector with one term of such a source. Throws UserError for index options that cannot run.
+std::unique_ptr<KeyIndex> make_index(const plan::Selector& selector, int head_dim);
+
+}  // namespace glimpse::kv

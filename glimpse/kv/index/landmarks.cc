@@ -1,0 +1,77 @@
+#include "glimpse/kv/index/landmarks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "glimpse/kv/index/page_bounds.h"
+
+namespace glimpse::kv {
+
+Landmarks::Landmarks(const plan::Selector& selector, int head_dim)
+    : selector_(selector), digests_(Digests::Kind::mean, head_dim, 0) {}
+
+void Landmarks::extend(const KeySource& keys, std::int64_t tokens) {
+  if (tokens < keys.prompt_tokens || covered() + selector_.block > keys.prompt_tokens) return;
+  while (covered() + selector_.block <= keys.prompt_tokens) digests_.append(keys, covered(), selector_.block);
+  if (selector_.terms.front().index.outlier_chunks == 0) return;
+  for (std::int32_t chunk = 0; chunk < digests_.count(); ++chunk) cosines_.push_back(least_cosine(keys, chunk));
+  rank_outliers();
+}
+
+void Landmarks::refresh(const KeySource& keys, std::int64_t first, std::int64_t last) {
+  const std::int64_t block = selector_.block;
+  if (first >= std::min(last, covered())) return;
+  for (std::int64_t at = first / block; at * block < std::min(last, covered()); ++at) {
+    const auto chunk = static_cast<std::int32_t>(at);
+    digests_.replace(keys, at * block, block, chunk);
+    if (!cosines_.empty()) cosines_[static_cast<std::size_t>(at)] = least_cosine(keys, chunk);
+  }
+  rank_outliers();
+}
+
+std::size_t Landmarks::search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const {
+  return search_blocks({&selector_, &digests_, outliers_}, query, scratch, set);
+}
+
+std::size_t Landmarks::bytes() const {
+  return digests_.bytes() + cosines_.size() * sizeof(float) + 2 * outliers_.size() * sizeof(std::int32_t);
+}
+
+float Landmarks::least_cosine(const KeySource& keys, std::int32_t chunk) const {
+  const auto dim = static_cast<std::size_t>(digests_.dim());
+  const auto tokens = static_cast<std::size_t>(selector_.block);
+  std::vector<float> rows(tokens * dim);
+  kernels::read_keys(keys.format, *keys.head, chunk * selector_.block, selector_.block, rows.data());
+  const std::vector<float> mean = digests_.row(chunk);
+  double least = 1;
+  for (std::size_t r = 0; r < tokens; ++r) {
+    double product = 0;
+    double squares = 0;
+    double mean_squares = 0;
+    for (std::size_t i = 0; i < dim; ++i) {
+      const double x = rows[r * dim + i];
+      product += x * mean[i];
+      squares += x * x;
+      mean_squares += static_cast<double>(mean[i]) * mean[i];
+    }
+    const double norms = std::sqrt(squares * mean_squares);
+    // A key or a mean of length 0 points nowhere: as far off as at right angles.
+    least = std::min(least, norms > 0 ? product / norms : 0.0);
+  }
+  return static_cast<float>(least);
+}
+
+void Landmarks::rank_outliers() {
+  const auto wanted = static_cast<std::size_t>(selector_.terms.front().index.outlier_chunks);
+  outliers_.resize(cosines_.size());
+  std::iota(outliers_.begin(), outliers_.end(), 0);
+  std::stable_sort(outliers_.begin(), outliers_.end(), [this](std::int32_t a, std::int32_t b) {
+    return cosines_[static_cast<std::size_t>(a)] < cosines_[static_cast<std::size_t>(b)];
+  });
+  outliers_.resize(std::min(wanted, outliers_.size()));
+  outliers_by_position_ = outliers_;
+  std::sort(outliers_by_position_.begin(), outliers_by_position_.end());
+}
+
+}  // namespace glimpse::kv

@@ -1,0 +1,182 @@
+#include "glimpse/kv/index/low_rank_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/index.h"
+#include "glimpse/kv/index/symmetric_eigen.h"
+
+namespace glimpse::kv {
+namespace {
+
+constexpr int kBlock = 64;  ///< tokens whose keys are in hand at a time
+
+/// Keys of up to kBlock tokens before RoPE, [tokens, G d].
+class Block {
+ public:
+  explicit Block(const LayerKeys& keys)
+      : keys_(keys),
+        dim_(static_cast<std::size_t>(keys.format.dim)),
+        head_(kBlock * dim_),
+        rows_(kBlock * dim_ * keys.heads.size()) {}
+
+  std::size_t width() const { return dim_ * keys_.heads.size(); }
+  const float* row(int token) const { return rows_.data() + static_cast<std::size_t>(token) * width(); }
+  void load(std::int64_t first, int count) {
+    for (std::size_t head = 0; head < keys_.heads.size(); ++head) {
+      kernels::read_keys(keys_.format, keys_.heads[head], static_cast<std::int32_t>(first), count, head_.data());
+      for (int t = 0; t < count; ++t) {
+        float* row = head_.data() + static_cast<std::size_t>(t) * dim_;
+        keys_.before_rope(first + t, row);
+        std::copy_n(row, dim_,
+                    rows_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(t) * width() + head * dim_));
+      }
+    }
+  }
+
+ private:
+  const LayerKeys& keys_;
+  std::size_t dim_;
+  std::vector<float> head_;
+  std::vector<float> rows_;
+};
+
+/// Calls `work` with each block of tokens in order.
+template <class Work>
+void for_each_block(const LayerKeys& keys, Block& block, const Work& work) {
+  for (std::int64_t first = 0; first < keys.tokens; first += kBlock) {
+    const auto count = static_cast<int>(std::min<std::int64_t>(kBlock, keys.tokens - first));
+    block.load(first, count);
+    work(first, count);
+  }
+}
+
+/// X^T X. Four tokens at a time, so that a row of the matrix is loaded once for them.
+std::vector<double> gram(const LayerKeys& keys, Block& block) {
+  const std::size_t n = block.width();
+  std::vector<double> matrix(n * n, 0.0), x(4 * n);
+  for_each_block(keys, block, [&](std::int64_t, int count) {
+    for (int t = 0; t < count; t += 4) {
+      for (int i = 0; i < 4; ++i) {
+        double* to = x.data() + static_cast<std::size_t>(i) * n;
+        if (t + i < count) {
+          std::copy_n(block.row(t + i), n, to);
+        } else {
+          std::fill_n(to, n, 0.0);
+        }
+      }
+      const double *a = x.data(), *b = a + n, *c = b + n, *d = c + n;
+      for (std::size_t i = 0; i < n; ++i) {
+        double* row = matrix.data() + i * n;
+        const double p = a[i], q = b[i], r = c[i], s = d[i];
+        for (std::size_t j = 0; j <= i; ++j) row[j] += (p * a[j] + q * b[j]) + (r * c[j] + s * d[j]);
+      }
+    }
+  });
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = i + 1; j < n; ++j) matrix[i * n + j] = matrix[j * n + i];
+  }
+  return matrix;
+}
+
+}  // namespace
+
+LowRankKeys::LowRankKeys(const LayerKeys& keys, int rank)
+    : rank_(rank),
+      dim_(keys.format.dim),
+      tokens_(keys.tokens),
+      type_(keys.format.type == KvType::q8_0 ? KvType::bf16 : keys.format.type) {
+  Block block(keys);
+  const std::size_t n = block.width();
+  const auto columns = static_cast<std::size_t>(rank);
+  check(rank >= 1 && columns <= n, "a rank is at most the width of the keys");
+  const Eigen eigen = symmetric_eigen(gram(keys, block), n);
+  std::vector<float> directions(n * columns);  // V [G d, rank]
+  basis_.resize(n * columns);
+  const auto dim = static_cast<std::size_t>(dim_);
+  for (std::size_t k = 0; k < columns; ++k) {
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto value = static_cast<float>(eigen.vectors[k * n + i]);
+      directions[i * columns + k] = value;
+      basis_[(i / dim * columns + k) * dim + i % dim] = value;
+    }
+  }
+  coefficients_.resize(static_cast<std::size_t>(tokens_) * row_bytes(rank));
+  std::vector<float> row(columns);
+  for_each_block(keys, block, [&](std::int64_t first, int count) {
+    for (int t = 0; t < count; ++t) {
+      std::fill(row.begin(), row.end(), 0.0F);
+      const float* x = block.row(t);
+      for (std::size_t i = 0; i < n; ++i) {
+        const float* direction = directions.data() + i * columns;
+        for (std::size_t k = 0; k < columns; ++k) row[k] += x[i] * direction[k];
+      }
+      store(first + t, row.data());
+    }
+  });
+}
+
+void LowRankKeys::store(std::int64_t position, const float* row) {
+  std::byte* to = coefficients_.data() + static_cast<std::size_t>(position) * row_bytes(rank_);
+  if (type_ == KvType::f32) {
+    std::memcpy(to, row, row_bytes(rank_));
+    return;
+  }
+  for (std::size_t k = 0; k < static_cast<std::size_t>(rank_); ++k) {
+    const std::uint16_t value = type_ == KvType::f16 ? f16_from_float(row[k]) : bf16_from_float(row[k]);
+    std::memcpy(to + k * sizeof(value), &value, sizeof(value));
+  }
+}
+
+void LowRankKeys::load(std::int64_t position, int rank, float* to) const {
+  const std::byte* from = coefficients_.data() + static_cast<std::size_t>(position) * row_bytes(rank_);
+  if (type_ == KvType::f32) {
+    std::memcpy(to, from, row_bytes(rank));
+    return;
+  }
+  for (std::size_t k = 0; k < static_cast<std::size_t>(rank); ++k) {
+    std::uint16_t value = 0;
+    std::memcpy(&value, from + k * sizeof(value), sizeof(value));
+    to[k] = type_ == KvType::f16 ? float_from_f16(value) : float_from_bf16(value);
+  }
+}
+
+std::vector<float> LowRankKeys::coefficients(std::int64_t position) const {
+  std::vector<float> row(static_cast<std::size_t>(rank_));
+  load(position, rank_, row.data());
+  return row;
+}
+
+std::span<const float> LowRankKeys::basis(int head) const {
+  const std::size_t floats = static_cast<std::size_t>(rank_) * static_cast<std::size_t>(dim_);
+  return {basis_.data() + static_cast<std::size_t>(head) * floats, floats};
+}
+
+void LowRankKeys::read(const Read& wanted) const {
+  constexpr std::size_t kRows = 4, kColumns = 8;  // sums that stay in registers
+  check(wanted.rank >= 1 && wanted.rank <= rank_, "no more columns than there are");
+  const auto dim = static_cast<std::size_t>(dim_);
+  const auto rank = static_cast<std::size_t>(wanted.rank);
+  const float* basis_rows = basis(wanted.head).data();
+  std::vector<float> u(kRows * rank, 0.0F);
+  for (std::size_t first = 0; first < wanted.positions.size(); first += kRows) {
+    const std::size_t rows = std::min(kRows, wanted.positions.size() - first);
+    for (std::size_t r = 0; r < rows; ++r) load(wanted.positions[first + r], wanted.rank, u.data() + r * rank);
+    for (std::size_t column = 0; column < dim; column += kColumns) {
+      std::array<std::array<float, kColumns>, kRows> sums{};
+      for (std::size_t k = 0; k < rank; ++k) {
+        const float* b = basis_rows + k * dim + column;
+        for (std::size_t r = 0; r < kRows; ++r) {
+          for (std::size_t i = 0; i < kColumns; ++i) sums[r][i] += u[r * rank + k] * b[i];
+        }
+      }
+      for (std::size_t r = 0; r < rows; ++r) {
+        std::copy_n(sums[r].begin(), kColumns, wanted.out + (first + r) * dim + column);
+      }
+    }
+  }
+}
+
+}  // namespace glimpse::kv

@@ -1,0 +1,66 @@
+// ShadowKV's keys of a prompt (Sun et al., ICML 2025, section 4): one layer's keys of all KV heads before RoPE,
+// X [tokens, G d], as rank r of their singular value decomposition, X ~ U B with U = X V [tokens, r] and B = V^T
+// [r, G d]. Columns go by falling singular value, so the first of them are the best of any smaller rank.
+//
+// Owns its factors, borrows the cache only while they are made; const after that, any thread. U is kept in the cache's
+// own type (of a q8_0 cache in bf16), B in f32. The same bits for the same keys, whoever makes them.
+//
+// What it costs: a Gram matrix and an eigen-decomposition of G d x G d in double, O(tokens (G d)^2 + (G d)^3).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "glimpse/kernels/views.h"
+
+namespace glimpse::kv {
+
+/// What the factors are made of: the first `tokens` of one layer, a position is its slot.
+struct LayerKeys {
+  std::span<const kernels::HeadView> heads;  ///< [G]
+  kernels::KvFormat format;
+  std::int64_t tokens = 0;
+  std::function<void(std::int64_t position, float* row)> before_rope;  ///< turns a cached key [d] back, in place
+};
+
+class LowRankKeys {
+ public:
+  /// `rank` from 1 to G d.
+  LowRankKeys(const LayerKeys& keys, int rank);
+
+  int rank() const { return rank_; }
+  std::int64_t tokens() const { return tokens_; }
+  std::size_t bytes() const { return coefficients_.size() + basis_.size() * sizeof(float); }
+  /// What reading one row of U costs when `rank` of its values are wanted.
+  std::size_t row_bytes(int rank) const { return glimpse::row_bytes(type_, rank); }
+
+  /// U of one token, [rank], as it is stored.
+  std::vector<float> coefficients(std::int64_t position) const;
+  /// B of one KV head, [rank, d].
+  std::span<const float> basis(int head) const;
+
+  /// Keys before RoPE of one head at `positions` from the first `rank` columns: writes [positions, d] to `out`.
+  struct Read {
+    int head = 0;
+    int rank = 0;
+    std::span<const std::int32_t> positions;
+    float* out = nullptr;
+  };
+  void read(const Read& wanted) const;
+
+ private:
+  void load(std::int64_t position, int rank, float* to) const;
+  void store(std::int64_t position, const float* row);
+
+  int rank_;
+  int dim_;
+  std::int64_t tokens_;
+  KvType type_;
+  std::vector<std::byte> coefficients_;  ///< U [tokens, rank]
+  std::vector<float> basis_;             ///< B [G, rank, d]
+};
+
+}  // namespace glimpse::kv

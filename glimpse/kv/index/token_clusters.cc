@@ -1,0 +1,132 @@
+#include "glimpse/kv/index/token_clusters.h"
+
+#include <algorithm>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kv/index/chunk_set.h"
+#include "glimpse/kv/index/k_means.h"
+#include "glimpse/kv/index/ranking.h"
+
+namespace glimpse::kv {
+namespace {
+
+std::size_t at(std::int64_t index) {
+  return static_cast<std::size_t>(index);
+}
+
+}  // namespace
+
+void TokenClusters::extend(const KeySource& keys, std::int64_t tokens) {
+  const plan::IndexOptions& options = selector_.terms.front().index;
+  if (tokens < keys.prompt_tokens) return;
+  if (covered_ < keys.prompt_tokens) {
+    const std::int64_t first = std::min<std::int64_t>(selector_.sink, keys.prompt_tokens);
+    const std::int64_t wanted = keys.prompt_tokens / options.tokens_per_cluster;
+    add(keys, first, keys.prompt_tokens, static_cast<std::int32_t>(std::max<std::int64_t>(1, wanted)));
+    covered_ = keys.prompt_tokens;
+  }
+  // More than new_tokens: the current token is in no cluster.
+  while (tokens - covered_ > options.new_tokens) {
+    add(keys, covered_, covered_ + options.new_tokens, options.new_tokens / options.tokens_per_cluster);
+    covered_ += options.new_tokens;
+  }
+}
+
+void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t last, std::int32_t wanted) {
+  const auto count = static_cast<std::int32_t>(last - first);
+  if (count == 0) return;
+  std::vector<float> rows(at(count) * at(dim_));
+  kernels::read_keys(keys.format, *keys.head, static_cast<std::int32_t>(first), count, rows.data());
+  const Clusters found = spherical_k_means({rows.data(), count, dim_, wanted, Seeding::sample});
+
+  const std::int32_t old = clusters();
+  std::vector<std::int32_t> next(at(found.count), 0);
+  for (const std::int32_t cluster : found.nearest) ++next[at(cluster)];
+  auto place = static_cast<std::int32_t>(members_.size());
+  for (std::int32_t& size : next) {
+    const std::int32_t begin = place;
+    place += size;
+    ends_.push_back(place);
+    size = begin;
+  }
+  members_.resize(at(place));
+  for (std::int32_t r = 0; r < count; ++r) {
+    members_[at(next[at(found.nearest[at(r)])]++)] = static_cast<std::int32_t>(first) + r;
+  }
+  means_.resize(ends_.size() * at(dim_));
+  for (std::int32_t cluster = old; cluster < clusters(); ++cluster) find_mean(keys, cluster);
+}
+
+void TokenClusters::find_mean(const KeySource& keys, std::int32_t cluster) {
+  const std::span<const std::int32_t> tokens = tokens_of(cluster);
+  std::vector<float> rows(tokens.size() * at(dim_));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    kernels::read_keys(keys.format, *keys.head, tokens[i], 1, rows.data() + i * at(dim_));
+  }
+  kernels::row_moments({rows.data(), static_cast<std::int32_t>(tokens.size()), dim_},
+                       means_.data() + at(cluster) * at(dim_), nullptr);
+}
+
+void TokenClusters::refresh(const KeySource& keys, std::int64_t first, std::int64_t last) {
+  for (std::int32_t cluster = 0; cluster < clusters(); ++cluster) {
+    const std::span<const std::int32_t> tokens = tokens_of(cluster);
+    const auto found = std::lower_bound(tokens.begin(), tokens.end(), first);
+    if (found != tokens.end() && *found < last) find_mean(keys, cluster);
+  }
+}
+
+std::size_t TokenClusters::search(const IndexQuery& query, IndexScratch& scratch,
+                                  std::vector<std::int32_t>& set) const {
+  check(query.tokens > 0 && query.tokens >= covered_, "a search comes after the tokens of its index");
+  const AlwaysIn in = always_in(selector_, query, covered_, selector_.local);
+  const auto count = ends_.size();
+  set.clear();
+  add_range(set, 0, in.sink);
+  std::size_t read = 0;
+  if (in.room > 0 && in.tail > in.sink && count > 0) {
+    if (scratch.scores.size() < count) scratch.scores.resize(count);
+    if (scratch.order.size() < count) scratch.order.resize(count);
+    const GroupQueries queries = group_queries(selector_.terms.front().group, query, dim_, scratch);
+    kernels::NodeScoreItem item{.rows = reinterpret_cast<const std::byte*>(means_.data()), .type = KvType::f32};
+    item.width = dim_;
+    item.count = clusters();
+    item.queries = queries.data;
+    item.group = queries.group;
+    item.scale = queries.scale;
+    item.pooling = queries.pooling;
+    item.scores = scratch.scores.data();
+    kernels::score_nodes(item);
+    read = means_.size() * sizeof(float);
+
+    clear_chosen(scratch, in.tail);
+    Ranking ranked({scratch.scores.data(), count}, {scratch.order.data(), count});
+    std::int64_t room = in.room;
+    while (!ranked.empty() && room > 0) {
+      const std::span<const std::int32_t> tokens = tokens_of(ranked.pop());
+      for (std::size_t i = 0; i < tokens.size() && room > 0; ++i) {
+        if (tokens[i] < in.sink || tokens[i] >= in.tail) continue;
+        mark_chosen(scratch, tokens[i]);
+        --room;
+      }
+      read += tokens.size_bytes();
+    }
+    for_each_chosen(scratch, in.tail, [&](std::int64_t token) { set.push_back(static_cast<std::int32_t>(token)); });
+  }
+  add_range(set, in.tail, query.tokens);
+  return read;
+}
+
+std::size_t TokenClusters::bytes() const {
+  return means_.size() * sizeof(float) + (ends_.size() + members_.size()) * sizeof(std::int32_t);
+}
+
+std::span<const std::int32_t> TokenClusters::tokens_of(std::int32_t cluster) const {
+  const std::size_t begin = cluster == 0 ? 0 : at(ends_[at(cluster) - 1]);
+  return std::span(members_).subspan(begin, at(ends_[at(cluster)]) - begin);
+}
+
+std::span<const float> TokenClusters::mean_of(std::int32_t cluster) const {
+  return std::span(means_).subspan(at(cluster) * at(dim_), at(dim_));
+}
+
+}  // namespace glimpse::kv

@@ -1,0 +1,46 @@
+// ClusterKV: k-means over single keys, by direction; a cluster's score is q.(mean of its keys). The prompt behind the
+// sink makes one cluster for every `tokens_per_cluster` of its tokens, `new_tokens` generated ones make
+// new_tokens / tokens_per_cluster more. The last chosen cluster is cut at the budget, its lower positions stay.
+// First centroids are rows at random: k-means++ would read all keys once for each cluster. KeyIndex says who owns it
+// and who may call.
+//
+// Memory, of a bf16 cache's K and V at d = 64 and 80 tokens a cluster: 2.8 %.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "glimpse/kv/index/always_in.h"
+#include "glimpse/kv/index/digests.h"
+
+namespace glimpse::kv {
+
+class TokenClusters final : public KeyIndex {
+ public:
+  TokenClusters(const plan::Selector& selector, int head_dim) : selector_(selector), dim_(head_dim) {}
+  void extend(const KeySource& keys, std::int64_t tokens) override;
+  void refresh(const KeySource& keys, std::int64_t first, std::int64_t last) override;
+  std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const override;
+  std::int64_t covered() const override { return covered_; }
+  std::size_t bytes() const override;
+  std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<TokenClusters>(*this); }
+
+  std::int32_t clusters() const { return static_cast<std::int32_t>(ends_.size()); }
+  /// The tokens of a cluster, ascending.
+  std::span<const std::int32_t> tokens_of(std::int32_t cluster) const;
+  /// [d]
+  std::span<const float> mean_of(std::int32_t cluster) const;
+
+ private:
+  void add(const KeySource& keys, std::int64_t first, std::int64_t last, std::int32_t wanted);
+  void find_mean(const KeySource& keys, std::int32_t cluster);
+
+  plan::Selector selector_;
+  int dim_;
+  std::int64_t covered_ = 0;
+  std::vector<float> means_;           ///< [clusters, d]
+  std::vector<std::int32_t> ends_;     ///< [clusters] in members_
+  std::vector<std::int32_t> members_;  ///< tokens, cluster by cluster
+};
+
+}  // namespace glimpse::kv

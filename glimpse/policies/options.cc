@@ -30,6 +30,17 @@ int OptionReader::not_negative(std::string_view flag, const std::optional<int>& 
   return value.value_or(otherwise);
 }
 
+plan::Budget OptionReader::counted_budget(const plan::Budget& otherwise, std::string_view why) const {
+  const plan::Budget budget = options_.budget.value_or(otherwise);
+  if (budget.rule != plan::BudgetRule::tokens && budget.rule != plan::BudgetRule::ratio) {
+    throw UserError(
+        fmt::format("policy '{}' {}, so --attn-budget {} has no meaning for it; give tokens (1024) or a "
+                    "share (10%)",
+                    policy_, why, to_string(budget)));
+  }
+  return budget;
+}
+
 int OptionReader::sink(int otherwise) const {
   return not_negative("--attn-sink", options_.sink, otherwise);
 }
@@ -70,18 +81,93 @@ std::string_view OptionReader::choice(std::string_view key, std::span<const std:
   return *it;
 }
 
-std::optional<int> OptionReader::layer(std::string_view key, int first, int last,
-                                       std::span<const std::string_view> words) const {
+std::optional<std::string_view> OptionReader::beside(std::string_view key,
+                                                     std::span<const std::string_view> words) const {
   const std::optional<std::string_view> value = text(key);
   if (!value || std::find(words.begin(), words.end(), *value) != words.end()) return std::nullopt;
-  std::string forms = first <= last ? fmt::format("a layer from {} to {}", first, last) : std::string();
-  if (!words.empty()) forms += fmt::format("{}{}", forms.empty() ? "" : " or ", fmt::join(words, ", "));
-  if (forms.empty()) refuse(key, *value, "this model has no such layer; leave the option out");
+  return value;
+}
+
+int OptionReader::whole(std::string_view key, std::string_view value, std::string_view part,
+                        const WholeRange& range) const {
+  std::string forms;
+  if (range.low <= range.high) forms = fmt::format("{} from {} to {}", range.noun, range.low, range.high);
+  if (!range.words.empty()) forms += fmt::format("{}{}", forms.empty() ? "" : " or ", fmt::join(range.words, ", "));
+  if (forms.empty()) refuse(key, value, "this model has no such layer; leave the option out");
   int number = 0;
-  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), number);
-  if (error != std::errc() || end != value->data() + value->size()) refuse(key, *value, "give " + forms);
-  if (number < first || number > last) refuse(key, *value, "out of range; give " + forms);
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+  if (error != std::errc() || end != part.data() + part.size()) refuse(key, value, "give " + forms);
+  if (number < range.low || number > range.high) refuse(key, value, "out of range; give " + forms);
   return number;
+}
+
+std::optional<int> OptionReader::layer(std::string_view key, int first, int last,
+                                       std::span<const std::string_view> words) const {
+  const std::optional<std::string_view> value = beside(key, words);
+  if (!value) return std::nullopt;
+  return whole(key, *value, *value, {"a layer", first, last, words});
+}
+
+std::optional<std::vector<int>> OptionReader::layers(std::string_view key, int first, int last,
+                                                     std::span<const std::string_view> words) const {
+  const std::optional<std::string_view> value = beside(key, words);
+  if (!value) return std::nullopt;
+  std::vector<int> list;
+  for (std::size_t begin = 0; begin <= value->size();) {
+    const std::size_t end = std::min(value->find('+', begin), value->size());
+    list.push_back(
+        whole(key, *value, value->substr(begin, end - begin), {"layers in the form 2+8+18, each", first, last, words}));
+    if (list.size() > 1 && list.back() <= list[list.size() - 2]) {
+      refuse(key, *value, "give the layers in rising order, each once");
+    }
+    begin = end + 1;
+  }
+  return list;
+}
+
+std::optional<int> OptionReader::integer(std::string_view key, int low, int high,
+                                         std::span<const std::string_view> words) const {
+  const std::optional<std::string_view> value = beside(key, words);
+  if (!value) return std::nullopt;
+  return whole(key, *value, *value, {"a whole number", low, high, words});
+}
+
+double OptionReader::number(std::string_view key, double low, double high, double otherwise) const {
+  const std::optional<std::string_view> value = text(key);
+  if (!value) return otherwise;
+  double number = 0;
+  const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), number);
+  const bool read = error == std::errc() && end == value->data() + value->size();
+  if (!read || !(number >= low && number <= high)) {
+    refuse(key, *value, fmt::format("give a number from {} to {}", low, high));
+  }
+  return number;
+}
+
+bool OptionReader::on(std::string_view key, bool otherwise) const {
+  constexpr std::array<std::string_view, 2> kOn{"on", "off"};
+  constexpr std::array<std::string_view, 2> kOff{"off", "on"};
+  return choice(key, otherwise ? kOn : kOff) == "on";
+}
+
+std::optional<plan::Budget> OptionReader::count(std::string_view key, std::span<const std::string_view> words) const {
+  const std::optional<std::string_view> value = beside(key, words);
+  if (!value) return std::nullopt;
+  const std::string forms = fmt::format("give a number such as 32 or a share such as 12.5%{}{}",
+                                        words.empty() ? "" : " or ", fmt::join(words, ", "));
+  plan::Budget budget;
+  try {
+    budget = plan::parse_budget(*value);
+  } catch (const UserError&) {
+    refuse(key, *value, forms);
+  }
+  const bool counted = budget.rule == plan::BudgetRule::tokens || budget.rule == plan::BudgetRule::ratio;
+  if (!counted || budget.at_least != 1) refuse(key, *value, forms);
+  return budget;
+}
+
+void OptionReader::warn(std::string_view text) const {
+  if (options_.warnings != nullptr) options_.warnings->push_back(fmt::format("policy '{}': {}", policy_, text));
 }
 
 void OptionReader::refuse(std::string_view key, std::string_view value, std::string_view text) const {

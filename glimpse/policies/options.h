@@ -2,10 +2,12 @@
 // name and options; use it inside `make` only. One thread each.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "glimpse/policies/policy.h"
 
@@ -16,8 +18,11 @@ class OptionReader {
   /// Throws UserError when `options.extra` has a key that the table does not.
   OptionReader(std::string_view policy, std::span<const OptionHelp> table, const PolicyOptions& options);
 
+  std::string_view policy() const { return policy_; }
   plan::Budget budget(const plan::Budget& otherwise) const { return options_.budget.value_or(otherwise); }
-  int block() const { return options_.block.value_or(1); }  ///< the plan's validation knows the blocks
+  /// Refuses p=, tau= and coverage=, with `why` the method cannot have them.
+  plan::Budget counted_budget(const plan::Budget& otherwise, std::string_view why) const;
+  int block(int otherwise = 1) const { return options_.block.value_or(otherwise); }  ///< validation knows the blocks
   int sink(int otherwise) const;
   int local(int otherwise) const;
 
@@ -34,10 +39,35 @@ class OptionReader {
   /// A layer in [first, last]; nothing when the key was not given or is one of `words`.
   std::optional<int> layer(std::string_view key, int first, int last, std::span<const std::string_view> words) const;
 
+  /// Ascending layers in [first, last] with plus signs between, "2+8+18"; nothing as above.
+  std::optional<std::vector<int>> layers(std::string_view key, int first, int last,
+                                         std::span<const std::string_view> words) const;
+  /// A whole number in [low, high]; nothing as above.
+  std::optional<int> integer(std::string_view key, int low, int high, std::span<const std::string_view> words) const;
+  /// A number in [low, high], or `otherwise`.
+  double number(std::string_view key, double low, double high, double otherwise) const;
+  /// "on" or "off".
+  bool on(std::string_view key, bool otherwise) const;
+  /// A number of tokens or heads, or a share of them: "64", "12.5%"; nothing as above.
+  std::optional<plan::Budget> count(std::string_view key, std::span<const std::string_view> words) const;
+
+  const plan::Profile* profile() const { return options_.profile; }
+  /// "policy 'kascade': TEXT" for the user; see PolicyOptions::warnings.
+  void warn(std::string_view text) const;
+
   /// "--attn-opt reselect=40 of policy 'tidal': TEXT"
   [[noreturn]] void refuse(std::string_view key, std::string_view value, std::string_view text) const;
 
  private:
+  struct WholeRange {
+    std::string_view noun;
+    int low, high;
+    std::span<const std::string_view> words;
+  };
+  /// The value; nothing when the key was not given or is one of `words`.
+  std::optional<std::string_view> beside(std::string_view key, std::span<const std::string_view> words) const;
+  /// `part` of the value as a whole number in the range; refuses the value.
+  int whole(std::string_view key, std::string_view value, std::string_view part, const WholeRange& range) const;
   int not_negative(std::string_view flag, const std::optional<int>& value, int otherwise) const;
   void refuse_flag(std::string_view flag, bool given, std::string_view why) const;
 
@@ -45,6 +75,8 @@ class OptionReader {
   std::span<const OptionHelp> table_;
   const PolicyOptions& options_;
 };
+
+inline constexpr std::array<std::string_view, 1> kAuto{"auto"};
 
 /// The budget with a minimum that always holds the selector's sink, local window and current token: a share of a
 /// short context may be smaller than that.

@@ -1,4 +1,4 @@
-// A policy: a pure function (model shape, options) -> Plan. It touches no tensor and no device. Any thread.
+// A policy: a pure function (model shape, options, profile) -> Plan. It touches no tensor and no device. Any thread.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "glimpse/plan/plan.h"
+#include "glimpse/plan/profile.h"
 
 namespace glimpse::policies {
 
@@ -21,6 +22,10 @@ struct PolicyOptions {
   std::optional<int> local;                  ///< --attn-local
   int min_context = 0;                       ///< --attn-min-ctx
   std::map<std::string, std::string> extra;  ///< --attn-opt key=value
+  const plan::Profile* profile = nullptr;    ///< --attn-profile; borrowed for the call
+  /// Where a policy says what the user should know and no error is ("no profile: ..."), a line each. Borrowed; none:
+  /// nobody listens.
+  std::vector<std::string>* warnings = nullptr;
 };
 
 /// One row of a policy's option table: what `--attn-opt` takes and `glimpse plan --help-attn` prints.
@@ -38,6 +43,10 @@ struct Policy {
   std::vector<OptionHelp> options;
   /// Throws UserError for an unknown key, a value out of range, an option that this policy has no use for.
   std::function<plan::Plan(const plan::ModelShape&, const PolicyOptions&)> make;
+  /// The parts of a profile that it can use, the better first; it needs one of them when a profile is given.
+  std::vector<std::string_view> profile_parts = {};
+  /// What this version lacks to make it, with the cure; `make` then always refuses. Empty: nothing.
+  std::string_view missing = {};
 };
 
 /// Every policy, in the order that help prints them. The only list: adding a method is one file and one line here.
@@ -46,12 +55,32 @@ std::span<const Policy> registry();
 /// Throws UserError with the nearest name.
 const Policy& find_policy(std::string_view name);
 
-/// find_policy(name).make(...), validated.
+/// True when the profile has a part that the policy uses.
+bool uses_profile(const Policy& policy, const plan::Profile& profile);
+
+/// find_policy(name).make(...), validated. Refuses a profile of another model, or one that the policy has no use for.
 plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const PolicyOptions& options);
 
 // The methods, one file each.
 Policy full_policy();
 Policy streaming_policy();
 Policy tidal_policy();
+Policy lychee_decode_policy();
+Policy evosparse_policy();
+Policy lychee_cluster_policy();
+Policy kascade_policy();
+Policy quest_policy();
+Policy omnikv_policy();
+Policy lessismore_policy();
+Policy h2o_policy();
+Policy tova_policy();
+Policy duo_policy();
+Policy razor_policy();
+Policy clusterkv_policy();
+Policy arkvale_policy();
+Policy raas_policy();
+Policy shadowkv_policy();
+Policy seer_policy();
+Policy oracle_policy();
 
 }  // namespace glimpse::policies

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 
 #include "glimpse/base/error.h"
@@ -9,7 +11,12 @@
 namespace glimpse::policies {
 
 std::span<const Policy> registry() {
-  static const std::array policies{full_policy(), streaming_policy(), tidal_policy()};
+  static const std::array policies{
+      full_policy(),      streaming_policy(),      tidal_policy(),     lychee_decode_policy(),
+      evosparse_policy(), lychee_cluster_policy(), kascade_policy(),   quest_policy(),
+      omnikv_policy(),    lessismore_policy(),     h2o_policy(),       tova_policy(),
+      duo_policy(),       razor_policy(),          clusterkv_policy(), arkvale_policy(),
+      raas_policy(),      shadowkv_policy(),       seer_policy(),      oracle_policy()};
   return policies;
 }
 
@@ -22,16 +29,36 @@ const Policy& find_policy(std::string_view name) {
   throw UserError(unknown_name("attention policy", name.substr(0, 64), names));
 }
 
+bool uses_profile(const Policy& policy, const plan::Profile& profile) {
+  return std::any_of(policy.profile_parts.begin(), policy.profile_parts.end(),
+                     [&](std::string_view part) { return profile.has(part); });
+}
+
 plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const PolicyOptions& options) {
   const Policy& policy = find_policy(name);
-  plan::Plan plan = policy.make(shape, options);
-  plan.policy = std::string(policy.name);
+  if (options.profile != nullptr) {
+    if (policy.profile_parts.empty()) {
+      throw UserError(fmt::format("policy '{}' has no use for --attn-profile; leave the flag out", policy.name));
+    }
+    if (!uses_profile(policy, *options.profile)) {
+      throw UserError(fmt::format("the profile has no part that policy '{}' uses; it needs {}", policy.name,
+                                  fmt::join(policy.profile_parts, " or ")));
+    }
+    validate_for(*options.profile, shape);
+  }
   if (options.min_context < 0) {
     throw UserError(fmt::format("--attn-min-ctx {} is negative; give 0 or more tokens", options.min_context));
   }
-  plan.min_context = options.min_context;
-  validate(plan);
-  return plan;
+  try {
+    plan::Plan plan = policy.make(shape, options);
+    plan.policy = std::string(policy.name);
+    plan.min_context = options.min_context;
+    validate(plan);
+    return plan;
+  } catch (const UserError& error) {
+    if (!std::string_view(error.what()).starts_with("plan: ")) throw;
+    throw UserError(fmt::format("policy '{}': {}", policy.name, error.what()));  // a check knows no policy
+  }
 }
 
 }  // namespace glimpse::policies

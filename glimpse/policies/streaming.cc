@@ -2,12 +2,9 @@
 // arXiv 2309.17453, section 3.2 (rolling KV cache with attention sinks; 4 sinks by its section 4.4).
 // Positions stay those of the text: the paper renumbers them inside the cache, the comparisons that use it as a
 // baseline do not.
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "glimpse/base/error.h"
-#include "glimpse/policies/options.h"
+#include "glimpse/policies/selectors.h"
 
 namespace glimpse::policies {
 namespace {
@@ -20,26 +17,7 @@ plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   read.refuse_block("it keeps single tokens; leave the flag out");
   read.refuse_local("the window is what the budget leaves after the sink; set --attn-budget and --attn-sink");
 
-  plan::Selector selector;
-  selector.sink = read.sink(kSink);
-  selector.budget = read.budget({plan::BudgetRule::tokens, kBudget});
-  if (selector.budget.rule == plan::BudgetRule::tokens) {
-    if (!(selector.budget.value > selector.sink)) {
-      throw UserError(
-          fmt::format("policy 'streaming': a budget of {} has no room for {} sink tokens and the current one; "
-                      "give --attn-budget {} or more, or a smaller --attn-sink",
-                      to_string(selector.budget), selector.sink, std::int64_t{selector.sink} + 1));
-    }
-    selector.local = static_cast<int>(std::min(selector.budget.value, 1e9)) - selector.sink;
-  } else if (selector.budget.rule == plan::BudgetRule::ratio) {
-    selector.budget = with_room(selector.budget, selector);
-  } else {
-    throw UserError(
-        fmt::format("policy 'streaming' computes no scores, so --attn-budget {} has no meaning for it; "
-                    "give tokens (1024) or a share (10%)",
-                    to_string(selector.budget)));
-  }
-
+  plan::Selector selector = stream_selector(read, kSink, {plan::BudgetRule::tokens, kBudget});
   plan::Plan plan = plan::dense_plan(shape);
   plan.retentions.push_back({plan::RetentionRule::window, selector.sink, selector.budget});
   plan.selectors.push_back(std::move(selector));

@@ -1,0 +1,67 @@
+// LessIsMore: Yang, Zhang, Lai, Su, Jia, "Less Is More: Training-Free Sparse Attention with Global Locality for
+// Efficient Reasoning", 2025, arXiv 2508.07101 (one set for all heads, merged rank by rank; a share of it is recent).
+#include <algorithm>
+#include <array>
+
+#include "glimpse/policies/layers.h"
+#include "glimpse/policies/selectors.h"
+
+namespace glimpse::policies {
+namespace {
+
+constexpr double kLocalShare = 0.25;
+constexpr int kSink = 4;
+constexpr std::array<std::string_view, 2> kReselectWords{"auto", "none"};
+
+const std::array<OptionHelp, 3> kOptions{{
+    {"select", "LAYER|auto", "auto", "the layer that selects first; auto: 2 of 32, scaled, not before 2"},
+    {"reselect", "LAYER|auto|none", "auto", "the layer that selects again; auto: 13 of 32, scaled"},
+    {"local-share", "SHARE", "0.25",
+     "share of the budget that is sink and recent window; --attn-local sets the window"},
+}};
+
+plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
+  const OptionReader read("lessismore", kOptions, options);
+  plan::Plan plan = plan::dense_plan(shape);
+  const int select =
+      read.layer("select", 0, shape.layers - 2, kAuto).value_or(std::max(kFirstSparse, scaled_layer(2, shape.layers)));
+  const int last = shape.layers - 1;
+  std::optional<int> reselect = read.layer("reselect", select, last, kReselectWords);
+  if (!reselect && read.text("reselect") != "none") reselect = scaled_layer(13, shape.layers);
+  std::vector<int> selecting;
+  if (select < shape.layers) selecting.push_back(select);
+  if (reselect && *reselect > select && *reselect <= last) selecting.push_back(*reselect);
+
+  plan::Selector selector;
+  selector.per = plan::SetPer::layer;
+  selector.block = read.block();
+  selector.sink = read.sink(kSink);
+  selector.local = read.local(0);
+  const double share = read.number("local-share", 0, 0.9, kLocalShare);
+  if (selector.local == 0) {
+    selector.local_share = share;
+  } else if (const auto text = read.text("local-share")) {
+    read.refuse("local-share", *text, "--attn-local sets the window already; give one of the two");
+  }
+  selector.budget = read.counted_budget({plan::BudgetRule::tokens, 1024}, "merges ranks, which have no mass");
+  selector.terms.push_back({plan::Source::dot, plan::GroupPooling::none, plan::HeadPooling::rank_merge});
+  selector.budget = with_room(selector.budget, selector);
+  plan.selectors.push_back(std::move(selector));
+  select_and_reuse(plan, selecting, 0);
+  tidy(plan);
+  return plan;
+}
+
+}  // namespace
+
+Policy lessismore_policy() {
+  return {
+      "lessismore",
+      "two dense layers select one set for all heads, merged rank by rank, a quarter of it recent (budget 1024)",
+      "Yang et al., Less Is More: Training-Free Sparse Attention with Global Locality for Efficient Reasoning, 2025, "
+      "arXiv 2508.07101",
+      {kOptions.begin(), kOptions.end()},
+      make};
+}
+
+}  // namespace glimpse::policies

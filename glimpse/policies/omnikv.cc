@@ -1,0 +1,51 @@
+// OmniKV: Hao, Zhu, Wang, Yu, Xin, Zheng, Ren, Guo, "OmniKV: Dynamic Context Selection for Efficient Long-Context
+// LLMs", ICLR 2025 (filter layers choose for the layers after them).
+#include <algorithm>
+#include <array>
+
+#include "glimpse/policies/layers.h"
+#include "glimpse/policies/selectors.h"
+
+namespace glimpse::policies {
+namespace {
+
+constexpr std::array kFilters{2, 8, 18};  // of 32 layers
+
+const std::array<OptionHelp, 1> kOptions{{
+    {"filters", "LAYER+LAYER...|auto", "auto",
+     "the layers that select, such as 2+8+18; they, the layer after each, and layers 0 and 1 are dense; auto: 2, 8 and "
+     "18 of 32, scaled"},
+}};
+
+plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
+  const OptionReader read("omnikv", kOptions, options);
+  plan::Plan plan = plan::dense_plan(shape);
+  const std::vector<int> filters =
+      read.layers("filters", 0, shape.layers - 1, kAuto).value_or(scaled_layers(kFilters, shape.layers));
+  read.counted_budget({}, "cuts by the largest probability over heads, which sums to no mass");
+  plan::Selector selector = exact_selector(read, "layer", {plan::BudgetRule::tokens, 1024});
+  selector.terms[0].group = plan::GroupPooling::max_probability;
+  selector.terms[0].heads = plan::HeadPooling::max;
+  plan.selectors.push_back(std::move(selector));
+  select_and_reuse(plan, filters, 0);
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    const bool filter = std::binary_search(filters.begin(), filters.end(), layer);
+    const bool after = std::binary_search(filters.begin(), filters.end(), layer - 1);
+    if (!filter && (after || layer < kFirstSparse)) set_layer(plan, layer, {});
+  }
+  tidy(plan);
+  return plan;
+}
+
+}  // namespace
+
+Policy omnikv_policy() {
+  return {"omnikv",
+          "a few dense filter layers choose tokens, by the largest probability of any head, for the layers after them "
+          "(budget 1024)",
+          "Hao et al., OmniKV: Dynamic Context Selection for Efficient Long-Context LLMs, ICLR 2025",
+          {kOptions.begin(), kOptions.end()},
+          make};
+}
+
+}  // namespace glimpse::policies

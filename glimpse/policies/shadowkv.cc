@@ -1,0 +1,48 @@
+// ShadowKV: Sun, Chang, Bao, Zheng, Zheng, Liu, Dong, Chi, Chen, "ShadowKV: KV Cache in Shadows for High-Throughput
+// Long-Context LLM Inference", ICML 2025, arXiv 2410.21465, section 4 (low-rank prompt keys, landmarks of chunks of 8).
+#include <algorithm>
+#include <array>
+
+#include "glimpse/policies/layers.h"
+#include "glimpse/policies/selectors.h"
+
+namespace glimpse::policies {
+namespace {
+
+constexpr int kRank = 160;
+constexpr int kOutliers = 48;
+
+const std::array<OptionHelp, 2> kOptions{{
+    {"rank", "N|auto", "auto",
+     "singular vectors that the prompt's keys are read from; 0: the keys themselves; auto: 160, at most KV heads x "
+     "head "
+     "dimension"},
+    {"outliers", "0..65536", "48", "chunks farthest from their landmark, always read"},
+}};
+
+plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
+  const OptionReader read("shadowkv", kOptions, options);
+  plan::dense_plan(shape);  // refuses an empty shape before a rank is asked of it
+  plan::Selector selector = index_selector(read, "shadowkv", {plan::BudgetRule::tokens, 1024});
+  plan::IndexOptions& index = selector.terms[0].index;
+  const int most = shape.kv_heads * shape.head_dim;
+  index.key_rank = read.integer("rank", 0, most, kAuto).value_or(std::min(kRank, most));
+  index.outlier_chunks = read.integer("outliers", 0, 65536, {}).value_or(kOutliers);
+  plan::Plan plan = own_set_plan(shape, selector, kFirstSparse);
+  tidy(plan);
+  return plan;
+}
+
+}  // namespace
+
+Policy shadowkv_policy() {
+  return {"shadowkv",
+          "every layer from 2 on reads its own best chunks of 8 tokens by their mean key (budget 1024), prompt keys of "
+          "rank 160",
+          "Sun et al., ShadowKV: KV Cache in Shadows for High-Throughput Long-Context LLM Inference, ICML 2025, arXiv "
+          "2410.21465",
+          {kOptions.begin(), kOptions.end()},
+          make};
+}
+
+}  // namespace glimpse::policies

@@ -3,6 +3,7 @@
 
 #include "glimpse/attention/runner.h"
 #include "glimpse/attention/runner_state.h"
+#include "glimpse/kv/inspect.h"
 
 namespace glimpse::attention {
 
@@ -20,19 +21,17 @@ void Runner::State::observe(int layer, const float* q, const std::function<void(
       record.position = entry.rows.position;
       record.role = &head_role;
       record.budget = entry.tokens;
-      record.query = q + (static_cast<std::size_t>(entry.rows.first_row) * static_cast<std::size_t>(shape.heads) +
-                          static_cast<std::size_t>(head) * static_cast<std::size_t>(group)) *
-                             static_cast<std::size_t>(shape.head_dim);
+      record.query = head_query(entry, q, 0, head);
       read.clear();
       const PublishedSet* set = nullptr;
       if (!entry.dense && head_role.kind == plan::RoleKind::select) {
         const plan::Selector& how = selector(entry, head_role);
-        const PublishedSet& own = entry.rows.sets->at({layer, how.per == plan::SetPer::layer ? 0 : head});
+        const PublishedSet& own = entry.rows.state->sets.at({layer, how.per == plan::SetPer::layer ? 0 : head});
         record.published = &own;
         record.budget = plan::budget_tokens(how.budget, entry.tokens);
         if (head_role.attends_set) set = &own;
       } else if (!entry.dense && head_role.kind == plan::RoleKind::reuse) {
-        set = &entry.rows.sets->at(head_role.reads);
+        set = &entry.rows.state->sets.at(head_role.reads);
         const plan::Role& source = role(entry, head_role.reads.layer, head_role.reads.head);
         record.budget = plan::budget_tokens(selector(entry, source).budget, entry.tokens);
       }
@@ -50,6 +49,11 @@ void Runner::State::observe(int layer, const float* q, const std::function<void(
         for (std::int64_t i = 0; i < entry.tokens; ++i) {
           if (i < window.sink || i >= entry.tokens - local) read.push_back(static_cast<std::int32_t>(i));
         }
+      }
+      if (read.empty() && cache->live_tokens(entry.rows.sequence, layer, head) < entry.tokens) {
+        read = kv::live_positions(*cache, entry.rows.sequence, layer, head);  // all that the head has not forgotten
+        const plan::Retention* kept = retention(entry, head_role);
+        if (kept != nullptr) record.budget = plan::budget_tokens(kept->budget, entry.tokens);
       }
       record.reads_all = read.empty();
       record.tokens = read;

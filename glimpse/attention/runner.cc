@@ -13,6 +13,13 @@ ReadCounters& ReadCounters::operator+=(const ReadCounters& other) {
   v_rows += other.v_rows;
   dense_k_rows += other.dense_k_rows;
   dense_v_rows += other.dense_v_rows;
+  index_bytes += other.index_bytes;
+  low_rank_rows += other.low_rank_rows;
+  low_rank_bytes += other.low_rank_bytes;
+  recalled_pages += other.recalled_pages;
+  recalled_bytes += other.recalled_bytes;
+  resident_hits += other.resident_hits;
+  if (other.resident_tokens) resident_tokens = std::max(resident_tokens.value_or(0), *other.resident_tokens);
   dense_steps += other.dense_steps;
   sparse_steps += other.sparse_steps;
   return *this;
@@ -23,11 +30,8 @@ Runner::State::State(const RunnerShape& runner_shape, kv::Cache& kv_cache)
       cache(&kv_cache),
       group(runner_shape.heads / runner_shape.kv_heads),
       scale(1.0f / std::sqrt(static_cast<float>(runner_shape.head_dim))) {
-  const auto threads = static_cast<std::size_t>(shape.threads);
-  prefill_scratch.resize(threads);
-  selection.resize(threads);
-  lse_scratch.resize(threads);
-  layer_heads.resize(threads * static_cast<std::size_t>(shape.kv_heads));
+  threads.resize(static_cast<std::size_t>(shape.threads));
+  for (ThreadScratch& thread : threads) thread.heads.resize(static_cast<std::size_t>(shape.kv_heads));
 }
 
 Runner::Runner(const RunnerShape& shape, kv::Cache& cache) : state_(std::make_unique<State>(shape, cache)) {}
@@ -40,8 +44,15 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   marks.clear();
   try {
     for (const SequenceRows& rows : batch) {
-      check(state.cache->length(rows.sequence) == rows.position, "rows continue where their sequence ends");
       check(!rows.decode || rows.rows == 1, "decoding takes one row of a sequence");
+      if (!rows.decode || plan::is_dense_at(*rows.plan, rows.position + 1)) state.cache->recall_all(rows.sequence);
+      if (rows.corrects) {
+        const std::int64_t length = state.cache->length(rows.sequence);
+        check(!rows.decode && rows.position + rows.rows <= length, "corrected tokens are there");
+        state.cache->rewrite(rows.sequence, length - rows.position);
+        continue;
+      }
+      check(state.cache->length(rows.sequence) == rows.position, "rows continue where their sequence ends");
       if (batch.size() > 1) marks.push_back(state.cache->mark(rows.sequence));
       state.cache->extend(rows.sequence, rows.rows);
     }
@@ -53,45 +64,33 @@ void Runner::begin(std::span<const SequenceRows> batch) {
 
   if (state.batch.size() < batch.size()) state.batch.resize(batch.size());
   state.batch_size = batch.size();
-  const auto kv_heads = static_cast<std::size_t>(state.shape.kv_heads);
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    BatchEntry& entry = state.batch[i];
-    entry.rows = batch[i];
-    entry.tokens = batch[i].position + batch[i].rows;
-    entry.dense = !batch[i].decode || plan::is_dense_at(*batch[i].plan, entry.tokens);
-    entry.counters = {};
-    entry.views.resize(kv_heads);
-    entry.score_offset.resize(kv_heads);
-    entry.lse.resize(static_cast<std::size_t>(state.shape.heads));
-    if (batch[i].decode && !entry.dense) state.evict(entry);
-  }
+  for (std::size_t i = 0; i < batch.size(); ++i) state.open_entry(state.batch[i], batch[i]);
   state.size_scratch();
   state.arrived.store(0);
 }
 
-/// Frees whole pages that lie between the sink and the window of streaming heads. Whole pages only: a page goes back
-/// to the pool when all of it is free, and a table without holes is read as two plain ranges.
-void Runner::State::evict(BatchEntry& entry) {
-  const plan::Plan& plan = *entry.rows.plan;
-  if (plan.retentions.empty()) return;
-  constexpr std::int64_t page = kernels::kPageTokens;
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      const plan::Role& role = plan.role(layer, head);
-      if (role.retention < 0) continue;
-      const plan::Retention& retention = plan.retentions[static_cast<std::size_t>(role.retention)];
-      if (retention.rule != plan::RetentionRule::window) continue;
-      const std::int64_t window = plan::budget_tokens(retention.budget, entry.tokens) - retention.sink;
-      const std::int64_t dropped = entry.tokens - cache->view(entry.rows.sequence, layer, head).slots;
-      const std::int64_t first = (retention.sink + page - 1) / page * page + dropped;
-      const std::int64_t last = (entry.tokens - std::max<std::int64_t>(window, 1)) / page * page;
-      if (last <= first) continue;
-      evicted.clear();
-      for (std::int64_t position = first; position < last; ++position) {
-        evicted.push_back(static_cast<std::int32_t>(position));
-      }
-      cache->free_tokens(entry.rows.sequence, layer, head, evicted);
-    }
+void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
+  const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  entry.rows = rows;
+  entry.tokens = rows.position + rows.rows;
+  entry.dense = !rows.decode || plan::is_dense_at(*rows.plan, entry.tokens);
+  entry.counters = {};
+  entry.views.resize(kv_heads);
+  entry.score_offset.resize(kv_heads);
+  entry.lse.resize(static_cast<std::size_t>(shape.heads));
+  entry.index_bytes.assign(kv_heads, 0);
+  if (entry.feeds() && rows.state->has_heat()) {
+    entry.heat_feed.resize(static_cast<std::size_t>(shape.layers) * kv_heads);
+    for (auto& feed : entry.heat_feed) feed.clear();
+  }
+  if (rows.state->wants_low_rank() && (!rows.decode || !entry.dense)) {
+    check(shape.rotation != nullptr, "keys of low rank are turned by somebody");
+    shape.rotation->prepare(rows.decode ? rows.state->prompt_tokens : std::max(rows.prompt_end, entry.tokens));
+  }
+  if (rows.decode) {
+    evict(entry);
+  } else {
+    open_prompt(entry);
   }
 }
 
@@ -102,16 +101,16 @@ void Runner::State::size_scratch() {
   for (const BatchEntry& entry : entries()) {
     longest = std::max(longest, entry.tokens);
     any_prefill |= !entry.rows.decode;
-    any_select |= !entry.dense;
+    any_select |= !entry.dense || entry.feeds() || entry.prompt.tile_tokens > 0;
   }
   if (any_prefill) {
     const std::size_t bytes = kernels::prefill_workspace(cache->shape().format, group);
-    for (auto& scratch : prefill_scratch) {
-      if (scratch.size() < bytes) scratch.resize(bytes);
+    for (ThreadScratch& thread : threads) {
+      if (thread.prefill.size() < bytes) thread.prefill.resize(bytes);
     }
   }
   if (any_select) {
-    for (auto& scratch : selection) scratch.reserve(static_cast<std::size_t>(longest));
+    for (ThreadScratch& thread : threads) thread.selection.reserve(static_cast<std::size_t>(longest));
     score_stride = (static_cast<std::size_t>(longest) + 1023) / 1024 * 1024;
   }
   if (batch_size > layer_remaining_size) {
@@ -122,10 +121,12 @@ void Runner::State::size_scratch() {
 
 bool Runner::needs_select(int layer) const {
   for (const BatchEntry& entry : state_->entries()) {
-    if (entry.dense) continue;
+    if (entry.rows.decode ? entry.dense : entry.prompt.tile_tokens == 0) continue;
     for (int head = 0; head < state_->shape.kv_heads; ++head) {
       const plan::Role& role = state_->role(entry, layer, head);
-      if (role.kind == plan::RoleKind::select && role.attends_set) return true;
+      if (role.kind != plan::RoleKind::select) continue;
+      if (!entry.rows.decode || role.attends_set) return true;
+      if (plan::is_index(state_->selector(entry, role).terms.front().source)) return true;
     }
   }
   return false;
@@ -140,9 +141,99 @@ void Runner::append(const RowsToAppend& rows) {
   item.k = rows.k;
   item.v = rows.v;
   item.row_stride = rows.stride;
-  item.slot = view.slots - entry.rows.rows + rows.first;
+  item.slot = state.first_slot(entry, view) + rows.first;
   item.rows = rows.rows;
   kernels::append(state.cache->shape().format, item);
+}
+
+void Runner::appended(int layer, int nth) {
+  State& state = *state_;
+  if (!state.last_to_arrive(nth)) return;
+  state.guarded([&] {
+    for (BatchEntry& entry : state.entries()) {
+      for (int head = 0; head < state.shape.kv_heads; ++head) {
+        entry.views[static_cast<std::size_t>(head)] = state.cache->view(entry.rows.sequence, layer, head);
+      }
+      if (!entry.rows.decode) state.open_prompt_layer(entry, layer);
+    }
+    if (needs_select(layer)) {
+      state.build_select(layer);
+    } else {
+      state.build_attend(layer);
+    }
+  });
+}
+
+double Runner::seconds() const {
+  return state_->seconds;
+}
+
+void Runner::select(int layer, const float* q, int ith, int nth) {
+  State& state = *state_;
+  const Stopwatch watch(ith == 0 ? &state.seconds : nullptr);
+  state.guarded([&] {
+    while (const Item* item = state.select_work.take()) {
+      switch (item->kind) {
+        case Item::Kind::score:
+          state.run_score(*item, layer, q, ith);
+          break;
+        case Item::Kind::search:
+          state.run_search(*item, layer, q, ith);
+          break;
+        case Item::Kind::choose:
+          state.select_layer(layer, item->batch, ith);
+          break;
+        case Item::Kind::factor:
+          state.factor_keys(*item, layer);
+          break;
+        default:
+          state.run_tile(*item, layer, q, ith);
+      }
+    }
+  });
+  if (!state.last_to_arrive(nth)) return;
+  state.guarded([&] {
+    state.recall_sets(layer);
+    state.build_attend(layer);
+  });
+}
+
+void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
+  State& state = *state_;
+  const Stopwatch watch(ith == 0 ? &state.seconds : nullptr);
+  const bool ahead = state.attend_work.unit_count() > 0;
+  state.guarded([&] {
+    // A thread takes its next item early where there are many: the kernel then fetches that item's first rows.
+    const Item* item = state.attend_work.take();
+    while (item != nullptr) {
+      const Item* next = nullptr;
+      if (item->kind == Item::Kind::prefill) {
+        state.run_prompt(*item, layer, q, out, ith);
+      } else if (item->kind == Item::Kind::grow) {
+        state.grow_index(*item, layer);
+      } else if (item->kind == Item::Kind::factor) {
+        state.factor_keys(*item, layer);
+      } else {
+        if (item->kind == Item::Kind::mean_token) {
+          state.run_mean_token(*item, layer, q);
+        } else if (state.attend_work.unit(item->unit).key_rank > 0) {
+          state.run_low_rank(*item, layer, q, ith);
+        } else {
+          next = ahead && state.attend_work.plenty(nth) ? state.attend_work.take() : nullptr;
+          kernels::AttendItem work = state.kernel_item(*item, q);
+          kernels::AttendItem following;
+          if (next != nullptr && next->kind == Item::Kind::attend) {
+            following = state.kernel_item(*next, q);
+            work.next = &following;
+          }
+          kernels::attend(state.cache->shape().format, work);
+        }
+        if (state.attend_work.finish_one(item->unit)) state.combine_unit(layer, item->unit, out, ith);
+      }
+      item = next != nullptr ? next : state.attend_work.take();
+    }
+  });
+  if (state.last_to_arrive(nth) && observer) state.guarded([&] { state.observe(layer, q, observer); });
 }
 
 std::span<const ReadCounters> Runner::end() {
@@ -155,9 +246,15 @@ std::span<const ReadCounters> Runner::end() {
   state.counters.clear();
   for (BatchEntry& entry : state.entries()) {
     if (entry.rows.decode) {
+      for (const std::size_t bytes : entry.index_bytes) entry.counters.index_bytes += static_cast<std::int64_t>(bytes);
       const bool sparse =
           entry.counters.k_rows + entry.counters.v_rows < entry.counters.dense_k_rows + entry.counters.dense_v_rows;
       (sparse ? entry.counters.sparse_steps : entry.counters.dense_steps) = 1;
+      state.end_feedback(entry);
+      ++entry.rows.state->decode_steps;
+    } else if (!entry.rows.corrects) {
+      SequenceState& sequence = *entry.rows.state;
+      if (sequence.prompt_tokens == 0 && entry.tokens == entry.rows.prompt_end) sequence.prompt_tokens = entry.tokens;
     }
     state.counters.push_back(entry.counters);
   }

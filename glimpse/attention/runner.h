@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/sets.h"
+#include "glimpse/attention/rotation.h"
+#include "glimpse/attention/sequence_state.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/plan/plan.h"
 
@@ -23,17 +25,25 @@ namespace glimpse::attention {
 struct SequenceRows {
   kv::SequenceId sequence = -1;
   const plan::Plan* plan = nullptr;
-  PublishedSets* sets = nullptr;
+  SequenceState* state = nullptr;
   int first_row = 0;
   int rows = 1;  ///< 1 with `decode`: the plan's roles; else a chunk of the prompt
   bool decode = true;
-  std::int64_t position = 0;  ///< logical position of the first row
+  bool corrects = false;        ///< a dense pass over tokens that are in the cache: K and V are replaced
+  std::int64_t position = 0;    ///< logical position of the first row
+  std::int64_t prompt_end = 0;  ///< not decoding: where the prompt ends that this chunk belongs to
 };
 
 /// Rows of K and V that the work lists read, and what dense attention would have read, in decode rows alone.
 struct ReadCounters {
   std::int64_t k_rows = 0, v_rows = 0;
   std::int64_t dense_k_rows = 0, dense_v_rows = 0;
+  std::int64_t index_bytes = 0;     ///< of key indices, read instead of K
+  std::int64_t low_rank_rows = 0;   ///< of k_rows: made from factors, not read from the cache
+  std::int64_t low_rank_bytes = 0;  ///< of the factors
+  // A host tier: pages that sets needed and that came back, or were there; the most that one head kept resident.
+  std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
+  std::optional<std::int64_t> resident_tokens;  ///< none: no head had one
   std::int64_t dense_steps = 0, sparse_steps = 0;
   ReadCounters& operator+=(const ReadCounters& other);
 };
@@ -65,6 +75,7 @@ struct RowsToAppend {
 struct RunnerShape {
   int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
   int threads = 1;
+  Rotation* rotation = nullptr;  ///< needed by plans that read keys of low rank
 };
 
 class Runner {
@@ -78,7 +89,7 @@ class Runner {
   /// Appends slots for all rows (all or none: throws UserError when the cache is full) and evicts what plans forget.
   void begin(std::span<const SequenceRows> batch);
 
-  /// True when some sequence must select before it attends in this layer.
+  /// True when some sequence must select before it attends in this layer: its own set, or through an index.
   bool needs_select(int layer) const;
 
   /// Writes K and V of some rows of one sequence and KV head; distinct rows from any threads.
@@ -93,6 +104,9 @@ class Runner {
 
   /// Counters of each sequence of the batch, in order, valid until the next begin(). Throws what a phase could not.
   std::span<const ReadCounters> end();
+
+  /// Wall time that one of the threads spent selecting and attending, since the runner was made. Seconds.
+  double seconds() const;
 
   /// Called for every (sequence, layer, KV head) of decode rows by one thread at a time; empty turns it off.
   std::function<void(const HeadRecord&)> observer;

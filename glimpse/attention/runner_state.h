@@ -3,17 +3,60 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "glimpse/attention/runner.h"
 #include "glimpse/attention/selection.h"
 #include "glimpse/attention/work_list.h"
+#include "glimpse/base/buffer.h"
 #include "glimpse/kernels/attention.h"
 
 namespace glimpse::attention {
+
+/// Adds the time of its life to a sum; one thread alone, or null.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double* sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() {
+    if (sum_ != nullptr) *sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double* sum_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+/// What one KV head gave a block: the sum over its tokens of the group's mean probability.
+struct BlockMass {
+  std::int32_t block = 0;
+  float mass = 0;
+};
+
+/// The set of one prompt tile: what its rows read beside the tile itself.
+struct TileSet {
+  std::vector<std::int32_t> list;  ///< ascending positions before the tile
+  bool everything = true;
+};
+
+/// A chunk of a prompt: tiles that select, and sums of the probabilities that a plan observes.
+struct PromptWork {
+  int tile_tokens = 0;  ///< of sparse prefill; 0: the prompt is read densely
+  int tiles = 0;
+  std::vector<TileSet> sets;                      ///< [layer, kv_head, tile]
+  std::vector<float> pooled;                      ///< [tile, kv_head, tokens], sets per layer only
+  std::int64_t observe_from = 0;                  ///< rows at this position and after are observed
+  std::vector<float> observed;                    ///< [item, kv_head, tokens] column sums
+  std::vector<double> observed_blocks;            ///< [kv_head, blocks] of the layer being run
+  std::unique_ptr<std::atomic<int>[]> remaining;  ///< [kv_heads + 1] items of a head, heads of the layer; or [tiles]
+  std::size_t remaining_size = 0;
+};
 
 /// One sequence of the batch during a pass.
 struct BatchEntry {
@@ -21,9 +64,43 @@ struct BatchEntry {
   std::int64_t tokens = 0;  ///< after the pass's rows: N of the last row
   bool dense = true;        ///< the plan reads everything at this length
   ReadCounters counters;
-  std::vector<kernels::HeadView> views;   ///< [kv_heads] of the layer being run
-  std::vector<std::size_t> score_offset;  ///< [kv_heads] floats into `scores`
-  std::vector<float> lse;                 ///< [heads] of the layer being run
+  std::vector<kernels::HeadView> views;           ///< [kv_heads] of the layer being run
+  std::vector<std::size_t> score_offset;          ///< [kv_heads] floats into `scores`
+  std::vector<float> lse;                         ///< [heads] of the layer being run
+  std::vector<std::size_t> index_bytes;           ///< [kv_heads] read by searches
+  std::vector<std::vector<BlockMass>> heat_feed;  ///< [layer, kv_head] what attention gave each block it read
+  PromptWork prompt;
+
+  bool feeds() const { return rows.decode && rows.plan->feedback == plan::Feedback::probabilities; }
+};
+
+/// Where a head's rows come from when keys are read at low rank: those of positions below `end` that lie in no outlier
+/// chunk are made from `keys`.
+struct LowRankHead {
+  const kv::LowRankKeys* keys = nullptr;
+  std::int64_t end = 0;
+  std::int32_t chunk = 1;                  ///< tokens
+  std::span<const std::int32_t> outliers;  ///< chunks, ascending
+};
+
+/// Pages of one thread in the cache's format, as many as an item needs.
+struct RowPages {
+  HostBuffer k, v;
+  std::vector<kernels::PageId> numbers;
+  std::vector<std::int32_t> made;  ///< positions whose keys are made
+  std::vector<float> keys;         ///< [made, d]
+};
+
+/// Buffers of one thread, kept between steps.
+struct ThreadScratch {
+  SelectionScratch selection;
+  kv::IndexScratch index;
+  std::vector<std::byte> prefill;
+  std::vector<float> lse;
+  std::vector<float> queries;
+  std::vector<float> weights;
+  std::vector<HeadScores> heads;
+  RowPages rows;
 };
 
 struct Runner::State {
@@ -38,19 +115,22 @@ struct Runner::State {
   std::size_t batch_size = 0;  ///< entries in use; the rest keep their buffers
   std::span<BatchEntry> entries() { return {batch.data(), batch_size}; }
 
-  WorkList attend_work, score_work;
+  WorkList attend_work, select_work;
   std::vector<float> partials;
   std::vector<float> scores;
   std::size_t score_stride = 0;
-  std::vector<std::vector<std::byte>> prefill_scratch;  ///< [threads]
-  std::vector<SelectionScratch> selection;              ///< [threads]
-  std::vector<std::vector<float>> lse_scratch;          ///< [threads]
-  std::vector<HeadScores> layer_heads;                  ///< [threads, kv_heads]
-  std::unique_ptr<std::atomic<int>[]> layer_remaining;  ///< [batch] heads still to combine, for SetPer::layer
+  std::vector<ThreadScratch> threads;
+  std::unique_ptr<std::atomic<int>[]> layer_remaining;  ///< [batch] heads still to be scored, for SetPer::layer
   std::size_t layer_remaining_size = 0;
   std::vector<std::int32_t> evicted;
+  std::vector<std::int32_t> missing;
+  std::vector<float> evict_scores;
   std::vector<kv::Mark> marks;
   std::vector<ReadCounters> counters;  ///< [batch], filled by end()
+  std::vector<double> heat_sums;
+  std::vector<int> heat_readers;
+
+  double seconds = 0;  ///< of thread 0 in select and attend
 
   std::atomic<int> arrived{0};
   std::mutex failure_mutex;
@@ -61,6 +141,19 @@ struct Runner::State {
   }
   const plan::Selector& selector(const BatchEntry& entry, const plan::Role& role) const {
     return entry.rows.plan->selectors[static_cast<std::size_t>(role.selector)];
+  }
+  const plan::Retention* retention(const BatchEntry& entry, const plan::Role& role) const {
+    return role.retention < 0 ? nullptr : &entry.rows.plan->retentions[static_cast<std::size_t>(role.retention)];
+  }
+  /// Slot of the entry's first row. What is corrected lies in heads that never freed a token.
+  static std::int32_t first_slot(const BatchEntry& entry, const kernels::HeadView& view) {
+    return entry.rows.corrects ? static_cast<std::int32_t>(entry.rows.position) : view.slots - entry.rows.rows;
+  }
+  /// Query rows of one KV head of a row of the pass.
+  const float* head_query(const BatchEntry& entry, const float* q, int row, int head) const {
+    return q + (static_cast<std::size_t>(entry.rows.first_row + row) * static_cast<std::size_t>(shape.heads) +
+                static_cast<std::size_t>(head) * static_cast<std::size_t>(group)) *
+                   static_cast<std::size_t>(shape.head_dim);
   }
   /// True for the last of nth threads to call it since the last time it was true.
   bool last_to_arrive(int nth) {
@@ -79,23 +172,61 @@ struct Runner::State {
   }
 
   // runner.cc
-  void evict(BatchEntry& entry);
+  void open_entry(BatchEntry& entry, const SequenceRows& rows);
   void size_scratch();
 
-  // phases.cc
-  void build_scores(int layer);
-  void build_attend(int layer);
-  void add_decode(BatchEntry& entry, int index, int layer);
-  void add_streams(BatchEntry& entry, int index, int head, const plan::Role& role);
-  void add_lists(BatchEntry& entry, int index, int head, const PublishedSet& set);
-  void add_prefill(BatchEntry& entry, int index);
-  int add_ranges(const Unit& unit, const std::int32_t* list, std::int64_t begin, std::int64_t end, int unit_index);
-  kernels::AttendItem kernel_item(const Item& item, const float* q);
-  void run_prefill(const Item& item, const float* q, float* out, int ith);
-  void combine_unit(int layer, const Unit& unit, float* out, int ith);
+  // evict.cc: what plans forget, before a step attends
+  void evict(BatchEntry& entry);
+  void evict_window(BatchEntry& entry, int layer, int head);
+  void evict_by_statistic(BatchEntry& entry, int layer, int first_head, int heads);
+
+  // tier.cc: pages that wait
+  void recall_sets(int layer);
+  void recall_set(BatchEntry& entry, int layer, int head, const plan::Retention& kept);
+
+  // select.cc: what happens before a layer attends
+  void build_select(int layer);
+  void add_decode_selects(BatchEntry& entry, int index, int layer, std::size_t& score_floats);
+  void run_score(const Item& item, int layer, const float* q, int ith);
+  void run_search(const Item& item, int layer, const float* q, int ith);
+  void grow_index(const Item& item, int layer);
   void select_head(int layer, int batch_index, int head, int ith);
   void select_layer(int layer, int batch_index, int ith);
   void publish(PublishedSet& set, std::size_t list, std::int64_t tokens);
+
+  // low_rank.cc: keys of the prompt from their singular vectors
+  void factor_keys(const Item& item, int layer);
+  LowRankHead low_rank_head(BatchEntry& entry, int layer, int head) const;
+  void count_low_rank(BatchEntry& entry, int layer, const Unit& unit);
+  void run_low_rank(const Item& item, int layer, const float* q, int ith);
+
+  // phases.cc: attending of decode rows
+  void build_attend(int layer);
+  void add_decode(BatchEntry& entry, int index, int layer);
+  void add_streams(BatchEntry& entry, int index, int head, const plan::Role& role);
+  void add_lists(BatchEntry& entry, int index, plan::SlotId reader, const PublishedSet& set);
+  int add_ranges(const Unit& unit, std::int64_t begin, std::int64_t end, int unit_index);
+  kernels::AttendItem kernel_item(const Item& item, const float* q);
+  void run_mean_token(const Item& item, int layer, const float* q);
+  void combine_unit(int layer, int unit_index, float* out, int ith);
+
+  // prompt.cc: rows of a prompt
+  void open_prompt(BatchEntry& entry);
+  void open_prompt_layer(BatchEntry& entry, int layer);
+  TileSet& tile_set(BatchEntry& entry, int layer, int head, int tile);
+  void add_tiles(BatchEntry& entry, int index, int layer);
+  void add_prompt(BatchEntry& entry, int index, int layer);
+  void add_prompt_factors(BatchEntry& entry, int index, int layer);
+  void run_tile(const Item& item, int layer, const float* q, int ith);
+  void run_prompt(const Item& item, int layer, const float* q, float* out, int ith);
+  void observe_rows(const Item& item, int layer, kernels::PrefillItem work, int ith);
+  void take_observed(BatchEntry& entry, int layer, int head);
+
+  // feedback.cc
+  void feed(BatchEntry& entry, int layer, const Unit& unit, int ith);
+  void end_feedback(BatchEntry& entry);
+
+  // observe.cc
   void observe(int layer, const float* q, const std::function<void(const HeadRecord&)>& observer);
 };
 

@@ -11,27 +11,10 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-/// Units (tokens or blocks) that are in the set whatever the scores say: [0, head) and [tail, count).
-struct Always {
-  std::size_t head = 0;
-  std::size_t tail = 0;
-};
-
-Always always_in(const plan::Selector& selector, std::size_t tokens) {
-  const auto block = static_cast<std::size_t>(selector.block);
-  const std::size_t units = (tokens + block - 1) / block;
-  const std::size_t local = std::min(tokens, static_cast<std::size_t>(std::max(selector.local, 1)));
-  Always always;
-  always.tail = (tokens - local) / block;
-  always.head = std::min(always.tail, (static_cast<std::size_t>(selector.sink) + block - 1) / block);
-  check(always.tail < units, "the current token is always in a set");
-  return always;
-}
-
 /// How many units the scores may choose beside those always in.
 std::size_t free_units(const plan::Selector& selector, std::span<const float> units, std::size_t tokens,
                        const Always& always, SelectionScratch& scratch) {
-  const std::size_t forced = always.head + (units.size() - always.tail);
+  const std::size_t forced = always.head + (selector.counts_local ? units.size() - always.tail : 0);
   switch (selector.budget.rule) {
     case plan::BudgetRule::tokens:
     case plan::BudgetRule::ratio: {
@@ -64,6 +47,18 @@ void block_sum(std::span<const float> pooled, std::size_t block, std::span<float
 
 }  // namespace
 
+Always always_in(const plan::Selector& selector, std::size_t tokens) {
+  const auto block = static_cast<std::size_t>(selector.block);
+  const std::size_t units = (tokens + block - 1) / block;
+  const auto window = static_cast<std::size_t>(plan::window_tokens(selector, static_cast<std::int64_t>(tokens)));
+  const std::size_t local = std::min(tokens, std::max<std::size_t>(window, 1));
+  Always always;
+  always.tail = (tokens - local) / block;
+  always.head = std::min(always.tail, (static_cast<std::size_t>(selector.sink) + block - 1) / block);
+  check(always.tail < units, "the current token is always in a set");
+  return always;
+}
+
 void SelectionScratch::reserve(std::size_t tokens) {
   if (pooled.size() >= tokens) return;
   const std::size_t room = tokens + tokens / 4 + 1024;  // grows with the cache, not with every step
@@ -81,8 +76,13 @@ void pool_group(const plan::Term& term, const HeadScores& head, std::span<float>
     case plan::GroupPooling::max_probability:
       return kernels::pool_max_probability(head.scores, head.stride, head.lse, head.group, pooled);
     case plan::GroupPooling::mean_score:
-    case plan::GroupPooling::mean_query:  // the mean of q.k is the mean query's product with k
       return kernels::pool_mean_score(head.scores, head.stride, head.group, pooled);
+    case plan::GroupPooling::mean_query: {  // the mean of q.k is the mean query's product with k
+      kernels::pool_mean_score(head.scores, head.stride, head.group, pooled);
+      if (term.source != plan::Source::probability) return;
+      const float lse = kernels::log_sum_exp(pooled);
+      return kernels::pool_mean_probability(pooled.data(), pooled.size(), &lse, 1, pooled);
+    }
     case plan::GroupPooling::max_score:
       return kernels::pool_max_score(head.scores, head.stride, head.group, pooled);
     case plan::GroupPooling::none: {
@@ -146,6 +146,32 @@ void choose(const plan::Selector& selector, std::span<float> pooled, SelectionSc
     if (unit >= always.head && unit < always.tail) add(unit);
   }
   for (std::size_t unit = always.tail; unit < units.size(); ++unit) add(unit);
+}
+
+void choose_before_tile(const plan::Selector& selector, std::int64_t budget, std::span<float> pooled,
+                        SelectionScratch& scratch, std::vector<std::int32_t>& set) {
+  const std::size_t tokens = pooled.size();
+  const auto block = static_cast<std::size_t>(selector.block);
+  std::span<float> units = pooled;
+  if (block > 1) {
+    units = std::span(scratch.blocks.data(), (tokens + block - 1) / block);
+    kernels::block_max(pooled, selector.block, units);
+  }
+  constexpr float kFirst = std::numeric_limits<float>::infinity();
+  const std::size_t sink = std::min(units.size(), (static_cast<std::size_t>(selector.sink) + block - 1) / block);
+  const auto local = static_cast<std::size_t>(plan::window_tokens(selector, static_cast<std::int64_t>(tokens)));
+  const std::size_t tail = local == 0 ? units.size() : (tokens - std::min(tokens, local)) / block;
+  std::fill_n(units.begin(), sink, kFirst);
+  std::fill(units.begin() + static_cast<std::ptrdiff_t>(tail), units.end(), kFirst);
+  const std::size_t count =
+      kernels::select_top_k(units, static_cast<std::size_t>(budget) / block, scratch.chosen, scratch.workspace);
+  set.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t first = static_cast<std::size_t>(scratch.chosen[i]) * block;
+    for (std::size_t at = first; at < std::min(tokens, first + block); ++at) {
+      set.push_back(static_cast<std::int32_t>(at));
+    }
+  }
 }
 
 }  // namespace glimpse::attention

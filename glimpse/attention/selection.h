@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/attention/sets.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::attention {
@@ -17,9 +18,19 @@ struct SelectionScratch {
   std::vector<float> head_pooled;    ///< [N]
   std::vector<float> blocks;         ///< [blocks]
   std::vector<std::int32_t> chosen;  ///< [N]
+  std::vector<char> taken;           ///< [units]
+  std::vector<ScoredUnit> ranked;    ///< candidates of several heads, head by head
+  std::vector<std::size_t> starts;   ///< where each head's begin
   std::vector<std::byte> workspace;
   void reserve(std::size_t tokens);
 };
+
+/// Units (tokens or blocks) that are in the set whatever the scores say: [0, head) and [tail, count).
+struct Always {
+  std::size_t head = 0;
+  std::size_t tail = 0;
+};
+Always always_in(const plan::Selector& selector, std::size_t tokens);
 
 /// Scores of one KV head: query head j's score of token i at scores[j * stride + i], and its log-sum-exp.
 struct HeadScores {
@@ -40,5 +51,30 @@ void pool_layer(const plan::Term& term, std::span<const HeadScores> heads, Selec
 /// scores within the budget (methods.md section 1). `pooled` is overwritten. Writes ascending positions.
 void choose(const plan::Selector& selector, std::span<float> pooled, SelectionScratch& scratch,
             std::vector<std::int32_t>& set);
+
+/// LessIsMore: the best of every query head rank by rank, until the budget is full.
+void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> heads, std::size_t tokens,
+                    SelectionScratch& scratch, std::vector<std::int32_t>& set);
+
+/// What the terms of a layer's set may choose from.
+struct Parts {
+  std::size_t tokens = 0;                 ///< N
+  std::span<const HeadScores> heads;      ///< per KV head: scores of the first term's query heads
+  std::span<const ScoredUnit> inherited;  ///< of an earlier layer, best first
+  std::span<const float> heat;            ///< [blocks]
+};
+/// True when a set is put together from parts: several terms, terms with a budget of their own, or heat.
+bool by_parts(const plan::Selector& selector);
+/// EvoSparse (section 3): sink, local, what was inherited and what the scoring heads choose, then heat. Writes the
+/// set and what was chosen by score.
+void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionScratch& scratch, PublishedSet& set);
+
+/// How many query heads of a KV head score for a term.
+int scoring_queries(const plan::Term& term, int kv_head, int group);
+
+/// A prompt tile's set: the best of `pooled` [tokens before the tile] within `budget` tokens; sink and the last
+/// `local` before the tile are in it, nothing else is forced.
+void choose_before_tile(const plan::Selector& selector, std::int64_t budget, std::span<float> pooled,
+                        SelectionScratch& scratch, std::vector<std::int32_t>& set);
 
 }  // namespace glimpse::attention

@@ -10,10 +10,18 @@
 
 namespace glimpse::attention {
 
+/// A token or block with the score that chose it.
+struct ScoredUnit {
+  std::int32_t unit = 0;
+  float score = 0;
+};
+
 /// One list, or one for each query head of the group (SetPer::query_head).
 struct PublishedSet {
   std::vector<std::vector<std::int32_t>> lists;  ///< ascending token positions
   bool everything = false;                       ///< the budget covered the context: no list, all tokens
+  /// Combine::union_sets: what terms with scores of their own chose, which later layers join to theirs; best first.
+  std::vector<ScoredUnit> chosen;
 };
 
 class PublishedSets {

@@ -10,16 +10,24 @@ namespace {
   throw UserError(fmt::format("plan '{}' asks for {}, which this version does not run yet", plan.policy, what));
 }
 
+bool statistic(plan::RetentionRule rule) {
+  return rule == plan::RetentionRule::accumulated || rule == plan::RetentionRule::last_probability ||
+         rule == plan::RetentionRule::stamps;
+}
+
 void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (selector.terms.empty()) return;
-  if (selector.terms.size() > 1) refuse(plan, "a selector of several terms");
-  const plan::Term& term = selector.terms.front();
-  if (term.source != plan::Source::dot && term.source != plan::Source::probability) {
-    refuse(plan, "a selector that scores by an index, heat or a gate");
+  const plan::Term& first = selector.terms.front();
+  for (const plan::Term& term : selector.terms) {
+    if (term.source == plan::Source::gate) refuse(plan, "a trained gate");
   }
-  if (term.budget.has_value()) refuse(plan, "a term with a budget of its own");
-  if (!term.query_heads.empty()) refuse(plan, "a term restricted to some query heads");
-  if (term.heads == plan::HeadPooling::rank_merge) refuse(plan, "rank-merge over heads");
+  const bool heat = selector.terms.back().source == plan::Source::heat;
+  const bool one = selector.terms.size() == 1;
+  const bool with_heat = selector.terms.size() == 2 && heat && first.source == plan::Source::dot && first.budget;
+  if (!one && !with_heat) refuse(plan, "terms other than one, or q.k with a budget of its own and heat");
+  if (heat && selector.per != plan::SetPer::layer) refuse(plan, "heat in a set that is not the layer's");
+  if (one && !heat && first.budget) refuse(plan, "a term with a budget of its own and nothing beside it");
+  if (one && !first.query_heads.empty()) refuse(plan, "a term restricted to some query heads and nothing beside it");
 }
 
 }  // namespace
@@ -27,15 +35,27 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
 void Runner::require_supported(const plan::Plan& plan) {
   for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
   for (const plan::Combine combine : plan.combine) {
-    if (combine != plan::Combine::none) refuse(plan, "combining the sets of a layer");
-  }
-  for (const plan::Retention& retention : plan.retentions) {
-    if (retention.rule != plan::RetentionRule::all && retention.rule != plan::RetentionRule::window) {
-      refuse(plan, "a retention other than 'all' and 'window'");
+    if (combine != plan::Combine::none && combine != plan::Combine::union_sets) {
+      refuse(plan, "combining the sets of a layer other than by union");
     }
   }
+  bool statistics = false;
+  for (const plan::Retention& retention : plan.retentions) {
+    statistics |= statistic(retention.rule);
+  }
+  bool heat = false;
   for (const plan::Role& role : plan.roles) {
     if (role.scope.lifetime != plan::Lifetime::step) refuse(plan, "sets that outlive a step");
+    if (role.kind == plan::RoleKind::select) {
+      const plan::Selector& selector = plan.selectors[static_cast<std::size_t>(role.selector)];
+      const bool by_heat = selector.terms.back().source == plan::Source::heat;
+      heat |= by_heat;
+      if (selector.terms.front().index.key_rank > 0 && !role.attends_set) {
+        refuse(plan, "low-rank keys for heads that attend to everything");
+      }
+      if (by_heat && !role.attends_set) refuse(plan, "heads that select by heat and attend to everything");
+      if (role.reads.layer >= 0 && selector.per != plan::SetPer::layer) refuse(plan, "union of sets per head");
+    }
     const bool windowed = role.retention >= 0 &&
                           plan.retentions[static_cast<std::size_t>(role.retention)].rule == plan::RetentionRule::window;
     if (!windowed) continue;
@@ -46,9 +66,10 @@ void Runner::require_supported(const plan::Plan& plan) {
       refuse(plan, "a stream that keeps another sink or budget than it reads");
     }
   }
-  if (plan.prefill.sparse) refuse(plan, "sparse prefill");
-  if (plan.prefill.observe != plan::Observe::none) refuse(plan, "observing the prompt's attention");
-  if (plan.feedback != plan::Feedback::none) refuse(plan, "feedback of probabilities");
+  if (heat && statistics) refuse(plan, "heat beside heads that forget by probability");
+  if (plan.prefill.sparse && plan.prefill.observe != plan::Observe::none) {
+    refuse(plan, "observing a sparse prefill");
+  }
 }
 
 }  // namespace glimpse::attention

@@ -19,17 +19,33 @@ struct Unit {
   int group = 1;
   std::size_t first_partial = 0;  ///< floats into the partial results
   int partials = 0;
-  bool select_after = false;  ///< scores were kept: choose and publish when combined
+  const std::int32_t* list = nullptr;  ///< what its entries are: positions, or null: slots
+  std::int32_t entries = 0;
+  int key_rank = 0;  ///< keys of the prompt are made from so many singular vectors
+  bool keeps_scores = false;
+  std::size_t first_score = 0;  ///< floats into the scores, when kept: [group, State::score_stride]
+  bool selects = false;         ///< choose and publish when combined
+  bool feeds = false;           ///< probabilities flow back when combined
 };
 
 struct Item {
-  enum class Kind : std::uint8_t { attend, score, prefill };
+  enum class Kind : std::uint8_t {
+    attend,      ///< a part of a unit
+    score,       ///< K alone, a part of a unit
+    mean_token,  ///< what stands for dropped tokens: the unit's last partial result
+    prefill,     ///< rows of a prompt
+    choose,      ///< a layer's set that needs no scores
+    search,      ///< a head's index
+    grow,        ///< a head's index takes in the prompt or what was corrected
+    factor,      ///< a layer's prompt keys become factors of low rank
+    tile,        ///< a prompt tile's set for one head
+  };
   Kind kind = Kind::attend;
-  int unit = -1;  ///< attend, score
+  int unit = -1;  ///< attend, score, mean_token
   int batch = 0, head = 0;
-  std::int32_t begin = 0, end = 0;  ///< slots, list entries, or rows of a prefill tile
+  std::int32_t begin = 0, end = 0;  ///< slots, list entries, rows of a prompt; tile: its number
   const std::int32_t* list = nullptr;
-  int partial = 0;  ///< which partial result of the unit
+  int partial = 0;  ///< which partial result of the unit; prefill: number of the tile's item
 };
 
 class WorkList {

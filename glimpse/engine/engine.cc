@@ -56,7 +56,7 @@ double AttentionStats::kept_ratio() const {
 }
 
 Engine::State::State(const EngineOptions& wanted)
-    : options(wanted), model(wanted.model), tokenizer(tokenizer_of(model, wanted.model)) {
+    : options(wanted), model(wanted.model), tokenizer(tokenizer_of(model, wanted.model)), boundaries(tokenizer) {
   const model::Config& config = model.config();
   options.threads = checked_threads(wanted.threads);
   context = checked_context(wanted.context, config);
@@ -82,7 +82,7 @@ plan::ModelShape Engine::State::shape() const {
           config.kv_heads,     config.head_dim, config.context};
 }
 
-void Engine::State::require(const plan::Plan& plan) const {
+void Engine::State::require(const plan::Plan& plan) {
   plan::validate(plan);
   attention::Runner::require_supported(plan);
   const plan::ModelShape mine = shape();
@@ -91,12 +91,16 @@ void Engine::State::require(const plan::Plan& plan) const {
                                 plan.shape.layers, plan.shape.heads, plan.shape.kv_heads, mine.layers, mine.heads,
                                 mine.kv_heads));
   }
+  const bool tier = std::any_of(plan.retentions.begin(), plan.retentions.end(), [](const plan::Retention& retention) {
+    return retention.rule == plan::RetentionRule::host_tier;
+  });
+  if (tier) cache->open_tier(options.tier_folder);
 }
 
 ActiveSequence Engine::State::open(const plan::Plan& plan) {
   ActiveSequence sequence;
   sequence.plan = plan;
-  sequence.sets = attention::PublishedSets(plan);
+  sequence.attention = attention::SequenceState(plan);
   sequence.id = cache->create();
   return sequence;
 }
@@ -108,6 +112,10 @@ void Engine::State::close(ActiveSequence& sequence) {
 
 Engine::Engine(const EngineOptions& options) : state_(std::make_unique<State>(options)) {}
 Engine::~Engine() = default;
+
+double Engine::attention_seconds() const {
+  return state_->executor->attention_seconds();
+}
 
 const text::Tokenizer& Engine::tokenizer() const {
   return state_->tokenizer;

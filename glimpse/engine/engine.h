@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,15 +34,21 @@ struct EngineOptions {
   int sequences = 1;         ///< sequences that the cache has room for at full context
   int threads = 0;           ///< 0: one per core
   KvType kv_type = kDefaultKvType;
-  int prefill_chunk = 512;  ///< prompt rows of one forward pass
+  int prefill_chunk = 512;                     ///< prompt rows of one forward pass
+  std::filesystem::path tier_folder = "/tmp";  ///< of the file where plans with a host tier keep cold pages
 };
 
 /// What attention read while decoding, counted from the kernels' work lists.
 struct AttentionStats {
   std::int64_t k_rows = 0, v_rows = 0;              ///< rows read, all layers and KV heads
   std::int64_t dense_k_rows = 0, dense_v_rows = 0;  ///< what dense attention would have read
-  std::int64_t bytes_read = 0;
+  std::int64_t bytes_read = 0;                      ///< of K, V and key indices
+  std::int64_t index_bytes = 0;                     ///< of key indices alone
   std::int64_t dense_steps = 0, sparse_steps = 0;
+  /// A host tier: pages that a set needed and that were brought back, or found resident; the most that one head kept
+  /// resident in a sparse step, none without a tier.
+  std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
+  std::optional<std::int64_t> resident_tokens;
   /// Share of the cache's rows read; 1 before the first decoded token.
   double kept_ratio() const;
 };
@@ -67,6 +74,8 @@ std::string_view name(FinishReason reason);
 struct RequestStats {
   std::int64_t prompt_tokens = 0, generated_tokens = 0;
   double prefill_s = 0, decode_s = 0;
+  double correction_s = 0;  ///< beside decode_s
+  std::int64_t corrections = 0;
   AttentionStats attention;
 };
 
@@ -74,8 +83,9 @@ struct Request {
   std::vector<Token> prompt;
   plan::Plan plan;
   text::SamplingOptions sampling;
-  std::int64_t max_tokens = -1;  ///< -1: until the model ends or the context is full
-  bool ignore_end = false;       ///< go on after an end-of-text token (benchmarks)
+  std::int64_t max_tokens = -1;    ///< -1: until the model ends or the context is full
+  bool ignore_end = false;         ///< go on after an end-of-text token (benchmarks)
+  std::int64_t correct_every = 0;  ///< cache correction of the last so many decoded tokens, each time; 0: never
   std::function<void(Token token, std::string_view bytes)> on_token;
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
   std::function<void(const SetTrace&)> on_sets;
@@ -99,17 +109,28 @@ class Sequence {
   std::int64_t length() const;
   const AttentionStats& stats() const;
   void reset_stats();
-  /// Runs dense prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of every
-  /// token (position, logits) first.
+  /// Runs the plan's prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of
+  /// every token (position, logits) first.
   std::span<const float> prefill(std::span<const Token> tokens,
                                  const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {});
   /// One token by the plan; logits are valid until the engine's next pass.
   std::span<const float> decode(Token token);
-  /// The same tokens under another plan; pages are shared until written.
+  /// Cache correction (TidalDecode, section 3.3): K and V of the last `tokens` are replaced by those of a dense pass.
+  /// Throws UserError for a plan that forgets tokens, and for more tokens than there are.
+  void correct(std::int64_t tokens);
+  /// The same tokens under another plan; pages are shared until written. Under an equal plan with all that attention
+  /// keeps; under another with what can be made from the cache: heat and statistics start empty.
   Sequence fork(const plan::Plan& plan) const;
   void on_sets(std::function<void(const SetTrace&)> callback);
   /// One cached key row as floats [d] (tests, inspection). Throws UserError for a token that was evicted.
   std::vector<float> key(int layer, int kv_head, std::int64_t position) const;
+  std::vector<float> value(int layer, int kv_head, std::int64_t position) const;
+  /// What feedback keeps (tests, inspection): heat of blocks, empty when the plan has none (one vector for all layers
+  /// unless the plan keeps one a layer); the statistic that the head forgets by, [positions], empty when it keeps none.
+  std::vector<float> heat(int layer) const;
+  std::vector<float> statistic(int layer, int kv_head) const;
+  /// Positions that the head has not forgotten.
+  std::vector<std::int32_t> live(int layer, int kv_head) const;
 
  private:
   friend class Engine;
@@ -133,6 +154,9 @@ class Engine {
   KvType kv_type() const;
   /// Bytes that one (token, layer, KV head) costs in K plus V.
   std::size_t row_pair_bytes() const;
+
+  /// Wall time of attention in all passes so far, as one thread saw it. Seconds.
+  double attention_seconds() const;
 
   /// Checks and queues. Throws UserError: an empty prompt, one longer than the context, a plan that does not fit.
   RequestId submit(Request request);

@@ -36,9 +36,17 @@ void add(AttentionStats& stats, const attention::ReadCounters& counters, std::in
   stats.v_rows += counters.v_rows;
   stats.dense_k_rows += counters.dense_k_rows;
   stats.dense_v_rows += counters.dense_v_rows;
-  stats.bytes_read += (counters.k_rows + counters.v_rows) * row_bytes;
+  stats.bytes_read += (counters.k_rows - counters.low_rank_rows + counters.v_rows) * row_bytes +
+                      counters.low_rank_bytes + counters.index_bytes;
+  stats.index_bytes += counters.index_bytes;
   stats.dense_steps += counters.dense_steps;
   stats.sparse_steps += counters.sparse_steps;
+  stats.recalled_pages += counters.recalled_pages;
+  stats.recalled_bytes += counters.recalled_bytes;
+  stats.resident_hits += counters.resident_hits;
+  if (counters.resident_tokens) {
+    stats.resident_tokens = std::max(stats.resident_tokens.value_or(0), *counters.resident_tokens);
+  }
 }
 
 }  // namespace
@@ -58,6 +66,45 @@ void Engine::State::observe_if_wanted() {
   });
 }
 
+void Engine::State::remember(ActiveSequence& sequence, std::span<const Token> appended) const {
+  for (const Token token : appended) {
+    const Token before = sequence.tokens.empty() ? -1 : sequence.tokens.back();
+    sequence.attention.boundaries.push_back(boundaries.classify(before, token));
+    sequence.tokens.push_back(token);
+  }
+}
+
+/// A pass that fails leaves no trace of its tokens.
+exec::StepResult Engine::State::forward(const exec::StepBatch& batch) {
+  try {
+    return executor->forward(batch);
+  } catch (...) {
+    for (const PassPart& part : parts) {
+      if (!part.corrects) part.sequence->forget_after(static_cast<std::size_t>(part.sequence->length));
+    }
+    throw;
+  }
+}
+
+std::size_t Engine::State::chunk_rows(const plan::Plan& plan) const {
+  const auto chunk = static_cast<std::size_t>(options.prefill_chunk);
+  if (!plan.prefill.sparse) return chunk;
+  const auto tile = static_cast<std::size_t>(plan.prefill.tile_tokens(plan.shape.group()));
+  return std::max(chunk / tile, std::size_t{1}) * tile;
+}
+
+void Engine::State::correct(ActiveSequence& sequence, std::int64_t count) {
+  const std::span<const Token> all(sequence.tokens);
+  const auto chunk = static_cast<std::size_t>(options.prefill_chunk);
+  for (auto first = static_cast<std::size_t>(sequence.length - count); first < all.size(); first += chunk) {
+    PassPart part{&sequence, all.subspan(first, std::min(chunk, all.size() - first))};
+    part.corrects = true;
+    part.logits = PassPart::Logits::none;
+    parts.assign(1, part);
+    run();
+  }
+}
+
 std::span<const float> Engine::State::run() {
   tokens.clear();
   rows.clear();
@@ -66,11 +113,18 @@ std::span<const float> Engine::State::run() {
     attention::SequenceRows entry;
     entry.sequence = part.sequence->id;
     entry.plan = &part.sequence->plan;
-    entry.sets = &part.sequence->sets;
+    entry.state = &part.sequence->attention;
     entry.first_row = static_cast<int>(tokens.size());
     entry.rows = static_cast<int>(part.tokens.size());
     entry.decode = part.decode;
+    entry.corrects = part.corrects;
     entry.position = part.sequence->length;
+    entry.prompt_end = part.prompt_end;
+    if (part.corrects) {
+      entry.position = part.tokens.data() - part.sequence->tokens.data();
+    } else {
+      remember(*part.sequence, part.tokens);
+    }
     rows.push_back(entry);
     tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
     const auto end = static_cast<std::int32_t>(tokens.size());
@@ -80,10 +134,11 @@ std::span<const float> Engine::State::run() {
     }
   }
   observe_if_wanted();
-  const exec::StepResult result = executor->forward({tokens, rows, output_rows});
+  const exec::StepResult result = forward({tokens, rows, output_rows});
   const auto row_bytes = static_cast<std::int64_t>(cache->shape().format.read_bytes());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     ActiveSequence& sequence = *parts[i].sequence;
+    if (parts[i].corrects) continue;
     sequence.length += static_cast<std::int64_t>(parts[i].tokens.size());
     if (!parts[i].decode) continue;
     ++sequence.steps;

@@ -17,10 +17,25 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
+void require_correction(const plan::Plan& plan) {
+  for (const plan::Retention& retention : plan.retentions) {
+    if (retention.rule == plan::RetentionRule::all || retention.rule == plan::RetentionRule::host_tier) continue;
+    throw UserError(
+        fmt::format("plan '{}' forgets tokens, so a dense pass has nothing to correct them from; leave --correct out, "
+                    "or take a method that keeps the whole cache",
+                    plan.policy));
+  }
+}
+
 RequestId Engine::submit(Request request) {
   State& state = *state_;
   state.require(request.plan);
   text::validate(request.sampling);
+  if (request.correct_every < 0) {
+    throw UserError(
+        fmt::format("cache correction every {} tokens: give 1 or more, or 0 for none", request.correct_every));
+  }
+  if (request.correct_every > 0) require_correction(request.plan);
   const auto length = static_cast<std::int64_t>(request.prompt.size());
   if (length == 0) throw UserError("the prompt is empty: give at least one token of text");
   if (length >= state.context) {
@@ -68,6 +83,19 @@ void Engine::State::take(ActiveRequest& request, std::span<const float> logits) 
   if (request.sequence->length >= context) finish(request, FinishReason::context_full);
 }
 
+/// After the logits of the pass are used: a correction is a pass of its own.
+void Engine::State::correct_due(std::span<ActiveRequest* const> decoded) {
+  for (ActiveRequest* request : decoded) {
+    const std::int64_t every = request->request.correct_every;
+    if (every == 0 || request->phase != Phase::decode || request->uncorrected < every) continue;
+    const auto start = std::chrono::steady_clock::now();
+    correct(*request->sequence, request->uncorrected);
+    request->uncorrected = 0;
+    request->result.stats.correction_s += seconds_since(start);
+    ++request->result.stats.corrections;
+  }
+}
+
 bool Engine::step() {
   State& state = *state_;
   const auto start = std::chrono::steady_clock::now();
@@ -77,7 +105,7 @@ bool Engine::step() {
   ActiveRequest* prefilling = nullptr;
   for (auto& [id, request] : state.requests) {
     if (request.phase == Phase::decode) {
-      state.parts.push_back({&*request.sequence, {&request.next, 1}, true, PassPart::Logits::last});
+      state.parts.push_back({&*request.sequence, {&request.next, 1}, true, false, 0, PassPart::Logits::last});
       taking.push_back(&request);
     } else if (request.phase == Phase::prefill && prefilling == nullptr) {
       prefilling = &request;
@@ -91,9 +119,10 @@ bool Engine::step() {
     }
     const std::span<const Token> prompt(prefilling->request.prompt);
     const auto first = static_cast<std::size_t>(prefilling->prefilled);
-    const std::size_t count = std::min(static_cast<std::size_t>(state.options.prefill_chunk), prompt.size() - first);
+    const std::size_t count = std::min(state.chunk_rows(prefilling->request.plan), prompt.size() - first);
     prompt_ends = first + count == prompt.size();
-    state.parts.push_back({&*prefilling->sequence, prompt.subspan(first, count), false,
+    state.parts.push_back({&*prefilling->sequence, prompt.subspan(first, count), false, false,
+                           static_cast<std::int64_t>(prompt.size()),
                            prompt_ends ? PassPart::Logits::last : PassPart::Logits::none});
     prefilling->prefilled += static_cast<std::int64_t>(count);
     if (prompt_ends) taking.push_back(prefilling);
@@ -107,6 +136,7 @@ bool Engine::step() {
     if (taking[i] == prefilling) continue;
     taking[i]->result.stats.decode_s += seconds;
     taking[i]->result.stats.attention = taking[i]->sequence->stats;
+    ++taking[i]->uncorrected;
   }
   if (prefilling != nullptr) {
     prefilling->result.stats.prefill_s += seconds;
@@ -118,6 +148,7 @@ bool Engine::step() {
   for (std::size_t i = 0; i < taking.size(); ++i) {
     if (taking[i]->phase == Phase::decode) state.take(*taking[i], logits.subspan(i * vocabulary, vocabulary));
   }
+  state.correct_due(taking);
   return true;
 }
 

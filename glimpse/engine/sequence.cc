@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "glimpse/base/error.h"
@@ -36,14 +38,15 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
   Engine::State& engine = *impl_->engine;
   if (tokens.empty()) throw UserError("nothing to prefill: give at least one token");
   std::span<const float> logits;
-  const auto chunk = static_cast<std::size_t>(engine.options.prefill_chunk);
+  const std::size_t chunk = engine.chunk_rows(impl_->sequence.plan);
+  const std::int64_t end = impl_->sequence.length + static_cast<std::int64_t>(tokens.size());
   const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);
   for (std::size_t first = 0; first < tokens.size(); first += chunk) {
     const std::size_t count = std::min(chunk, tokens.size() - first);
     const bool last = first + count == tokens.size();
     const auto wanted = on_logits ? PassPart::Logits::all : last ? PassPart::Logits::last : PassPart::Logits::none;
     const std::int64_t position = impl_->sequence.length;
-    engine.parts.assign(1, {&impl_->sequence, tokens.subspan(first, count), false, wanted});
+    engine.parts.assign(1, {&impl_->sequence, tokens.subspan(first, count), false, false, end, wanted});
     logits = engine.run();
     if (!on_logits) continue;
     for (std::size_t row = 0; row < count; ++row) {
@@ -55,8 +58,35 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
 
 std::span<const float> Sequence::decode(Token token) {
   Engine::State& engine = *impl_->engine;
-  engine.parts.assign(1, {&impl_->sequence, {&token, 1}, true, PassPart::Logits::last});
+  engine.parts.assign(1, {&impl_->sequence, {&token, 1}, true, false, 0, PassPart::Logits::last});
   return engine.run();
+}
+
+void Sequence::correct(std::int64_t tokens) {
+  require_correction(impl_->sequence.plan);
+  if (tokens < 1 || tokens > length()) {
+    throw UserError(
+        fmt::format("cannot correct {} tokens of a sequence of {}; give 1 to {}", tokens, length(), length()));
+  }
+  impl_->engine->correct(impl_->sequence, tokens);
+}
+
+std::vector<float> Sequence::heat(int layer) const {
+  const attention::SequenceState& state = impl_->sequence.attention;
+  return state.has_heat() ? state.heat(layer) : std::vector<float>();
+}
+
+std::vector<float> Sequence::statistic(int layer, int kv_head) const {
+  const attention::SequenceState& state = impl_->sequence.attention;
+  return state.statistics[state.head(layer, kv_head)];
+}
+
+std::vector<std::int32_t> Sequence::live(int layer, int kv_head) const {
+  return kv::live_positions(*impl_->engine->cache, impl_->sequence.id, layer, kv_head);
+}
+
+std::vector<float> Sequence::value(int layer, int kv_head, std::int64_t position) const {
+  return kv::value_at(*impl_->engine->cache, impl_->sequence.id, layer, kv_head, position);
 }
 
 Sequence Sequence::fork(const plan::Plan& plan) const {
@@ -65,9 +95,19 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
   auto impl = std::make_unique<Impl>();
   impl->engine = &engine;
   impl->sequence.plan = plan;
-  impl->sequence.sets = attention::PublishedSets(plan);
-  impl->sequence.length = impl_->sequence.length;
+  const ActiveSequence& source = impl_->sequence;
+  if (plan == source.plan) {
+    impl->sequence.attention = source.attention;
+  } else {  // indices are built from the cache when they are first searched; what was observed is not
+    impl->sequence.attention = attention::SequenceState(plan);
+    impl->sequence.attention.boundaries = source.attention.boundaries;
+    impl->sequence.attention.prompt_tokens = source.attention.prompt_tokens;
+  }
+  impl->sequence.tokens = source.tokens;
+  impl->sequence.length = source.length;
   impl->sequence.id = engine.cache->fork(impl_->sequence.id);
+  // Another plan may read what this one lets wait. When it does not fit, the fork goes as it came.
+  if (!(plan == source.plan)) engine.cache->recall_all(impl->sequence.id);
   return Sequence(std::move(impl));
 }
 

@@ -10,18 +10,25 @@
 #include "glimpse/exec/executor.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"
+#include "glimpse/text/boundaries.h"
 
 namespace glimpse::engine {
 
-/// One sequence: its handle in the cache, its plan and the sets its heads have published.
+/// One sequence: its handle in the cache, its plan and what attention keeps of it.
 struct ActiveSequence {
   kv::SequenceId id = -1;
   plan::Plan plan;
-  attention::PublishedSets sets;
+  attention::SequenceState attention;
   std::int64_t length = 0;
-  std::int64_t steps = 0;  ///< decoded tokens
+  std::int64_t steps = 0;     ///< decoded tokens
+  std::vector<Token> tokens;  ///< [length] what is in the cache
   AttentionStats stats;
   std::function<void(const SetTrace&)> on_sets;
+
+  void forget_after(std::size_t kept) {
+    tokens.resize(kept);
+    attention.boundaries.resize(kept);
+  }
 };
 
 enum class Phase : std::uint8_t { prefill, decode, done };
@@ -32,7 +39,8 @@ struct ActiveRequest {
   text::Sampler sampler;
   Phase phase = Phase::prefill;
   std::int64_t prefilled = 0;
-  Token next = -1;  ///< sampled, not yet fed
+  Token next = -1;               ///< sampled, not yet fed
+  std::int64_t uncorrected = 0;  ///< decoded since the last correction
   Result result;
 
   explicit ActiveRequest(Request wanted) : request(std::move(wanted)), sampler(request.sampling) {}
@@ -43,8 +51,13 @@ struct PassPart {
   ActiveSequence* sequence = nullptr;
   std::span<const Token> tokens;
   bool decode = false;
+  bool corrects = false;        ///< `tokens` are the last ones in the cache
+  std::int64_t prompt_end = 0;  ///< not decoding
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
 };
+
+/// Throws UserError for a plan whose heads forget tokens.
+void require_correction(const plan::Plan& plan);
 
 struct Engine::State {
   explicit State(const EngineOptions& options);
@@ -52,6 +65,7 @@ struct Engine::State {
   EngineOptions options;
   model::Model model;
   text::Tokenizer tokenizer;
+  text::BoundaryClassifier boundaries;
   std::int64_t context = 0;
   std::optional<kv::Cache> cache;
   std::unique_ptr<exec::Executor> executor;
@@ -68,12 +82,21 @@ struct Engine::State {
   bool observed = false;
 
   plan::ModelShape shape() const;
-  void require(const plan::Plan& plan) const;
+  /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
+  void require(const plan::Plan& plan);
   ActiveSequence open(const plan::Plan& plan);
   void close(ActiveSequence& sequence);
   /// Runs `parts`; returns logits of the wanted rows in order.
   std::span<const float> run();
+  exec::StepResult forward(const exec::StepBatch& batch);
+  /// Notes tokens that the pass appends, with their text boundaries.
+  void remember(ActiveSequence& sequence, std::span<const Token> appended) const;
   void observe_if_wanted();
+  /// Replaces K and V of the sequence's last `tokens` by those of dense passes (cache correction).
+  void correct(ActiveSequence& sequence, std::int64_t tokens);
+  void correct_due(std::span<ActiveRequest* const> decoded);
+  /// Rows of one pass of a prompt under this plan: tiles of a sparse prefill are not cut.
+  std::size_t chunk_rows(const plan::Plan& plan) const;
   void take(ActiveRequest& request, std::span<const float> logits);
   void finish(ActiveRequest& request, FinishReason reason);
 };

@@ -55,15 +55,43 @@ void RopeTable::fill_row(std::int64_t position, float* cos_sin) const {
 }
 
 void RopeTable::rotate(std::size_t row, float* head) const {
-  const float* cos_sin = cos_sin_.data() + row * static_cast<std::size_t>(rope_.dims);
-  const int half = rope_.dims / 2;
-  for (int i = 0; i < half; ++i) {
-    const int first = rope_.neox ? i : 2 * i;
-    const int second = rope_.neox ? i + half : 2 * i + 1;
+  rotate_by(cos_sin_.data() + row * static_cast<std::size_t>(rope_.dims), head);
+}
+
+void RopeTable::rotate_by(const float* cos_sin, float* head) const {
+  for (int i = 0; i < rope_.dims / 2; ++i) {
+    const auto [first, second] = pair(i);
     const float a = head[first];
     const float b = head[second];
     head[first] = a * cos_sin[2 * i] - b * cos_sin[2 * i + 1];
     head[second] = a * cos_sin[2 * i + 1] + b * cos_sin[2 * i];
+  }
+}
+
+void RopeTable::prepare(std::int64_t positions) {
+  const auto dims = static_cast<std::size_t>(rope_.dims);
+  auto done = static_cast<std::int64_t>(by_position_.size() / dims);
+  if (done >= positions) return;
+  by_position_.resize(static_cast<std::size_t>(positions) * dims);
+  for (; done < positions; ++done) fill_row(done, by_position_.data() + static_cast<std::size_t>(done) * dims);
+}
+
+void RopeTable::turn(std::int64_t position, float* row) const {
+  rotate_by(by_position_.data() + static_cast<std::size_t>(position) * static_cast<std::size_t>(rope_.dims), row);
+}
+
+void RopeTable::turn_back(std::int64_t position, float* row) const {
+  const float* cos_sin =
+      by_position_.data() + static_cast<std::size_t>(position) * static_cast<std::size_t>(rope_.dims);
+  for (int i = 0; i < rope_.dims / 2; ++i) {
+    const auto [first, second] = pair(i);
+    const float cosine = cos_sin[2 * i];
+    const float sine = cos_sin[2 * i + 1];
+    const float squares = cosine * cosine + sine * sine;  // the magnitude's square
+    const float a = row[first];
+    const float b = row[second];
+    row[first] = (a * cosine + b * sine) / squares;
+    row[second] = (b * cosine - a * sine) / squares;
   }
 }
 

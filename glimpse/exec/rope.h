@@ -1,17 +1,19 @@
 // Rotary position embedding, with the same float recurrence as ggml_rope_ext (linear, YaRN, Llama 3 factors), so that
 // logits agree with what the ecosystem computes. Angles of a pass are computed once for all layers.
-// The table is filled by one thread and read by many.
+// The table is filled by one thread and read by many. Attention turns rows of its own by a second table, which grows to
+// the longest prompt whose keys it makes.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "glimpse/attention/rotation.h"
 #include "glimpse/model/model.h"
 
 namespace glimpse::exec {
 
-class RopeTable {
+class RopeTable final : public attention::Rotation {
  public:
   explicit RopeTable(const model::Rope& rope);
   /// Angles for these positions; row i of the pass sits at positions[i].
@@ -19,14 +21,24 @@ class RopeTable {
   /// Rotates the first rope.dims values of one head in place.
   void rotate(std::size_t row, float* head) const;
 
+  void prepare(std::int64_t positions) override;
+  void turn(std::int64_t position, float* row) const override;
+  void turn_back(std::int64_t position, float* row) const override;
+
  private:
+  struct Pair {
+    int first, second;
+  };
+  Pair pair(int i) const { return rope_.neox ? Pair{i, i + rope_.dims / 2} : Pair{2 * i, 2 * i + 1}; }
+  void rotate_by(const float* cos_sin, float* head) const;
   void fill_row(std::int64_t position, float* cos_sin) const;
 
   model::Rope rope_;
   float theta_scale_;
   float frequency_scale_;
-  float corrections_[2] = {0, 0};  ///< YaRN: first and last dimension of the ramp
-  std::vector<float> cos_sin_;     ///< [row, dims]: cos and sin in turn
+  float corrections_[2] = {0, 0};   ///< YaRN: first and last dimension of the ramp
+  std::vector<float> cos_sin_;      ///< [row, dims]: cos and sin in turn
+  std::vector<float> by_position_;  ///< [position, dims] the same
 };
 
 }  // namespace glimpse::exec

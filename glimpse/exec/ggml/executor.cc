@@ -22,10 +22,10 @@ class CpuExecutor final : public Executor {
   CpuExecutor(const model::Model& model, kv::Cache& cache, const CpuOptions& options)
       : model_(model),
         weights_(model),
-        runner_({model.config().layers, model.config().heads, model.config().kv_heads, model.config().head_dim,
-                 options.threads},
-                cache),
         rope_(model.config().rope),
+        runner_({model.config().layers, model.config().heads, model.config().kv_heads, model.config().head_dim,
+                 options.threads, &rope_},
+                cache),
         threads_(options.threads) {
     ggml_threadpool_params params = ggml_threadpool_params_default(options.threads);
     pool_ = ggml_threadpool_new(&params);
@@ -67,6 +67,8 @@ class CpuExecutor final : public Executor {
     return result;
   }
 
+  double attention_seconds() const override { return runner_.seconds(); }
+
   void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
     runner_.observer = std::move(observer);
   }
@@ -100,8 +102,8 @@ class CpuExecutor final : public Executor {
 
   const model::Model& model_;
   Weights weights_;
-  attention::Runner runner_;
   RopeTable rope_;
+  attention::Runner runner_;
   int threads_;
   ggml_threadpool* pool_ = nullptr;
   PassState pass_;

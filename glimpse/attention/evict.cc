@@ -1,0 +1,107 @@
+// What plans forget, before a step attends. Evicting methods decide by statistics that earlier steps fed.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "glimpse/attention/runner_state.h"
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention {
+namespace {
+
+using plan::RetentionRule;
+
+bool by_statistic(RetentionRule rule) {
+  return rule == RetentionRule::accumulated || rule == RetentionRule::last_probability || rule == RetentionRule::stamps;
+}
+
+}  // namespace
+
+void Runner::State::evict(BatchEntry& entry) {
+  if (entry.rows.plan->retentions.empty()) return;
+  const bool below = entry.tokens < entry.rows.plan->min_context;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const plan::Retention* kept = retention(entry, role(entry, layer, head));
+      if (kept == nullptr) continue;
+      if (by_statistic(kept->rule)) {
+        auto& statistic = entry.rows.state->statistics[entry.rows.state->head(layer, head)];
+        statistic.resize(static_cast<std::size_t>(entry.tokens), 0.0F);
+        if (kept->rule == RetentionRule::stamps) {
+          statistic.back() = static_cast<float>(entry.rows.state->decode_steps);
+        }
+        if (kept->per == plan::SetPer::layer && head + 1 < shape.kv_heads) continue;  // the last head decides for all
+        const bool together = kept->per == plan::SetPer::layer;
+        if (!below) evict_by_statistic(entry, layer, together ? 0 : head, together ? shape.kv_heads : 1);
+      } else if (kept->rule == RetentionRule::window && !entry.dense) {
+        evict_window(entry, layer, head);
+      }
+    }
+  }
+}
+
+/// Frees whole pages that lie between the sink and the window of a streaming head. Whole pages only: a page goes back
+/// to the pool when all of it is free, and a table without holes is read as two plain ranges.
+void Runner::State::evict_window(BatchEntry& entry, int layer, int head) {
+  constexpr std::int64_t page = kernels::kPageTokens;
+  const plan::Retention& kept = *retention(entry, role(entry, layer, head));
+  const std::int64_t window = plan::budget_tokens(kept.budget, entry.tokens) - kept.sink;
+  const std::int64_t gone = entry.tokens - cache->view(entry.rows.sequence, layer, head).slots;
+  const std::int64_t first = (kept.sink + page - 1) / page * page + gone;
+  std::int64_t last = (entry.tokens - std::max<std::int64_t>(window, 1)) / page * page;
+  if (kept.compensates) {  // not before it is in the sums, which grow while the step attends
+    last = std::min(last, entry.rows.state->dropped[entry.rows.state->head(layer, head)].end / page * page);
+  }
+  if (last <= first) return;
+  evicted.resize(static_cast<std::size_t>(last - first));
+  std::iota(evicted.begin(), evicted.end(), static_cast<std::int32_t>(first));
+  cache->free_tokens(entry.rows.sequence, layer, head, evicted);
+}
+
+/// Heads [first_head, first_head + heads) forget the same tokens: those of the least summed statistic. Equal ones:
+/// the later goes, as everywhere the lower position wins.
+void Runner::State::evict_by_statistic(BatchEntry& entry, int layer, int first_head, int heads) {
+  SequenceState& state = *entry.rows.state;
+  const plan::Retention& kept = *retention(entry, role(entry, layer, first_head));
+  const kernels::HeadView view = cache->view(entry.rows.sequence, layer, first_head);
+  const std::int64_t budget = plan::budget_tokens(kept.budget, entry.tokens);
+  const bool stamps = kept.rule == RetentionRule::stamps;
+  const auto recent = kept.rule == RetentionRule::accumulated
+                          ? static_cast<std::int64_t>(std::floor(kept.recent_share * static_cast<double>(budget)))
+                          : 1;
+  // Who may go: live tokens that are neither recent nor (RaaS) of the prompt.
+  const std::int64_t newest = entry.tokens - std::max<std::int64_t>(recent, 1);
+  const std::int64_t oldest = stamps ? state.prompt_tokens : 0;
+  evicted.clear();
+  std::int64_t counted = 0;
+  for (std::int32_t slot = 0; slot < view.slots; ++slot) {
+    const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
+    if (position < oldest) continue;
+    ++counted;
+    if (position < newest) evicted.push_back(position);
+  }
+  const std::int64_t surplus = std::min<std::int64_t>(counted - budget, static_cast<std::int64_t>(evicted.size()));
+  if (surplus <= 0) return;
+  evict_scores.assign(static_cast<std::size_t>(entry.tokens), 0.0F);
+  for (int head = first_head; head < first_head + heads; ++head) {
+    const auto& statistic = state.statistics[state.head(layer, head)];
+    for (const std::int32_t position : evicted) {
+      evict_scores[static_cast<std::size_t>(position)] += statistic[static_cast<std::size_t>(position)];
+    }
+  }
+  const auto goes_first = [&](std::int32_t a, std::int32_t b) {
+    const float x = evict_scores[static_cast<std::size_t>(a)];
+    const float y = evict_scores[static_cast<std::size_t>(b)];
+    return x < y || (x == y && a > b);
+  };
+  std::nth_element(evicted.begin(), evicted.begin() + (surplus - 1), evicted.end(), goes_first);
+  evicted.resize(static_cast<std::size_t>(surplus));
+  std::sort(evicted.begin(), evicted.end());
+  for (int head = first_head; head < first_head + heads; ++head) {
+    cache->free_tokens(entry.rows.sequence, layer, head, evicted);
+    cache->compact(entry.rows.sequence, layer, head);
+  }
+}
+
+}  // namespace glimpse::attention

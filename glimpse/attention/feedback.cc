@@ -1,0 +1,103 @@
+// What flows back after attending: the probabilities of what was read, into heat and into the statistics that
+// evicting methods decide by.
+#include <algorithm>
+
+#include "glimpse/attention/runner_state.h"
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention {
+namespace {
+
+/// Position of an entry of a unit, or -1 for a freed slot.
+std::int32_t position_of(const Unit& unit, const kernels::HeadView& view, std::int32_t entry) {
+  if (unit.list != nullptr) return unit.list[entry];
+  return view.positions == nullptr ? entry : view.positions[entry];
+}
+
+}  // namespace
+
+void Runner::State::feed(BatchEntry& entry, int layer, const Unit& unit, int ith) {
+  SequenceState& state = *entry.rows.state;
+  const plan::Role& head_role = role(entry, layer, unit.head);
+  if (head_role.kind == plan::RoleKind::stream && !entry.dense) return;  // its window is not what heat speaks of
+  const plan::Retention* kept = retention(entry, head_role);
+  const bool heats = state.has_heat() && layer >= entry.rows.plan->heat.first_layer;
+  auto& statistic = state.statistics[state.head(layer, unit.head)];
+  if (!heats && statistic.empty()) return;
+
+  const auto entries = static_cast<std::size_t>(unit.entries);
+  SelectionScratch& scratch = threads[static_cast<std::size_t>(ith)].selection;
+  const std::span<float> mean(scratch.pooled.data(), entries);
+  const float* lse = entry.lse.data() + static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(group);
+  kernels::pool_mean_probability(scores.data() + unit.first_score, score_stride, lse, unit.group, mean);
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(unit.head)];
+  if (heats) {
+    auto& feed = entry.heat_feed[state.head(layer, unit.head)];
+    const std::int32_t block = state.heat_block();
+    for (std::int32_t i = 0; i < unit.entries; ++i) {
+      const std::int32_t at = position_of(unit, view, i) / block;
+      if (feed.empty() || feed.back().block != at) feed.push_back({at, 0.0F});
+      feed.back().mass += mean[static_cast<std::size_t>(i)];
+    }
+  }
+  if (statistic.empty() || kept == nullptr) return;
+  const auto at = [&](std::int32_t i) -> float& {
+    return statistic[static_cast<std::size_t>(position_of(unit, view, i))];
+  };
+  switch (kept->rule) {
+    case plan::RetentionRule::accumulated:  // H2O: summed over the group
+      for (std::int32_t i = 0; i < unit.entries; ++i) {
+        if (position_of(unit, view, i) >= 0) {
+          at(i) += mean[static_cast<std::size_t>(i)] * static_cast<float>(unit.group);
+        }
+      }
+      break;
+    case plan::RetentionRule::last_probability:
+      for (std::int32_t i = 0; i < unit.entries; ++i) {
+        if (position_of(unit, view, i) >= 0) at(i) = mean[static_cast<std::size_t>(i)];
+      }
+      break;
+    case plan::RetentionRule::stamps: {  // RaaS: the upper half of the step's probabilities renews its stamp
+      const std::int64_t live = cache->live_tokens(entry.rows.sequence, layer, unit.head);
+      for (std::int32_t i = 0; i < unit.entries; ++i) {  // a freed slot's score is -inf: below any live one
+        if (position_of(unit, view, i) < 0) mean[static_cast<std::size_t>(i)] = -1;
+      }
+      const std::size_t count =
+          kernels::select_top_k(mean, static_cast<std::size_t>((live + 1) / 2), scratch.chosen, scratch.workspace);
+      for (std::size_t i = 0; i < count; ++i) at(scratch.chosen[i]) = static_cast<float>(state.decode_steps);
+      break;
+    }
+    default:
+      break;
+  }
+}
+
+/// EvoSparse, section 3.1: h <- lambda h + s, s the mean over the layers and heads that read the block.
+void Runner::State::end_feedback(BatchEntry& entry) {
+  SequenceState& state = *entry.rows.state;
+  if (!entry.feeds() || !state.has_heat()) return;
+  const plan::Heat& how = entry.rows.plan->heat;
+  const auto block = static_cast<std::size_t>(state.heat_block());
+  const std::size_t blocks = (static_cast<std::size_t>(entry.tokens) + block - 1) / block;
+  const int span = how.per_layer ? 1 : shape.layers;
+  for (int first = 0; first < shape.layers; first += span) {
+    heat_sums.assign(blocks, 0);
+    heat_readers.assign(blocks, 0);
+    for (int layer = std::max(first, how.first_layer); layer < first + span; ++layer) {
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        for (const BlockMass& fed : entry.heat_feed[state.head(layer, head)]) {
+          heat_sums[static_cast<std::size_t>(fed.block)] += static_cast<double>(fed.mass);
+          ++heat_readers[static_cast<std::size_t>(fed.block)];
+        }
+      }
+    }
+    auto& heat = state.heat(first);
+    heat.resize(std::max(heat.size(), blocks), 0.0F);
+    for (std::size_t b = 0; b < blocks; ++b) {
+      const double gained = heat_readers[b] > 0 ? heat_sums[b] / heat_readers[b] : 0;
+      heat[b] = static_cast<float>(how.decay * static_cast<double>(heat[b]) + gained);
+    }
+  }
+}
+
+}  // namespace glimpse::attention

@@ -1,0 +1,145 @@
+// ShadowKV, section 4: the prompt's keys are read from their singular vectors and turned to their positions; values,
+// outlier chunks, the local window and what the landmarks do not cover come from the cache.
+#include <algorithm>
+#include <cstring>
+
+#include "glimpse/attention/runner_state.h"
+#include "glimpse/base/error.h"
+#include "glimpse/kv/index/landmarks.h"
+
+namespace glimpse::attention {
+namespace {
+
+constexpr std::int32_t kPage = kernels::kPageTokens;
+
+/// One row of K (or V), its scale included, from one head's pages to another's.
+void copy_row(const kernels::KvFormat& format, std::pair<const kernels::HeadView*, std::int32_t> from,
+              std::pair<const kernels::HeadView*, std::int32_t> to, std::byte* kernels::HeadView::*plane) {
+  std::byte* source = from.first->*plane;
+  std::byte* target = to.first->*plane;
+  std::memcpy(to.first->row_of(target, to.second, format), from.first->row_of(source, from.second, format),
+              format.row_bytes());
+  if (format.type != KvType::q8_0) return;
+  const auto scale = [&](std::int32_t slot) {
+    return format.scale_offset() + static_cast<std::size_t>(slot % kPage) * sizeof(float);
+  };
+  std::memcpy(to.first->page_of(target, to.second, format) + scale(to.second),
+              from.first->page_of(source, from.second, format) + scale(from.second), sizeof(float));
+}
+
+void reserve(RowPages& pages, const kernels::KvFormat& format) {
+  constexpr std::size_t count = kernels::kSplitTokens / kPage;
+  const std::size_t bytes = count * format.page_bytes();
+  if (pages.k.size() >= bytes) return;
+  pages.k = HostBuffer(bytes);
+  pages.v = HostBuffer(bytes);
+  pages.numbers.resize(count);
+  for (std::size_t i = 0; i < count; ++i) pages.numbers[i] = static_cast<kernels::PageId>(i);
+}
+
+}  // namespace
+
+/// At the prompt's end, and again where a correction changed the prompt's keys.
+void Runner::State::add_prompt_factors(BatchEntry& entry, int index, int layer) {
+  const SequenceState& state = *entry.rows.state;
+  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0) return;
+  const bool made = state.low_rank[static_cast<std::size_t>(layer)] != nullptr;
+  if (entry.rows.corrects) {
+    if (!made || entry.rows.position >= state.prompt_tokens) return;
+  } else if (made || entry.tokens < entry.rows.prompt_end || plan::is_dense_at(*entry.rows.plan, entry.tokens + 1)) {
+    return;  // what is dense for now may stay so: the first sparse step makes up for it
+  }
+  attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
+}
+
+void Runner::State::factor_keys(const Item& item, int layer) {
+  BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
+  SequenceState& state = *entry.rows.state;
+  kv::LayerKeys keys;
+  keys.heads = entry.views;
+  keys.format = cache->shape().format;
+  keys.tokens = state.prompt_tokens > 0 ? state.prompt_tokens : entry.tokens;
+  keys.before_rope = [this](std::int64_t position, float* row) { shape.rotation->turn_back(position, row); };
+  state.low_rank[static_cast<std::size_t>(layer)] =
+      std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[static_cast<std::size_t>(layer)]);
+}
+
+LowRankHead Runner::State::low_rank_head(BatchEntry& entry, int layer, int head) const {
+  const SequenceState& state = *entry.rows.state;
+  const plan::Selector& how = selector(entry, role(entry, layer, head));
+  const auto* landmarks = dynamic_cast<const kv::Landmarks*>(state.indices[state.head(layer, head)].get());
+  check(landmarks != nullptr, "low rank goes with landmarks");
+  LowRankHead low;
+  low.keys = state.low_rank[static_cast<std::size_t>(layer)].get();
+  // The window in whole blocks, as the search takes it.
+  const std::int64_t window = std::max<std::int64_t>(0, entry.tokens - std::max(how.local, 1)) / how.block * how.block;
+  low.end = std::min(landmarks->covered(), window);
+  low.chunk = how.block;
+  low.outliers = landmarks->outliers_by_position();
+  return low;
+}
+
+void Runner::State::count_low_rank(BatchEntry& entry, int layer, const Unit& unit) {
+  const LowRankHead low = low_rank_head(entry, layer, unit.head);
+  const std::int32_t* last = unit.list + unit.entries;
+  const auto before = [&](std::int64_t position) {
+    return std::lower_bound(unit.list, last, static_cast<std::int32_t>(position)) - unit.list;
+  };
+  std::int64_t rows = before(low.end);
+  for (const std::int32_t chunk : low.outliers) {
+    const std::int64_t first = std::int64_t{chunk} * low.chunk;
+    if (first >= low.end) break;
+    rows -= before(std::min(first + low.chunk, low.end)) - before(first);
+  }
+  if (rows == 0) return;
+  entry.counters.low_rank_rows += rows;
+  // A row of U each, and the head's B once.
+  entry.counters.low_rank_bytes += rows * static_cast<std::int64_t>(low.keys->row_bytes(unit.key_rank)) +
+                                   std::int64_t{unit.key_rank} * shape.head_dim * std::int64_t{sizeof(float)};
+}
+
+/// Attends to part of a list by way of pages of its own: made keys there, everything else copied.
+void Runner::State::run_low_rank(const Item& item, int layer, const float* q, int ith) {
+  BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
+  const Unit& unit = attend_work.unit(item.unit);
+  const kernels::KvFormat& format = cache->shape().format;
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
+  const LowRankHead low = low_rank_head(entry, layer, item.head);
+  RowPages& pages = threads[static_cast<std::size_t>(ith)].rows;
+  reserve(pages, format);
+  const std::int32_t count = item.end - item.begin;
+  const std::int32_t* list = item.list + item.begin;
+  const kernels::HeadView own{pages.k.data(), pages.v.data(), pages.numbers.data(), nullptr, count};
+  const auto made = [&](std::int32_t position) {
+    return position < low.end && !std::binary_search(low.outliers.begin(), low.outliers.end(), position / low.chunk);
+  };
+
+  pages.made.clear();
+  for (std::int32_t i = 0; i < count; ++i) {
+    if (made(list[i])) pages.made.push_back(list[i]);
+  }
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  if (pages.keys.size() < pages.made.size() * dim) pages.keys.resize(kernels::kSplitTokens * dim);
+  low.keys->read({item.head, unit.key_rank, pages.made, pages.keys.data()});
+  std::size_t next = 0;
+  for (std::int32_t i = 0; i < count; ++i) {
+    if (next < pages.made.size() && pages.made[next] == list[i]) {
+      float* row = pages.keys.data() + next * dim;
+      shape.rotation->turn(list[i], row);
+      kernels::append(format, {&own, row, row, dim, i, 1});  // its V is overwritten below
+      ++next;
+    } else {
+      copy_row(format, {&view, list[i]}, {&own, i}, &kernels::HeadView::k_plane);
+    }
+    copy_row(format, {&view, list[i]}, {&own, i}, &kernels::HeadView::v_plane);
+  }
+  kernels::AttendItem work = kernel_item(item, q);
+  work.head = &own;
+  work.list = nullptr;
+  work.begin = 0;
+  work.end = count;
+  if (work.scores != nullptr) work.scores += item.begin;
+  kernels::attend(format, work);
+}
+
+}  // namespace glimpse::attention

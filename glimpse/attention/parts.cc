@@ -1,0 +1,164 @@
+// Sets that several terms or heads put together: EvoSparse's union of propagated blocks and heat, LessIsMore's merge
+// by rank.
+#include <algorithm>
+#include <limits>
+
+#include "glimpse/attention/selection.h"
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/attention.h"
+
+namespace glimpse::attention {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+bool better(const ScoredUnit& a, const ScoredUnit& b) {
+  return a.score > b.score || (a.score == b.score && a.unit < b.unit);
+}
+
+/// Keeps the best of equal units, in order of score.
+void keep_best(std::vector<ScoredUnit>& units) {
+  std::sort(units.begin(), units.end(), [](const ScoredUnit& a, const ScoredUnit& b) {
+    return a.unit < b.unit || (a.unit == b.unit && a.score > b.score);
+  });
+  units.erase(std::unique(units.begin(), units.end(),
+                          [](const ScoredUnit& a, const ScoredUnit& b) { return a.unit == b.unit; }),
+              units.end());
+  std::sort(units.begin(), units.end(), better);
+}
+
+/// The k best units of one query head, best first, appended to `out`.
+void best_of(std::span<const float> scores, std::size_t k, SelectionScratch& scratch, std::vector<ScoredUnit>& out) {
+  const std::size_t count = kernels::select_top_k(scores, k, scratch.chosen, scratch.workspace);
+  const std::size_t first = out.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    out.push_back({scratch.chosen[i], scores[static_cast<std::size_t>(scratch.chosen[i])]});
+  }
+  std::sort(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(), better);
+}
+
+/// Units and what is in the set already.
+class UnitSet {
+ public:
+  UnitSet(const plan::Selector& selector, std::size_t tokens, SelectionScratch& scratch)
+      : tokens_(tokens),
+        block_(static_cast<std::size_t>(selector.block)),
+        units_((tokens + block_ - 1) / block_),
+        taken_(scratch.taken) {
+    taken_.assign(units_, 0);
+    const Always always = always_in(selector, tokens);
+    const auto k = static_cast<std::size_t>(plan::budget_tokens(selector.budget, static_cast<std::int64_t>(tokens)));
+    const std::size_t forced = always.head + (selector.counts_local ? units_ - always.tail : 0);
+    room_ = k / block_ > forced ? k / block_ - forced : 0;
+    std::fill_n(taken_.begin(), always.head, 1);
+    std::fill(taken_.begin() + static_cast<std::ptrdiff_t>(always.tail), taken_.end(), 1);
+    forced_ = always.head + (units_ - always.tail);
+  }
+
+  std::size_t count() const { return units_; }
+  std::size_t room() const { return room_; }
+  /// Units that were in the set from the start.
+  std::size_t forced() const { return forced_; }
+  bool has(std::size_t unit) const { return taken_[unit] != 0; }
+  /// False when it is in already, or nothing more fits.
+  bool take(std::size_t unit) {
+    if (room_ == 0 || taken_[unit]) return false;
+    taken_[unit] = 1;
+    --room_;
+    return true;
+  }
+  void write(std::vector<std::int32_t>& set) const {
+    set.clear();
+    for (std::size_t unit = 0; unit < units_; ++unit) {
+      if (!taken_[unit]) continue;
+      const std::size_t end = std::min(tokens_, (unit + 1) * block_);
+      for (std::size_t i = unit * block_; i < end; ++i) set.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+
+ private:
+  std::size_t tokens_, block_, units_;
+  std::size_t room_ = 0;
+  std::size_t forced_ = 0;
+  std::vector<char>& taken_;
+};
+
+/// Scores of units for one query head: its row, or the max over each block's tokens.
+std::span<const float> unit_scores(const HeadScores& head, std::size_t query, const plan::Selector& selector,
+                                   std::size_t tokens, SelectionScratch& scratch) {
+  const std::span<const float> row(head.scores + query * head.stride, tokens);
+  if (selector.block == 1) return row;
+  const auto block = static_cast<std::size_t>(selector.block);
+  const std::span<float> units(scratch.blocks.data(), (tokens + block - 1) / block);
+  kernels::block_max(row, selector.block, units);
+  return units;
+}
+
+}  // namespace
+
+int scoring_queries(const plan::Term& term, int kv_head, int group) {
+  if (term.source == plan::Source::heat) return 0;
+  if (term.query_heads.empty()) return group;
+  return static_cast<int>(std::count_if(term.query_heads.begin(), term.query_heads.end(),
+                                        [&](int query_head) { return query_head / group == kv_head; }));
+}
+
+bool by_parts(const plan::Selector& selector) {
+  return selector.terms.size() > 1 || selector.terms.front().budget.has_value() ||
+         selector.terms.front().source == plan::Source::heat;
+}
+
+void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> heads, std::size_t tokens,
+                    SelectionScratch& scratch, std::vector<std::int32_t>& set) {
+  UnitSet units(selector, tokens, scratch);
+  // Heads rank all units, those in the set already among them: so many reach past these.
+  const std::size_t wanted = units.room() + units.forced();
+  auto& ranked = scratch.ranked;
+  auto& starts = scratch.starts;
+  ranked.clear();
+  starts.clear();
+  for (const HeadScores& head : heads) {
+    for (int j = 0; j < head.group; ++j) {
+      starts.push_back(ranked.size());
+      best_of(unit_scores(head, static_cast<std::size_t>(j), selector, tokens, scratch), wanted, scratch, ranked);
+    }
+  }
+  starts.push_back(ranked.size());
+  for (std::size_t rank = 0; rank < wanted && units.room() > 0; ++rank) {
+    for (std::size_t list = 0; list + 1 < starts.size(); ++list) {
+      const std::size_t at = starts[list] + rank;
+      if (at < starts[list + 1]) units.take(static_cast<std::size_t>(ranked[at].unit));
+    }
+  }
+  units.write(set);
+}
+
+void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionScratch& scratch, PublishedSet& set) {
+  set.chosen.clear();
+  const plan::Term& first = selector.terms.front();
+  if (first.source != plan::Source::heat) {
+    const std::int64_t each =
+        first.budget ? plan::budget_tokens(*first.budget, static_cast<std::int64_t>(parts.tokens)) : 0;
+    const std::size_t k = static_cast<std::size_t>(each) / static_cast<std::size_t>(selector.block);
+    for (const HeadScores& head : parts.heads) {
+      for (int j = 0; j < head.group; ++j) {
+        best_of(unit_scores(head, static_cast<std::size_t>(j), selector, parts.tokens, scratch), k, scratch,
+                set.chosen);
+      }
+    }
+    keep_best(set.chosen);
+  }
+  UnitSet units(selector, parts.tokens, scratch);
+  for (const ScoredUnit& chosen : parts.inherited) units.take(static_cast<std::size_t>(chosen.unit));
+  for (const ScoredUnit& chosen : set.chosen) units.take(static_cast<std::size_t>(chosen.unit));
+  if (selector.terms.back().source == plan::Source::heat && units.room() > 0) {
+    check(parts.heat.size() >= units.count(), "heat covers the context");
+    const std::span<float> open(scratch.blocks.data(), units.count());
+    for (std::size_t i = 0; i < open.size(); ++i) open[i] = units.has(i) ? kNever : parts.heat[i];
+    const std::size_t count = kernels::select_top_k(open, units.room(), scratch.chosen, scratch.workspace);
+    for (std::size_t i = 0; i < count; ++i) units.take(static_cast<std::size_t>(scratch.chosen[i]));
+  }
+  units.write(set.lists[0]);
+}
+
+}  // namespace glimpse::attention

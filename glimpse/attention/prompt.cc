@@ -1,0 +1,320 @@
+// Rows of a prompt: dense tiles, tiles that read a set (Kascade, section 3.4), and what a plan observes of the
+// prompt's attention.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "glimpse/attention/runner_state.h"
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention {
+namespace {
+
+using plan::RoleKind;
+using plan::SetPer;
+
+bool observes(plan::RetentionRule rule) {
+  return rule == plan::RetentionRule::accumulated || rule == plan::RetentionRule::last_probability;
+}
+
+}  // namespace
+
+void Runner::State::open_prompt(BatchEntry& entry) {
+  const plan::Plan& plan = *entry.rows.plan;
+  PromptWork& prompt = entry.prompt;
+  prompt.tile_tokens = plan.prefill.sparse && !entry.rows.corrects ? plan.prefill.tile_tokens(group) : 0;
+  prompt.tiles = prompt.tile_tokens == 0 ? 0 : (entry.rows.rows + prompt.tile_tokens - 1) / prompt.tile_tokens;
+  if (prompt.tiles > 0) {
+    prompt.sets.resize(static_cast<std::size_t>(shape.layers * shape.kv_heads * prompt.tiles));
+  }
+  prompt.observe_from = std::numeric_limits<std::int64_t>::max();
+  if (!entry.rows.corrects && plan.prefill.observe == plan::Observe::all) prompt.observe_from = 0;
+  if (!entry.rows.corrects && plan.prefill.observe == plan::Observe::last_rows) {
+    prompt.observe_from = entry.rows.prompt_end - plan.prefill.observe_rows;
+  }
+  const auto wanted = static_cast<std::size_t>(std::max(prompt.tiles, shape.kv_heads + 1));
+  if (prompt.remaining_size < wanted) {
+    prompt.remaining = std::make_unique<std::atomic<int>[]>(wanted);
+    prompt.remaining_size = wanted;
+  }
+}
+
+TileSet& Runner::State::tile_set(BatchEntry& entry, int layer, int head, int tile) {
+  return entry.prompt.sets[static_cast<std::size_t>((layer * shape.kv_heads + head) * entry.prompt.tiles + tile)];
+}
+
+/// Sizes what this layer observes and says how many items and heads are still to come.
+void Runner::State::open_prompt_layer(BatchEntry& entry, int layer) {
+  PromptWork& prompt = entry.prompt;
+  if (entry.tokens <= prompt.observe_from) return;
+  const SequenceState& state = *entry.rows.state;
+  const int tile = kernels::prefill_tile_rows(group);
+  const std::int64_t skipped = std::max<std::int64_t>(0, prompt.observe_from - entry.rows.position);
+  const int items = (entry.rows.rows + tile - 1) / tile - static_cast<int>(skipped / tile);
+  const auto tokens = static_cast<std::size_t>(entry.tokens);
+  prompt.observed.assign(static_cast<std::size_t>(items * shape.kv_heads) * tokens, 0.0F);
+  for (int head = 0; head < shape.kv_heads; ++head) prompt.remaining[head].store(items, std::memory_order_relaxed);
+  prompt.remaining[shape.kv_heads].store(shape.kv_heads, std::memory_order_relaxed);
+  if (state.has_heat() && layer >= entry.rows.plan->heat.first_layer) {
+    const auto block = static_cast<std::size_t>(state.heat_block());
+    prompt.observed_blocks.assign(static_cast<std::size_t>(shape.kv_heads) * ((tokens + block - 1) / block), 0);
+  }
+}
+
+/// Select phase: one item for each tile and selecting head.
+void Runner::State::add_tiles(BatchEntry& entry, int index, int layer) {
+  PromptWork& prompt = entry.prompt;
+  int selecting = 0;
+  for (int head = 0; head < shape.kv_heads; ++head) selecting += role(entry, layer, head).kind == RoleKind::select;
+  if (selecting == 0) return;
+  const bool per_layer = selector(entry, role(entry, layer, 0)).per == SetPer::layer;
+  if (per_layer) {
+    prompt.pooled.resize(static_cast<std::size_t>(prompt.tiles * shape.kv_heads) *
+                         static_cast<std::size_t>(entry.tokens));
+  }
+  for (int tile = prompt.tiles - 1; tile >= 0; --tile) {
+    prompt.remaining[tile].store(selecting, std::memory_order_relaxed);
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      if (role(entry, layer, head).kind != RoleKind::select) continue;
+      select_work.add({Item::Kind::tile, -1, index, head, tile, tile + 1, nullptr, 0});
+    }
+  }
+}
+
+void Runner::State::run_tile(const Item& item, int layer, const float* q, int ith) {
+  BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
+  PromptWork& prompt = entry.prompt;
+  ThreadScratch& thread = threads[static_cast<std::size_t>(ith)];
+  const plan::Selector& how = selector(entry, role(entry, layer, item.head));
+  const bool per_layer = how.per == SetPer::layer;
+  const int tile = item.begin;
+  const int first_row = tile * prompt.tile_tokens;
+  const int rows = std::min(prompt.tile_tokens, entry.rows.rows - first_row);
+  const std::int64_t start = entry.rows.position + first_row;
+  const std::int64_t budget = plan::budget_tokens(how.budget, start);
+  TileSet& own = tile_set(entry, layer, per_layer ? 0 : item.head, tile);
+  if (budget >= start || start < entry.rows.plan->min_context) {
+    if (!per_layer || item.head == 0) own.everything = true;
+    return;
+  }
+  const auto before = static_cast<std::size_t>(start);
+  const std::span<float> sums(per_layer
+                                  ? prompt.pooled.data() + static_cast<std::size_t>(tile * shape.kv_heads + item.head) *
+                                                               static_cast<std::size_t>(entry.tokens)
+                                  : thread.selection.pooled.data(),
+                              before);
+  std::fill(sums.begin(), sums.end(), 0.0F);
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
+  const plan::Term& term = how.terms.front();
+  if (term.group == plan::GroupPooling::mean_query || term.group == plan::GroupPooling::mean_score) {
+    // The mean over rows and the group of q.k is the mean query's product with k.
+    const auto dim = static_cast<std::size_t>(shape.head_dim);
+    thread.queries.assign(dim, 0.0F);
+    for (int row = first_row; row < first_row + rows; ++row) {
+      const float* query = head_query(entry, q, row, item.head);
+      for (std::size_t i = 0; i < dim * static_cast<std::size_t>(group); ++i) thread.queries[i % dim] += query[i];
+    }
+    for (float& value : thread.queries) value /= static_cast<float>(rows * group);
+    for (std::int64_t at = 0; at < start; at += kernels::kSplitTokens) {
+      kernels::ScoreItem work{&view,
+                              thread.queries.data(),
+                              1,
+                              scale,
+                              static_cast<std::int32_t>(at),
+                              static_cast<std::int32_t>(std::min(start, at + kernels::kSplitTokens)),
+                              sums.data(),
+                              0};
+      kernels::score(cache->shape().format, work);
+    }
+  } else {
+    const auto lse_floats = static_cast<std::size_t>(kernels::prefill_tile_rows(group) * group);
+    if (thread.lse.size() < lse_floats) thread.lse.resize(lse_floats);
+    const int step = kernels::prefill_tile_rows(group);
+    for (int row = 0; row < rows; row += step) {
+      kernels::PrefillItem work;
+      work.head = &view;
+      work.query = head_query(entry, q, first_row + row, item.head);
+      work.query_stride = static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
+      work.group = group;
+      work.scale = scale;
+      work.first_slot = first_slot(entry, view) + first_row + row;
+      work.rows = std::min(step, rows - row);
+      work.lse = thread.lse.data();
+      kernels::prefill_lse(cache->shape().format, work, thread.prefill);
+      kernels::ColumnSumsItem columns;
+      columns.tile = work;
+      columns.end = static_cast<std::int32_t>(start);
+      columns.sums = sums.data();
+      kernels::prefill_column_sums(cache->shape().format, columns, thread.prefill);
+    }
+  }
+  if (per_layer) {
+    if (prompt.remaining[tile].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    const std::span<float> all(thread.selection.pooled.data(), before);
+    const float* pooled =
+        prompt.pooled.data() + static_cast<std::size_t>(tile * shape.kv_heads) * static_cast<std::size_t>(entry.tokens);
+    std::fill(all.begin(), all.end(), 0.0F);
+    for (int head = 0; head < shape.kv_heads; ++head, pooled += entry.tokens) {
+      for (std::size_t i = 0; i < before; ++i) all[i] += pooled[i];
+    }
+  }
+  own.everything = false;
+  choose_before_tile(how, budget, {thread.selection.pooled.data(), before}, thread.selection, own.list);
+}
+
+/// Attend phase.
+void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
+  PromptWork& prompt = entry.prompt;
+  for (int head = 0; head < shape.kv_heads && prompt.tiles > 0; ++head) {
+    const plan::Role& head_role = role(entry, layer, head);
+    if (head_role.kind != RoleKind::stream) continue;
+    const plan::Selector& window = selector(entry, head_role);
+    for (int tile = 0; tile < prompt.tiles; ++tile) {
+      TileSet& own = tile_set(entry, layer, head, tile);
+      const std::int64_t start = entry.rows.position + static_cast<std::int64_t>(tile) * prompt.tile_tokens;
+      const std::int64_t local = plan::window_tokens(window, start);
+      own.list.clear();
+      own.everything = window.sink + local >= start || start < entry.rows.plan->min_context;
+      if (own.everything) continue;
+      for (std::int32_t i = 0; i < window.sink; ++i) own.list.push_back(i);
+      for (std::int64_t i = start - local; i < start; ++i) own.list.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  add_prompt_factors(entry, index, layer);
+  // Later tiles see more keys: the longest first, so that no thread ends alone.
+  const int rows = kernels::prefill_tile_rows(group);
+  const int span = prompt.tiles > 0 ? prompt.tile_tokens : entry.rows.rows;
+  for (int first = (entry.rows.rows - 1) / span * span; first >= 0; first -= span) {
+    const int last = std::min(entry.rows.rows, first + span);
+    for (int begin = first + (last - first - 1) / rows * rows; begin >= first; begin -= rows) {
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        attend_work.add({Item::Kind::prefill, -1, index, head, begin, std::min(last, begin + rows), nullptr, 0});
+      }
+    }
+  }
+  if (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end) return;
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    if (entry.rows.state->indices[entry.rows.state->head(layer, head)] == nullptr) continue;
+    attend_work.add({Item::Kind::grow, -1, index, head, 0, 0, nullptr, 0});
+  }
+}
+
+void Runner::State::run_prompt(const Item& item, int layer, const float* q, float* out, int ith) {
+  BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
+  const PromptWork& prompt = entry.prompt;
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
+  kernels::PrefillItem work;
+  work.head = &view;
+  work.query = head_query(entry, q, item.begin, item.head);
+  work.query_stride = static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
+  work.out = out + (work.query - q);
+  work.out_stride = work.query_stride;
+  work.group = group;
+  work.scale = scale;
+  work.first_slot = first_slot(entry, view) + item.begin;
+  work.rows = item.end - item.begin;
+  const plan::Role& head_role = role(entry, layer, item.head);
+  const bool reads_set = prompt.tiles > 0 && (head_role.kind == RoleKind::stream || head_role.kind == RoleKind::reuse ||
+                                              (head_role.kind == RoleKind::select && head_role.attends_set));
+  if (reads_set) {
+    const int tile = item.begin / prompt.tile_tokens;
+    plan::SlotId slot{layer, item.head};
+    if (head_role.kind == RoleKind::reuse) slot = head_role.reads;
+    if (head_role.kind == RoleKind::select && selector(entry, head_role).per == SetPer::layer) slot.head = 0;
+    const TileSet& set = tile_set(entry, slot.layer, slot.head, tile);
+    if (!set.everything) {
+      work.list = set.list.data();
+      work.list_count = static_cast<std::int32_t>(set.list.size());
+      work.own_begin = first_slot(entry, view) + tile * prompt.tile_tokens;
+    }
+  }
+  ThreadScratch& thread = threads[static_cast<std::size_t>(ith)];
+  const bool observed = entry.rows.position + item.end > prompt.observe_from;
+  if (observed) {
+    const auto floats = static_cast<std::size_t>(work.rows * group);
+    if (thread.lse.size() < floats) thread.lse.resize(floats);
+    work.lse = thread.lse.data();
+  }
+  kernels::prefill(cache->shape().format, work, thread.prefill);
+  if (observed) observe_rows(item, layer, work, ith);
+}
+
+/// Adds up the probabilities that the item's observed rows gave each key, by itself; the last item of a head takes
+/// all of them in order.
+void Runner::State::observe_rows(const Item& item, int layer, kernels::PrefillItem work, int ith) {
+  BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
+  PromptWork& prompt = entry.prompt;
+  const plan::Retention* kept = retention(entry, role(entry, layer, item.head));
+  const bool heats = entry.rows.state->has_heat() && layer >= entry.rows.plan->heat.first_layer;
+  if (heats || (kept != nullptr && observes(kept->rule))) {
+    const auto skip =
+        static_cast<int>(std::max<std::int64_t>(0, prompt.observe_from - (entry.rows.position + item.begin)));
+    work.query += static_cast<std::size_t>(skip) * work.query_stride;
+    work.lse += skip * group;
+    work.first_slot += skip;
+    work.rows -= skip;
+    auto& weights = threads[static_cast<std::size_t>(ith)].weights;
+    weights.assign(static_cast<std::size_t>(work.rows), 1.0F);
+    for (int row = 0; heats && row < work.rows; ++row) {  // each row is a step of the heat
+      const auto age = static_cast<double>(entry.rows.prompt_end - 1 - (entry.rows.position + item.begin + skip + row));
+      weights[static_cast<std::size_t>(row)] = static_cast<float>(std::pow(entry.rows.plan->heat.decay, age));
+    }
+    const int rows = kernels::prefill_tile_rows(group);
+    const std::int64_t unseen = std::max<std::int64_t>(0, prompt.observe_from - entry.rows.position);
+    const auto number = static_cast<std::size_t>(item.begin / rows - static_cast<int>(unseen / rows));
+    kernels::ColumnSumsItem columns;
+    columns.tile = work;
+    columns.weights = weights.data();
+    columns.end = static_cast<std::int32_t>(entry.tokens);
+    columns.sums = prompt.observed.data() +
+                   (number * static_cast<std::size_t>(shape.kv_heads) + static_cast<std::size_t>(item.head)) *
+                       static_cast<std::size_t>(entry.tokens);
+    kernels::prefill_column_sums(cache->shape().format, columns, threads[static_cast<std::size_t>(ith)].prefill);
+  }
+  if (prompt.remaining[item.head].fetch_sub(1, std::memory_order_acq_rel) == 1) take_observed(entry, layer, item.head);
+}
+
+void Runner::State::take_observed(BatchEntry& entry, int layer, int head) {
+  PromptWork& prompt = entry.prompt;
+  SequenceState& state = *entry.rows.state;
+  const auto tokens = static_cast<std::size_t>(entry.tokens);
+  const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  const std::size_t items = prompt.observed.size() / (kv_heads * tokens);
+  const auto sums = [&](std::size_t item) {
+    return prompt.observed.data() + (item * kv_heads + static_cast<std::size_t>(head)) * tokens;
+  };
+  const plan::Retention* kept = retention(entry, role(entry, layer, head));
+  if (kept != nullptr && observes(kept->rule)) {
+    const bool last = kept->rule == plan::RetentionRule::last_probability;
+    const float share = last ? 1.0F / static_cast<float>(group) : 1.0F;  // TOVA: mean; H2O: summed over the group
+    auto& statistic = state.statistics[state.head(layer, head)];
+    statistic.resize(tokens, 0.0F);
+    if (last) std::fill(statistic.begin(), statistic.end(), 0.0F);
+    for (std::size_t item = 0; item < items; ++item) {
+      const float* from = sums(item);
+      for (std::size_t i = 0; i < tokens; ++i) statistic[i] += share * from[i];
+    }
+  }
+  const plan::Heat& how = entry.rows.plan->heat;
+  const bool heats = state.has_heat() && layer >= how.first_layer;
+  const auto block = static_cast<std::size_t>(state.heat_block());
+  const std::size_t blocks = (tokens + block - 1) / block;
+  for (std::size_t item = 0; heats && item < items; ++item) {
+    double* to = prompt.observed_blocks.data() + static_cast<std::size_t>(head) * blocks;
+    const float* from = sums(item);
+    for (std::size_t i = 0; i < tokens; ++i) to[i / block] += static_cast<double>(from[i]);
+  }
+  if (prompt.remaining[shape.kv_heads].fetch_sub(1, std::memory_order_acq_rel) != 1 || !heats) return;
+  // The last head of the layer: the mean over layers and query heads grows layer by layer.
+  const int layers = how.per_layer ? 1 : shape.layers - how.first_layer;
+  const double share = 1.0 / (static_cast<double>(layers) * shape.heads);
+  auto& heat = state.heat(layer);
+  heat.resize(std::max(heat.size(), blocks), 0.0F);
+  for (std::size_t b = 0; b < blocks; ++b) {
+    double sum = 0;
+    for (std::size_t h = 0; h < kv_heads; ++h) sum += prompt.observed_blocks[h * blocks + b];
+    heat[b] += static_cast<float>(sum * share);
+  }
+}
+
+}  // namespace glimpse::attention

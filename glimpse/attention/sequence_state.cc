@@ -1,0 +1,77 @@
+#include "glimpse/attention/sequence_state.h"
+
+#include <algorithm>
+
+namespace glimpse::attention {
+namespace {
+
+bool uses_heat(const plan::Selector& selector) {
+  return std::any_of(selector.terms.begin(), selector.terms.end(),
+                     [](const plan::Term& term) { return term.source == plan::Source::heat; });
+}
+
+}  // namespace
+
+SequenceState::SequenceState(const plan::Plan& plan) : sets(plan), kv_heads_(plan.shape.kv_heads) {
+  indices.resize(plan.roles.size());
+  statistics.resize(plan.roles.size());
+  dropped.resize(plan.roles.size());
+  chosen_at.resize(plan.roles.size());
+  key_ranks.resize(static_cast<std::size_t>(plan.shape.layers), 0);
+  low_rank.resize(key_ranks.size());
+  for (std::size_t i = 0; i < plan.roles.size(); ++i) {
+    const plan::Role& role = plan.roles[i];
+    if (role.kind == plan::RoleKind::select) {
+      const plan::Selector& selector = plan.selectors[static_cast<std::size_t>(role.selector)];
+      if (plan::is_index(selector.terms.front().source)) indices[i] = kv::make_index(selector, plan.shape.head_dim);
+      const int key_rank = role.attends_set ? selector.terms.front().index.key_rank : 0;
+      int& most = key_ranks[i / static_cast<std::size_t>(kv_heads_)];
+      most = std::max(most, key_rank);
+      wants_low_rank_ |= key_rank > 0;
+      if (uses_heat(selector)) heat_block_ = selector.block;
+      if (uses_heat(selector) && heat_.empty()) {
+        heat_.resize(plan.heat.per_layer ? static_cast<std::size_t>(plan.shape.layers) : 1);
+      }
+    }
+    if (role.retention < 0) continue;
+    const plan::Retention& retention = plan.retentions[static_cast<std::size_t>(role.retention)];
+    if (retention.compensates) {
+      dropped[i].k_sum.assign(static_cast<std::size_t>(plan.shape.head_dim), 0);
+      dropped[i].v_sum.assign(static_cast<std::size_t>(plan.shape.head_dim), 0);
+      dropped[i].first = dropped[i].end = retention.sink;
+    }
+  }
+}
+
+SequenceState::SequenceState(const SequenceState& other) {
+  *this = other;
+}
+
+SequenceState& SequenceState::operator=(const SequenceState& other) {
+  if (this == &other) return *this;
+  sets = other.sets;
+  indices.clear();
+  for (const auto& index : other.indices) indices.push_back(index ? index->clone() : nullptr);
+  key_ranks = other.key_ranks;
+  low_rank = other.low_rank;
+  statistics = other.statistics;
+  dropped = other.dropped;
+  chosen_at = other.chosen_at;
+  boundaries = other.boundaries;
+  prompt_tokens = other.prompt_tokens;
+  decode_steps = other.decode_steps;
+  kv_heads_ = other.kv_heads_;
+  heat_block_ = other.heat_block_;
+  wants_low_rank_ = other.wants_low_rank_;
+  heat_ = other.heat_;
+  return *this;
+}
+
+bool wants_boundaries(const plan::Plan& plan) {
+  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
+    return !selector.terms.empty() && selector.terms.front().source == plan::Source::chunk_tree &&
+           !selector.terms.front().index.fixed_chunks;
+  });
+}
+
+}  // namespace glimpse::attention

@@ -1,0 +1,80 @@
+// ArkVale's tier: of each head a bounded number of pages is resident, the others wait and are recalled when a set needs
+// them. What is attended never depends on it.
+#include <algorithm>
+
+#include "glimpse/attention/runner_state.h"
+
+namespace glimpse::attention {
+namespace {
+
+constexpr std::int64_t kPage = kernels::kPageTokens;
+
+}  // namespace
+
+/// Between a layer's searches and its attending, by one thread, because tables change.
+void Runner::State::recall_sets(int layer) {
+  for (BatchEntry& entry : entries()) {
+    if (!entry.rows.decode || entry.dense) continue;
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const plan::Retention* kept = retention(entry, role(entry, layer, head));
+      if (kept != nullptr && kept->rule == plan::RetentionRule::host_tier) recall_set(entry, layer, head, *kept);
+    }
+  }
+}
+
+void Runner::State::recall_set(BatchEntry& entry, int layer, int head, const plan::Retention& kept) {
+  SequenceState& state = *entry.rows.state;
+  const kv::SequenceId sequence = entry.rows.sequence;
+  auto& chosen_at = state.chosen_at[state.head(layer, head)];
+  const std::int64_t now = state.decode_steps;
+  chosen_at.resize(static_cast<std::size_t>((entry.tokens + kPage - 1) / kPage), -1);
+  const PublishedSet& set = state.sets.at({layer, head});
+  if (set.everything) {
+    std::fill(chosen_at.begin(), chosen_at.end(), now);
+  } else {
+    for (const auto& list : set.lists) {
+      for (const std::int32_t position : list) chosen_at[static_cast<std::size_t>(position / kPage)] = now;
+    }
+  }
+
+  // What the set lacks, and who may make room for it: the index reads no page again that it covers.
+  missing.clear();
+  evicted.clear();
+  std::int64_t needed = 0, resident = 0;
+  const std::int64_t covered = state.indices[state.head(layer, head)]->covered() / kPage;
+  for (std::size_t i = 0; i < chosen_at.size(); ++i) {
+    const auto page = static_cast<std::int32_t>(i);
+    const bool wanted = chosen_at[i] == now;
+    needed += wanted;
+    if (!cache->resident(sequence, layer, head, page)) {
+      if (wanted) missing.push_back(page);
+      continue;
+    }
+    ++resident;
+    if (!wanted && page < covered) evicted.push_back(page);
+  }
+  const auto recalled = static_cast<std::int64_t>(missing.size());
+  const std::int64_t bound = std::max(needed, plan::budget_tokens(kept.budget, entry.tokens) / kPage);
+  const std::int64_t surplus =
+      std::min<std::int64_t>(resident + recalled - bound, static_cast<std::int64_t>(evicted.size()));
+  if (surplus > 0 && cache->may_spill(sequence)) {
+    const auto colder = [&](std::int32_t a, std::int32_t b) {
+      const std::int64_t x = chosen_at[static_cast<std::size_t>(a)];
+      const std::int64_t y = chosen_at[static_cast<std::size_t>(b)];
+      return x < y || (x == y && a < b);
+    };
+    std::nth_element(evicted.begin(), evicted.begin() + (surplus - 1), evicted.end(), colder);
+    evicted.resize(static_cast<std::size_t>(surplus));
+    cache->spill(sequence, layer, head, evicted);
+    resident -= surplus;
+  }
+  cache->recall(sequence, layer, head, missing);
+  ReadCounters& count = entry.counters;
+  count.recalled_pages += recalled;
+  count.recalled_bytes += recalled * 2 * static_cast<std::int64_t>(cache->shape().format.page_bytes());
+  count.resident_hits += needed - recalled;
+  const std::int64_t tokens = std::min(entry.tokens, (resident + recalled) * kPage);
+  count.resident_tokens = std::max(count.resident_tokens.value_or(0), tokens);
+}
+
+}  // namespace glimpse::attention

@@ -1,4 +1,5 @@
-// What is exact: threads, budgets at or over the context, forks; and what agrees within tolerance: chunk sizes.
+// What is exact: budgets of probability that cover the context, forks; what agrees within tolerance: chunk sizes. What
+// every policy must keep is in properties_test.cc.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,45 +24,6 @@ std::vector<float> decoded(Engine& engine, const plan::Plan& plan, std::span<con
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
-
-class EveryPolicy : public testing::TestWithParam<std::string> {};
-
-TEST_P(EveryPolicy, BudgetOverTheContextIsDenseBitForBit) {
-  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
-  const std::vector<Token> tokens = random_tokens(700, engine.tokenizer().size());
-  const auto dense = decoded(engine, make(engine, "full"), tokens, 650);
-  for (const char* text : {"700", "4096", "100%"}) {
-    policies::PolicyOptions options;
-    if (GetParam() != "full") options = budget(text);
-    EXPECT_TRUE(same_bits(dense, decoded(engine, make(engine, GetParam(), options), tokens, 650))) << text;
-  }
-}
-
-TEST_P(EveryPolicy, AnyNumberOfThreadsGivesTheSameBits) {
-  const auto path = reference::test_model("qwen3");
-  std::vector<std::vector<float>> results;
-  for (const int threads : {1, 2, 3, 5}) {
-    Engine engine(options_for(path, KvType::bf16, threads));
-    const std::vector<Token> tokens = random_tokens(1300, engine.tokenizer().size());
-    policies::PolicyOptions options;
-    if (GetParam() != "full") options = budget("64");
-    results.push_back(decoded(engine, make(engine, GetParam(), options), tokens, 1270));
-  }
-  for (std::size_t i = 1; i < results.size(); ++i) EXPECT_TRUE(same_bits(results[0], results[i])) << i;
-}
-
-TEST_P(EveryPolicy, BelowTheLeastContextIsDense) {
-  Engine engine(options_for(reference::test_model("llama"), KvType::f16));
-  const std::vector<Token> tokens = random_tokens(300, engine.tokenizer().size());
-  policies::PolicyOptions options;
-  if (GetParam() != "full") options = budget("32");
-  options.min_context = 301;
-  EXPECT_TRUE(same_bits(decoded(engine, make(engine, "full"), tokens, 280),
-                        decoded(engine, make(engine, GetParam(), options), tokens, 280)));
-}
-
-INSTANTIATE_TEST_SUITE_P(Registry, EveryPolicy, testing::Values("full", "streaming", "tidal"),
-                         [](const auto& row) { return row.param; });
 
 TEST(Exact, TidalSetVariantsCoverTheContextBitForBit) {
   Engine engine(options_for(reference::test_model("llama"), KvType::bf16));

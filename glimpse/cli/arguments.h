@@ -25,7 +25,7 @@ enum CommandBit : std::uint32_t {
 /// One field for each row of the option table (options.cc), which holds the defaults.
 struct Arguments {
   // Model and machine.
-  std::string model, device, kv_type;
+  std::string model, device, kv_type, tier_folder;
   std::int64_t context = 0, threads = 0, prefill_chunk = 0;
   // Prompt and answer.
   std::optional<std::string> prompt, file, system;
@@ -36,9 +36,10 @@ struct Arguments {
   std::int64_t top_k = 0, repeat_last_n = 0, seed = 0;
   // Attention.
   std::string policy;
-  std::optional<std::string> budget, plan_file;
+  std::optional<std::string> budget, plan_file, profile;
   std::optional<std::int64_t> block, sink, local;
   std::vector<std::string> policy_options;
+  std::int64_t correct = 0;
   std::int64_t min_context = 0;
   // Output.
   bool json = false, quiet = false, verbose = false, list = false;

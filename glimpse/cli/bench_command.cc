@@ -163,6 +163,7 @@ int bench_decode_command(const Arguments& arguments) {
   how.repetitions = static_cast<int>(arguments.repetitions);
   const std::vector<std::string> names = split(arguments.arms);
   for (const std::string& arm : names) check_arm(arm);
+  if (arguments.profile) read_profile(*arguments.profile);
   engine::EngineOptions options = engine_options(arguments);
   const std::int64_t needed = how.depths.back() + how.tokens;
   if (options.context == 0) options.context = needed;
@@ -173,7 +174,8 @@ int bench_decode_command(const Arguments& arguments) {
   options.sequences = 2;
   engine::Engine engine(options);
   std::vector<std::pair<std::string, plan::Plan>> plans;
-  for (const std::string& arm : names) plans.emplace_back(arm, make_arm_plan(arm, engine.shape()));
+  std::vector<plan::Plan> made = make_arm_plans(arguments, names, engine.shape());
+  for (std::size_t i = 0; i < names.size(); ++i) plans.emplace_back(names[i], std::move(made[i]));
   const std::vector<text::Token> tokens = tokens_of(arguments, engine.tokenizer(), needed);
 
   ProgressBar progress("bench decode", "measurements", !arguments.quiet);

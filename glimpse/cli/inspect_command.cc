@@ -128,7 +128,12 @@ std::string model_text(const std::string& path) {
   return text + tokenizer_text(model) + tensors_text(model.file()) + cache_text(config);
 }
 
-/// The first byte tells a plan from a model; a folder or a file that cannot be read has none, and the model's reader
+std::string shape_text(const plan::ModelShape& shape) {
+  return fmt::format("{} '{}', {} layers, {} query and {} KV heads of {}", printable(shape.architecture),
+                     printable(shape.model_name), shape.layers, shape.heads, shape.kv_heads, shape.head_dim);
+}
+
+/// The first byte tells JSON from a model; a folder or a file that cannot be read has none, and the model's reader
 /// says what is wrong with it.
 bool looks_like_json(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -142,16 +147,19 @@ bool looks_like_json(const std::string& path) {
 }  // namespace
 
 int inspect_command(const Arguments& arguments) {
-  if (arguments.subject.empty()) throw UserError("no file: give a model (GGUF) or a plan (JSON)");
+  if (arguments.subject.empty()) throw UserError("no file: give a model (GGUF), or a plan or profile (JSON)");
   if (looks_like_json(arguments.subject)) {
-    Arguments plan_only;
-    plan_only.plan_file = arguments.subject;
-    const plan::Plan plan = make_plan(plan_only, {});
+    const std::string json = read_file(arguments.subject);
+    if (plan::is_profile_text(json)) {
+      const plan::Profile profile = plan::parse_profile(json);
+      print(line("file", printable(arguments.subject)) + line("profile", "of calibration") +
+            line("for", shape_text(profile.model)) + plan::explain(profile));
+      return kExitOk;
+    }
+    const plan::Plan plan = plan::from_json(json);
     std::string text = line("file", printable(arguments.subject));
     text += line("plan", printable(plan.policy));
-    text += line("for", fmt::format("{} '{}', {} layers, {} query and {} KV heads of {}",
-                                    printable(plan.shape.architecture), printable(plan.shape.model_name),
-                                    plan.shape.layers, plan.shape.heads, plan.shape.kv_heads, plan.shape.head_dim));
+    text += line("for", shape_text(plan.shape));
     print(text + plan::explain(plan));
   } else {
     print(model_text(arguments.subject));

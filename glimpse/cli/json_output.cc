@@ -27,9 +27,17 @@ Json or_null(const std::string& text) {
 }
 
 Json attention_of(const engine::AttentionStats& stats) {
-  return {{"kept_ratio", stats.kept_ratio()}, {"coverage_mean", nullptr},
-          {"coverage_min", nullptr},          {"kv_bytes_read", stats.bytes_read},
-          {"dense_steps", stats.dense_steps}, {"sparse_steps", stats.sparse_steps}};
+  return {{"kept_ratio", stats.kept_ratio()},
+          {"coverage_mean", nullptr},
+          {"coverage_min", nullptr},
+          {"kv_bytes_read", stats.bytes_read},
+          {"index_bytes_read", stats.index_bytes},
+          {"dense_steps", stats.dense_steps},
+          {"sparse_steps", stats.sparse_steps},
+          {"resident_tokens", or_null(stats.resident_tokens)},
+          {"resident_hits", stats.resident_hits},
+          {"recalled_pages", stats.recalled_pages},
+          {"recalled_bytes", stats.recalled_bytes}};
 }
 
 std::vector<std::int32_t> union_of(std::span<const std::vector<std::int32_t>> sets) {
@@ -65,6 +73,8 @@ std::string run_json(const RunReport& report) {
                   {"finish_reason", report.finish_reason()},
                   {"prefill_s", stats.prefill_s},
                   {"decode_s", stats.decode_s},
+                  {"corrections", stats.corrections},
+                  {"correction_s", stats.correction_s},
                   {"tpot_ms", decoded ? Json(1e3 * report.token_seconds()) : Json(nullptr)},
                   {"attention", attention}});
 }
@@ -111,6 +121,7 @@ std::string bench_json(const BenchHeader& header, std::string_view benchmark,
                             {"least_ms", 1e3 * row.least_s},
                             {"most_ms", 1e3 * row.most_s},
                             {"tokens_per_s", row.tokens_per_s},
+                            {"attention_ms", row.attention_s ? Json(1e3 * *row.attention_s) : Json(nullptr)},
                             {"kept_ratio", or_null(row.kept_ratio)},
                             {"kv_bytes_per_token", or_null(row.bytes_per_token)}});
   }

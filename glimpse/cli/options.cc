@@ -52,6 +52,14 @@ const std::array kOptions{
            kModel,
            "type of the KV cache: f32, f16, bf16 or q8_0",
            kEngine | kBenchAttention},
+    Option{"--kv-tier-dir",
+           "DIR",
+           &A::tier_folder,
+           {},
+           "/tmp",
+           kModel,
+           "folder of the temporary file where methods with a host tier keep cold pages",
+           kEngine},
     Option{"--prefill-chunk",
            "N",
            &A::prefill_chunk,
@@ -180,6 +188,24 @@ const std::array kOptions{
            "run this plan (JSON of 'glimpse plan --json'), not a policy",
            kPolicy},
 
+    Option{"--attn-profile",
+           "FILE",
+           &A::profile,
+           {},
+           "",
+           kAttention,
+           "what calibration found out about the model (JSON); policies that use one say so in 'glimpse plan --list'",
+           kPolicy | kBenchDecode},
+
+    Option{"--correct",
+           "T",
+           &A::correct,
+           {0, kMostTokens},
+           "0",
+           kAttention,
+           "every T generated tokens a dense pass replaces their K and V (cache correction); 0: never",
+           kRun},
+
     Option{"--json", "", &A::json, {}, "", kOutput, "print one JSON object", kRun | kPlan | kPerplexity},
     Option{"--trace",
            "FILE",
@@ -194,7 +220,7 @@ const std::array kOptions{
     Option{"-v,--verbose", "", &A::verbose, {}, "", kOutput, "notes on standard error", kEngine},
     Option{"--list", "", &A::list, {}, "", kOutput, "the policies and their options", kPlan},
 
-    Option{"file", "FILE", &A::subject, {}, "", kOutput, "a model (GGUF) or a plan (JSON)", kInspect},
+    Option{"file", "FILE", &A::subject, {}, "", kOutput, "a model (GGUF), or a plan or profile (JSON)", kInspect},
 
     Option{"--tokens", "N", &A::tokens, {1, kMostTokens}, "", kMeasure, "only the first N tokens of the text", kLogits},
     Option{"--prefill",
@@ -251,8 +277,6 @@ const std::array kOptions{
 };
 
 constexpr std::array kLaterOptions{
-    LaterOption{"--attn-profile", 1, 1, "calibrated profiles", kPolicy},
-    LaterOption{"--correct", 1, 1, "cache correction", kRun},
     LaterOption{"--lossless", 0, 1, "lossless decoding", kRun},
     LaterOption{"-i,--interactive", 0, 0, "several questions over one prefill", kRun},
     LaterOption{"--session", 1, 1, "saved sessions", kRun},
@@ -261,7 +285,7 @@ constexpr std::array kLaterOptions{
 constexpr std::array kCommands{
     Command{"run", kRun, "answer a prompt"},
     Command{"plan", kPlan, "show what a policy makes of a model, as a table or as JSON"},
-    Command{"inspect", kInspect, "show what a model or plan file is"},
+    Command{"inspect", kInspect, "show what a model, plan or profile file is"},
     Command{"eval logits", kLogits, "write the logits of every position of a text"},
     Command{"eval perplexity", kPerplexity, "perplexity of a text, as llama.cpp computes it"},
     Command{"bench decode", kBenchDecode, "time of one decoded token, by policy and depth"},

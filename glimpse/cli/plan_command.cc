@@ -1,5 +1,6 @@
 // glimpse plan: what a policy makes of a model, and what policies there are.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
@@ -19,6 +20,9 @@ std::string policy_list() {
     for (const policies::OptionHelp& option : policy.options) {
       text += fmt::format("  --attn-opt {}={}  (default {})\n      {}\n", option.key, option.values,
                           option.default_value, option.help);
+    }
+    if (!policy.profile_parts.empty()) {
+      text += fmt::format("  --attn-profile: its part {}\n", fmt::join(policy.profile_parts, " or "));
     }
     text += '\n';
   }

@@ -40,6 +40,9 @@ std::string statistics(const RunReport& report) {
                         1e3 * report.token_seconds());
   }
   text += fmt::format("; ended by {}", report.finish_reason());
+  if (stats.corrections > 0) {
+    text += fmt::format("\ncorrected  {} times by dense passes, {:.2f} s", stats.corrections, stats.correction_s);
+  }
   text += fmt::format("\nattention  {}", report.policy);
   if (!report.budget.empty()) text += fmt::format(", budget {}", report.budget);
   if (report.decode_steps() > 0) {

@@ -95,6 +95,7 @@ int run_command(const Arguments& arguments) {
   request.plan = make_plan(arguments, engine.shape());
   request.sampling = sampling;
   request.max_tokens = arguments.predict;
+  request.correct_every = arguments.correct;
 
   RunReport report;
   report.policy = request.plan.policy;

@@ -11,6 +11,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
+#include "glimpse/cli/terminal.h"
 #include "glimpse/policies/policy.h"
 #include "glimpse/text/utf8.h"
 
@@ -74,9 +75,26 @@ std::pair<std::string_view, policies::PolicyOptions> parse_arm(std::string_view 
   return {arm.substr(0, colon), options};
 }
 
+struct PolicyInput {
+  policies::PolicyOptions options;
+  const plan::Profile* profile = nullptr;
+};
+
+plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy, const plan::ModelShape& shape,
+                            PolicyInput input) {
+  std::vector<std::string> warnings;
+  input.options.profile = input.profile;
+  input.options.warnings = &warnings;
+  plan::Plan plan = policies::make_plan(policy, shape, input.options);
+  if (!arguments.quiet) {
+    for (const std::string& warning : warnings) print_note("warning: " + warning);
+  }
+  return plan;
+}
+
 void refuse_beside_plan_file(const Arguments& arguments) {
-  for (const char* flag :
-       {"--attn", "--attn-budget", "--attn-block", "--attn-sink", "--attn-local", "--attn-opt", "--attn-min-ctx"}) {
+  for (const char* flag : {"--attn", "--attn-budget", "--attn-block", "--attn-sink", "--attn-local", "--attn-opt",
+                           "--attn-min-ctx", "--attn-profile"}) {
     if (!arguments.has(flag)) continue;
     throw UserError(fmt::format("{} and --attn-plan: the file is the whole plan; give one of the two", flag));
   }
@@ -102,6 +120,7 @@ engine::EngineOptions engine_options(const Arguments& arguments) {
   options.threads = static_cast<int>(arguments.threads);
   options.kv_type = parse_kv_type(arguments.kv_type);
   options.prefill_chunk = static_cast<int>(arguments.prefill_chunk);
+  options.tier_folder = arguments.tier_folder;
   return options;
 }
 
@@ -112,13 +131,18 @@ void check_attention(const Arguments& arguments) {
   }
   policies::find_policy(arguments.policy);
   policy_options(arguments);
+  if (arguments.profile) read_profile(*arguments.profile);
 }
 
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) {
   check_attention(arguments);
-  if (!arguments.plan_file) return policies::make_plan(arguments.policy, shape, policy_options(arguments));
-  const std::string label = fmt::format("plan file '{}'", *arguments.plan_file);
-  return plan::from_json(read_all(*arguments.plan_file, label));
+  if (arguments.plan_file) {
+    return plan::from_json(read_all(*arguments.plan_file, fmt::format("plan file '{}'", *arguments.plan_file)));
+  }
+  policies::PolicyOptions options = policy_options(arguments);
+  std::optional<plan::Profile> profile;
+  if (arguments.profile) profile = read_profile(*arguments.profile);
+  return make_policy_plan(arguments, arguments.policy, shape, {std::move(options), profile ? &*profile : nullptr});
 }
 
 void check_arm(std::string_view arm) {
@@ -126,16 +150,53 @@ void check_arm(std::string_view arm) {
   policies::find_policy(policy);
 }
 
-plan::Plan make_arm_plan(std::string_view arm, const plan::ModelShape& shape) {
-  const auto [policy, options] = parse_arm(arm);
-  return policies::make_plan(policy, shape, options);
+std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const std::string> arms,
+                                       const plan::ModelShape& shape) {
+  std::optional<plan::Profile> profile;
+  if (arguments.profile) profile = read_profile(*arguments.profile);
+  std::vector<plan::Plan> plans;
+  bool used = false;
+  for (const std::string& arm : arms) {
+    const auto [policy, options] = parse_arm(arm);
+    const bool uses = profile && policies::uses_profile(policies::find_policy(policy), *profile);
+    plans.push_back(make_policy_plan(arguments, policy, shape, {options, uses ? &*profile : nullptr}));
+    used = used || uses;
+  }
+  if (profile && !used) {
+    throw UserError(
+        fmt::format("--attn-profile '{}': no arm has a use for what it holds; leave the flag out", *arguments.profile));
+  }
+  return plans;
+}
+
+plan::Profile read_profile(const std::string& path) {
+  const std::string label = fmt::format("--attn-profile '{}'", path);
+  const std::string text = read_all(path, label);
+  try {
+    return plan::parse_profile(text);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: {}", label, error.what()));
+  }
+}
+
+std::string read_file(const std::string& path) {
+  return read_all(path, fmt::format("'{}'", path));
 }
 
 std::string budget_text(const plan::Plan& plan) {
   std::vector<std::string> budgets;
-  for (const plan::Selector& selector : plan.selectors) {
-    std::string text = plan::to_string(selector.budget);
+  const auto add = [&](const plan::Budget& budget) {
+    std::string text = plan::to_string(budget);
     if (std::find(budgets.begin(), budgets.end(), text) == budgets.end()) budgets.push_back(std::move(text));
+  };
+  for (const plan::Selector& selector : plan.selectors) add(selector.budget);
+  for (const plan::Retention& retention : plan.retentions) {
+    // A window's budget is its stream's, and a host tier forgets nothing.
+    using plan::RetentionRule;
+    if (retention.rule == RetentionRule::accumulated || retention.rule == RetentionRule::last_probability ||
+        retention.rule == RetentionRule::stamps) {
+      add(retention.budget);
+    }
   }
   return fmt::format("{}", fmt::join(budgets, ", "));
 }

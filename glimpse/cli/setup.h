@@ -1,11 +1,14 @@
 // From arguments to what the engine takes: model, plan, texts. Each throws UserError.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "glimpse/cli/arguments.h"
 #include "glimpse/engine/engine.h"
+#include "glimpse/plan/profile.h"
 
 namespace glimpse::cli {
 
@@ -17,11 +20,18 @@ engine::EngineOptions engine_options(const Arguments& arguments);
 
 /// Refuses a wrong policy, budget or mix of flags before a model is loaded.
 void check_attention(const Arguments& arguments);
+/// What the policy warns of goes to standard error, but with -q.
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape);
 /// An arm is "POLICY[:BUDGET]"; the check needs no model.
 void check_arm(std::string_view arm);
-plan::Plan make_arm_plan(std::string_view arm, const plan::ModelShape& shape);
-/// The budgets of a plan's selectors, "512"; several by commas, empty for none.
+/// A plan for each arm. --attn-profile goes to the policies that use it, of which there must be one.
+std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const std::string> arms,
+                                       const plan::ModelShape& shape);
+/// The file of --attn-profile.
+plan::Profile read_profile(const std::string& path);
+/// A whole file's bytes.
+std::string read_file(const std::string& path);
+/// The budgets of a plan's selectors and of what its heads keep, "512"; several by commas, empty for none.
 std::string budget_text(const plan::Plan& plan);
 
 /// A file's text, or standard input's for "-". Refuses invalid UTF-8 with the offset.

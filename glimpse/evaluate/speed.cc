@@ -54,6 +54,11 @@ SpeedRow summary(const Arm& arm, std::int64_t depth, const std::vector<double>& 
   return row;
 }
 
+void add_attention(std::vector<double>& seconds, const Arm& arm) {
+  const auto attention = arm.attention ? arm.attention() : std::nullopt;
+  if (attention) seconds.push_back(*attention);
+}
+
 void add_reads(SpeedRow& row, const Arm& arm) {
   const auto reads = arm.reads ? arm.reads() : std::nullopt;
   if (!reads) return;
@@ -76,28 +81,38 @@ std::vector<Arm> engine_arms(engine::Engine& engine, std::vector<std::pair<std::
   std::vector<Arm> arms;
   for (auto& [name, plan] : plans) {
     auto stats = std::make_shared<engine::AttentionStats>();
+    auto attention = std::make_shared<double>(0);
     Arm arm;
     arm.name = name;
     arm.prepare = [base](std::span<const Token> context) { base->prepare(context); };
-    arm.decode = [base, stats, plan = plan](std::span<const Token> tokens) {
+    arm.decode = [base, stats, attention, plan = plan](std::span<const Token> tokens) {
       engine::Sequence sequence = base->sequence->fork(plan);
       sequence.reset_stats();
       std::vector<double> times;
       times.reserve(tokens.size());
+      double before = 0;
       const auto start = Clock::now();
       for (const Token token : tokens) {
         sequence.decode(token);
         times.push_back(seconds_since(start));
+        // The first token is not a step like the others: indices are built, surplus tokens forgotten.
+        if (times.size() == 1) before = base->engine->attention_seconds();
       }
+      *attention = (base->engine->attention_seconds() - before) /
+                   static_cast<double>(std::max<std::size_t>(tokens.size() - 1, 1));
       *stats = sequence.stats();
       return times;
     };
-    arm.prefill = [base, plan = plan](std::span<const Token> tokens) {
+    arm.prefill = [base, attention, plan = plan](std::span<const Token> tokens) {
       engine::Sequence sequence = base->engine->open(plan);
+      const double before = base->engine->attention_seconds();
       const auto start = Clock::now();
       sequence.prefill(tokens);
-      return seconds_since(start);
+      const double seconds = seconds_since(start);
+      *attention = base->engine->attention_seconds() - before;
+      return seconds;
     };
+    arm.attention = [attention] { return std::optional(*attention); };
     arm.reads = [stats] { return std::optional(*stats); };
     arms.push_back(std::move(arm));
   }
@@ -117,6 +132,7 @@ std::vector<SpeedRow> measure_decode(std::span<const Arm> arms, std::span<const 
     const auto next = text.subspan(context.size(), static_cast<std::size_t>(options.tokens));
     for (const Arm& arm : arms) arm.prepare(context);
     std::vector<std::vector<double>> seconds(arms.size());
+    std::vector<std::vector<double>> attention(arms.size());
     std::vector<SpeedRow> reads(arms.size());
     for (int repetition = 0; repetition < options.repetitions; ++repetition) {
       for (std::size_t i = 0; i < arms.size(); ++i, ++done) {
@@ -126,11 +142,13 @@ std::vector<SpeedRow> measure_decode(std::span<const Arm> arms, std::span<const 
         const double slope = times.back() - times[static_cast<std::size_t>(options.warm_tokens) - 1];
         seconds[i].push_back(slope / static_cast<double>(options.tokens - options.warm_tokens));
         add_reads(reads[i], arms[i]);
+        add_attention(attention[i], arms[i]);
       }
     }
     for (std::size_t i = 0; i < arms.size(); ++i) {
       SpeedRow row = summary(arms[i], depth, seconds[i]);
       row.tokens_per_s = 1 / row.median_s;
+      if (!attention[i].empty()) row.attention_s = median(attention[i]);
       row.kept_ratio = reads[i].kept_ratio;
       row.bytes_per_token = reads[i].bytes_per_token;
       rows.push_back(std::move(row));
@@ -149,15 +167,18 @@ std::vector<SpeedRow> measure_prefill(std::span<const Arm> arms, std::span<const
   for (const std::int64_t length : options.lengths) {
     require_text(text, length);
     std::vector<std::vector<double>> seconds(arms.size());
+    std::vector<std::vector<double>> attention(arms.size());
     for (int repetition = 0; repetition < options.repetitions; ++repetition) {
       for (std::size_t i = 0; i < arms.size(); ++i, ++done) {
         if (options.on_measurement && !options.on_measurement(done, total)) return rows;
         seconds[i].push_back(arms[i].prefill(text.first(static_cast<std::size_t>(length))));
+        add_attention(attention[i], arms[i]);
       }
     }
     for (std::size_t i = 0; i < arms.size(); ++i) {
       rows.push_back(summary(arms[i], length, seconds[i]));
       rows.back().tokens_per_s = static_cast<double>(length) / rows.back().median_s;
+      if (!attention[i].empty()) rows.back().attention_s = median(attention[i]);
     }
   }
   return rows;

@@ -27,6 +27,8 @@ struct Arm {
   std::function<std::vector<double>(std::span<const Token> tokens)> decode;
   /// Prefills an empty sequence. Seconds.
   std::function<double(std::span<const Token> tokens)> prefill;
+  /// Attention's part of the last `decode` (a token's mean) or `prefill`, seconds; empty where the arm cannot tell.
+  std::function<std::optional<double>()> attention;
   /// What attention read in the last `decode`; empty where the arm does not count.
   std::function<std::optional<engine::AttentionStats>()> reads;
 };
@@ -59,6 +61,7 @@ struct SpeedRow {
   double median_s = 0;     ///< of one token (decode) or of the prompt (prefill)
   double least_s = 0, most_s = 0;
   double tokens_per_s = 0;
+  std::optional<double> attention_s;      ///< median of attention's part
   std::optional<double> kept_ratio;       ///< decode
   std::optional<double> bytes_per_token;  ///< decode: bytes of the cache read
 };

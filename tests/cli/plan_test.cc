@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "glimpse/plan/profile.h"
 #include "glimpse/policies/policy.h"
 #include "tests/cli/process.h"
 
@@ -79,6 +80,74 @@ TEST(Inspect, APlan) {
   const Outcome outcome = run_program({"inspect", path.string()});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find(plan::explain(plan::from_json(json.out))), std::string::npos) << outcome.out;
+}
+
+// A profile of the test model that maps every head to the anchor's other one.
+plan::Profile profile_of_model() {
+  plan::Profile profile;
+  profile.model = {"llama", "test llama", 4, 6, 2, 32, 0};
+  profile.kascade = plan::KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 0}};
+  return profile;
+}
+
+TEST(PlanCommand, TakesAProfile) {
+  const auto path = scratch("profile.json");
+  write_file(path, plan::to_json(profile_of_model()));
+  const plan::Profile profile = profile_of_model();
+  policies::PolicyOptions options;
+  options.profile = &profile;
+  const plan::Plan expected = policies::make_plan("kascade", {"llama", "test llama", 4, 6, 2, 32, 4096}, options);
+  EXPECT_EQ(expected.role(1, 0).reads, (plan::SlotId{0, 1}));
+  const std::vector<std::string> words{"plan", "-m", model(), "--json", "--attn"};
+  const auto with = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_program(all);
+  };
+  const Outcome mapped = with({"kascade", "--attn-profile", path.string()});
+  EXPECT_EQ(mapped.code, 0) << mapped.err;
+  EXPECT_EQ(plan::from_json(mapped.out), expected);
+  EXPECT_EQ(mapped.err, "");
+  const Outcome without = with({"kascade"});
+  EXPECT_EQ(without.code, 0);
+  EXPECT_NE(without.err.find("warning: policy 'kascade': no profile"), std::string::npos) << without.err;
+
+  for (const auto& [more, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"full", "--attn-profile", path.string()}, "policy 'full' has no use for --attn-profile"},
+           {{"duo", "--attn-profile", path.string()}, "it needs roles or retrieval"},
+           {{"kascade", "--attn-profile", "/nonexistent"}, "--attn-profile '/nonexistent'"},
+           {{"kascade", "--attn-profile", model()}, "profile JSON"}}) {
+    const Outcome refused = with(more);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find(says), std::string::npos) << refused.err;
+  }
+  plan::Profile other = profile_of_model();
+  other.model.model_name = "another";
+  write_file(path, plan::to_json(other));
+  const Outcome wrong = with({"kascade", "--attn-profile", path.string()});
+  EXPECT_EQ(wrong.code, 2);
+  EXPECT_NE(wrong.err.find("made for llama 'another'"), std::string::npos) << wrong.err;
+  const Outcome beside = run_program({"plan", "-m", model(), "--attn-plan", "x", "--attn-profile", path.string()});
+  EXPECT_EQ(beside.code, 2);
+  EXPECT_NE(beside.err.find("--attn-profile and --attn-plan"), std::string::npos) << beside.err;
+}
+
+TEST(BenchDecode, RefusesAProfileThatNoArmUses) {
+  const auto path = scratch("profile.json");
+  write_file(path, plan::to_json(profile_of_model()));
+  const Outcome outcome =
+      run_program({"bench", "decode", "-m", model(), "--arms", "full,tidal", "--attn-profile", path.string()});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.err.find("no arm has a use"), std::string::npos) << outcome.err;
+}
+
+TEST(Inspect, AProfile) {
+  const auto path = scratch("profile.json");
+  write_file(path, plan::to_json(profile_of_model()));
+  const Outcome outcome = run_program({"inspect", path.string()});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("llama 'test llama', 4 layers"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(plan::explain(profile_of_model())), std::string::npos) << outcome.out;
 }
 
 }  // namespace

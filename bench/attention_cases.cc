@@ -10,6 +10,8 @@
 #include <memory>
 #include <random>
 
+#include "bench/bench_cache.h"
+#include "bench/prefill_cases.h"
 #include "bench/workers.h"
 #include "glimpse/base/buffer.h"
 #include "glimpse/base/error.h"
@@ -22,113 +24,6 @@ namespace {
 using namespace kernels;  // NOLINT(google-build-using-namespace): the whole file is about them
 
 constexpr std::size_t kStreamBytes = std::size_t{256} << 20;
-constexpr std::size_t kCacheBytes = std::size_t{192} << 20;  ///< several times the last-level cache
-constexpr int kRunPages = 16;
-constexpr int kChosen = 2048;
-
-struct Shape {
-  KvFormat format;
-  int heads = 3;
-  int group = 3;
-};
-
-/// A cache of as many layers as fill kCacheBytes, laid out as the engine's: in each plane runs of 16 pages, the run of
-/// head 0, of head 1, ..., then the next runs.
-class BenchCache {
- public:
-  BenchCache(const Shape& cache_shape, int length) : shape(cache_shape), tokens(length) {
-    const auto runs = static_cast<std::size_t>((tokens + kRunPages * kPageTokens - 1) / (kRunPages * kPageTokens));
-    const auto heads = static_cast<std::size_t>(shape.heads);
-    const std::size_t layer_pages = runs * heads * kRunPages;
-    const std::size_t page_bytes = shape.format.page_bytes();
-    layers = static_cast<int>(std::max<std::size_t>(1, kCacheBytes / (2 * layer_pages * page_bytes)));
-    const std::size_t pages = layer_pages * static_cast<std::size_t>(layers);
-    k_ = HostBuffer(pages * page_bytes);
-    v_ = HostBuffer(pages * page_bytes);
-    tables_.resize(static_cast<std::size_t>(layers) * heads);
-    for (std::size_t t = 0; t < tables_.size(); ++t) {
-      for (std::size_t page = 0; page < runs * kRunPages; ++page) {
-        const std::size_t run = (t / heads * runs + page / kRunPages) * heads + t % heads;
-        tables_[t].push_back(static_cast<PageId>(run * kRunPages + page % kRunPages));
-      }
-      views.push_back({.k_plane = k_.data(), .v_plane = v_.data(), .pages = tables_[t].data(), .slots = tokens});
-    }
-    fill(pages);
-    std::mt19937 random(7);
-    std::normal_distribution<float> normal;
-    query.resize(tables_.size() * static_cast<std::size_t>(shape.group * shape.format.dim));
-    for (float& x : query) x = normal(random);
-    std::vector<std::int32_t> all(static_cast<std::size_t>(tokens));
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
-    lists.resize(tables_.size());
-    for (auto& list : lists) {
-      std::sample(all.begin(), all.end(), std::back_inserter(list), kChosen, random);
-    }
-  }
-
-  float scale() const { return 1.0F / std::sqrt(static_cast<float>(shape.format.dim)); }
-  const float* query_of(std::size_t head) const {
-    return query.data() + head * static_cast<std::size_t>(shape.group * shape.format.dim);
-  }
-
-  Shape shape;
-  int tokens;
-  int layers = 0;
-  std::vector<HeadView> views;  ///< [layer, head]
-  std::vector<float> query;     ///< [layer, head, g, d]
-  std::vector<std::vector<std::int32_t>> lists;
-
- private:
-  /// 1,021 random rows again and again: random numbers are slower than everything that is measured.
-  void fill(std::size_t pages) {
-    constexpr std::size_t kPattern = 64;
-    const auto dim = static_cast<std::size_t>(shape.format.dim);
-    std::mt19937 random(5);
-    std::normal_distribution<float> normal;
-    std::vector<float> rows(kPattern * kPageTokens * dim);
-    for (float& x : rows) x = normal(random);
-    std::vector<PageId> table(kPattern);
-    for (std::size_t p = 0; p < kPattern; ++p) table[p] = static_cast<PageId>(p);
-    const HeadView head{.k_plane = k_.data(),
-                        .v_plane = v_.data(),
-                        .pages = table.data(),
-                        .slots = static_cast<std::int32_t>(kPattern * kPageTokens)};
-    append(shape.format, {.head = &head, .k = rows.data(), .v = rows.data(), .row_stride = dim, .rows = head.slots});
-    const std::size_t page_bytes = shape.format.page_bytes();
-    for (std::size_t p = kPattern; p < pages; ++p) {
-      const std::size_t from = (p * 37 + p / kPattern) % kPattern;
-      std::memcpy(k_.data() + p * page_bytes, k_.data() + from * page_bytes, page_bytes);
-      std::memcpy(v_.data() + p * page_bytes, v_.data() + from * page_bytes, page_bytes);
-    }
-  }
-
-  HostBuffer k_, v_;
-  std::vector<std::vector<PageId>> tables_;
-};
-
-/// One thing to measure: `items` independent calls that together are `layers` layers.
-struct Case {
-  std::string name;
-  int layers = 1;
-  int items = 0;
-  double bytes = 0;  ///< of one layer
-  double flops = 0;  ///< of one layer
-  std::function<void(int)> run;
-  std::function<void()> check;
-};
-
-void expect_near(std::span<const float> got, std::span<const float> want, double allowed, const std::string& name) {
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    check(got[i] == want[i] || std::fabs(got[i] - want[i]) <= allowed,
-          fmt::format("{}: {} where the reference has {}, at {}", name, got[i], want[i], i));
-  }
-}
-
-std::string label(const std::string& what, const Shape& shape) {
-  return fmt::format("{} {} h{} g{} d{}", what, name(shape.format.type), shape.heads, shape.group, shape.format.dim);
-}
-
-using Shared = std::shared_ptr<BenchCache>;
 
 /// Work items of a layer in storage order (by range, then by head), an even share of them for each thread.
 Case attend_case(const Shared& cache, bool gathered, int threads) {
@@ -284,64 +179,6 @@ Case pool_case(int tokens) {
   return result;
 }
 
-/// 512 rows whose last token is number 8,192, or the last of a shorter context.
-Case prefill_case(const Shared& cache) {
-  const Shape& shape = cache->shape;
-  const int end = std::min(cache->tokens, 8192);
-  const int rows = std::min(end, 512);
-  const int tile = prefill_tile_rows(shape.group);
-  const int tiles = (rows + tile - 1) / tile;
-  const auto stride = static_cast<std::size_t>(shape.heads * shape.group * shape.format.dim);
-  struct Data {
-    std::vector<float> query, out;
-  };
-  auto data = std::make_shared<Data>();
-  data->query.resize(static_cast<std::size_t>(rows) * stride);
-  data->out.resize(data->query.size());
-  std::mt19937 random(11);
-  std::normal_distribution<float> normal;
-  for (float& x : data->query) x = normal(random);
-  const auto item_of = [=](int i) {
-    const int head = i % cache->shape.heads;
-    const int row = i / cache->shape.heads * tile;
-    const std::size_t offset = static_cast<std::size_t>(row) * stride +
-                               static_cast<std::size_t>(head * cache->shape.group * cache->shape.format.dim);
-    return PrefillItem{.head = &cache->views[static_cast<std::size_t>(head)],
-                       .query = data->query.data() + offset,
-                       .query_stride = stride,
-                       .out = data->out.data() + offset,
-                       .out_stride = stride,
-                       .group = cache->shape.group,
-                       .scale = cache->scale(),
-                       .first_slot = end - rows + row,
-                       .rows = std::min(tile, rows - row)};
-  };
-  Case result;
-  result.name = label(fmt::format("prefill {} rows at {}", rows, end - rows), shape);
-  result.items = tiles * shape.heads;
-  const double pairs = static_cast<double>(rows) * (end - rows) + 0.5 * rows * (rows + 1);
-  result.flops = 4.0 * shape.heads * pairs * shape.group * shape.format.dim;
-  result.run = [=](int i) {
-    thread_local HostBuffer workspace;
-    const std::size_t need = prefill_workspace(cache->shape.format, cache->shape.group);
-    if (workspace.size() < need) workspace = HostBuffer(need);
-    prefill(cache->shape.format, item_of(i), {workspace.data(), workspace.size()});
-  };
-  result.check = [=, run = result.run, name = result.name] {
-    run(1);
-    PrefillItem item = item_of(1);
-    item.rows = 1;
-    std::vector<float> want(stride);
-    item.out = want.data();
-    ref::prefill(cache->shape.format, item);
-    const auto width = static_cast<std::size_t>(cache->shape.group * cache->shape.format.dim);
-    // Rounding of queries and weights to bf16, where the processor multiplies those.
-    const bool rounds = cache->shape.format.type == KvType::bf16 && std::string(instruction_set()).ends_with("bf16");
-    expect_near({item_of(1).out, width}, std::span(want).first(width), rounds ? 2e-2 : 2e-5, name);
-  };
-  return result;
-}
-
 /// A read of kStreamBytes that does nothing else.
 class Stream {
  public:
@@ -372,11 +209,17 @@ std::vector<Case> make_cases(const AttentionBenchOptions& options, int threads) 
   };
   std::vector<Case> cases;
   const auto add = [&](const Shape& shape, bool with_score) {
+    const std::vector<PrefillRows> prefills = prefill_rows(shape, options.tokens);
     const bool any = wanted(label("dense", shape)) || wanted(label("gathered", shape)) ||
-                     wanted(label("score", shape)) || wanted(label("prefill", shape));
+                     wanted(label("score", shape)) ||
+                     std::any_of(prefills.begin(), prefills.end(),
+                                 [&](const PrefillRows& rows) { return wanted(prefill_name(shape, rows)); });
     if (!any) return;
     const auto cache = std::make_shared<BenchCache>(shape, options.tokens);
-    std::vector<Case> made{attend_case(cache, false, threads), prefill_case(cache)};
+    std::vector<Case> made{attend_case(cache, false, threads)};
+    for (const PrefillRows& rows : prefills) {
+      if (wanted(prefill_name(shape, rows))) made.push_back(prefill_case(cache, rows));
+    }
     if (options.tokens > kChosen) made.push_back(attend_case(cache, true, threads));
     if (with_score) made.push_back(score_case(cache));
     for (Case& c : made) {

@@ -38,6 +38,7 @@ struct Options {
   std::string model, text, arms = "full,tidal:512", kv = "bf16", llama_state, json;
   std::vector<std::int64_t> depths, prefill;
   int repetitions = 5, threads = 0, prefill_repetitions = 1;
+  bool prefill_ours = false;  ///< without llama.cpp
   std::int64_t tokens = 40;
   double divergence = 2e-2;
 };
@@ -143,6 +144,7 @@ nlohmann::json rows_json(const std::vector<SpeedRow>& rows) {
     }
     nlohmann::json entry{{"arm", row.arm},         {"depth", row.depth},   {"median_s", row.median_s},
                          {"least_s", row.least_s}, {"most_s", row.most_s}, {"speed_over_llama", llama / row.median_s}};
+    if (row.attention_s) entry["attention_s"] = *row.attention_s;
     if (row.kept_ratio) entry["kept_ratio"] = *row.kept_ratio;
     if (row.bytes_per_token) entry["bytes_per_token"] = *row.bytes_per_token;
     list.push_back(entry);
@@ -151,13 +153,14 @@ nlohmann::json rows_json(const std::vector<SpeedRow>& rows) {
 }
 
 void print(const nlohmann::json& rows, const char* title, double unit, const char* unit_name) {
-  fmt::print("\n| {} | depth | {} | least | most | x llama.cpp | kept | KV MB/token |\n", title, unit_name);
-  fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  fmt::print("\n| {} | depth | {} | least | most | x llama.cpp | attention | kept | KV MB/token |\n", title, unit_name);
+  fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
   for (const auto& row : rows) {
     fmt::print(
-        "| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {} | {} |\n", row["arm"].get<std::string>(),
+        "| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {} | {} | {} |\n", row["arm"].get<std::string>(),
         row["depth"].get<std::int64_t>(), row["median_s"].get<double>() * unit, row["least_s"].get<double>() * unit,
         row["most_s"].get<double>() * unit, row["speed_over_llama"].get<double>(),
+        row.contains("attention_s") ? fmt::format("{:.3f}", row["attention_s"].get<double>() * unit) : "",
         row.contains("kept_ratio") ? fmt::format("{:.4f}", row["kept_ratio"].get<double>()) : "",
         row.contains("bytes_per_token") ? fmt::format("{:.2f}", row["bytes_per_token"].get<double>() / 1e6) : "");
   }
@@ -206,8 +209,13 @@ int run(const Options& options, const std::string& command) {
     evaluate::PrefillOptions how;
     how.lengths = options.prefill;
     how.repetitions = options.prefill_repetitions;
-    std::vector<Arm> two{arms[0], arms[1]};
-    report["prefill"] = rows_json(evaluate::measure_prefill(two, tokens, how));
+    std::vector<Arm> chosen;  // llama.cpp, the first plan, and those whose prefill is sparse
+    if (!options.prefill_ours) chosen.push_back(arms[0]);
+    chosen.push_back(arms[1]);
+    for (std::size_t i = 1; i < plans.size(); ++i) {
+      if (plans[i].second.prefill.sparse) chosen.push_back(arms[i + 1]);
+    }
+    report["prefill"] = rows_json(evaluate::measure_prefill(chosen, tokens, how));
     print(report["prefill"], "prefill", 1, "s");
   }
   if (!options.depths.empty()) {
@@ -232,6 +240,7 @@ int main(int count, char** words) {
   app.add_option("text", options.text)->required();
   app.add_option("--depth", options.depths)->delimiter(',');
   app.add_option("--prefill", options.prefill)->delimiter(',');
+  app.add_flag("--prefill-ours", options.prefill_ours, "prefill without llama.cpp");
   app.add_option("--arms", options.arms);
   app.add_option("--repetitions", options.repetitions);
   app.add_option("--prefill-repetitions", options.prefill_repetitions);

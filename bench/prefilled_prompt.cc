@@ -1,0 +1,87 @@
+#include "bench/prefilled_prompt.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+PrefilledPrompt::PrefilledPrompt(engine::Engine& engine, std::vector<Token> tokens, std::span<const Arm> arms,
+                                 OnPrefill on_prefill)
+    : engine_(engine), tokens_(std::move(tokens)), on_prefill_(std::move(on_prefill)) {
+  if (tokens_.empty()) throw UserError("an empty prompt; give at least one token");
+  const auto length = static_cast<std::int64_t>(tokens_.size());
+  for (const Arm& arm : arms) {
+    const plan::Prefill& prefill = arm.plan.prefill;
+    if (!arm.refused.empty() || prefill.sparse || prefill.observe != plan::Observe::last_rows) continue;
+    if (prefill.observe_rows < length) before_.emplace(length - prefill.observe_rows, std::nullopt);
+  }
+}
+
+void PrefilledPrompt::run_dense() {
+  if (dense_) return;
+  const auto start = Clock::now();
+  const plan::Plan plan = plan::dense_plan(engine_.shape());
+  dense_.emplace(engine_.open(plan));
+  const std::span<const Token> all(tokens_);
+  std::size_t done = 0;
+  for (auto& [length, fork] : before_) {
+    const auto end = static_cast<std::size_t>(length);
+    dense_->prefill(all.subspan(done, end - done));
+    fork.emplace(dense_->fork(plan));
+    done = end;
+  }
+  const auto logits = dense_->prefill(all.subspan(done));
+  dense_logits_.assign(logits.begin(), logits.end());
+  on_prefill_("dense", static_cast<std::int64_t>(tokens_.size()), seconds_since(start));
+}
+
+const engine::Sequence& PrefilledPrompt::dense() {
+  run_dense();
+  return *dense_;
+}
+
+PrefilledPrompt::Start PrefilledPrompt::observe_last(const Arm& arm) {
+  run_dense();
+  const int rows = arm.plan.prefill.observe_rows;
+  const auto at = tokens_.size() - static_cast<std::size_t>(rows);
+  engine::Sequence sequence = before_.at(static_cast<std::int64_t>(at))->fork(arm.plan);
+  const auto logits = sequence.prefill(std::span(tokens_).subspan(at));
+  return {std::move(sequence), {logits.begin(), logits.end()}, fmt::format("last {} rows", rows)};
+}
+
+PrefilledPrompt::Start PrefilledPrompt::run_own(const Arm& arm) {
+  if (!own_ || !(own_->plan == arm.prefill_plan)) {
+    own_.reset();  // its cache first, or a third prompt would need room
+    const auto start = Clock::now();
+    engine::Sequence sequence = engine_.open(arm.prefill_plan);
+    const auto logits = sequence.prefill(tokens_);
+    own_.emplace(Own{arm.prefill_plan, std::move(sequence), {logits.begin(), logits.end()}});
+    on_prefill_("own, " + arm.label(), static_cast<std::int64_t>(tokens_.size()), seconds_since(start));
+  }
+  return {own_->sequence.fork(arm.plan), own_->logits, "own"};
+}
+
+PrefilledPrompt::Start PrefilledPrompt::start(const Arm& arm) {
+  const plan::Prefill& prefill = arm.plan.prefill;
+  if (prefill.sparse || prefill.observe == plan::Observe::all) return run_own(arm);
+  if (prefill.observe == plan::Observe::last_rows) {
+    const bool room = prefill.observe_rows < static_cast<std::int64_t>(tokens_.size());
+    return room ? observe_last(arm) : run_own(arm);
+  }
+  run_dense();
+  return {dense_->fork(arm.plan), dense_logits_, "dense"};
+}
+
+}  // namespace glimpse::bench

@@ -26,8 +26,12 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   const bool with_heat = selector.terms.size() == 2 && heat && first.source == plan::Source::dot && first.budget;
   if (!one && !with_heat) refuse(plan, "terms other than one, or q.k with a budget of its own and heat");
   if (heat && selector.per != plan::SetPer::layer) refuse(plan, "heat in a set that is not the layer's");
-  if (one && !heat && first.budget) refuse(plan, "a term with a budget of its own and nothing beside it");
-  if (one && !first.query_heads.empty()) refuse(plan, "a term restricted to some query heads and nothing beside it");
+  const bool parts = selector.per == plan::SetPer::layer && first.source == plan::Source::dot && first.budget;
+  if (one && first.budget && !parts)
+    refuse(plan, "a term with a budget of its own, unless it is q.k for a layer's set");
+  if (one && !first.query_heads.empty() && !parts) {
+    refuse(plan, "a term of some query heads, unless it is q.k with a budget for a layer's set");
+  }
 }
 
 }  // namespace

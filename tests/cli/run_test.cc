@@ -41,7 +41,7 @@ TEST(Run, JsonKeysAndTheirConsistency) {
   EXPECT_FALSE(json.contains("lossless"));
   const auto& attention = json["attention"];
   for (const char* key : {"policy", "budget", "kept_ratio", "coverage_mean", "coverage_min", "kv_bytes_read",
-                          "dense_steps", "sparse_steps"}) {
+                          "dense_steps", "sparse_steps", "resident_tokens", "recalled_bytes"}) {
     EXPECT_TRUE(attention.contains(key)) << key;
   }
   EXPECT_EQ(json["tokens"].size(), 12u);

@@ -1,0 +1,94 @@
+// ArkVale's tier in a whole model: what it reports, what it leaves alone, and folders that cannot hold it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "glimpse/base/error.h"
+#include "tests/engine/support.h"
+
+namespace glimpse::engine {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr std::size_t kPrompt = 500, kAll = 564;
+
+plan::Plan without_tier(plan::Plan plan) {
+  plan.retentions.clear();
+  for (plan::Role& role : plan.roles) role.retention = -1;
+  return plan;
+}
+
+std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
+  std::vector<float> all;
+  for (const Token token : tokens) {
+    const auto logits = sequence.decode(token);
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(HostTier, LogitsAreThoseOfThePlanWithoutIt) {
+  for (const int threads : {1, 2}) {
+    Engine engine(options_for(reference::test_model("llama"), KvType::bf16, threads));
+    const std::vector<Token> tokens = random_tokens(kAll, engine.tokenizer().size());
+    const plan::Plan plan = make(engine, "arkvale", budget("128", {{"resident", "128"}}));
+    Sequence plain = engine.open(without_tier(plan));
+    plain.prefill(std::span(tokens).first(kPrompt));
+    const auto expected = decoded(plain, std::span(tokens).subspan(kPrompt));
+    Sequence sequence = engine.open(plan);
+    sequence.prefill(std::span(tokens).first(kPrompt));
+    EXPECT_FALSE(sequence.stats().resident_tokens.has_value());
+    EXPECT_TRUE(same_bits(decoded(sequence, std::span(tokens).subspan(kPrompt)), expected));
+    const AttentionStats& stats = sequence.stats();
+    EXPECT_EQ(stats.resident_tokens.value_or(0), 128);
+    EXPECT_GT(stats.recalled_pages, 0);
+    EXPECT_EQ(stats.recalled_bytes, stats.recalled_pages * 16 * static_cast<std::int64_t>(engine.row_pair_bytes()));
+    std::int64_t needed = 0;  // three whole blocks of 32 and the pages of the last one
+    for (std::size_t length = kPrompt + 1; length <= kAll; ++length)
+      needed += 3 * 2 + ((length - 1) % 32 >= 16 ? 2 : 1);
+    EXPECT_EQ(stats.recalled_pages + stats.resident_hits, needed * 2 * 2) << "layers 2 and 3, two KV heads";
+    EXPECT_EQ(stats.bytes_read, plain.stats().bytes_read);
+    EXPECT_EQ(plain.stats().recalled_pages, 0);
+  }
+}
+
+TEST(HostTier, AForkToAnotherPlanHasEverything) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(kAll, engine.tokenizer().size());
+  const plan::Plan plan = make(engine, "arkvale", budget("128", {{"resident", "128"}}));
+  const std::span<const Token> rest = std::span(tokens).subspan(kPrompt + 10);
+  Sequence source = engine.open(plan), plain = engine.open(without_tier(plan));
+  for (Sequence* sequence : {&source, &plain}) {
+    sequence->prefill(std::span(tokens).first(kPrompt));
+    decoded(*sequence, std::span(tokens).subspan(kPrompt, 10));
+  }
+  for (const char* policy : {"full", "quest", "h2o"}) {
+    plan::Plan other = make(engine, policy, policy == std::string("full") ? policies::PolicyOptions{} : budget("160"));
+    Sequence expected = plain.fork(other);
+    const auto logits = decoded(expected, rest);
+    Sequence fork = source.fork(other);
+    EXPECT_TRUE(same_bits(decoded(fork, rest), logits)) << policy;
+  }
+  Sequence same = source.fork(plan);
+  const auto logits = decoded(source, rest);
+  EXPECT_TRUE(same_bits(decoded(same, rest), logits));
+}
+
+TEST(HostTier, AFolderThatCannotHoldItIsRefusedAtOnce) {
+  EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16);
+  options.tier_folder = "/no-such-folder-anywhere";
+  Engine engine(options);
+  EXPECT_THAT([&] { engine.open(make(engine, "arkvale", budget("128"))); },
+              ThrowsMessage<UserError>(HasSubstr("no-such-folder-anywhere")));
+  engine.open(make(engine, "quest", budget("128")));  // needs no folder
+}
+
+}  // namespace
+}  // namespace glimpse::engine

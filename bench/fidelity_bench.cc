@@ -40,7 +40,7 @@ struct Options {
 };
 
 struct Row {
-  double kl = 0, kl_most = 0, nll = 0, ms_per_step = 0;
+  double kl = 0, kl_squares = 0, kl_most = 0, nll = 0, ms_per_step = 0;  ///< sums, then means
   std::int64_t agreed = 0;
   double kept_ratio = 1;
   std::string prefill;
@@ -97,6 +97,7 @@ class Fidelity {
     }
     const auto steps = static_cast<double>(options_.steps);
     row.kl /= steps;
+    row.kl_squares /= steps;
     row.nll /= steps;
     row.ms_per_step = 1e3 * decode_s / steps;
     row.kept_ratio = start.sequence.stats().kept_ratio();
@@ -112,6 +113,7 @@ class Fidelity {
     const double kl = divergence(dense, logits);
     if (!std::isfinite(kl)) throw InternalError(fmt::format("the divergence at step {} is {}", step, kl));
     row.kl += kl;
+    row.kl_squares += kl * kl;
     row.kl_most = std::max(row.kl_most, kl);
     row.agreed += arg_max(dense) == arg_max(logits);
     row.nll += evaluate::token_nll(logits, fed(step + 1));
@@ -131,11 +133,12 @@ Json json_of(const Arm& arm, const Row& row, std::int64_t steps) {
             {"budget", arm.budget},
             {"prefill", row.prefill},
             {"kl", row.kl},
+            {"kl_error", std::sqrt(std::max(0.0, row.kl_squares - row.kl * row.kl) / static_cast<double>(steps))},
             {"kl_most", row.kl_most},
             {"top1_agreement", static_cast<double>(row.agreed) / static_cast<double>(steps)},
             {"perplexity", std::exp(row.nll)},
             {"kept_ratio", row.kept_ratio},
-            {"ms_per_step", row.ms_per_step}};
+            {"ms_per_step", row.ms_per_step}};  // kl_error: standard error of the mean, steps as independent
   if (row.sets.count == 0) return json;
   const auto count = static_cast<double>(row.sets.count);
   json["mass"] = row.sets.mass / count;

@@ -102,7 +102,6 @@ const std::vector<std::string>& variant_methods() {
       "evosparse/lambda=0.95",
       "evosparse/lambda=1",
       "evosparse/prop=off",
-      "evosparse/accum=off",
       "lychee-cluster/pooling=max",
       "lychee-cluster/chunks=fixed",
       "quest/score=meanstd",

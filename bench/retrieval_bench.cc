@@ -2,7 +2,7 @@
 // answered, the prompt prefilled once for each kind of prefill and forked for every method and budget.
 //
 //   retrieval_bench MODEL --filler TEXT [--tasks single,multikey,vt,passkey] [--lengths 8192,16384] [--prompts 40]
-//                   [--budgets 512,1024,10%] [--methods all] [--variants] [--reserve 512] [--spare 16] [--tail 0]
+//                   [--budgets 512,1024,10%] [--methods all] [--variants] [--reserve 512] [--spare 24] [--tail 0]
 //                   [--sparse-prefill 10%] [--profile FILE] [--seed 1] [--kv bf16] [--threads N]
 //                   [--json FILE] [--skip 0] [--resume FILE,FILE]
 //
@@ -39,7 +39,7 @@ struct Options {
   std::vector<std::string> tasks{"single", "multikey", "vt", "passkey"}, budgets{"512", "1024", "10%"}, methods{"all"},
       resume;
   std::vector<std::int64_t> lengths{8192, 16384};
-  std::int64_t prompts = 40, skip = 0, reserve = 512, spare = 16, tail = 0, seed = 1;
+  std::int64_t prompts = 40, skip = 0, reserve = 512, spare = 24, tail = 0, seed = 1;
   int threads = 0;
   bool variants = false;
 };

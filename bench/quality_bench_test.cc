@@ -1,0 +1,322 @@
+// The measuring programs' own arithmetic, against plain loops and published figures, and their prefill kinds on a
+// small model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "bench/method_arms.h"
+#include "bench/prefilled_prompt.h"
+#include "bench/retrieval_prompts.h"
+#include "bench/retrieval_results.h"
+#include "bench/set_quality.h"
+#include "bench/statistics.h"
+#include "glimpse/base/error.h"
+#include "tests/support/models.h"
+
+namespace glimpse::bench {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+std::vector<float> random_floats(std::size_t count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+template <class Call>
+std::string refusal(Call call) {
+  try {
+    call();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Statistics, DivergenceFollowsItsFormula) {
+  const std::vector<float> p = random_floats(300, 1), q = random_floats(300, 2);
+  double sum_p = 0, sum_q = 0, expected = 0;
+  for (const float x : p) sum_p += std::exp(static_cast<double>(x));
+  for (const float x : q) sum_q += std::exp(static_cast<double>(x));
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double a = std::exp(static_cast<double>(p[i])) / sum_p, b = std::exp(static_cast<double>(q[i])) / sum_q;
+    expected += a * std::log(a / b);
+  }
+  EXPECT_NEAR(divergence(p, q), expected, 1e-12);
+  EXPECT_EQ(divergence(p, p), 0);
+}
+
+TEST(Statistics, ArgMaxTakesTheLowerOfEquals) {
+  EXPECT_EQ(arg_max(std::vector<float>{1, 3, 3, 2}), 1);
+}
+
+// Newcombe, "Two-sided confidence intervals for the single proportion", 1998, table I, method 3.
+TEST(Statistics, WilsonGivesThePublishedIntervals) {
+  EXPECT_NEAR(wilson(81, 263).low, 0.2553, 5e-5);
+  EXPECT_NEAR(wilson(81, 263).high, 0.3662, 5e-5);
+  EXPECT_NEAR(wilson(15, 148).low, 0.0624, 5e-5);
+  EXPECT_NEAR(wilson(15, 148).high, 0.1605, 5e-5);
+  EXPECT_NEAR(wilson(0, 20).high, 0.1611, 5e-5);
+  EXPECT_NEAR(wilson(1, 29).low, 0.0061, 5e-5);
+  EXPECT_NEAR(wilson(1, 29).high, 0.1718, 5e-5);
+  EXPECT_EQ(wilson(0, 20).low, 0);
+  EXPECT_EQ(wilson(20, 20).high, 1);
+}
+
+TEST(SetQuality, MassAndRecallFollowTheirFormulas) {
+  constexpr int kDim = 8, kTokens = 50, kGroup = 3;
+  const std::vector<float> keys = random_floats(kTokens * kDim, 3);
+  HeadSets head{0, 0, {{0, 7, 13, 20, 49}, {1, 2, 3}, {48}}, random_floats(kGroup * kDim, 4)};
+  double mass = 0, best_mass = 0, recall = 0;
+  for (int g = 0; g < kGroup; ++g) {
+    std::vector<std::pair<double, int>> sorted;
+    double total = 0;
+    for (int t = 0; t < kTokens; ++t) {
+      double dot = 0;
+      for (int i = 0; i < kDim; ++i) dot += static_cast<double>(head.query[g * kDim + i]) * keys[t * kDim + i];
+      sorted.emplace_back(std::exp(dot / std::sqrt(8.0)), t);
+      total += sorted.back().first;
+    }
+    const auto& set = head.sets[g];
+    for (const std::int32_t t : set) mass += sorted[t].first / total;
+    std::sort(sorted.rbegin(), sorted.rend());
+    double found = 0;
+    for (std::size_t i = 0; i < set.size(); ++i) {
+      best_mass += sorted[i].first / total;
+      found += std::count(set.begin(), set.end(), sorted[i].second);
+    }
+    recall += found / static_cast<double>(set.size());
+  }
+  const SetQuality sum = quality(head, keys, kDim);
+  EXPECT_NEAR(sum.mass, mass, 1e-12);
+  EXPECT_NEAR(sum.best_mass, best_mass, 1e-12);
+  EXPECT_NEAR(sum.recall, recall, 1e-12);
+  EXPECT_EQ(sum.tokens, 9);
+  EXPECT_EQ(sum.count, 3);
+  // One set for the whole group is the same set three times.
+  HeadSets shared = head, three = head;
+  shared.sets = {head.sets[0]};
+  three.sets = {head.sets[0], head.sets[0], head.sets[0]};
+  EXPECT_EQ(quality(shared, keys, kDim).mass, quality(three, keys, kDim).mass);
+}
+
+plan::ModelShape small_shape() {
+  return {"llama", "small", 6, 9, 3, 64, 4096};
+}
+
+TEST(MethodArms, ReadNamesOptionsAndBudgets) {
+  std::vector<std::string> warnings;
+  const std::vector<Arm> arms =
+      make_arms(small_shape(), {{"quest/score=meanstd", "kascade/pooling=query"}, {"64"}}, warnings);
+  std::vector<std::string> labels;
+  for (const Arm& arm : arms) labels.push_back(arm.label());
+  EXPECT_THAT(labels,
+              ElementsAre("full", "quest/score=meanstd 64", "kascade/pooling=query 64", "kascade/pooling=query 10%"));
+  EXPECT_EQ(arms[1].plan.selectors.at(0).terms.at(0).index.digest, plan::Digest::mean_deviation);
+  EXPECT_EQ(arms[1].plan.selectors.at(0).budget, (plan::Budget{plan::BudgetRule::tokens, 64}));
+  EXPECT_EQ(arms[3].plan.selectors.at(0).budget, (plan::Budget{plan::BudgetRule::ratio, 0.1, 128}));
+  EXPECT_THAT(warnings, testing::Contains(HasSubstr("kascade")));
+}
+
+TEST(MethodArms, AllIsTheRegistryAndSaysWhatItCannotMake) {
+  std::vector<std::string> warnings;
+  ArmRequest request{{"all"}, {"512"}};
+  const std::size_t methods = make_arms(small_shape(), request, warnings).size();
+  request.variants = true;
+  std::size_t refused = 0;
+  const std::vector<Arm> arms = make_arms(small_shape(), request, warnings);
+  for (const Arm& arm : arms) {
+    if (arm.refused.empty()) continue;
+    ++refused;
+    EXPECT_THAT(arm.refused, HasSubstr(arm.method.substr(0, arm.method.find('/'))));
+  }
+  EXPECT_GE(arms.size(), methods + variant_methods().size());
+  EXPECT_GE(refused, 1U);  // seer has no gate
+  for (const std::string& variant : variant_methods()) {
+    EXPECT_TRUE(std::any_of(arms.begin(), arms.end(), [&](const Arm& arm) {
+      return arm.method == variant && arm.refused.empty();
+    })) << variant;
+  }
+}
+
+TEST(MethodArms, OneBudgetServesAllSparsePrefills) {
+  std::vector<std::string> warnings;
+  ArmRequest request{{"kascade"}, {"64", "256"}};
+  request.sparse_prefill = "10%";
+  const std::vector<Arm> arms = make_arms(small_shape(), request, warnings);
+  ASSERT_THAT(arms, SizeIs(4));
+  EXPECT_EQ(arms[1].prefill_plan, arms[2].prefill_plan);
+  EXPECT_FALSE(arms[1].plan == arms[2].plan);
+  EXPECT_EQ(arms[3].prefill_plan, arms[3].plan);
+}
+
+TEST(MethodArms, RefuseWhatIsWrong) {
+  const auto refused = [](std::vector<std::string> methods, std::vector<std::string> budgets) {
+    return refusal([&] {
+      std::vector<std::string> warnings;
+      make_arms(small_shape(), {std::move(methods), std::move(budgets)}, warnings);
+    });
+  };
+  EXPECT_THAT(refused({"qest"}, {"64"}), HasSubstr("did you mean 'quest'"));
+  EXPECT_THAT(refused({"quest/score"}, {"64"}), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(refused({"quest/scor=minmax"}, {"64"}), HasSubstr("scor"));
+  EXPECT_THAT(refused({"quest/sink=x"}, {"64"}), HasSubstr("whole number"));
+  EXPECT_THAT(refused({"quest/sink=1/sink=2"}, {"64"}), HasSubstr("twice"));
+  EXPECT_THAT(refused({"quest", "quest"}, {"64"}), HasSubstr("twice"));
+  EXPECT_THAT(refused({"seer"}, {"64"}), HasSubstr("gate"));
+  EXPECT_THAT(refused({"quest"}, {"many"}), HasSubstr("many"));
+}
+
+TEST(RetrievalPrompts, AnswersAreHeldAsWholeWords) {
+  EXPECT_EQ(share_found("It is 1234567.", {"1234567"}), 1);
+  EXPECT_EQ(share_found("It is 12345678.", {"1234567"}), 0);
+  EXPECT_EQ(share_found("ABCDE and FGHIJ", {"ABCDE", "FGHIJ", "KLMNO", "PQRST"}), 0.5);
+  EXPECT_EQ(share_found("Alpha\nbravo,  charlie", {"alpha bravo charlie"}), 1);
+  EXPECT_EQ(share_found("", {"x"}), 0);
+}
+
+TEST(RetrievalResults, CellsCountAndSurviveTheirJson) {
+  RetrievalResults results;
+  const auto put = [&](std::int64_t prompt, const char* method, const char* budget, double share) {
+    results.add({"single", 1000, prompt, method, budget}, {share, 0.5, 0.25, 10, "text \xff"});
+  };
+  for (int i = 0; i < 4; ++i) put(i, "full", "", i < 3 ? 1 : 0);
+  for (int i = 0; i < 4; ++i) put(i, "quest", "64", i > 1 ? 1 : 0.5);
+  const auto check = [](const RetrievalResults& from) {
+    const std::vector<Cell> cells = from.cells({"quest", "full"});
+    ASSERT_THAT(cells, SizeIs(2));
+    EXPECT_EQ(cells[0].method, "quest");
+    EXPECT_EQ(cells[0].count, 4);
+    EXPECT_EQ(cells[0].right, 2);
+    EXPECT_EQ(cells[0].lost, 2);
+    EXPECT_EQ(cells[0].gained, 1);
+    EXPECT_DOUBLE_EQ(cells[0].share, 0.75);
+    EXPECT_DOUBLE_EQ(cells[0].ms_per_step, 25);
+    EXPECT_EQ(cells[1].right, 3);
+    EXPECT_EQ(cells[1].lost + cells[1].gained, 0);
+  };
+  check(results);
+  RetrievalResults again;
+  again.read(results.json(), "file");
+  EXPECT_EQ(again.size(), 8U);
+  check(again);
+  EXPECT_THAT(refusal([&] { again.read("[{}]", "some.json"); }), HasSubstr("some.json"));
+}
+
+engine::Engine small_engine() {
+  engine::EngineOptions options;
+  options.model = reference::test_model("llama");
+  options.context = 512;
+  options.sequences = PrefilledPrompt::kSequences;
+  options.threads = 1;
+  return engine::Engine(options);
+}
+
+std::vector<Token> some_tokens(const engine::Engine& engine, int count) {
+  std::vector<Token> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back((i * 37 + i * i) % engine.tokenizer().size());
+  return tokens;
+}
+
+// Whatever the kind of prefill, a start is what the plan's own sequence is: to rounding where rows ran in other passes.
+TEST(PrefilledPrompt, StartsAreThoseOfTheirOwnSequences) {
+  engine::Engine engine = small_engine();
+  const std::vector<Token> tokens = some_tokens(engine, 300);
+  std::vector<std::string> warnings;
+  const std::vector<Arm> arms =
+      make_arms(engine.shape(), {{"tidal", "evosparse", "tova", "h2o", "kascade", "streaming"}, {"200"}}, warnings);
+  std::vector<std::string> kinds;
+  PrefilledPrompt prompt(engine, tokens, arms,
+                         [&](const std::string& kind, std::int64_t, double) { kinds.push_back(kind); });
+  for (const Arm& arm : arms) {
+    SCOPED_TRACE(arm.label());
+    std::vector<std::vector<float>> ours;
+    {
+      PrefilledPrompt::Start start = prompt.start(arm);
+      EXPECT_EQ(start.sequence.length(), 300);
+      ours.push_back(start.logits);
+      for (Token token = 5; token < 9; ++token) {
+        const auto logits = start.sequence.decode(token);
+        ours.emplace_back(logits.begin(), logits.end());
+      }
+    }
+    engine::Sequence alone = engine.open(arm.plan);
+    const auto first = alone.prefill(tokens);
+    EXPECT_LT(divergence(first, ours[0]), 1e-6);
+    for (Token token = 5; token < 9; ++token) {
+      EXPECT_LT(divergence(alone.decode(token), ours[static_cast<std::size_t>(token - 4)]), 1e-5) << token;
+    }
+  }
+  EXPECT_THAT(kinds, ElementsAre("dense", "own, h2o 200", "own, kascade 200", "own, kascade 10%"));
+}
+
+TEST(KeyHistory, RemembersWhatTheSequenceForgot) {
+  engine::Engine engine = small_engine();
+  const std::vector<Token> tokens = some_tokens(engine, 300);
+  std::vector<std::string> warnings;
+  const std::vector<Arm> arms = make_arms(engine.shape(), {{"streaming"}, {"100"}}, warnings);
+  PrefilledPrompt prompt(engine, tokens, arms, [](const std::string&, std::int64_t, double) {});
+  KeyHistory keys(engine.shape());
+  keys.follow(prompt.dense());
+  PrefilledPrompt::Start start = prompt.start(arms[1]);
+  SetSample sample;
+  sample.watch(start.sequence);
+  start.sequence.decode(5);
+  keys.follow(start.sequence);
+  EXPECT_EQ(keys.tokens(), 301);
+  const plan::ModelShape shape = engine.shape();
+  const auto row = static_cast<std::size_t>(shape.head_dim);
+  const std::vector<float> old = prompt.dense().key(1, 0, 150), fresh = start.sequence.key(1, 0, 300);
+  EXPECT_THROW(start.sequence.key(1, 0, 150), UserError);
+  const auto at = [&](std::size_t position) {
+    const auto part = keys.keys(1, 0).subspan(position * row, row);
+    return std::vector<float>(part.begin(), part.end());
+  };
+  EXPECT_EQ(at(150), old);
+  EXPECT_EQ(at(300), fresh);
+  const SetQuality all = sample.take(keys, shape.head_dim);
+  EXPECT_EQ(all.count, shape.layers * shape.heads);
+  EXPECT_NEAR(all.tokens / static_cast<double>(all.count), 100, 1e-9);
+  EXPECT_LE(all.mass, all.best_mass + 1e-9);
+  EXPECT_GT(all.mass, 0);
+  EXPECT_EQ(sample.take(keys, shape.head_dim).count, 0);
+}
+
+TEST(RetrievalPrompts, HoldWhatTheyAskForInsideTheirLength) {
+  engine::Engine engine = small_engine();
+  std::string filler;
+  for (int i = 0; i < 400; ++i) filler += "The tide came in and the boats went out again. Nobody spoke!\n\nIt rained. ";
+  const PromptMaker maker(engine.tokenizer(), filler);
+  for (const Task task : {Task::single, Task::multikey, Task::vt, Task::passkey}) {
+    SCOPED_TRACE(name(task));
+    EXPECT_EQ(parse_task(name(task)), task);
+    const RetrievalPrompt prompt = maker.make(task, 8000, 7);
+    EXPECT_LE(prompt.tokens.size(), 8000U);
+    EXPECT_GE(prompt.tokens.size(), 7800U);
+    EXPECT_EQ(prompt.tokens, maker.make(task, 8000, 7).tokens);
+    EXPECT_NE(prompt.content, maker.make(task, 8000, 8).content);
+    EXPECT_THAT(prompt.wanted, SizeIs(task == Task::vt ? 5 : 1));
+    EXPECT_EQ(share_found(prompt.content, prompt.wanted), 1);
+    EXPECT_EQ(prompt.content.find("again.One"), std::string::npos);
+  }
+  const std::string chain = maker.make(Task::vt, 8000, 9).content;
+  const std::vector<std::string> names = maker.make(Task::vt, 8000, 9).wanted;
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    EXPECT_THAT(chain, HasSubstr("\nVAR " + names[i] + " = VAR " + names[i - 1] + "\n"));
+  }
+  EXPECT_THAT(refusal([&] { maker.make(Task::passkey, 300, 1); }), HasSubstr("passkey"));
+  EXPECT_THAT(refusal([&] { PromptMaker(engine.tokenizer(), "Too short. "); }), HasSubstr("sentences"));
+  EXPECT_THAT(refusal([] { parse_task("singel"); }), HasSubstr("did you mean 'single'"));
+}
+
+}  // namespace
+}  // namespace glimpse::bench

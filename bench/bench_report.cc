@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +21,14 @@ namespace {
 std::string file_name(const std::string& word) {
   const std::size_t slash = word.find_last_of('/');
   return slash == std::string::npos ? word : word.substr(slash + 1);
+}
+
+/// NAME/KEY=VALUE: slashes that are no path's.
+bool is_method(const std::string& word) {
+  const std::size_t slash = word.find('/');
+  const auto in_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-'; };
+  return slash != std::string::npos && slash > 0 && word.find('=') != std::string::npos &&
+         std::all_of(word.begin(), word.begin() + static_cast<std::ptrdiff_t>(slash), in_name);
 }
 
 std::string duration(double seconds) {
@@ -55,9 +65,16 @@ int run_program(CLI::App& app, std::span<char*> words, const std::function<void(
 std::string command_line(std::span<char*> words) {
   std::string line;
   for (const std::string word : words) {
-    // Methods have slashes of their own: NAME/KEY=VALUE.
-    const bool path = word.find('/') != std::string::npos && word.find('=') == std::string::npos;
-    line += (line.empty() ? "" : " ") + (path || line.empty() ? file_name(word) : word);
+    if (!line.empty()) line += ' ';
+    // --flag=a,b as well as a,b
+    const std::size_t value = word.starts_with("--") ? word.find('=') + 1 : 0;
+    line += word.substr(0, value);
+    for (std::size_t begin = value; begin <= word.size();) {
+      const std::size_t end = std::min(word.find(',', begin), word.size());
+      const std::string piece = word.substr(begin, end - begin);
+      line += (begin > value ? "," : "") + (is_method(piece) ? piece : file_name(piece));
+      begin = end + 1;
+    }
   }
   return line;
 }

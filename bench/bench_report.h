@@ -39,6 +39,8 @@ class Progress {
   explicit Progress(double total) : total_(total) {}
   /// A line about something that is no unit of work.
   void note(const std::string& text) const;
+  /// `work` that needs not be done after all.
+  void drop(double work) { total_ -= work; }
   /// `work` is done; prints the line.
   void done(double work, const std::string& text);
 

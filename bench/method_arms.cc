@@ -88,6 +88,21 @@ plan::Plan plan_of(const Method& method, const std::string& budget, const plan::
   return plan;
 }
 
+void check_budgets(const ArmRequest& request) {
+  for (auto it = request.budgets.begin(); it != request.budgets.end(); ++it) {
+    plan::parse_budget(*it);
+    if (std::find(request.budgets.begin(), it, *it) != it) {
+      throw UserError(fmt::format("budget '{}' is given twice; leave one out", *it));
+    }
+  }
+  if (!request.sparse_prefill) return;
+  const plan::BudgetRule rule = plan::parse_budget(*request.sparse_prefill).rule;
+  if (rule != plan::BudgetRule::tokens && rule != plan::BudgetRule::ratio) {
+    throw UserError(fmt::format("--sparse-prefill {}: tiles need a budget in tokens (512) or as a share (10%)",
+                                *request.sparse_prefill));
+  }
+}
+
 }  // namespace
 
 const std::vector<std::string>& variant_methods() {
@@ -113,8 +128,7 @@ const std::vector<std::string>& variant_methods() {
 
 std::vector<Arm> make_arms(const plan::ModelShape& shape, const ArmRequest& request,
                            std::vector<std::string>& warnings) {
-  for (const std::string& budget : request.budgets) plan::parse_budget(budget);
-  if (request.sparse_prefill) plan::parse_budget(*request.sparse_prefill);
+  check_budgets(request);
   std::vector<Arm> arms;
   for (const Method& method : parse_methods(request)) {
     std::vector<std::string> budgets = request.budgets;

@@ -36,7 +36,7 @@ const std::vector<std::string>& variant_methods();
 
 /// `full` first, then every method at every budget; kascade at its own 10 % too. A method of "all" that cannot be made
 /// is an arm that says why. Throws UserError for what was asked for by name and can be made at no budget, for a
-/// method given twice, and for a budget that is none. `warnings` gets what policies warn of, each line once.
+/// method or budget given twice, and for a budget that is none. `warnings` gets what policies warn of, each line once.
 std::vector<Arm> make_arms(const plan::ModelShape& shape, const ArmRequest& request,
                            std::vector<std::string>& warnings);
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "bench/bench_report.h"
 #include "bench/method_arms.h"
 #include "bench/prefilled_prompt.h"
 #include "bench/retrieval_prompts.h"
@@ -109,6 +110,16 @@ TEST(SetQuality, MassAndRecallFollowTheirFormulas) {
   EXPECT_EQ(quality(shared, keys, kDim).mass, quality(three, keys, kDim).mass);
 }
 
+TEST(BenchReport, CommandsNameFilesWithoutTheirFolders) {
+  std::vector<std::string> words{"/a/b/some_bench",           "/a/m.gguf",          "--methods",
+                                 "quest/score=meanstd,tidal", "--json=/x=y/o.json", "--resume",
+                                 "/a/1.json,../2=3/2.json"};
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  EXPECT_EQ(command_line(pointers),
+            "some_bench m.gguf --methods quest/score=meanstd,tidal --json=o.json --resume 1.json,2.json");
+}
+
 plan::ModelShape small_shape() {
   return {"llama", "small", 6, 9, 3, 64, 4096};
 }
@@ -174,6 +185,14 @@ TEST(MethodArms, RefuseWhatIsWrong) {
   EXPECT_THAT(refused({"quest", "quest"}, {"64"}), HasSubstr("twice"));
   EXPECT_THAT(refused({"seer"}, {"64"}), HasSubstr("gate"));
   EXPECT_THAT(refused({"quest"}, {"many"}), HasSubstr("many"));
+  EXPECT_THAT(refused({"quest"}, {"64", "64"}), HasSubstr("twice"));
+  EXPECT_THAT(refusal([] {
+                std::vector<std::string> warnings;
+                ArmRequest request{{"kascade"}, {"64"}};
+                request.sparse_prefill = "p=0.9";
+                make_arms(small_shape(), request, warnings);
+              }),
+              HasSubstr("--sparse-prefill"));
 }
 
 TEST(RetrievalPrompts, AnswersAreHeldAsWholeWords) {

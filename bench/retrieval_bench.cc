@@ -260,7 +260,11 @@ void run(const Options& options, const std::string& command) {
       for (const std::string& task : options.tasks) {
         const auto start = Clock::now();
         const int ran = retrieval.run(parse_task(task), length, number, results);
-        if (ran > 0) save();
+        if (ran == 0) {
+          progress.drop(static_cast<double>(length));
+          continue;
+        }
+        save();
         const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
         progress.done(static_cast<double>(length),
                       fmt::format("{} {} prompt {}: {} answers, {:.1f} s", task, length, number, ran, seconds));

@@ -37,7 +37,8 @@ Interval wilson(std::int64_t hits, std::int64_t count) {
   const double centre = share + z * z / (2 * n);
   const double half = z * std::sqrt(share * (1 - share) / n + z * z / (4 * n * n));
   const double scale = 1 + z * z / n;
-  return {std::max(0.0, (centre - half) / scale), std::min(1.0, (centre + half) / scale)};
+  // Exact at the ends, where rounding would leave 1e-17.
+  return {hits == 0 ? 0.0 : (centre - half) / scale, hits == count ? 1.0 : (centre + half) / scale};
 }
 
 }  // namespace glimpse::bench

@@ -251,8 +251,11 @@ TEST(PrefilledPrompt, StartsAreThoseOfTheirOwnSequences) {
   engine::Engine engine = small_engine();
   const std::vector<Token> tokens = some_tokens(engine, 300);
   std::vector<std::string> warnings;
-  const std::vector<Arm> arms =
-      make_arms(engine.shape(), {{"tidal", "evosparse", "tova", "h2o", "kascade", "streaming"}, {"200"}}, warnings);
+  const std::vector<Arm> arms = make_arms(
+      engine.shape(),
+      {{"tidal", "evosparse", "tova", "h2o", "kascade", "streaming", "quest", "lychee-cluster", "clusterkv", "raas"},
+       {"200"}},
+      warnings);
   std::vector<std::string> kinds;
   PrefilledPrompt prompt(engine, tokens, arms,
                          [&](const std::string& kind, std::int64_t, double) { kinds.push_back(kind); });

@@ -254,7 +254,12 @@ std::span<const ReadCounters> Runner::end() {
       ++entry.rows.state->decode_steps;
     } else if (!entry.rows.corrects) {
       SequenceState& sequence = *entry.rows.state;
-      if (sequence.prompt_tokens == 0 && entry.tokens == entry.rows.prompt_end) sequence.prompt_tokens = entry.tokens;
+      // A prompt that comes in pieces is one prompt, but for an index, which was built from the first of them.
+      const bool open =
+          sequence.prompt_tokens == 0 ||
+          (sequence.decode_steps == 0 && std::none_of(sequence.indices.begin(), sequence.indices.end(),
+                                                      [](const auto& index) { return index != nullptr; }));
+      if (open && entry.tokens == entry.rows.prompt_end) sequence.prompt_tokens = entry.tokens;
     }
     state.counters.push_back(entry.counters);
   }

@@ -59,8 +59,9 @@ void Runner::State::evict_window(BatchEntry& entry, int layer, int head) {
   cache->free_tokens(entry.rows.sequence, layer, head, evicted);
 }
 
-/// Heads [first_head, first_head + heads) forget the same tokens: those of the least summed statistic. Equal ones:
-/// the later goes, as everywhere the lower position wins.
+/// Heads [first_head, first_head + heads) forget the same tokens: those of the least summed statistic. Equal ones: the
+/// later goes, as everywhere the lower position wins; but of equal stamps the older token, for a step renews half of
+/// all stamps at once, and the newest tokens would be the first to go.
 void Runner::State::evict_by_statistic(BatchEntry& entry, int layer, int first_head, int heads) {
   SequenceState& state = *entry.rows.state;
   const plan::Retention& kept = *retention(entry, role(entry, layer, first_head));
@@ -93,7 +94,7 @@ void Runner::State::evict_by_statistic(BatchEntry& entry, int layer, int first_h
   const auto goes_first = [&](std::int32_t a, std::int32_t b) {
     const float x = evict_scores[static_cast<std::size_t>(a)];
     const float y = evict_scores[static_cast<std::size_t>(b)];
-    return x < y || (x == y && a > b);
+    return x < y || (x == y && (stamps ? a < b : a > b));
   };
   std::nth_element(evicted.begin(), evicted.begin() + (surplus - 1), evicted.end(), goes_first);
   evicted.resize(static_cast<std::size_t>(surplus));

@@ -27,8 +27,17 @@ double min_max_score(const Row& query, const Rows& keys, std::size_t begin, std:
   return score;
 }
 
+/// The centre is the midpoint of the page's bounds, which keeps the radius near its least; the mean lies off it.
 double sphere_score(const Row& query, const Rows& keys, std::size_t begin, std::size_t end) {
-  const Row centre = mean_key(keys, begin, end);
+  Row centre(query.size());
+  for (std::size_t x = 0; x < centre.size(); ++x) {
+    double least = keys[begin][x], most = keys[begin][x];
+    for (std::size_t i = begin; i < end; ++i) {
+      least = std::min(least, keys[i][x]);
+      most = std::max(most, keys[i][x]);
+    }
+    centre[x] = (least + most) / 2;
+  }
   double radius = 0;
   for (std::size_t i = begin; i < end; ++i) {
     double square = 0;

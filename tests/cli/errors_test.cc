@@ -43,8 +43,6 @@ TEST(Errors, Options) {
 }
 
 TEST(Errors, LaterOptionsByName) {
-  expect_refused(run_words({"-p", "x", "--attn-profile", "f"}), "--attn-profile");
-  expect_refused(run_words({"-p", "x", "--correct", "8"}), "--correct (cache correction) is not in this version yet");
   expect_refused(run_words({"-p", "x", "--lossless"}), "--lossless (lossless decoding) is not in this version yet");
   expect_refused(run_words({"-p", "x", "--lossless", "4"}), "--lossless");
   expect_refused(run_words({"-p", "x", "-i"}), "--interactive");
@@ -95,6 +93,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"--system", "a\xc3", "--system"}, BadValue{"-f", "/nonexistent/file", "/nonexistent/file"},
         BadValue{"-f", "/", "cannot read '/'"}, BadValue{"-m", "/nonexistent.gguf", "/nonexistent.gguf"},
         BadValue{"-m", "/", "'/'"}, BadValue{"-m", "/dev/null", "/dev/null"},
+        BadValue{"--attn-profile", "/nonexistent/profile", "/nonexistent/profile"},
+        BadValue{"--correct", "-1", "--correct"}, BadValue{"--correct", "often", "--correct"},
         BadValue{"--trace", "/nonexistent/trace", "cannot write '/nonexistent/trace'"},
         BadValue{"--trace", "/", "cannot write '/'"}));
 
@@ -122,6 +122,12 @@ TEST(Errors, AModelWithoutAChatTemplateNeedsRaw) {
   write_file(path, bytes);
   expect_refused({"run", "-m", path.string(), "-p", "the river"}, "--raw");
   EXPECT_EQ(run_program({"run", "-m", path.string(), "-p", "the river", "--raw", "-n", "1"}).code, 0);
+}
+
+TEST(Errors, CorrectionNeedsTheWholeCache) {
+  for (const char* policy : {"h2o", "tova", "raas"}) {
+    expect_refused(run_words({"-p", "the river", "--attn", policy, "--correct", "8"}), policy);
+  }
 }
 
 TEST(Errors, PlanFiles) {

@@ -80,23 +80,26 @@ void Runner::State::end_feedback(BatchEntry& entry) {
   const auto block = static_cast<std::size_t>(state.heat_block());
   const std::size_t blocks = (static_cast<std::size_t>(entry.tokens) + block - 1) / block;
   const int span = how.per_layer ? 1 : shape.layers;
+  HeatGains gains;
   for (int first = 0; first < shape.layers; first += span) {
-    heat_sums.assign(blocks, 0);
+    std::vector<double>& sums = gains.emplace_back(blocks, 0.0);
     heat_readers.assign(blocks, 0);
     for (int layer = std::max(first, how.first_layer); layer < first + span; ++layer) {
       for (int head = 0; head < shape.kv_heads; ++head) {
         for (const BlockMass& fed : entry.heat_feed[state.head(layer, head)]) {
-          heat_sums[static_cast<std::size_t>(fed.block)] += static_cast<double>(fed.mass);
+          sums[static_cast<std::size_t>(fed.block)] += static_cast<double>(fed.mass);
           ++heat_readers[static_cast<std::size_t>(fed.block)];
         }
       }
     }
-    auto& heat = state.heat(first);
-    heat.resize(std::max(heat.size(), blocks), 0.0F);
     for (std::size_t b = 0; b < blocks; ++b) {
-      const double gained = heat_readers[b] > 0 ? heat_sums[b] / heat_readers[b] : 0;
-      heat[b] = static_cast<float>(how.decay * static_cast<double>(heat[b]) + gained);
+      if (heat_readers[b] > 0) sums[b] /= heat_readers[b];
     }
+  }
+  if (entry.rows.committed >= 0) {
+    state.drafted_heat.push_back(std::move(gains));
+  } else {
+    state.take_heat(gains, how.decay);
   }
 }
 

@@ -42,7 +42,7 @@ void reserve(RowPages& pages, const kernels::KvFormat& format) {
 /// At the prompt's end, and again where a correction changed the prompt's keys.
 void Runner::State::add_prompt_factors(BatchEntry& entry, int index, int layer) {
   const SequenceState& state = *entry.rows.state;
-  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0) return;
+  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0 || entry.rows.verifies) return;
   const bool made = state.low_rank[static_cast<std::size_t>(layer)] != nullptr;
   if (entry.rows.corrects) {
     if (!made || entry.rows.position >= state.prompt_tokens) return;

@@ -57,6 +57,7 @@ void Runner::State::build_attend(int layer) {
     unit.first_partial = floats;
     floats += static_cast<std::size_t>(unit.partials) * kernels::partial_floats(unit.group, shape.head_dim);
     BatchEntry& entry = batch[static_cast<std::size_t>(unit.batch)];
+    if (unit.prompt_rows > 0) continue;
     unit.feeds = entry.feeds();
     unit.keeps_scores = unit.feeds || unit.selects;
     if (!unit.keeps_scores) continue;
@@ -222,6 +223,10 @@ void Runner::State::run_mean_token(const Item& item, int layer, const float* q) 
 /// The last thread to finish a unit merges its parts, in order, and lets it select: no barrier of its own.
 void Runner::State::combine_unit(int layer, int unit_index, float* out, int ith) {
   const Unit& unit = attend_work.unit(unit_index);
+  if (unit.prompt_rows > 0) {
+    combine_few_rows(unit, out, ith);
+    return;
+  }
   BatchEntry& entry = batch[static_cast<std::size_t>(unit.batch)];
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const std::size_t first_head = static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(group) +

@@ -1,5 +1,4 @@
-// Rows of a prompt: dense tiles, tiles that read a set (Kascade, section 3.4), and what a plan observes of the
-// prompt's attention.
+// Rows of a prompt: dense tiles, tiles that read a set, and what a plan observes of the prompt's attention.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,6 +12,9 @@ namespace {
 using plan::RoleKind;
 using plan::SetPer;
 
+/// Keys of one item of few rows. Fixed, so that results do not depend on threads.
+constexpr std::int32_t kKeyRange = 2048;
+
 bool observes(plan::RetentionRule rule) {
   return rule == plan::RetentionRule::accumulated || rule == plan::RetentionRule::last_probability;
 }
@@ -22,25 +24,21 @@ bool observes(plan::RetentionRule rule) {
 void Runner::State::open_prompt(BatchEntry& entry) {
   const plan::Plan& plan = *entry.rows.plan;
   PromptWork& prompt = entry.prompt;
-  prompt.tile_tokens = plan.prefill.sparse && !entry.rows.corrects ? plan.prefill.tile_tokens(group) : 0;
+  prompt.tile_tokens = plan.prefill.sparse && entry.learns() ? plan.prefill.tile_tokens(group) : 0;
   prompt.tiles = prompt.tile_tokens == 0 ? 0 : (entry.rows.rows + prompt.tile_tokens - 1) / prompt.tile_tokens;
   if (prompt.tiles > 0) {
     prompt.sets.resize(static_cast<std::size_t>(shape.layers * shape.kv_heads * prompt.tiles));
   }
   prompt.observe_from = std::numeric_limits<std::int64_t>::max();
-  if (!entry.rows.corrects && plan.prefill.observe == plan::Observe::all) prompt.observe_from = 0;
-  if (!entry.rows.corrects && plan.prefill.observe == plan::Observe::last_rows) {
+  if (entry.learns() && plan.prefill.observe == plan::Observe::all) prompt.observe_from = 0;
+  if (entry.learns() && plan.prefill.observe == plan::Observe::last_rows) {
     prompt.observe_from = entry.rows.prompt_end - plan.prefill.observe_rows;
   }
-  const auto wanted = static_cast<std::size_t>(std::max(prompt.tiles, shape.kv_heads + 1));
+  const auto wanted = static_cast<std::size_t>(shape.kv_heads + 1 + prompt.tiles);
   if (prompt.remaining_size < wanted) {
     prompt.remaining = std::make_unique<std::atomic<int>[]>(wanted);
     prompt.remaining_size = wanted;
   }
-}
-
-TileSet& Runner::State::tile_set(BatchEntry& entry, int layer, int head, int tile) {
-  return entry.prompt.sets[static_cast<std::size_t>((layer * shape.kv_heads + head) * entry.prompt.tiles + tile)];
 }
 
 /// Sizes what this layer observes and says how many items and heads are still to come.
@@ -61,107 +59,6 @@ void Runner::State::open_prompt_layer(BatchEntry& entry, int layer) {
   }
 }
 
-/// Select phase: one item for each tile and selecting head.
-void Runner::State::add_tiles(BatchEntry& entry, int index, int layer) {
-  PromptWork& prompt = entry.prompt;
-  int selecting = 0;
-  for (int head = 0; head < shape.kv_heads; ++head) selecting += role(entry, layer, head).kind == RoleKind::select;
-  if (selecting == 0) return;
-  const bool per_layer = selector(entry, role(entry, layer, 0)).per == SetPer::layer;
-  if (per_layer) {
-    prompt.pooled.resize(static_cast<std::size_t>(prompt.tiles * shape.kv_heads) *
-                         static_cast<std::size_t>(entry.tokens));
-  }
-  for (int tile = prompt.tiles - 1; tile >= 0; --tile) {
-    prompt.remaining[tile].store(selecting, std::memory_order_relaxed);
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      if (role(entry, layer, head).kind != RoleKind::select) continue;
-      select_work.add({Item::Kind::tile, -1, index, head, tile, tile + 1, nullptr, 0});
-    }
-  }
-}
-
-void Runner::State::run_tile(const Item& item, int layer, const float* q, int ith) {
-  BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
-  PromptWork& prompt = entry.prompt;
-  ThreadScratch& thread = threads[static_cast<std::size_t>(ith)];
-  const plan::Selector& how = selector(entry, role(entry, layer, item.head));
-  const bool per_layer = how.per == SetPer::layer;
-  const int tile = item.begin;
-  const int first_row = tile * prompt.tile_tokens;
-  const int rows = std::min(prompt.tile_tokens, entry.rows.rows - first_row);
-  const std::int64_t start = entry.rows.position + first_row;
-  const std::int64_t budget = plan::budget_tokens(how.budget, start);
-  TileSet& own = tile_set(entry, layer, per_layer ? 0 : item.head, tile);
-  if (budget >= start || start < entry.rows.plan->min_context) {
-    if (!per_layer || item.head == 0) own.everything = true;
-    return;
-  }
-  const auto before = static_cast<std::size_t>(start);
-  const std::span<float> sums(per_layer
-                                  ? prompt.pooled.data() + static_cast<std::size_t>(tile * shape.kv_heads + item.head) *
-                                                               static_cast<std::size_t>(entry.tokens)
-                                  : thread.selection.pooled.data(),
-                              before);
-  std::fill(sums.begin(), sums.end(), 0.0F);
-  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
-  const plan::Term& term = how.terms.front();
-  if (term.group == plan::GroupPooling::mean_query || term.group == plan::GroupPooling::mean_score) {
-    // The mean over rows and the group of q.k is the mean query's product with k.
-    const auto dim = static_cast<std::size_t>(shape.head_dim);
-    thread.queries.assign(dim, 0.0F);
-    for (int row = first_row; row < first_row + rows; ++row) {
-      const float* query = head_query(entry, q, row, item.head);
-      for (std::size_t i = 0; i < dim * static_cast<std::size_t>(group); ++i) thread.queries[i % dim] += query[i];
-    }
-    for (float& value : thread.queries) value /= static_cast<float>(rows * group);
-    for (std::int64_t at = 0; at < start; at += kernels::kSplitTokens) {
-      kernels::ScoreItem work{&view,
-                              thread.queries.data(),
-                              1,
-                              scale,
-                              static_cast<std::int32_t>(at),
-                              static_cast<std::int32_t>(std::min(start, at + kernels::kSplitTokens)),
-                              sums.data(),
-                              0};
-      kernels::score(cache->shape().format, work);
-    }
-  } else {
-    const auto lse_floats = static_cast<std::size_t>(kernels::prefill_tile_rows(group) * group);
-    if (thread.lse.size() < lse_floats) thread.lse.resize(lse_floats);
-    const int step = kernels::prefill_tile_rows(group);
-    for (int row = 0; row < rows; row += step) {
-      kernels::PrefillItem work;
-      work.head = &view;
-      work.query = head_query(entry, q, first_row + row, item.head);
-      work.query_stride = static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
-      work.group = group;
-      work.scale = scale;
-      work.first_slot = first_slot(entry, view) + first_row + row;
-      work.rows = std::min(step, rows - row);
-      work.lse = thread.lse.data();
-      kernels::prefill_lse(cache->shape().format, work, thread.prefill);
-      kernels::ColumnSumsItem columns;
-      columns.tile = work;
-      columns.end = static_cast<std::int32_t>(start);
-      columns.sums = sums.data();
-      kernels::prefill_column_sums(cache->shape().format, columns, thread.prefill);
-    }
-  }
-  if (per_layer) {
-    if (prompt.remaining[tile].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-    const std::span<float> all(thread.selection.pooled.data(), before);
-    const float* pooled =
-        prompt.pooled.data() + static_cast<std::size_t>(tile * shape.kv_heads) * static_cast<std::size_t>(entry.tokens);
-    std::fill(all.begin(), all.end(), 0.0F);
-    for (int head = 0; head < shape.kv_heads; ++head, pooled += entry.tokens) {
-      for (std::size_t i = 0; i < before; ++i) all[i] += pooled[i];
-    }
-  }
-  own.everything = false;
-  choose_before_tile(how, budget, {thread.selection.pooled.data(), before}, thread.selection, own.list);
-}
-
 /// Attend phase.
 void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
   PromptWork& prompt = entry.prompt;
@@ -180,10 +77,24 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
       for (std::int64_t i = start - local; i < start; ++i) own.list.push_back(static_cast<std::int32_t>(i));
     }
   }
+  if (prompt.tiles > 0 && tiles_follow(entry, layer)) open_tiles(entry, layer);
   add_prompt_factors(entry, index, layer);
+  if (splits_keys(entry)) {
+    add_few_rows(entry, index, layer);
+  } else {
+    add_rows(entry, index);
+  }
+  if (entry.rows.verifies || (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end)) return;
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    if (entry.rows.state->indices[entry.rows.state->head(layer, head)] == nullptr) continue;
+    attend_work.add({Item::Kind::grow, -1, index, head, 0, 0, nullptr, 0});
+  }
+}
+
+void Runner::State::add_rows(const BatchEntry& entry, int index) {
   // Later tiles see more keys: the longest first, so that no thread ends alone.
   const int rows = kernels::prefill_tile_rows(group);
-  const int span = prompt.tiles > 0 ? prompt.tile_tokens : entry.rows.rows;
+  const int span = entry.prompt.tiles > 0 ? entry.prompt.tile_tokens : entry.rows.rows;
   for (int first = (entry.rows.rows - 1) / span * span; first >= 0; first -= span) {
     const int last = std::min(entry.rows.rows, first + span);
     for (int begin = first + (last - first - 1) / rows * rows; begin >= first; begin -= rows) {
@@ -192,27 +103,91 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
       }
     }
   }
-  if (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end) return;
+}
+
+/// Few rows against a long context: as items over rows they would leave threads idle.
+bool Runner::State::splits_keys(const BatchEntry& entry) const {
+  return entry.prompt.tiles == 0 && entry.tokens <= entry.prompt.observe_from &&
+         entry.rows.rows <= kernels::prefill_tile_rows(group) && entry.tokens > kKeyRange;
+}
+
+void Runner::State::add_few_rows(BatchEntry& entry, int index, int layer) {
+  const int first = static_cast<int>(attend_work.unit_count());
+  std::int32_t most = 0;
   for (int head = 0; head < shape.kv_heads; ++head) {
-    if (entry.rows.state->indices[entry.rows.state->head(layer, head)] == nullptr) continue;
-    attend_work.add({Item::Kind::grow, -1, index, head, 0, 0, nullptr, 0});
+    const std::int32_t slots = entry.views[static_cast<std::size_t>(head)].slots;
+    Unit unit{index, head, -1, group * entry.rows.rows, 0, static_cast<int>((slots + kKeyRange - 1) / kKeyRange)};
+    unit.prompt_rows = entry.rows.rows;
+    unit.entries = slots;
+    attend_work.add_unit(unit);
+    most = std::max(most, slots);
+    if (!entry.rows.verifies) continue;
+    const std::int64_t live = cache->live_tokens(entry.rows.sequence, layer, head);
+    entry.counters.k_rows += live;
+    entry.counters.v_rows += live;
   }
+  for (std::int32_t at = 0; at < most; at += kKeyRange) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const std::int32_t slots = attend_work.unit(first + head).entries;
+      if (at >= slots) continue;
+      attend_work.add(
+          {Item::Kind::range, first + head, index, head, at, std::min(slots, at + kKeyRange), nullptr, at / kKeyRange});
+    }
+  }
+}
+
+void Runner::State::run_range(const Item& item, const float* q, int ith) {
+  const Unit& unit = attend_work.unit(item.unit);
+  kernels::PrefillItem work =
+      prompt_item({Item::Kind::prefill, -1, item.batch, item.head, 0, unit.prompt_rows, nullptr, 0}, q);
+  work.begin = item.begin;
+  work.end = item.end;
+  work.out = partials.data() + unit.first_partial +
+             static_cast<std::size_t>(item.partial) * kernels::partial_floats(unit.group, shape.head_dim);
+  work.out_stride = static_cast<std::size_t>(group) * static_cast<std::size_t>(shape.head_dim);
+  work.lse = work.out + static_cast<std::size_t>(unit.prompt_rows) * work.out_stride;
+  kernels::prefill(cache->shape().format, work, threads[static_cast<std::size_t>(ith)].prefill);
+}
+
+void Runner::State::combine_few_rows(const Unit& unit, float* out, int ith) {
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const std::size_t width = static_cast<std::size_t>(group) * dim;
+  auto& combined = threads[static_cast<std::size_t>(ith)].combined;
+  if (combined.size() < static_cast<std::size_t>(unit.prompt_rows) * width) {
+    combined.resize(static_cast<std::size_t>(unit.prompt_rows) * width);
+  }
+  kernels::combine(partials.data() + unit.first_partial, unit.partials, unit.group, shape.head_dim, combined.data());
+  const auto row = static_cast<std::size_t>(batch[static_cast<std::size_t>(unit.batch)].rows.first_row);
+  float* to = out + (row * static_cast<std::size_t>(shape.heads) +
+                     static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(group)) *
+                        dim;
+  for (int r = 0; r < unit.prompt_rows; ++r, to += static_cast<std::size_t>(shape.heads) * dim) {
+    std::copy_n(combined.data() + static_cast<std::size_t>(r) * width, width, to);
+  }
+}
+
+/// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
+kernels::PrefillItem Runner::State::prompt_item(const Item& item, const float* q) const {
+  const BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
+  kernels::PrefillItem work;
+  work.head = &view;
+  work.query = head_query(entry, q, item.begin, item.head);
+  work.query_stride = static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
+  work.group = group;
+  work.scale = scale;
+  work.first_slot = first_slot(entry, view) + item.begin;
+  work.rows = item.end - item.begin;
+  return work;
 }
 
 void Runner::State::run_prompt(const Item& item, int layer, const float* q, float* out, int ith) {
   BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
   const PromptWork& prompt = entry.prompt;
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
-  kernels::PrefillItem work;
-  work.head = &view;
-  work.query = head_query(entry, q, item.begin, item.head);
-  work.query_stride = static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
+  kernels::PrefillItem work = prompt_item(item, q);
   work.out = out + (work.query - q);
   work.out_stride = work.query_stride;
-  work.group = group;
-  work.scale = scale;
-  work.first_slot = first_slot(entry, view) + item.begin;
-  work.rows = item.end - item.begin;
   const plan::Role& head_role = role(entry, layer, item.head);
   const bool reads_set = prompt.tiles > 0 && (head_role.kind == RoleKind::stream || head_role.kind == RoleKind::reuse ||
                                               (head_role.kind == RoleKind::select && head_role.attends_set));
@@ -230,12 +205,14 @@ void Runner::State::run_prompt(const Item& item, int layer, const float* q, floa
   }
   ThreadScratch& thread = threads[static_cast<std::size_t>(ith)];
   const bool observed = entry.rows.position + item.end > prompt.observe_from;
-  if (observed) {
+  const bool chooses = prompt.tiles > 0 && head_role.kind == RoleKind::select && tiles_follow(entry, layer);
+  if (observed || chooses) {
     const auto floats = static_cast<std::size_t>(work.rows * group);
     if (thread.lse.size() < floats) thread.lse.resize(floats);
     work.lse = thread.lse.data();
   }
   kernels::prefill(cache->shape().format, work, thread.prefill);
+  if (chooses) choose_behind_tile(item, layer, work, ith);
   if (observed) observe_rows(item, layer, work, ith);
 }
 

@@ -45,7 +45,8 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   try {
     for (const SequenceRows& rows : batch) {
       check(!rows.decode || rows.rows == 1, "decoding takes one row of a sequence");
-      if (!rows.decode || plan::is_dense_at(*rows.plan, rows.position + 1)) state.cache->recall_all(rows.sequence);
+      if (!rows.decode || rows.dense || plan::is_dense_at(*rows.plan, rows.position + 1))
+        state.cache->recall_all(rows.sequence);
       if (rows.corrects) {
         const std::int64_t length = state.cache->length(rows.sequence);
         check(!rows.decode && rows.position + rows.rows <= length, "corrected tokens are there");
@@ -73,7 +74,7 @@ void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
   const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
   entry.rows = rows;
   entry.tokens = rows.position + rows.rows;
-  entry.dense = !rows.decode || plan::is_dense_at(*rows.plan, entry.tokens);
+  entry.dense = !rows.decode || rows.dense || plan::is_dense_at(*rows.plan, entry.tokens);
   entry.counters = {};
   entry.views.resize(kv_heads);
   entry.score_offset.resize(kv_heads);
@@ -125,7 +126,11 @@ bool Runner::needs_select(int layer) const {
     for (int head = 0; head < state_->shape.kv_heads; ++head) {
       const plan::Role& role = state_->role(entry, layer, head);
       if (role.kind != plan::RoleKind::select) continue;
-      if (!entry.rows.decode || role.attends_set) return true;
+      if (!entry.rows.decode) {
+        if (!state_->tiles_follow(entry, layer)) return true;
+        continue;
+      }
+      if (role.attends_set) return true;
       if (plan::is_index(state_->selector(entry, role).terms.front().source)) return true;
     }
   }
@@ -214,7 +219,9 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
       } else if (item->kind == Item::Kind::factor) {
         state.factor_keys(*item, layer);
       } else {
-        if (item->kind == Item::Kind::mean_token) {
+        if (item->kind == Item::Kind::range) {
+          state.run_range(*item, q, ith);
+        } else if (item->kind == Item::Kind::mean_token) {
           state.run_mean_token(*item, layer, q);
         } else if (state.attend_work.unit(item->unit).key_rank > 0) {
           state.run_low_rank(*item, layer, q, ith);
@@ -251,8 +258,10 @@ std::span<const ReadCounters> Runner::end() {
           entry.counters.k_rows + entry.counters.v_rows < entry.counters.dense_k_rows + entry.counters.dense_v_rows;
       (sparse ? entry.counters.sparse_steps : entry.counters.dense_steps) = 1;
       state.end_feedback(entry);
-      ++entry.rows.state->decode_steps;
-    } else if (!entry.rows.corrects) {
+      if (entry.rows.committed < 0) ++entry.rows.state->decode_steps;
+    } else if (entry.rows.verifies) {
+      entry.counters.dense_steps = 1;
+    } else if (entry.learns()) {
       SequenceState& sequence = *entry.rows.state;
       // A prompt that comes in pieces is one prompt, but for an index, which was built from the first of them.
       const bool open =

@@ -30,6 +30,9 @@ struct SequenceRows {
   int rows = 1;  ///< 1 with `decode`: the plan's roles; else a chunk of the prompt
   bool decode = true;
   bool corrects = false;        ///< a dense pass over tokens that are in the cache: K and V are replaced
+  bool verifies = false;        ///< not decoding: a dense pass over what was drafted; the state learns nothing from it
+  bool dense = false;           ///< decoding: reads everything in this step, whatever the plan says
+  std::int64_t committed = -1;  ///< decoding: a draft, of whose state only tokens before this are part; -1: none
   std::int64_t position = 0;    ///< logical position of the first row
   std::int64_t prompt_end = 0;  ///< not decoding: where the prompt ends that this chunk belongs to
 };

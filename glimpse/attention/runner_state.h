@@ -54,7 +54,7 @@ struct PromptWork {
   std::int64_t observe_from = 0;                  ///< rows at this position and after are observed
   std::vector<float> observed;                    ///< [item, kv_head, tokens] column sums
   std::vector<double> observed_blocks;            ///< [kv_head, blocks] of the layer being run
-  std::unique_ptr<std::atomic<int>[]> remaining;  ///< [kv_heads + 1] items of a head, heads of the layer; or [tiles]
+  std::unique_ptr<std::atomic<int>[]> remaining;  ///< [kv_heads] items of a head, [1] heads of the layer, [tiles] heads
   std::size_t remaining_size = 0;
 };
 
@@ -71,7 +71,16 @@ struct BatchEntry {
   std::vector<std::vector<BlockMass>> heat_feed;  ///< [layer, kv_head] what attention gave each block it read
   PromptWork prompt;
 
+  bool learns() const { return !rows.corrects && !rows.verifies; }
   bool feeds() const { return rows.decode && rows.plan->feedback == plan::Feedback::probabilities; }
+};
+
+/// One KV head of one tile of a prompt.
+struct TileOf {
+  BatchEntry& entry;
+  int layer;
+  int head;
+  int tile;
 };
 
 /// Where a head's rows come from when keys are read at low rank: those of positions below `end` that lie in no outlier
@@ -100,6 +109,7 @@ struct ThreadScratch {
   std::vector<float> queries;
   std::vector<float> weights;
   std::vector<HeadScores> heads;
+  std::vector<float> combined;  ///< [rows, g, d]
   RowPages rows;
 };
 
@@ -127,7 +137,6 @@ struct Runner::State {
   std::vector<float> evict_scores;
   std::vector<kv::Mark> marks;
   std::vector<ReadCounters> counters;  ///< [batch], filled by end()
-  std::vector<double> heat_sums;
   std::vector<int> heat_readers;
 
   double seconds = 0;  ///< of thread 0 in select and attend
@@ -213,14 +222,29 @@ struct Runner::State {
   // prompt.cc: rows of a prompt
   void open_prompt(BatchEntry& entry);
   void open_prompt_layer(BatchEntry& entry, int layer);
-  TileSet& tile_set(BatchEntry& entry, int layer, int head, int tile);
-  void add_tiles(BatchEntry& entry, int index, int layer);
   void add_prompt(BatchEntry& entry, int index, int layer);
+  void add_rows(const BatchEntry& entry, int index);
+  bool splits_keys(const BatchEntry& entry) const;
+  void add_few_rows(BatchEntry& entry, int index, int layer);
+  void run_range(const Item& item, const float* q, int ith);
+  void combine_few_rows(const Unit& unit, float* out, int ith);
   void add_prompt_factors(BatchEntry& entry, int index, int layer);
-  void run_tile(const Item& item, int layer, const float* q, int ith);
+  kernels::PrefillItem prompt_item(const Item& item, const float* q) const;
   void run_prompt(const Item& item, int layer, const float* q, float* out, int ith);
   void observe_rows(const Item& item, int layer, kernels::PrefillItem work, int ith);
   void take_observed(BatchEntry& entry, int layer, int head);
+
+  // prompt_tiles.cc: tiles of a prompt that choose what later layers read
+  TileSet& tile_set(BatchEntry& entry, int layer, int head, int tile);
+  std::atomic<int>& tile_remaining(PromptWork& prompt, int tile) const;
+  /// True when the selecting heads of a layer choose in the attend phase, behind what they attend to.
+  bool tiles_follow(const BatchEntry& entry, int layer) const;
+  void open_tiles(BatchEntry& entry, int layer);
+  void add_tiles(BatchEntry& entry, int index, int layer);
+  std::span<float> open_tile(const TileOf& at, ThreadScratch& thread);
+  void close_tile(const TileOf& at, ThreadScratch& thread);
+  void run_tile(const Item& item, int layer, const float* q, int ith);
+  void choose_behind_tile(const Item& item, int layer, const kernels::PrefillItem& work, int ith);
 
   // feedback.cc
   void feed(BatchEntry& entry, int layer, const Unit& unit, int ith);

@@ -109,7 +109,7 @@ void Runner::State::run_search(const Item& item, int layer, const float* q, int 
   kv::KeyIndex& index = *state.indices[state.head(layer, item.head)];
   const kv::KeySource source{&entry.views[static_cast<std::size_t>(item.head)], cache->shape().format, state.boundaries,
                              state.prompt_tokens};
-  index.extend(source, entry.tokens);
+  index.extend(source, entry.rows.committed < 0 ? entry.tokens : entry.rows.committed);
   PublishedSet& set = state.sets.at({layer, item.head});
   const std::size_t lists = how.per == SetPer::query_head ? static_cast<std::size_t>(group) : 1;
   for (std::size_t j = 0; j < lists; ++j) {

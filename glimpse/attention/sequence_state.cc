@@ -60,11 +60,35 @@ SequenceState& SequenceState::operator=(const SequenceState& other) {
   boundaries = other.boundaries;
   prompt_tokens = other.prompt_tokens;
   decode_steps = other.decode_steps;
+  drafted_heat = other.drafted_heat;
   kv_heads_ = other.kv_heads_;
   heat_block_ = other.heat_block_;
   wants_low_rank_ = other.wants_low_rank_;
   heat_ = other.heat_;
   return *this;
+}
+
+void SequenceState::take_heat(const HeatGains& gains, double decay) {
+  for (std::size_t i = 0; i < gains.size(); ++i) {
+    std::vector<float>& heat = heat_[i];
+    heat.resize(std::max(heat.size(), gains[i].size()), 0.0F);
+    for (std::size_t b = 0; b < gains[i].size(); ++b) {
+      heat[b] = static_cast<float>(decay * static_cast<double>(heat[b]) + gains[i][b]);
+    }
+  }
+}
+
+void SequenceState::commit_drafts(std::int64_t rows, std::int64_t tokens, double decay) {
+  decode_steps += rows;
+  if (!has_heat()) return;
+  const auto block = static_cast<std::size_t>(heat_block_);
+  const std::size_t blocks = (static_cast<std::size_t>(tokens) + block - 1) / block;
+  for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+    take_heat(row < drafted_heat.size() ? drafted_heat[row] : HeatGains(heat_.size(), std::vector<double>(blocks)),
+              decay);
+  }
+  for (std::vector<float>& heat : heat_) heat.resize(blocks);  // searches grew it for tokens that are gone
+  drafted_heat.clear();
 }
 
 bool wants_boundaries(const plan::Plan& plan) {

@@ -23,6 +23,9 @@ struct DroppedTokens {
   std::int64_t end = 0;              ///< positions [first, end) are in the sums
 };
 
+/// What one step adds to the heat: [1 or layers][blocks].
+using HeatGains = std::vector<std::vector<double>>;
+
 class SequenceState {
  public:
   SequenceState() = default;
@@ -41,6 +44,11 @@ class SequenceState {
   bool has_heat() const { return !heat_.empty(); }
   int heat_block() const { return heat_block_; }
   bool wants_low_rank() const { return wants_low_rank_; }
+  /// A step of the heat: h <- decay * h + gains.
+  void take_heat(const HeatGains& gains, double decay);
+  /// Makes the first `rows` rows of a verified draft part of the state, at a length of `tokens`, and forgets the rest
+  /// of it. A row that no draft read, the last of a draft accepted whole, lets the heat fade and adds nothing.
+  void commit_drafts(std::int64_t rows, std::int64_t tokens, double decay);
 
   PublishedSets sets;
   std::vector<std::unique_ptr<kv::KeyIndex>> indices;  ///< [layer, kv_head]; null where the role keeps none
@@ -55,6 +63,7 @@ class SequenceState {
   std::vector<Boundary> boundaries;                  ///< [tokens] by the engine, when an index wants them
   std::int64_t prompt_tokens = 0;                    ///< tokens that came as prompt
   std::int64_t decode_steps = 0;
+  std::vector<HeatGains> drafted_heat;  ///< of drafted steps, until they are committed
 
  private:
   int kv_heads_ = 0;

@@ -26,6 +26,7 @@ struct Unit {
   std::size_t first_score = 0;  ///< floats into the scores, when kept: [group, State::score_stride]
   bool selects = false;         ///< choose and publish when combined
   bool feeds = false;           ///< probabilities flow back when combined
+  int prompt_rows = 0;          ///< the entry's few rows, which share the read: `group` is theirs together; 0: decoding
 };
 
 struct Item {
@@ -34,6 +35,7 @@ struct Item {
     score,       ///< K alone, a part of a unit
     mean_token,  ///< what stands for dropped tokens: the unit's last partial result
     prefill,     ///< rows of a prompt
+    range,       ///< few rows over part of the keys: a part of a unit
     choose,      ///< a layer's set that needs no scores
     search,      ///< a head's index
     grow,        ///< a head's index takes in the prompt or what was corrected
@@ -43,7 +45,7 @@ struct Item {
   Kind kind = Kind::attend;
   int unit = -1;  ///< attend, score, mean_token
   int batch = 0, head = 0;
-  std::int32_t begin = 0, end = 0;  ///< slots, list entries, rows of a prompt; tile: its number
+  std::int32_t begin = 0, end = 0;  ///< slots, list entries, rows of a prompt; range: slots; tile: its number
   const std::int32_t* list = nullptr;
   int partial = 0;  ///< which partial result of the unit; prefill: number of the tile's item
 };

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "glimpse/kernels/views.h"
@@ -97,9 +98,10 @@ void append(const KvFormat& format, const AppendItem& item);
 
 /// Prefill: a tile of query rows of one (sequence, KV head), online softmax. Row r (0-based) sits at slot
 /// first_slot + r; it sees the slots of `list` and slots [own_begin, first_slot + r], freed ones excepted: without a
-/// list and from 0 that is every key up to its own. Rows of the cache that nothing sees are not read. K and V of the
-/// rows themselves are appended before. Writes row r, query head j at out[r * out_stride + j * d ..]; a row that sees
-/// nothing gets zeros.
+/// list and from 0 that is every key up to its own; and of all these only those in [begin, end). Rows of the cache that
+/// nothing sees are not read. K and V of the rows themselves are appended before. Writes row r, query head j at out[r *
+/// out_stride + j * d ..]; a row that sees nothing gets zeros.
+inline constexpr std::int32_t kNoEnd = std::numeric_limits<std::int32_t>::max();
 struct PrefillItem {
   const HeadView* head = nullptr;
   const float* query = nullptr;  ///< row r, query head j at query[r * query_stride + j * d ..]
@@ -113,6 +115,7 @@ struct PrefillItem {
   std::int32_t own_begin = 0;          ///< at most first_slot
   const std::int32_t* list = nullptr;  ///< [list_count] ascending slots before own_begin, or null
   std::int32_t list_count = 0;
+  std::int32_t begin = 0, end = kNoEnd;
   float* lse = nullptr;  ///< [rows, g] log-sum-exp of what each query saw (-inf: nothing); out, optional in prefill
 };
 /// Query rows that one tile takes for a group of g: a fixed function of g.
@@ -129,7 +132,7 @@ void prefill_lse(const KvFormat& format, const PrefillItem& item, std::span<std:
 /// tile.lse is read: the log-sum-exps of the same rows from prefill or prefill_lse. The order of the sum is fixed by
 /// the tile alone: any split of a range gives the same bits, and so do tiles taken one after the other.
 struct ColumnSumsItem {
-  PrefillItem tile;                ///< `out` is not used
+  PrefillItem tile;                ///< `out` is not used, and its range is the one below
   const float* weights = nullptr;  ///< [rows]; null: 1 each
   std::int32_t begin = 0, end = 0;
   float* sums = nullptr;  ///< [end - begin], added to

@@ -254,6 +254,21 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
   sequence.length += tokens;
 }
 
+void Cache::truncate(SequenceId id, std::int64_t tokens) {
+  Sequence& sequence = state_->at(id);
+  check(sequence.marks.empty(), "a sequence is not truncated while a mark is held");
+  check(tokens >= 0 && tokens <= sequence.length, "truncated tokens are there");
+  const std::int64_t kept = sequence.length - tokens;
+  for (const HeadTable& head : sequence.heads) {
+    for (std::int64_t at = kept; head.positions() != nullptr && at < sequence.length; ++at) {
+      check(head.find(static_cast<std::int32_t>(at)) >= 0, "a freed token cannot be taken back");
+    }
+  }
+  recall_all(id);  // a copy in the tier would outlive the rows it is of
+  for (HeadTable& head : sequence.heads) head.take_back(state_->pool, static_cast<std::int32_t>(tokens), kept);
+  sequence.length = kept;
+}
+
 kernels::HeadView Cache::view(SequenceId sequence, int layer, int head) const {
   const HeadTable& table = state_->at(sequence).heads[state_->head_index(layer, head)];
   return {state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(), table.slots()};

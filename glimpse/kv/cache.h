@@ -66,6 +66,11 @@ class Cache {
   /// the new slots are writable through view(). Throws UserError and changes nothing when the pool is full.
   void extend(SequenceId sequence, std::int64_t tokens);
 
+  /// Takes the last `tokens` back as if they had never been appended. For heads that freed none of them, and not while
+  /// a mark is held. Throws UserError and changes nothing when pages wait in the tier and the pool has no room for
+  /// them.
+  void truncate(SequenceId sequence, std::int64_t tokens);
+
   /// The head's table. Valid until the next call that changes this sequence's tables; spill and recall change page
   /// numbers in place. Pages that wait in the tier must not be read.
   kernels::HeadView view(SequenceId sequence, int layer, int head) const;

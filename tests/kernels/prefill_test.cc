@@ -49,6 +49,49 @@ TEST_P(PrefillTest, EqualsReferenceAndDecoding) {
   }
 }
 
+TEST_P(PrefillTest, RangesEqualReferenceAndCombineToTheWhole) {
+  for (const KvType type : {KvType::f32, KvType::bf16, KvType::q8_0}) {
+    for (const Case& c : cases()) {
+      SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
+      const std::int32_t rows = rows_of(c);
+      TestHead head = make_head(c, type);
+      const HeadView view = head.view();
+      Run run = make(c, view, head.format);
+      point(run);
+      run.item.out_stride = static_cast<std::size_t>(c.group * c.dim);  // as partial results lie
+      std::vector<std::byte> workspace(prefill_workspace(head.format, c.group));
+      const std::size_t values = static_cast<std::size_t>(rows) * run.item.out_stride;
+      const std::size_t queries = static_cast<std::size_t>(rows * c.group);
+      const double allowed = tolerance(head, tight(run, c.group * c.dim), run.item.scale).out;
+      std::vector<float> partials;
+      int count = 0;
+      for (std::int32_t begin = 0; begin < c.first + rows; begin += 100, ++count) {
+        run.item.begin = begin;
+        run.item.end = begin + 100;
+        Guarded<float> want(values), want_lse(queries), got(values), got_lse(queries);
+        run.item.out = want.data();
+        run.item.lse = want_lse.data();
+        ref::prefill(head.format, run.item);
+        run.item.out = got.data();
+        run.item.lse = got_lse.data();
+        prefill_with(head.format, run.item, workspace, nullptr);
+        for (std::size_t i = 0; i < values; ++i) ASSERT_NEAR(got[i], want[i], allowed) << begin << ", value " << i;
+        expect_lse(got_lse, want_lse, 1e-4);
+        partials.insert(partials.end(), got.data(), got.data() + values);
+        partials.insert(partials.end(), got_lse.data(), got_lse.data() + queries);
+      }
+      Guarded<float> want(values), got(values);
+      run.item.begin = 0;
+      run.item.end = kNoEnd;
+      run.item.lse = nullptr;
+      run.item.out = want.data();
+      ref::prefill(head.format, run.item);
+      combine(partials.data(), count, static_cast<int>(queries), c.dim, got.data());
+      for (std::size_t i = 0; i < values; ++i) ASSERT_NEAR(got[i], want[i], 2 * allowed) << "whole, value " << i;
+    }
+  }
+}
+
 TEST_P(PrefillTest, RowsDoNotDependOnTheirTile) {
   for (const Case& c : {Case{.name = "dense", .first = 345, .rows = 50},
                         Case{.name = "list", .first = 345, .rows = 50, .own = 0, .listed = 0.3}}) {

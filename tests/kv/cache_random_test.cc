@@ -76,6 +76,7 @@ class Walk {
     if (kind < 66) return free_some();
     if (kind < 74) return compact();
     if (kind < 78) return rewrite();
+    if (kind < 80) return truncate();
     extend();
   }
 
@@ -100,6 +101,7 @@ class Walk {
   int drops() const { return drops_; }
   int compactions() const { return compactions_; }
   int rewrites() const { return rewrites_; }
+  int truncations() const { return truncations_; }
 
  private:
   int draw(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
@@ -227,6 +229,29 @@ class Walk {
     }
   }
 
+  /// Of as many tokens as no head has freed.
+  void truncate() {
+    const auto chosen = any();
+    ModelSequence& now = chosen->second.now;
+    auto least = static_cast<std::size_t>(now.length);
+    for (const auto& head : now.heads) {
+      const auto freed = std::find_if(head.rbegin(), head.rend(), [](const ModelSlot& slot) { return !slot.live; });
+      least = std::min(least, static_cast<std::size_t>(freed - head.rbegin()));
+    }
+    const int tokens = draw(0, static_cast<int>(std::min<std::size_t>(least, 20)));
+    if (!chosen->second.marks.empty()) {
+      EXPECT_THROW(cache_.truncate(chosen->first, tokens), InternalError);
+      return;
+    }
+    if (static_cast<std::int64_t>(least) < now.length) {
+      EXPECT_THROW(cache_.truncate(chosen->first, static_cast<std::int64_t>(least) + 1), InternalError);
+    }
+    cache_.truncate(chosen->first, tokens);
+    now.length -= tokens;
+    for (auto& head : now.heads) head.resize(head.size() - static_cast<std::size_t>(tokens));
+    truncations_ += tokens > 0;
+  }
+
   void mark() {
     const auto chosen = any();
     if (chosen->second.marks.size() >= 4) return commit();
@@ -289,6 +314,7 @@ class Walk {
   int drops_ = 0;
   int compactions_ = 0;
   int rewrites_ = 0;
+  int truncations_ = 0;
 };
 
 struct WalkCase {
@@ -316,6 +342,7 @@ TEST_P(CacheWalk, MatchesTheModel) {
   EXPECT_GT(walk.drops(), 0);
   EXPECT_GT(walk.compactions(), 0);
   EXPECT_GT(walk.rewrites(), 0);
+  EXPECT_GT(walk.truncations(), 0);
 
   walk.destroy_all();
   Cache& cache = walk.cache();

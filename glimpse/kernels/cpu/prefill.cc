@@ -78,16 +78,16 @@ HWY_INLINE void prefill_tile(const Tile& tile) {
   arrange_queries(tile);
   clear_sums(tile);
   std::fill(tile.space.out, tile.space.out + kTileLanes * tile.dim(), 0.0F);
-  const std::int32_t end = tile.item.first_slot + tile.item.rows;
-  for_each_block(KeyWalk(tile.item, 0, end), [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
-    pack_block<kType, true>(tile, block);
-    for_each_panel<true>(tile, block, next, [&](Panel panel) HWY_ATTR {
-      score_panel(tile, block, panel);
-      hide_keys(tile, block, panel);
-      take_scores<true>(tile, block, panel);
-      add_values(tile, block, panel);
-    });
-  });
+  for_each_block(KeyWalk(tile.item, tile.item.begin, tile.item.end),
+                 [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
+                   pack_block<kType, true>(tile, block);
+                   for_each_panel<true>(tile, block, next, [&](Panel panel) HWY_ATTR {
+                     score_panel(tile, block, panel);
+                     hide_keys(tile, block, panel);
+                     take_scores<true>(tile, block, panel);
+                     add_values(tile, block, panel);
+                   });
+                 });
   write_tile(tile);
   if (tile.item.lse != nullptr) write_lse(tile);
 }
@@ -124,6 +124,7 @@ std::size_t prefill_workspace(const KvFormat& format, int /*group*/) {
 void check_tile(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace) {
   check(item.rows >= 1 && item.rows <= prefill_tile_rows(item.group), "prefill got more rows than a tile takes");
   check(item.own_begin >= 0 && item.own_begin <= item.first_slot, "prefill got a tile that starts in its own part");
+  check(item.begin >= 0 && item.begin <= item.end, "prefill got a range that ends before it begins");
   check(item.list_count == 0 || (item.list != nullptr && item.list[item.list_count - 1] < item.own_begin),
         "prefill got a list that reaches into the tile's own part");
   check(workspace.size() >= prefill_workspace(format, item.group), "prefill needs more workspace");

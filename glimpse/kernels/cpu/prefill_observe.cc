@@ -14,15 +14,15 @@ template <KvType kType>
 HWY_INLINE void lse_tile(const Tile& tile) {
   arrange_queries(tile);
   clear_sums(tile);
-  const std::int32_t end = tile.item.first_slot + tile.item.rows;
-  for_each_block(KeyWalk(tile.item, 0, end), [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
-    pack_block<kType, false>(tile, block);
-    for_each_panel<false>(tile, block, next, [&](Panel panel) HWY_ATTR {
-      score_panel(tile, block, panel);
-      hide_keys(tile, block, panel);
-      take_scores<false>(tile, block, panel);
-    });
-  });
+  for_each_block(KeyWalk(tile.item, tile.item.begin, tile.item.end),
+                 [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
+                   pack_block<kType, false>(tile, block);
+                   for_each_panel<false>(tile, block, next, [&](Panel panel) HWY_ATTR {
+                     score_panel(tile, block, panel);
+                     hide_keys(tile, block, panel);
+                     take_scores<false>(tile, block, panel);
+                   });
+                 });
   write_lse(tile);
 }
 

@@ -277,7 +277,8 @@ std::vector<std::int32_t> seen_slots(const PrefillItem& item, std::int32_t r) {
   std::vector<std::int32_t> slots;
   for (std::int32_t i = 0; i < item.list_count; ++i) slots.push_back(item.list[i]);
   for (std::int32_t slot = item.own_begin; slot <= item.first_slot + r; ++slot) slots.push_back(slot);
-  std::erase_if(slots, [&](std::int32_t slot) { return freed(*item.head, slot); });
+  std::erase_if(slots,
+                [&](std::int32_t slot) { return freed(*item.head, slot) || slot < item.begin || slot >= item.end; });
   return slots;
 }
 
@@ -325,12 +326,14 @@ void prefill_lse(const KvFormat& format, const PrefillItem& item) {
 
 void prefill_column_sums(const KvFormat& format, const ColumnSumsItem& item) {
   std::vector<double> sums(static_cast<std::size_t>(item.end - item.begin), 0.0);
-  for_each_query(format, item.tile, [&](std::int32_t r, std::int32_t j, const float* query) {
-    const std::vector<std::int32_t> slots = seen_slots(item.tile, r);
-    const std::vector<double> scores = scores_of(format, item.tile, query, slots);
+  PrefillItem tile = item.tile;
+  tile.begin = item.begin;
+  tile.end = item.end;
+  for_each_query(format, tile, [&](std::int32_t r, std::int32_t j, const float* query) {
+    const std::vector<std::int32_t> slots = seen_slots(tile, r);
+    const std::vector<double> scores = scores_of(format, tile, query, slots);
     const double weight = item.weights == nullptr ? 1.0 : item.weights[r];
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      if (slots[i] < item.begin || slots[i] >= item.end) continue;
       sums[static_cast<std::size_t>(slots[i] - item.begin)] +=
           weight * std::exp(scores[i] - item.tile.lse[r * item.tile.group + j]);
     }

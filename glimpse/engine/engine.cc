@@ -73,6 +73,10 @@ Engine::State::State(const EngineOptions& wanted)
   constexpr std::int64_t run = kv::kRunPages * kernels::kPageTokens;
   cache_shape.capacity_tokens = (context + run - 1) / run * run * std::max(1, options.sequences);
   cache.emplace(cache_shape);
+  for (const model::TensorInfo& tensor : model.file().tensors()) weight_bytes += static_cast<double>(tensor.bytes);
+  if (&model.output() != &model.token_embedding()) {  // one row of it
+    weight_bytes -= static_cast<double>(model.token_embedding().bytes);
+  }
   executor = exec::make_cpu_executor(model, *cache, {options.threads});
 }
 

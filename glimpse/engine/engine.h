@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "glimpse/base/dtype.h"
+#include "glimpse/engine/lossless.h"
 #include "glimpse/plan/plan.h"
 #include "glimpse/text/sampler.h"
 #include "glimpse/text/tokenizer.h"
@@ -71,11 +72,20 @@ struct SetTrace {
 enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled };
 std::string_view name(FinishReason reason);
 
+/// Lossless decoding, in tokens and passes.
+struct LosslessStats {
+  std::int64_t drafted = 0, accepted = 0;
+  std::int64_t verify_passes = 0;
+  std::int64_t dense_steps = 0;      ///< where drafting did not pay
+  double draft_s = 0, verify_s = 0;  ///< parts of decode_s
+};
+
 struct RequestStats {
   std::int64_t prompt_tokens = 0, generated_tokens = 0;
   double prefill_s = 0, decode_s = 0;
   double correction_s = 0;  ///< beside decode_s
   std::int64_t corrections = 0;
+  LosslessStats lossless;
   AttentionStats attention;
 };
 
@@ -86,6 +96,8 @@ struct Request {
   std::int64_t max_tokens = -1;    ///< -1: until the model ends or the context is full
   bool ignore_end = false;         ///< go on after an end-of-text token (benchmarks)
   std::int64_t correct_every = 0;  ///< cache correction of the last so many decoded tokens, each time; 0: never
+  bool lossless = false;           ///< the answer is dense attention's: the plan drafts, a dense pass verifies
+  int draft_tokens = 0;            ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
   std::function<void(Token token, std::string_view bytes)> on_token;
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
   std::function<void(const SetTrace&)> on_sets;

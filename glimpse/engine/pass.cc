@@ -118,6 +118,9 @@ std::span<const float> Engine::State::run() {
     entry.rows = static_cast<int>(part.tokens.size());
     entry.decode = part.decode;
     entry.corrects = part.corrects;
+    entry.verifies = part.verifies;
+    entry.dense = part.dense;
+    entry.committed = part.committed;
     entry.position = part.sequence->length;
     entry.prompt_end = part.prompt_end;
     if (part.corrects) {
@@ -140,9 +143,16 @@ std::span<const float> Engine::State::run() {
     ActiveSequence& sequence = *parts[i].sequence;
     if (parts[i].corrects) continue;
     sequence.length += static_cast<std::int64_t>(parts[i].tokens.size());
-    if (!parts[i].decode) continue;
-    ++sequence.steps;
-    add(sequence.stats, result.counters[i], row_bytes);
+    if (!parts[i].decode && !parts[i].verifies) continue;
+    attention::ReadCounters counters = result.counters[i];
+    if (parts[i].verifies || parts[i].committed >= 0) {  // what dense decoding would have read is known when committed
+      counters.dense_k_rows = counters.dense_v_rows = 0;
+    } else {
+      ++sequence.steps;
+    }
+    const std::int64_t before = sequence.stats.bytes_read;
+    add(sequence.stats, counters, row_bytes);
+    sequence.last_bytes = sequence.stats.bytes_read - before;
   }
   return result.logits;
 }

@@ -17,13 +17,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-void require_correction(const plan::Plan& plan) {
+void require_whole_cache(const plan::Plan& plan, std::string_view what, std::string_view cure) {
   for (const plan::Retention& retention : plan.retentions) {
     if (retention.rule == plan::RetentionRule::all || retention.rule == plan::RetentionRule::host_tier) continue;
     throw UserError(
-        fmt::format("plan '{}' forgets tokens, so a dense pass has nothing to correct them from; leave --correct out, "
-                    "or take a method that keeps the whole cache",
-                    plan.policy));
+        fmt::format("plan '{}' forgets tokens, so {}; leave {} out, or take a method that keeps the whole cache",
+                    plan.policy, what, cure));
   }
 }
 
@@ -36,6 +35,16 @@ RequestId Engine::submit(Request request) {
         fmt::format("cache correction every {} tokens: give 1 or more, or 0 for none", request.correct_every));
   }
   if (request.correct_every > 0) require_correction(request.plan);
+  if (request.lossless) {
+    require_whole_cache(request.plan, "a dense pass cannot verify what they draft", "--lossless");
+    if (request.draft_tokens < 0 || request.draft_tokens > kMostDrafts) {
+      throw UserError(fmt::format("lossless decoding with {} drafts at a time: give 1 to {}, or 0 for as many as pay",
+                                  request.draft_tokens, kMostDrafts));
+    }
+    if (request.correct_every > 0) {
+      throw UserError("lossless decoding corrects the cache at every verification; leave --correct out");
+    }
+  }
   const auto length = static_cast<std::int64_t>(request.prompt.size());
   if (length == 0) throw UserError("the prompt is empty: give at least one token of text");
   if (length >= state.context) {
@@ -53,6 +62,11 @@ RequestId Engine::submit(Request request) {
   ActiveRequest& active = state.requests.emplace(id, ActiveRequest(std::move(request))).first->second;
   active.result.stats.prompt_tokens = length;
   for (const Token token : active.request.prompt) active.sampler.accept(token);
+  if (active.request.lossless) {
+    active.drafting.emplace();
+    active.drafting->length = DraftLength(active.request.draft_tokens);
+    active.drafting->random.seed(active.request.sampling.seed);
+  }
   return id;
 }
 
@@ -63,10 +77,14 @@ void Engine::State::finish(ActiveRequest& request, FinishReason reason) {
   request.sequence.reset();
 }
 
-/// Samples the request's next token from its logits and decides whether it goes on.
+/// Samples the request's next token from its logits.
 void Engine::State::take(ActiveRequest& request, std::span<const float> logits) {
   if (request.request.max_tokens == 0) return finish(request, FinishReason::length);
-  const Token token = request.sampler.sample(logits);
+  emit(request, request.sampler.sample(logits), request.sequence->length);
+}
+
+/// Notes the answer's next token, which comes behind `length` tokens, and decides whether it goes on.
+void Engine::State::emit(ActiveRequest& request, Token token, std::int64_t length) {
   request.sampler.accept(token);
   if (tokenizer.ends_generation(token) && !request.request.ignore_end) {
     return finish(request, FinishReason::end_of_text);
@@ -80,7 +98,7 @@ void Engine::State::take(ActiveRequest& request, std::span<const float> logits) 
   if (request.request.max_tokens > 0 && generated >= request.request.max_tokens) {
     return finish(request, FinishReason::length);
   }
-  if (request.sequence->length >= context) finish(request, FinishReason::context_full);
+  if (length >= context) finish(request, FinishReason::context_full);
 }
 
 /// After the logits of the pass are used: a correction is a pass of its own.
@@ -105,7 +123,9 @@ bool Engine::step() {
   ActiveRequest* prefilling = nullptr;
   for (auto& [id, request] : state.requests) {
     if (request.phase == Phase::decode) {
-      state.parts.push_back({&*request.sequence, {&request.next, 1}, true, false, 0, PassPart::Logits::last});
+      PassPart part{&*request.sequence, {&request.next, 1}};
+      part.decode = true;
+      state.parts.push_back(request.drafting ? state.drafting_part(request) : part);
       taking.push_back(&request);
     } else if (request.phase == Phase::prefill && prefilling == nullptr) {
       prefilling = &request;
@@ -121,9 +141,10 @@ bool Engine::step() {
     const auto first = static_cast<std::size_t>(prefilling->prefilled);
     const std::size_t count = std::min(state.chunk_rows(prefilling->request.plan), prompt.size() - first);
     prompt_ends = first + count == prompt.size();
-    state.parts.push_back({&*prefilling->sequence, prompt.subspan(first, count), false, false,
-                           static_cast<std::int64_t>(prompt.size()),
-                           prompt_ends ? PassPart::Logits::last : PassPart::Logits::none});
+    PassPart part{&*prefilling->sequence, prompt.subspan(first, count)};
+    part.prompt_end = static_cast<std::int64_t>(prompt.size());
+    part.logits = prompt_ends ? PassPart::Logits::last : PassPart::Logits::none;
+    state.parts.push_back(part);
     prefilling->prefilled += static_cast<std::int64_t>(count);
     if (prompt_ends) taking.push_back(prefilling);
   }
@@ -145,8 +166,15 @@ bool Engine::step() {
     }
     if (prompt_ends) prefilling->phase = Phase::decode;
   }
-  for (std::size_t i = 0; i < taking.size(); ++i) {
-    if (taking[i]->phase == Phase::decode) state.take(*taking[i], logits.subspan(i * vocabulary, vocabulary));
+  std::size_t row = 0;
+  for (ActiveRequest* request : taking) {
+    const bool drafts = request->drafting && request != prefilling;
+    const bool verifies = drafts && request->drafting->turn == Drafting::Turn::verify;
+    const std::size_t rows = verifies ? request->drafting->rows.size() : 1;
+    const auto own = logits.subspan(row * vocabulary, rows * vocabulary);
+    row += rows;
+    if (request->phase != Phase::decode) continue;
+    drafts ? state.take_drafting(*request, own, seconds) : state.take(*request, own);
   }
   state.correct_due(taking);
   return true;

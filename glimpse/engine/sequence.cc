@@ -46,7 +46,10 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
     const bool last = first + count == tokens.size();
     const auto wanted = on_logits ? PassPart::Logits::all : last ? PassPart::Logits::last : PassPart::Logits::none;
     const std::int64_t position = impl_->sequence.length;
-    engine.parts.assign(1, {&impl_->sequence, tokens.subspan(first, count), false, false, end, wanted});
+    PassPart part{&impl_->sequence, tokens.subspan(first, count)};
+    part.prompt_end = end;
+    part.logits = wanted;
+    engine.parts.assign(1, part);
     logits = engine.run();
     if (!on_logits) continue;
     for (std::size_t row = 0; row < count; ++row) {
@@ -58,7 +61,9 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
 
 std::span<const float> Sequence::decode(Token token) {
   Engine::State& engine = *impl_->engine;
-  engine.parts.assign(1, {&impl_->sequence, {&token, 1}, true, false, 0, PassPart::Logits::last});
+  PassPart part{&impl_->sequence, {&token, 1}};
+  part.decode = true;
+  engine.parts.assign(1, part);
   return engine.run();
 }
 

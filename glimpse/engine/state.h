@@ -23,12 +23,30 @@ struct ActiveSequence {
   std::int64_t steps = 0;     ///< decoded tokens
   std::vector<Token> tokens;  ///< [length] what is in the cache
   AttentionStats stats;
+  std::int64_t last_bytes = 0;  ///< read by attention in its last decoding or verifying pass
   std::function<void(const SetTrace&)> on_sets;
 
   void forget_after(std::size_t kept) {
     tokens.resize(kept);
     attention.boundaries.resize(kept);
   }
+};
+
+/// A lossless request between two verifications.
+struct Drafting {
+  DraftLength length;
+  std::mt19937_64 random;
+  std::optional<text::Sampler> sampler;                        ///< has accepted the drafts; empty: no cycle is open
+  int wanted = 0;                                              ///< drafts of the cycle
+  std::int64_t base = 0;                                       ///< tokens in the cache when it began
+  std::vector<Token> rows;                                     ///< the token that starts it, then the drafts
+  std::vector<std::vector<text::TokenProbability>> proposals;  ///< [drafts] what each was drawn from
+  std::vector<text::TokenProbability> verdict;
+  bool ended = false;  ///< the last draft ends the text: nothing is drafted after it
+  enum class Turn : std::uint8_t { dense, draft, verify } turn = Turn::dense;
+  double sparse_bytes = 0;  ///< that the last draft read
+
+  std::size_t drafted() const { return rows.size() - 1; }
 };
 
 enum class Phase : std::uint8_t { prefill, decode, done };
@@ -41,6 +59,7 @@ struct ActiveRequest {
   std::int64_t prefilled = 0;
   Token next = -1;               ///< sampled, not yet fed
   std::int64_t uncorrected = 0;  ///< decoded since the last correction
+  std::optional<Drafting> drafting;
   Result result;
 
   explicit ActiveRequest(Request wanted) : request(std::move(wanted)), sampler(request.sampling) {}
@@ -52,12 +71,18 @@ struct PassPart {
   std::span<const Token> tokens;
   bool decode = false;
   bool corrects = false;        ///< `tokens` are the last ones in the cache
+  bool verifies = false;        ///< `tokens` were drafted
+  bool dense = false;           ///< decoding: whatever the plan says
+  std::int64_t committed = -1;  ///< decoding: a draft behind so many tokens; -1: none
   std::int64_t prompt_end = 0;  ///< not decoding
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
 };
 
-/// Throws UserError for a plan whose heads forget tokens.
-void require_correction(const plan::Plan& plan);
+/// Throws UserError for a plan whose heads forget tokens: `what` needs them all, `cure` says what to leave out.
+void require_whole_cache(const plan::Plan& plan, std::string_view what, std::string_view cure);
+inline void require_correction(const plan::Plan& plan) {
+  require_whole_cache(plan, "a dense pass has nothing to correct them from", "--correct");
+}
 
 struct Engine::State {
   explicit State(const EngineOptions& options);
@@ -66,6 +91,7 @@ struct Engine::State {
   model::Model model;
   text::Tokenizer tokenizer;
   text::BoundaryClassifier boundaries;
+  double weight_bytes = 0;  ///< of all tensors that a step reads
   std::int64_t context = 0;
   std::optional<kv::Cache> cache;
   std::unique_ptr<exec::Executor> executor;
@@ -98,6 +124,14 @@ struct Engine::State {
   /// Rows of one pass of a prompt under this plan: tiles of a sparse prefill are not cut.
   std::size_t chunk_rows(const plan::Plan& plan) const;
   void take(ActiveRequest& request, std::span<const float> logits);
+  void emit(ActiveRequest& request, Token token, std::int64_t length);
+  // drafting.cc: lossless requests
+  PassPart drafting_part(ActiveRequest& request);
+  void take_drafting(ActiveRequest& request, std::span<const float> logits, double seconds);
+  void take_draft(ActiveRequest& request, std::span<const float> logits);
+  void take_verdict(ActiveRequest& request, std::span<const float> logits);
+  DraftCosts draft_costs(const ActiveRequest& request) const;
+  void truncate(ActiveSequence& sequence, std::int64_t length);
   void finish(ActiveRequest& request, FinishReason reason);
 };
 

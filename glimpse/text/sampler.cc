@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <llama.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -56,10 +57,13 @@ SamplerPointer make_chain(const SamplingOptions& options) {
   if (options.top_p < 1) add(llama_sampler_init_top_p(options.top_p, 1));
   if (options.min_p > 0) add(llama_sampler_init_min_p(options.min_p, 1));
   add(llama_sampler_init_temp(options.temperature));
+  return chain;
+}
+
+SamplerPointer make_draw(const SamplingOptions& options) {
   // libllama reads this one seed as "take a random one".
   const std::uint32_t seed = options.seed == LLAMA_DEFAULT_SEED ? LLAMA_DEFAULT_SEED - 1 : options.seed;
-  add(llama_sampler_init_dist(seed));
-  return chain;
+  return SamplerPointer(llama_sampler_init_dist(seed));
 }
 
 }  // namespace
@@ -85,8 +89,12 @@ void validate(const SamplingOptions& options) {
 struct Sampler::State {
   bool greedy = true;
   bool penalties = false;
-  SamplerPointer chain;
+  SamplerPointer chain;  ///< what changes and filters logits
+  SamplerPointer draw;   ///< not greedy: draws from what is left
   std::vector<llama_token_data> candidates;
+
+  /// Applies the chain to logits; greedy with no penalties is told without it.
+  llama_token_data_array filter(std::span<const float> logits);
 };
 
 Sampler::Sampler(const SamplingOptions& options) {
@@ -95,6 +103,7 @@ Sampler::Sampler(const SamplingOptions& options) {
   state_->greedy = options.temperature == 0;
   state_->penalties = has_penalties(options);
   state_->chain = make_chain(options);
+  state_->draw = make_draw(options);
 }
 
 Sampler::~Sampler() = default;
@@ -106,12 +115,26 @@ Sampler Sampler::clone() const {
   copy.state_->greedy = state_->greedy;
   copy.state_->penalties = state_->penalties;
   copy.state_->chain.reset(llama_sampler_clone(state_->chain.get()));
+  copy.state_->draw.reset(llama_sampler_clone(state_->draw.get()));
   return copy;
 }
 
-Token Sampler::sample(std::span<const float> logits) {
+llama_token_data_array Sampler::State::filter(std::span<const float> logits) {
+  candidates.resize(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const float logit = std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : logits[i];
+    candidates[i] = {static_cast<Token>(i), logit, 0.0f};
+  }
+  llama_token_data_array array{candidates.data(), candidates.size(), -1, false};
+  llama_sampler_apply(chain.get(), &array);
+  return array;
+}
+
+namespace {
+
+/// The first of the largest. NaN never compares greater, so it is never the best.
+std::size_t arg_max(std::span<const float> logits) {
   check(!logits.empty(), "no logits to sample from");
-  // NaN never compares greater, so it is never the best.
   std::size_t best = 0;
   float best_logit = -std::numeric_limits<float>::infinity();
   for (std::size_t i = 0; i < logits.size(); ++i) {
@@ -121,26 +144,56 @@ Token Sampler::sample(std::span<const float> logits) {
     }
   }
   check(std::isfinite(best_logit), "the logits have no finite maximum");
-  if (state_->greedy && !state_->penalties) return static_cast<Token>(best);
+  return best;
+}
 
-  std::vector<llama_token_data>& candidates = state_->candidates;
-  candidates.resize(logits.size());
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    const float logit = std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : logits[i];
-    candidates[i] = {static_cast<Token>(i), logit, 0.0f};
-  }
-  llama_token_data_array array{candidates.data(), candidates.size(), -1, false};
-  llama_sampler_apply(state_->chain.get(), &array);
-  if (!state_->greedy) {
-    check(array.selected >= 0 && static_cast<std::size_t>(array.selected) < array.size, "libllama selected no token");
-    return array.data[array.selected].id;
-  }
-  // Penalties change logits in place and keep the order of ids.
-  best = 0;
+/// Penalties change logits in place and keep the order of ids.
+Token best_of(const llama_token_data_array& array) {
+  std::size_t best = 0;
   for (std::size_t i = 1; i < array.size; ++i) {
     if (array.data[i].logit > array.data[best].logit) best = i;
   }
   return array.data[best].id;
+}
+
+}  // namespace
+
+Token Sampler::sample(std::span<const float> logits) {
+  const std::size_t best = arg_max(logits);
+  if (state_->greedy && !state_->penalties) return static_cast<Token>(best);
+  llama_token_data_array array = state_->filter(logits);
+  if (state_->greedy) return best_of(array);
+  llama_sampler_apply(state_->draw.get(), &array);
+  check(array.selected >= 0 && static_cast<std::size_t>(array.selected) < array.size, "libllama selected no token");
+  return array.data[array.selected].id;
+}
+
+void Sampler::distribution(std::span<const float> logits, std::vector<TokenProbability>& out) {
+  const std::size_t best = arg_max(logits);
+  out.clear();
+  if (state_->greedy && !state_->penalties) {
+    out.push_back({static_cast<Token>(best), 1.0F});
+    return;
+  }
+  const llama_token_data_array array = state_->filter(logits);
+  if (state_->greedy) {
+    out.push_back({best_of(array), 1.0F});
+    return;
+  }
+  float largest = -std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < array.size; ++i) largest = std::max(largest, array.data[i].logit);
+  double sum = 0;
+  for (std::size_t i = 0; i < array.size; ++i) {
+    const float weight = std::exp(array.data[i].logit - largest);
+    if (!(weight > 0)) continue;
+    out.push_back({array.data[i].id, weight});
+    sum += static_cast<double>(weight);
+  }
+  for (TokenProbability& entry : out) {
+    entry.probability = static_cast<float>(static_cast<double>(entry.probability) / sum);
+  }
+  std::sort(out.begin(), out.end(),
+            [](const TokenProbability& a, const TokenProbability& b) { return a.token < b.token; });
 }
 
 void Sampler::accept(Token token) {

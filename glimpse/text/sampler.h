@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "glimpse/text/tokenizer.h"
 
@@ -25,6 +26,11 @@ struct SamplingOptions {
 /// Throws UserError for a value out of range (negative temperature, NaN, top_p over 1, ...).
 void validate(const SamplingOptions& options);
 
+struct TokenProbability {
+  Token token = -1;
+  float probability = 0;
+};
+
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options);
@@ -35,6 +41,9 @@ class Sampler {
 
   /// The next token from [vocabulary] logits. Greedy with no penalties is arg-max, lower id first on ties.
   Token sample(std::span<const float> logits);
+  /// What sample() would draw from: tokens of probability over 0, ascending ids, probabilities that sum to 1. One token
+  /// when greedy.
+  void distribution(std::span<const float> logits, std::vector<TokenProbability>& out);
   /// Tells the penalties of a token (prompt tokens, and each sampled one).
   void accept(Token token);
 

@@ -1,0 +1,107 @@
+#include "glimpse/engine/lossless.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::engine {
+namespace {
+
+using text::Token;
+using text::TokenProbability;
+
+// Time per byte, over that of a byte of weights (docs/benchmarks.md, lossless decoding).
+constexpr double kKvByte = 1.3;        ///< of K and V read in order
+constexpr double kGatheredByte = 2.0;  ///< of the same in pieces
+constexpr double kWeightsRow = 0.05;   ///< of the weights' time, for one row more in a pass
+constexpr double kKvPass = 0.25;       ///< of the dense read's time: what a pass over many rows costs,
+constexpr double kKvRow = 0.25;        ///< and each row of it, which is bound by arithmetic
+constexpr double kFade = 0.9;          ///< of what earlier drafts say about the next
+constexpr double kLeastGain = 1.03;
+
+float probability_of(Token token, std::span<const TokenProbability> distribution) {
+  const auto found = std::lower_bound(distribution.begin(), distribution.end(), token,
+                                      [](const TokenProbability& entry, Token wanted) { return entry.token < wanted; });
+  return found != distribution.end() && found->token == token ? found->probability : 0.0F;
+}
+
+}  // namespace
+
+double cycle_cost(const DraftCosts& costs, int drafts) {
+  const double dense = costs.weights + kKvByte * costs.dense;
+  const double draft = std::min(dense, costs.weights + kGatheredByte * costs.sparse);
+  const int rows = drafts + 1;
+  const double verify = costs.weights * (1 + kWeightsRow * drafts) +
+                        kKvByte * costs.dense * std::max(1.0, kKvPass + kKvRow * static_cast<double>(rows));
+  return (drafts * draft + verify) / dense;
+}
+
+double cycle_tokens(double acceptance, int drafts) {
+  double tokens = 1;
+  double all = 1;
+  for (int i = 0; i < drafts; ++i) tokens += all *= acceptance;
+  return tokens;
+}
+
+int DraftLength::next(const DraftCosts& costs) {
+  if (fixed_ > 0) return fixed_;
+  if (rest_ > 0) {
+    --rest_;
+    return 0;
+  }
+  int best = 1;
+  double most = 0;
+  for (int drafts = 1; drafts <= kMostDrafts; ++drafts) {
+    const double gain = cycle_tokens(acceptance(), drafts) / cycle_cost(costs, drafts);
+    if (gain <= most) continue;
+    most = gain;
+    best = drafts;
+  }
+  if (most >= kLeastGain) {
+    next_rest_ = kFirstRest;
+    return best;
+  }
+  // Drafts that were never tried cannot show that the text has changed: the next try starts as the first did.
+  rest_ = next_rest_ - 1;
+  next_rest_ = std::min(2 * next_rest_, kLongestRest);
+  accepted_ = kFirstAccepted;
+  tried_ = kFirstTried;
+  return 0;
+}
+
+void DraftLength::record(int drafted, int accepted) {
+  accepted_ = kFade * accepted_ + accepted;
+  tried_ = kFade * tried_ + accepted + (accepted < drafted ? 1 : 0);
+}
+
+double uniform(std::mt19937_64& random) {
+  return static_cast<double>(random() >> 11) * 0x1p-53;
+}
+
+Token draw(std::span<const TokenProbability> distribution, std::mt19937_64& random) {
+  check(!distribution.empty(), "a distribution has a token");
+  double sum = 0;
+  for (const TokenProbability& entry : distribution) sum += static_cast<double>(entry.probability);
+  double left = uniform(random) * sum;
+  for (const TokenProbability& entry : distribution) {
+    left -= static_cast<double>(entry.probability);
+    if (left < 0) return entry.token;
+  }
+  return distribution.back().token;  // rounding
+}
+
+Token verified(Token draft, std::span<const TokenProbability> proposed, std::span<const TokenProbability> wanted,
+               std::mt19937_64& random) {
+  const auto offered = static_cast<double>(probability_of(draft, proposed));
+  if (uniform(random) * offered < static_cast<double>(probability_of(draft, wanted))) return draft;
+  std::vector<TokenProbability> rest;
+  for (const TokenProbability& entry : wanted) {
+    const float over = entry.probability - probability_of(entry.token, proposed);
+    if (over > 0) rest.push_back({entry.token, over});
+  }
+  // Equal but for rounding: any draw from the wanted one will do.
+  return draw(rest.empty() ? wanted : std::span<const TokenProbability>(rest), random);
+}
+
+}  // namespace glimpse::engine

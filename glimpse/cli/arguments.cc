@@ -189,6 +189,7 @@ class Parser {
       CLI::Option* option = row.value.empty() ? leaf.add_flag(flags) : leaf.add_option(flags);
       option->description(describe(row))->group(std::string(row.group))->type_name(std::string(row.value));
       const bool several = std::holds_alternative<std::vector<std::string> Arguments::*>(row.field);
+      if (row.value.starts_with('[')) option->expected(0, 1);
       option->multi_option_policy(several ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
       if (flags.front() == '-') option->envname(environment_name(flags));
       rows_[option] = &row;
@@ -266,7 +267,7 @@ class Parser {
       const std::string shown(by_flag ? std::string(long_name(row.flags)) : option->get_envname());
       const bool several = std::holds_alternative<std::vector<std::string> Arguments::*>(row.field);
       for (std::size_t i = several ? 0 : results.size() - 1; i < results.size(); ++i) {
-        assign(arguments, row, shown, results[i]);
+        assign(arguments, row, shown, row.value.starts_with('[') && results[i].empty() ? "0" : results[i]);
       }
       arguments.given.emplace(long_name(row.flags));
     }

@@ -66,6 +66,15 @@ std::string run_json(const RunReport& report) {
   Json attention{{"policy", report.policy}, {"budget", or_null(report.budget)}};
   attention.update(attention_of(stats.attention));
   const bool decoded = report.decode_steps() > 0;
+  Json lossless;
+  if (report.lossless) {
+    lossless = {{"drafted", stats.lossless.drafted},
+                {"accepted", stats.lossless.accepted},
+                {"verify_passes", stats.lossless.verify_passes},
+                {"dense_steps", stats.lossless.dense_steps},
+                {"draft_s", stats.lossless.draft_s},
+                {"verify_s", stats.lossless.verify_s}};
+  }
   return text_of({{"text", report.text},
                   {"tokens", report.result.tokens},
                   {"prompt_tokens", stats.prompt_tokens},
@@ -76,6 +85,7 @@ std::string run_json(const RunReport& report) {
                   {"corrections", stats.corrections},
                   {"correction_s", stats.correction_s},
                   {"tpot_ms", decoded ? Json(1e3 * report.token_seconds()) : Json(nullptr)},
+                  {"lossless", lossless},
                   {"attention", attention}});
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "glimpse/base/error.h"
+#include "glimpse/engine/lossless.h"
 
 namespace glimpse::cli {
 namespace {
@@ -206,6 +207,17 @@ const std::array kOptions{
            "every T generated tokens a dense pass replaces their K and V (cache correction); 0: never",
            kRun},
 
+    Option{"--lossless",
+           "[T]",
+           &A::lossless,
+           {0, engine::kMostDrafts},
+           "",
+           kAttention,
+           "the answer of dense attention: T tokens are drafted by the method, then verified by one dense pass; "
+           "without T, "
+           "or 0: as many as should pay",
+           kRun},
+
     Option{"--json", "", &A::json, {}, "", kOutput, "print one JSON object", kRun | kPlan | kPerplexity},
     Option{"--trace",
            "FILE",
@@ -277,7 +289,6 @@ const std::array kOptions{
 };
 
 constexpr std::array kLaterOptions{
-    LaterOption{"--lossless", 0, 1, "lossless decoding", kRun},
     LaterOption{"-i,--interactive", 0, 0, "several questions over one prefill", kRun},
     LaterOption{"--session", 1, 1, "saved sessions", kRun},
 };

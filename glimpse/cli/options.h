@@ -22,7 +22,8 @@ struct Range {
 
 struct Option {
   std::string_view flags;  ///< "-n,--predict"; without dashes: a positional
-  std::string_view value;  ///< what help calls the value; empty: a switch
+  std::string_view
+      value;  ///< what help calls the value; in brackets: it may be left out, and is then 0; empty: a switch
   Field field;
   Range range;                     ///< of numbers
   std::string_view default_value;  ///< as it would be typed; empty: none

@@ -43,6 +43,15 @@ std::string statistics(const RunReport& report) {
   if (stats.corrections > 0) {
     text += fmt::format("\ncorrected  {} times by dense passes, {:.2f} s", stats.corrections, stats.correction_s);
   }
+  if (report.lossless) {
+    const engine::LosslessStats& lossless = stats.lossless;
+    text += fmt::format("\nlossless   {} of {} drafted tokens accepted in {} verifications", lossless.accepted,
+                        lossless.drafted, lossless.verify_passes);
+    if (lossless.dense_steps > 0) text += fmt::format(", {} tokens decoded densely", lossless.dense_steps);
+    if (lossless.verify_passes > 0) {
+      text += fmt::format("; drafts {:.2f} s, verifications {:.2f} s", lossless.draft_s, lossless.verify_s);
+    }
+  }
   text += fmt::format("\nattention  {}", report.policy);
   if (!report.budget.empty()) text += fmt::format(", budget {}", report.budget);
   if (report.decode_steps() > 0) {

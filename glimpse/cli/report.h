@@ -12,8 +12,13 @@ struct RunReport {
   engine::Result result;
   std::string policy, budget;  ///< budget is empty where the plan has none
   bool interrupted = false;
+  bool lossless = false;
 
-  std::int64_t decode_steps() const { return result.stats.attention.dense_steps + result.stats.attention.sparse_steps; }
+  /// Tokens that decoding made. The first token of an answer comes out of the prefill; a drafted one may be taken back.
+  std::int64_t decode_steps() const {
+    if (lossless) return result.stats.generated_tokens > 0 ? result.stats.generated_tokens - 1 : 0;
+    return result.stats.attention.dense_steps + result.stats.attention.sparse_steps;
+  }
   /// Seconds of one decoded token; 0 when none was decoded. The first token of an answer comes out of the prefill.
   double token_seconds() const;
   double bytes_per_token() const;

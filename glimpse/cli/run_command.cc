@@ -83,6 +83,9 @@ bool drive(engine::Engine& engine, engine::RequestId id, const Output& out, std:
 int run_command(const Arguments& arguments) {
   set_log(arguments);
   check_attention(arguments);
+  if (arguments.lossless && arguments.trace) {
+    throw UserError("--lossless and --trace: drafts that are taken back would stand among the steps; leave one out");
+  }
   const engine::EngineOptions options = engine_options(arguments);
   const text::SamplingOptions sampling = sampling_options(arguments);
   text::validate(sampling);
@@ -96,9 +99,12 @@ int run_command(const Arguments& arguments) {
   request.sampling = sampling;
   request.max_tokens = arguments.predict;
   request.correct_every = arguments.correct;
+  request.lossless = arguments.lossless.has_value();
+  request.draft_tokens = static_cast<int>(arguments.lossless.value_or(0));
 
   RunReport report;
   report.policy = request.plan.policy;
+  report.lossless = request.lossless;
   report.budget = budget_text(request.plan);
 
   Output out = Output::standard();

@@ -96,7 +96,8 @@ struct Request {
   std::int64_t max_tokens = -1;    ///< -1: until the model ends or the context is full
   bool ignore_end = false;         ///< go on after an end-of-text token (benchmarks)
   std::int64_t correct_every = 0;  ///< cache correction of the last so many decoded tokens, each time; 0: never
-  bool lossless = false;           ///< the answer is dense attention's: the plan drafts, a dense pass verifies
+  bool lossless = false;           ///< the answer is dense attention's: the prompt is prefilled densely, the plan
+                                   ///< drafts, a dense pass verifies
   int draft_tokens = 0;            ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
   std::function<void(Token token, std::string_view bytes)> on_token;
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;

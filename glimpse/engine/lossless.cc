@@ -58,10 +58,7 @@ int DraftLength::next(const DraftCosts& costs) {
     most = gain;
     best = drafts;
   }
-  if (most >= kLeastGain) {
-    next_rest_ = kFirstRest;
-    return best;
-  }
+  if (most >= kLeastGain) return best;
   // Drafts that were never tried cannot show that the text has changed: the next try starts as the first did.
   rest_ = next_rest_ - 1;
   next_rest_ = std::min(2 * next_rest_, kLongestRest);
@@ -73,6 +70,7 @@ int DraftLength::next(const DraftCosts& costs) {
 void DraftLength::record(int drafted, int accepted) {
   accepted_ = kFade * accepted_ + accepted;
   tried_ = kFade * tried_ + accepted + (accepted < drafted ? 1 : 0);
+  if (accepted == drafted) next_rest_ = kFirstRest;
 }
 
 double uniform(std::mt19937_64& random) {

@@ -44,6 +44,9 @@ RequestId Engine::submit(Request request) {
     if (request.correct_every > 0) {
       throw UserError("lossless decoding corrects the cache at every verification; leave --correct out");
     }
+    // A sparse prefill would leave other keys and values behind than dense attention.
+    request.plan.prefill.sparse = false;
+    request.plan.prefill.tile_rows = 0;
   }
   const auto length = static_cast<std::int64_t>(request.prompt.size());
   if (length == 0) throw UserError("the prompt is empty: give at least one token of text");

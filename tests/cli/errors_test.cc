@@ -43,14 +43,12 @@ TEST(Errors, Options) {
 }
 
 TEST(Errors, LaterOptionsByName) {
-  expect_refused(run_words({"-p", "x", "--lossless"}), "--lossless (lossless decoding) is not in this version yet");
-  expect_refused(run_words({"-p", "x", "--lossless", "4"}), "--lossless");
   expect_refused(run_words({"-p", "x", "-i"}), "--interactive");
   expect_refused(run_words({"-p", "x", "--session", "f"}), "--session");
   expect_refused(run_words({"-p", "x", "--device", "cuda"}), "--device cuda is not in this version yet");
   expect_refused(run_words({"-p", "x", "--device", "cuda:1"}), "--device cuda:1");
   expect_refused(run_words({"-p", "x", "--device", "tpu"}), "unknown --device 'tpu'");
-  expect_refused(run_words({"-p", "x"}), "GLIMPSE_ARG_LOSSLESS", {.environment = {"GLIMPSE_ARG_LOSSLESS=4"}});
+  expect_refused(run_words({"-p", "x"}), "GLIMPSE_ARG_SESSION", {.environment = {"GLIMPSE_ARG_SESSION=f"}});
 }
 
 struct BadValue {
@@ -94,7 +92,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"-f", "/", "cannot read '/'"}, BadValue{"-m", "/nonexistent.gguf", "/nonexistent.gguf"},
         BadValue{"-m", "/", "'/'"}, BadValue{"-m", "/dev/null", "/dev/null"},
         BadValue{"--attn-profile", "/nonexistent/profile", "/nonexistent/profile"},
-        BadValue{"--correct", "-1", "--correct"}, BadValue{"--correct", "often", "--correct"},
+        BadValue{"--lossless", "-1", "--lossless"}, BadValue{"--lossless", "16", "--lossless"},
+        BadValue{"--lossless", "some", "--lossless"}, BadValue{"--correct", "-1", "--correct"},
+        BadValue{"--correct", "often", "--correct"},
         BadValue{"--trace", "/nonexistent/trace", "cannot write '/nonexistent/trace'"},
         BadValue{"--trace", "/", "cannot write '/'"}));
 
@@ -128,6 +128,14 @@ TEST(Errors, CorrectionNeedsTheWholeCache) {
   for (const char* policy : {"h2o", "tova", "raas"}) {
     expect_refused(run_words({"-p", "the river", "--attn", policy, "--correct", "8"}), policy);
   }
+}
+
+TEST(Errors, LosslessNeedsTheWholeCacheAndStandsAlone) {
+  for (const char* policy : {"h2o", "streaming", "razor"}) {
+    expect_refused(run_words({"-p", "the river", "--attn", policy, "--lossless"}), policy);
+  }
+  expect_refused(run_words({"-p", "the river", "--attn", "tidal", "--lossless", "--correct", "8"}), "--correct");
+  expect_refused(run_words({"-p", "the river", "--attn", "tidal", "--lossless", "--trace", "f"}), "--trace");
 }
 
 TEST(Errors, PlanFiles) {

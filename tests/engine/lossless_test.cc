@@ -1,0 +1,293 @@
+// Lossless decoding: the rejection rule against the distribution it must give, the answer against dense decoding, the
+// state against one that never drafted.
+#include "glimpse/engine/lossless.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "glimpse/base/error.h"
+#include "tests/engine/support.h"
+
+namespace glimpse::engine {
+namespace {
+
+using text::TokenProbability;
+
+std::vector<TokenProbability> distribution(std::initializer_list<double> weights) {
+  std::vector<TokenProbability> made;
+  double sum = 0;
+  for (const double w : weights) sum += w;
+  Token token = 0;
+  for (const double w : weights) {
+    if (w > 0) made.push_back({token, static_cast<float>(w / sum)});
+    ++token;
+  }
+  return made;
+}
+
+/// Pearson's statistic over its degrees of freedom's 99.9 % point is under 1 in 999 of 1,000 runs.
+void expect_distributed(const std::vector<std::int64_t>& seen, const std::vector<TokenProbability>& wanted) {
+  std::int64_t draws = 0;
+  for (const std::int64_t count : seen) draws += count;
+  double statistic = 0;
+  std::int64_t expected_draws = 0;
+  for (const TokenProbability& entry : wanted) {
+    const double expected = static_cast<double>(entry.probability) * static_cast<double>(draws);
+    const auto count = seen[static_cast<std::size_t>(entry.token)];
+    expected_draws += count;
+    statistic += (static_cast<double>(count) - expected) * (static_cast<double>(count) - expected) / expected;
+  }
+  EXPECT_EQ(expected_draws, draws) << "a token of probability 0 was drawn";
+  const auto freedom = static_cast<double>(wanted.size() - 1);
+  // Wilson and Hilferty's approximation of the chi-square quantile at 0.999.
+  const double cube = 1 - 2 / (9 * freedom) + 3.09 * std::sqrt(2 / (9 * freedom));
+  EXPECT_LT(statistic, freedom * cube * cube * cube);
+}
+
+TEST(RejectionRule, GivesTheWantedDistributionWhateverWasProposed) {
+  const std::vector<std::vector<TokenProbability>> made{
+      distribution({1, 2, 3, 4, 5, 6}), distribution({6, 5, 4, 3, 2, 1}), distribution({1, 1, 1, 1, 1, 1}),
+      distribution({0, 0, 1, 1, 0, 0}), distribution({9, 0, 0, 0, 1, 0}), distribution({0, 1, 0, 0, 0, 0})};
+  std::mt19937_64 random(3);
+  for (const auto& wanted : made) {
+    for (const auto& proposed : made) {
+      std::vector<std::int64_t> seen(6, 0);
+      for (int i = 0; i < 100'000; ++i) {
+        const Token draft = draw(proposed, random);
+        ++seen[static_cast<std::size_t>(verified(draft, proposed, wanted, random))];
+      }
+      if (wanted.size() == 1) {
+        EXPECT_EQ(seen[1], 100'000);
+      } else {
+        expect_distributed(seen, wanted);
+      }
+    }
+  }
+}
+
+TEST(RejectionRule, GreedyTakesTheDenseTokenAndAcceptsOnlyAgreement) {
+  std::mt19937_64 random(1);
+  const std::vector<TokenProbability> a{{3, 1.0F}}, b{{5, 1.0F}};
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(verified(3, a, a, random), 3);
+    EXPECT_EQ(verified(3, a, b, random), 5);
+  }
+}
+
+TEST(DraftLength, TokensOfACycleAreTheGeometricSum) {
+  EXPECT_DOUBLE_EQ(cycle_tokens(0, 5), 1);
+  EXPECT_DOUBLE_EQ(cycle_tokens(1, 5), 6);
+  EXPECT_NEAR(cycle_tokens(0.5, 3), 1 + 0.5 + 0.25 + 0.125, 1e-12);
+}
+
+TEST(DraftLength, GrowsWithAcceptanceAndRestsWhereItDoesNotPay) {
+  const DraftCosts costs{.weights = 100, .dense = 900, .sparse = 60};
+  DraftLength good, bad;
+  int longest = 0;
+  for (int i = 0; i < 30; ++i) {
+    const int drafts = good.next(costs);
+    ASSERT_GT(drafts, 0);
+    longest = std::max(longest, drafts);
+    good.record(drafts, drafts);
+  }
+  EXPECT_GT(longest, DraftLength().next(costs));
+  int rests = 0;
+  double spent = 0;
+  std::int64_t tokens = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const int drafts = bad.next(costs);
+    rests += drafts == 0;
+    spent += drafts == 0 ? 1 : cycle_cost(costs, drafts);
+    ++tokens;  // nothing is ever accepted
+    if (drafts > 0) bad.record(drafts, 0);
+  }
+  EXPECT_GT(rests, 2900);
+  EXPECT_LT(spent / static_cast<double>(tokens), 1.03);
+}
+
+TEST(DraftLength, FixedIsFixed) {
+  DraftLength three(3);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(three.next({}), 3);
+    three.record(3, 0);
+  }
+}
+
+TEST(SamplerDistribution, IsWhatSampleDrawsFrom) {
+  text::SamplingOptions options;
+  options.temperature = 0.8F;
+  options.top_k = 5;
+  options.repeat_penalty = 1.3F;
+  options.seed = 4;
+  text::Sampler sampler(options);
+  for (const Token token : {1, 2, 2, 7}) sampler.accept(token);
+  const std::vector<float> logits{0.1F, 2.0F, 1.5F, -1.0F, 0.7F, 1.9F, 0.3F, 2.2F};
+  std::vector<TokenProbability> wanted;
+  sampler.distribution(logits, wanted);
+  ASSERT_GE(wanted.size(), 2u);
+  double sum = 0;
+  for (const TokenProbability& entry : wanted) sum += static_cast<double>(entry.probability);
+  EXPECT_NEAR(sum, 1, 1e-5);
+  std::vector<std::int64_t> seen(logits.size(), 0);
+  for (int i = 0; i < 100'000; ++i) ++seen[static_cast<std::size_t>(sampler.sample(logits))];
+  expect_distributed(seen, wanted);
+}
+
+struct Answer {
+  std::vector<Token> tokens;
+  RequestStats stats;
+};
+
+Answer answer(Engine& engine, Request request) {
+  const RequestId id = engine.submit(std::move(request));
+  while (!engine.finished(id)) engine.step();
+  Answer got{engine.result(id).tokens, engine.result(id).stats};
+  engine.release(id);
+  return got;
+}
+
+Request request_for(const Engine& engine, std::vector<Token> prompt, plan::Plan plan) {
+  Request request;
+  request.prompt = std::move(prompt);
+  request.plan = std::move(plan);
+  request.max_tokens = 40;
+  request.ignore_end = true;
+  (void)engine;
+  return request;
+}
+
+class Lossless : public testing::TestWithParam<const char*> {
+ protected:
+  Engine engine_{options_for(reference::test_model("llama"), KvType::bf16)};
+  std::vector<Token> prompt_ = random_tokens(500, engine_.tokenizer().size(), 5);
+};
+
+/// Where the answers part, dense logits of the two tokens must lie as near as rows of one and of several passes do.
+void expect_dense_answer(Engine& engine, const std::vector<Token>& prompt, const std::vector<Token>& got,
+                         const std::vector<Token>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  const auto parted = std::mismatch(got.begin(), got.end(), want.begin());
+  if (parted.first == got.end()) return;
+  Sequence dense = engine.open(make(engine, "full"));
+  std::vector<Token> text = prompt;
+  text.insert(text.end(), want.begin(), parted.second);
+  const std::span<const float> logits = dense.prefill(text);
+  const float gap = logits[static_cast<std::size_t>(*parted.second)] - logits[static_cast<std::size_t>(*parted.first)];
+  EXPECT_LT(std::fabs(gap), 2e-2F) << "token " << parted.first - got.begin();
+}
+
+TEST_P(Lossless, GreedyIsDenseDecoding) {
+  const Answer dense = answer(engine_, request_for(engine_, prompt_, make(engine_, "full")));
+  for (const int drafts : {1, 3, 7, 0}) {
+    SCOPED_TRACE(drafts);
+    Request request = request_for(engine_, prompt_, make(engine_, GetParam(), budget("64")));
+    request.lossless = true;
+    request.draft_tokens = drafts;
+    const Answer got = answer(engine_, request);
+    expect_dense_answer(engine_, prompt_, got.tokens, dense.tokens);
+    const LosslessStats& stats = got.stats.lossless;
+    EXPECT_LE(stats.accepted, stats.drafted);
+    if (drafts > 0 && !plan::is_dense_at(request.plan, 500)) {
+      EXPECT_GT(stats.verify_passes, 0);
+      EXPECT_EQ(static_cast<std::int64_t>(got.tokens.size()),
+                1 + stats.accepted + stats.verify_passes + stats.dense_steps);
+    }
+    EXPECT_GT(got.stats.attention.bytes_read, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, Lossless,
+                         testing::Values("tidal", "kascade", "lychee-decode", "evosparse", "lychee-cluster", "quest",
+                                         "omnikv", "lessismore", "clusterkv", "arkvale", "shadowkv", "oracle"),
+                         [](const auto& row) {
+                           std::string name = row.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(LosslessRequests, ABatchGivesEachItsOwnAnswer) {
+  EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16);
+  options.sequences = 4;
+  Engine engine(options);
+  std::vector<RequestId> ids;
+  std::vector<std::vector<Token>> prompts, wanted;
+  for (int i = 0; i < 4; ++i) {
+    prompts.push_back(random_tokens(300 + 50 * static_cast<std::size_t>(i), engine.tokenizer().size(),
+                                    static_cast<std::uint32_t>(i)));
+    wanted.push_back(answer(engine, request_for(engine, prompts.back(), make(engine, "full"))).tokens);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const char* policy = i % 2 == 0 ? "tidal" : "quest";
+    Request request = request_for(engine, prompts[static_cast<std::size_t>(i)], make(engine, policy, budget("64")));
+    request.lossless = i != 3;  // one of them plain
+    if (i == 3) request.plan = make(engine, "full");
+    request.draft_tokens = request.lossless ? i + 1 : 0;
+    ids.push_back(engine.submit(std::move(request)));
+  }
+  while (engine.step()) {
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    expect_dense_answer(engine, prompts[i], engine.result(ids[i]).tokens, wanted[i]);
+  }
+}
+
+TEST(LosslessRequests, EndsWhereDenseDecodingEnds) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> prompt = random_tokens(300, engine.tokenizer().size(), 9);
+  for (const std::int64_t most : {1, 2, 3, 5, 8}) {
+    Request request = request_for(engine, prompt, make(engine, "tidal", budget("64")));
+    request.lossless = true;
+    request.draft_tokens = 4;
+    request.max_tokens = most;
+    EXPECT_EQ(static_cast<std::int64_t>(answer(engine, request).tokens.size()), most);
+  }
+  EngineOptions small = options_for(reference::test_model("llama"), KvType::bf16);
+  small.context = 310;
+  Engine full(small);
+  Request request = request_for(full, prompt, make(full, "tidal", budget("64")));
+  request.max_tokens = -1;
+  const std::size_t plain = answer(full, request).tokens.size();
+  request.lossless = true;
+  request.draft_tokens = 4;
+  EXPECT_EQ(answer(full, request).tokens.size(), plain);
+}
+
+TEST(LosslessRequests, TheSeedDecidesForAnyThreads) {
+  std::vector<std::vector<Token>> answers;
+  for (const int threads : {1, 2, 3}) {
+    Engine engine(options_for(reference::test_model("llama"), KvType::bf16, threads));
+    Request request =
+        request_for(engine, random_tokens(300, engine.tokenizer().size(), 2), make(engine, "evosparse", budget("64")));
+    request.lossless = true;
+    request.sampling.temperature = 1;
+    request.sampling.seed = 11;
+    answers.push_back(answer(engine, request).tokens);
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+  EXPECT_EQ(answers[0], answers[2]);
+}
+
+TEST(LosslessRequests, RefusesWhatCannotBeVerified) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  for (const char* policy : {"h2o", "tova", "raas", "streaming", "razor", "duo"}) {
+    Request request =
+        request_for(engine, random_tokens(20, engine.tokenizer().size()), make(engine, policy, budget("64")));
+    request.lossless = true;
+    EXPECT_THAT([&] { engine.submit(request); }, testing::ThrowsMessage<UserError>(testing::HasSubstr("forgets")))
+        << policy;
+  }
+  Request request =
+      request_for(engine, random_tokens(20, engine.tokenizer().size()), make(engine, "tidal", budget("64")));
+  request.lossless = true;
+  request.draft_tokens = kMostDrafts + 1;
+  EXPECT_THROW(engine.submit(request), UserError);
+  request.draft_tokens = 2;
+  request.correct_every = 4;
+  EXPECT_THROW(engine.submit(request), UserError);
+}
+
+}  // namespace
+}  // namespace glimpse::engine

@@ -49,6 +49,7 @@ void Runner::State::build_attend(int layer) {
     }
     layer_remaining[b].store(selecting, std::memory_order_relaxed);
     add_decode(entry, static_cast<int>(b), layer);
+    if (entry.rows.audit) add_audit(entry, static_cast<int>(b));
   }
   std::size_t floats = 0;
   std::size_t score_floats = 0;

@@ -20,6 +20,9 @@ ReadCounters& ReadCounters::operator+=(const ReadCounters& other) {
   recalled_bytes += other.recalled_bytes;
   resident_hits += other.resident_hits;
   if (other.resident_tokens) resident_tokens = std::max(resident_tokens.value_or(0), *other.resident_tokens);
+  coverage += other.coverage;
+  audited += other.audited;
+  audits += other.audits;
   dense_steps += other.dense_steps;
   sparse_steps += other.sparse_steps;
   return *this;
@@ -45,7 +48,7 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   try {
     for (const SequenceRows& rows : batch) {
       check(!rows.decode || rows.rows == 1, "decoding takes one row of a sequence");
-      if (!rows.decode || rows.dense || plan::is_dense_at(*rows.plan, rows.position + 1))
+      if (!rows.decode || rows.dense || rows.audit || plan::is_dense_at(*rows.plan, rows.position + 1))
         state.cache->recall_all(rows.sequence);
       if (rows.corrects) {
         const std::int64_t length = state.cache->length(rows.sequence);
@@ -80,6 +83,8 @@ void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
   entry.score_offset.resize(kv_heads);
   entry.lse.resize(static_cast<std::size_t>(shape.heads));
   entry.index_bytes.assign(kv_heads, 0);
+  entry.known.assign(entry.dense ? 0 : static_cast<std::size_t>(shape.layers) * kv_heads, {});
+  entry.audited.assign(rows.audit ? static_cast<std::size_t>(shape.layers) * kv_heads : 0, {});
   if (entry.feeds() && rows.state->has_heat()) {
     entry.heat_feed.resize(static_cast<std::size_t>(shape.layers) * kv_heads);
     for (auto& feed : entry.heat_feed) feed.clear();
@@ -169,6 +174,12 @@ void Runner::appended(int layer, int nth) {
   });
 }
 
+double Runner::audit_seconds() const {
+  double sum = 0;
+  for (const ThreadScratch& thread : state_->threads) sum += thread.audit_seconds;
+  return sum;
+}
+
 double Runner::seconds() const {
   return state_->seconds;
 }
@@ -218,6 +229,8 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
         state.grow_index(*item, layer);
       } else if (item->kind == Item::Kind::factor) {
         state.factor_keys(*item, layer);
+      } else if (item->kind == Item::Kind::audit) {
+        state.run_audit(*item, layer, q, ith);
       } else {
         if (item->kind == Item::Kind::range) {
           state.run_range(*item, q, ith);
@@ -258,6 +271,7 @@ std::span<const ReadCounters> Runner::end() {
           entry.counters.k_rows + entry.counters.v_rows < entry.counters.dense_k_rows + entry.counters.dense_v_rows;
       (sparse ? entry.counters.sparse_steps : entry.counters.dense_steps) = 1;
       state.end_feedback(entry);
+      State::end_coverage(entry);
       if (entry.rows.committed < 0) ++entry.rows.state->decode_steps;
     } else if (entry.rows.verifies) {
       entry.counters.dense_steps = 1;

@@ -32,9 +32,20 @@ struct SequenceRows {
   bool corrects = false;        ///< a dense pass over tokens that are in the cache: K and V are replaced
   bool verifies = false;        ///< not decoding: a dense pass over what was drafted; the state learns nothing from it
   bool dense = false;           ///< decoding: reads everything in this step, whatever the plan says
+  bool audit = false;           ///< decoding: measure what every head's set captures
   std::int64_t committed = -1;  ///< decoding: a draft, of whose state only tokens before this are part; -1: none
   std::int64_t position = 0;    ///< logical position of the first row
   std::int64_t prompt_end = 0;  ///< not decoding: where the prompt ends that this chunk belongs to
+};
+
+/// Softmax mass that sets captured, from 0 to 1 each: of a KV head's set the mean over the group's queries.
+struct Coverage {
+  double sum = 0;
+  std::int64_t count = 0;  ///< sets
+  double least = 1;
+  void add(double mass);
+  Coverage& operator+=(const Coverage& other);
+  double mean() const { return count == 0 ? 1 : sum / static_cast<double>(count); }
 };
 
 /// Rows of K and V that the work lists read, and what dense attention would have read, in decode rows alone.
@@ -48,6 +59,9 @@ struct ReadCounters {
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
   std::optional<std::int64_t> resident_tokens;  ///< none: no head had one
   std::int64_t dense_steps = 0, sparse_steps = 0;
+  Coverage coverage;        ///< of sets chosen from exact scores of all tokens
+  Coverage audited;         ///< of every head that forgot nothing, in audited steps
+  std::int64_t audits = 0;  ///< such steps
   ReadCounters& operator+=(const ReadCounters& other);
 };
 
@@ -107,6 +121,9 @@ class Runner {
 
   /// Counters of each sequence of the batch, in order, valid until the next begin(). Throws what a phase could not.
   std::span<const ReadCounters> end();
+
+  /// Time that audits took, over all threads, since the runner was made. Seconds.
+  double audit_seconds() const;
 
   /// Wall time that one of the threads spent selecting and attending, since the runner was made. Seconds.
   double seconds() const;

@@ -69,6 +69,7 @@ struct BatchEntry {
   std::vector<float> lse;                         ///< [heads] of the layer being run
   std::vector<std::size_t> index_bytes;           ///< [kv_heads] read by searches
   std::vector<std::vector<BlockMass>> heat_feed;  ///< [layer, kv_head] what attention gave each block it read
+  std::vector<Coverage> known, audited;           ///< [layer, kv_head] of this pass
   PromptWork prompt;
 
   bool learns() const { return !rows.corrects && !rows.verifies; }
@@ -109,7 +110,10 @@ struct ThreadScratch {
   std::vector<float> queries;
   std::vector<float> weights;
   std::vector<HeadScores> heads;
-  std::vector<float> combined;  ///< [rows, g, d]
+  std::vector<float> combined;      ///< [rows, g, d]
+  std::vector<float> gathered;      ///< [g + 1, list]
+  std::vector<float> audit_scores;  ///< [g, N], [g] log-sum-exps
+  double audit_seconds = 0;
   RowPages rows;
 };
 
@@ -245,6 +249,14 @@ struct Runner::State {
   void close_tile(const TileOf& at, ThreadScratch& thread);
   void run_tile(const Item& item, int layer, const float* q, int ith);
   void choose_behind_tile(const Item& item, int layer, const kernels::PrefillItem& work, int ith);
+
+  // coverage.cc
+  static double captured_mass(const HeadScores& head, std::span<const std::int32_t> list, ThreadScratch& thread);
+  void note_coverage(BatchEntry& entry, plan::SlotId at, const HeadScores& head, const PublishedSet& set,
+                     ThreadScratch& thread);
+  void add_audit(BatchEntry& entry, int index);
+  void run_audit(const Item& item, int layer, const float* q, int ith);
+  static void end_coverage(BatchEntry& entry);
 
   // feedback.cc
   void feed(BatchEntry& entry, int layer, const Unit& unit, int ith);

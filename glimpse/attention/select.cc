@@ -165,6 +165,8 @@ void Runner::State::select_head(int layer, int batch_index, int head, int ith) {
     choose(how, pooled, scratch, set.lists[offset]);
     publish(set, offset, entry.tokens);
   }
+  note_coverage(entry, {layer, head}, {head_scores, score_stride, lse, group}, set,
+                threads[static_cast<std::size_t>(ith)]);
 }
 
 void Runner::State::select_layer(int layer, int batch_index, int ith) {
@@ -203,6 +205,11 @@ void Runner::State::select_layer(int layer, int batch_index, int ith) {
     choose(how, pooled, thread.selection, set.lists[0]);
   }
   publish(set, 0, entry.tokens);
+  if (first.source == plan::Source::heat) return;
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    const HeadScores& scored = heads[static_cast<std::size_t>(head)];
+    if (scored.group > 0) note_coverage(entry, {layer, head}, scored, set, thread);
+  }
 }
 
 }  // namespace glimpse::attention

@@ -41,6 +41,7 @@ struct Item {
     grow,        ///< a head's index takes in the prompt or what was corrected
     factor,      ///< a layer's prompt keys become factors of low rank
     tile,        ///< a prompt tile's set for one head
+    audit,       ///< what a head's set captures
   };
   Kind kind = Kind::attend;
   int unit = -1;  ///< attend, score, mean_token

@@ -40,6 +40,7 @@ struct Arguments {
   std::optional<std::int64_t> block, sink, local;
   std::vector<std::string> policy_options;
   std::int64_t correct = 0;
+  std::int64_t audit = 0;
   std::optional<std::int64_t> lossless;  ///< drafts at a time; 0: as many as pay
   std::int64_t min_context = 0;
   // Output.

@@ -28,8 +28,13 @@ Json or_null(const std::string& text) {
 
 Json attention_of(const engine::AttentionStats& stats) {
   return {{"kept_ratio", stats.kept_ratio()},
-          {"coverage_mean", nullptr},
-          {"coverage_min", nullptr},
+          {"coverage_mean", stats.coverage.sets > 0 ? Json(stats.coverage.mean) : Json()},
+          {"coverage_min", stats.coverage.sets > 0 ? Json(stats.coverage.least) : Json()},
+          {"audit", stats.audits > 0 ? Json{{"steps", stats.audits},
+                                            {"coverage_mean", stats.audited.mean},
+                                            {"coverage_min", stats.audited.least},
+                                            {"thread_s", stats.audit_s}}
+                                     : Json()},
           {"kv_bytes_read", stats.bytes_read},
           {"index_bytes_read", stats.index_bytes},
           {"dense_steps", stats.dense_steps},

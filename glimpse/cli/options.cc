@@ -207,6 +207,15 @@ const std::array kOptions{
            "every T generated tokens a dense pass replaces their K and V (cache correction); 0: never",
            kRun},
 
+    Option{"--attn-audit",
+           "N",
+           &A::audit,
+           {0, kMostTokens},
+           "0",
+           kAttention,
+           "every N generated tokens the softmax mass that each head's set captures is measured, at its cost; 0: never",
+           kRun},
+
     Option{"--lossless",
            "[T]",
            &A::lossless,

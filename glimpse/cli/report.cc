@@ -59,6 +59,14 @@ std::string statistics(const RunReport& report) {
                         100 * stats.attention.kept_ratio(), bytes_text(report.bytes_per_token()),
                         stats.attention.dense_steps, stats.attention.sparse_steps);
   }
+  const auto captured = [&](const char* name, const engine::AttentionStats::Mass& mass) {
+    if (mass.sets > 0) text += fmt::format("\n{} mean {:.4f}, least {:.4f}", name, mass.mean, mass.least);
+  };
+  captured("coverage   of sets chosen by all scores:", stats.attention.coverage);
+  captured("audit      of every head:", stats.attention.audited);
+  if (stats.attention.audits > 0) {
+    text += fmt::format(", in {} steps, {:.3f} s of all threads", stats.attention.audits, stats.attention.audit_s);
+  }
   return text;
 }
 

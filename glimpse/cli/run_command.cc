@@ -99,6 +99,7 @@ int run_command(const Arguments& arguments) {
   request.sampling = sampling;
   request.max_tokens = arguments.predict;
   request.correct_every = arguments.correct;
+  request.audit_every = arguments.audit;
   request.lossless = arguments.lossless.has_value();
   request.draft_tokens = static_cast<int>(arguments.lossless.value_or(0));
 

@@ -46,6 +46,15 @@ struct AttentionStats {
   std::int64_t bytes_read = 0;                      ///< of K, V and key indices
   std::int64_t index_bytes = 0;                     ///< of key indices alone
   std::int64_t dense_steps = 0, sparse_steps = 0;
+  /// Softmax mass that a head's set captured, the mean over the group: of sets chosen from exact scores, and of every
+  /// head in audited steps.
+  struct Mass {
+    double mean = 1, least = 1;
+    std::int64_t sets = 0;  ///< 0: none is known
+  };
+  Mass coverage, audited;
+  std::int64_t audits = 0;
+  double audit_s = 0;  ///< of all threads; part of the decoding time
   /// A host tier: pages that a set needed and that were brought back, or found resident; the most that one head kept
   /// resident in a sparse step, none without a tier.
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
@@ -96,9 +105,10 @@ struct Request {
   std::int64_t max_tokens = -1;    ///< -1: until the model ends or the context is full
   bool ignore_end = false;         ///< go on after an end-of-text token (benchmarks)
   std::int64_t correct_every = 0;  ///< cache correction of the last so many decoded tokens, each time; 0: never
-  bool lossless = false;           ///< the answer is dense attention's: the prompt is prefilled densely, the plan
-                                   ///< drafts, a dense pass verifies
-  int draft_tokens = 0;            ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
+  std::int64_t audit_every = 0;  ///< every so many decoded tokens the true coverage of every head is measured; 0: never
+  bool lossless = false;         ///< the answer is dense attention's: the prompt is prefilled densely, the plan
+                                 ///< drafts, a dense pass verifies
+  int draft_tokens = 0;          ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
   std::function<void(Token token, std::string_view bytes)> on_token;
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
   std::function<void(const SetTrace&)> on_sets;
@@ -126,8 +136,9 @@ class Sequence {
   /// every token (position, logits) first.
   std::span<const float> prefill(std::span<const Token> tokens,
                                  const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {});
-  /// One token by the plan; logits are valid until the engine's next pass.
-  std::span<const float> decode(Token token);
+  /// One token by the plan; logits are valid until the engine's next pass. With `audit` what each head's set captures
+  /// is measured beside it.
+  std::span<const float> decode(Token token, bool audit = false);
   /// Cache correction (TidalDecode, section 3.3): K and V of the last `tokens` are replaced by those of a dense pass.
   /// Throws UserError for a plan that forgets tokens, and for more tokens than there are.
   void correct(std::int64_t tokens);

@@ -31,6 +31,14 @@ SetTrace trace_of(const attention::HeadRecord& record, const ActiveSequence& seq
   return trace;
 }
 
+void add(AttentionStats::Mass& mass, const attention::Coverage& more) {
+  if (more.count == 0) return;
+  const std::int64_t sets = mass.sets + more.count;
+  mass.mean = (mass.mean * static_cast<double>(mass.sets) + more.sum) / static_cast<double>(sets);
+  mass.least = std::min(mass.least, more.least);
+  mass.sets = sets;
+}
+
 void add(AttentionStats& stats, const attention::ReadCounters& counters, std::int64_t row_bytes) {
   stats.k_rows += counters.k_rows;
   stats.v_rows += counters.v_rows;
@@ -41,6 +49,9 @@ void add(AttentionStats& stats, const attention::ReadCounters& counters, std::in
   stats.index_bytes += counters.index_bytes;
   stats.dense_steps += counters.dense_steps;
   stats.sparse_steps += counters.sparse_steps;
+  add(stats.coverage, counters.coverage);
+  add(stats.audited, counters.audited);
+  stats.audits += counters.audits;
   stats.recalled_pages += counters.recalled_pages;
   stats.recalled_bytes += counters.recalled_bytes;
   stats.resident_hits += counters.resident_hits;
@@ -120,6 +131,7 @@ std::span<const float> Engine::State::run() {
     entry.corrects = part.corrects;
     entry.verifies = part.verifies;
     entry.dense = part.dense;
+    entry.audit = part.audit;
     entry.committed = part.committed;
     entry.position = part.sequence->length;
     entry.prompt_end = part.prompt_end;
@@ -137,7 +149,9 @@ std::span<const float> Engine::State::run() {
     }
   }
   observe_if_wanted();
+  const double audited = executor->audit_seconds();
   const exec::StepResult result = forward({tokens, rows, output_rows});
+  const double audit_s = executor->audit_seconds() - audited;
   const auto row_bytes = static_cast<std::int64_t>(cache->shape().format.read_bytes());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     ActiveSequence& sequence = *parts[i].sequence;
@@ -152,6 +166,7 @@ std::span<const float> Engine::State::run() {
     }
     const std::int64_t before = sequence.stats.bytes_read;
     add(sequence.stats, counters, row_bytes);
+    if (parts[i].audit) sequence.stats.audit_s += audit_s;
     sequence.last_bytes = sequence.stats.bytes_read - before;
   }
   return result.logits;

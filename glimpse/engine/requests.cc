@@ -35,6 +35,12 @@ RequestId Engine::submit(Request request) {
         fmt::format("cache correction every {} tokens: give 1 or more, or 0 for none", request.correct_every));
   }
   if (request.correct_every > 0) require_correction(request.plan);
+  if (request.audit_every < 0) {
+    throw UserError(fmt::format("an audit every {} tokens: give 1 or more, or 0 for none", request.audit_every));
+  }
+  if (request.lossless && request.audit_every > 0) {
+    throw UserError("a lossless answer is verified whole; leave --attn-audit out");
+  }
   if (request.lossless) {
     require_whole_cache(request.plan, "a dense pass cannot verify what they draft", "--lossless");
     if (request.draft_tokens < 0 || request.draft_tokens > kMostDrafts) {
@@ -128,6 +134,7 @@ bool Engine::step() {
     if (request.phase == Phase::decode) {
       PassPart part{&*request.sequence, {&request.next, 1}};
       part.decode = true;
+      part.audit = request.request.audit_every > 0 && request.sequence->steps % request.request.audit_every == 0;
       state.parts.push_back(request.drafting ? state.drafting_part(request) : part);
       taking.push_back(&request);
     } else if (request.phase == Phase::prefill && prefilling == nullptr) {

@@ -59,10 +59,11 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
   return logits.last(vocabulary);
 }
 
-std::span<const float> Sequence::decode(Token token) {
+std::span<const float> Sequence::decode(Token token, bool audit) {
   Engine::State& engine = *impl_->engine;
   PassPart part{&impl_->sequence, {&token, 1}};
   part.decode = true;
+  part.audit = audit;
   engine.parts.assign(1, part);
   return engine.run();
 }

@@ -73,6 +73,7 @@ struct PassPart {
   bool corrects = false;        ///< `tokens` are the last ones in the cache
   bool verifies = false;        ///< `tokens` were drafted
   bool dense = false;           ///< decoding: whatever the plan says
+  bool audit = false;           ///< decoding
   std::int64_t committed = -1;  ///< decoding: a draft behind so many tokens; -1: none
   std::int64_t prompt_end = 0;  ///< not decoding
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;

@@ -68,6 +68,7 @@ class CpuExecutor final : public Executor {
   }
 
   double attention_seconds() const override { return runner_.seconds(); }
+  double audit_seconds() const override { return runner_.audit_seconds(); }
 
   void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
     runner_.observer = std::move(observer);

@@ -131,7 +131,7 @@ TEST(Errors, CorrectionNeedsTheWholeCache) {
 }
 
 TEST(Errors, LosslessNeedsTheWholeCacheAndStandsAlone) {
-  for (const char* policy : {"h2o", "streaming", "razor"}) {
+  for (const char* policy : {"h2o", "streaming", "tova"}) {
     expect_refused(run_words({"-p", "the river", "--attn", policy, "--lossless"}), policy);
   }
   expect_refused(run_words({"-p", "the river", "--attn", "tidal", "--lossless", "--correct", "8"}), "--correct");

@@ -38,7 +38,7 @@ TEST(Run, JsonKeysAndTheirConsistency) {
                           "attention", "finish_reason"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
-  EXPECT_FALSE(json.contains("lossless"));
+  EXPECT_TRUE(json["lossless"].is_null());
   const auto& attention = json["attention"];
   for (const char* key : {"policy", "budget", "kept_ratio", "coverage_mean", "coverage_min", "kv_bytes_read",
                           "dense_steps", "sparse_steps", "resident_tokens", "recalled_bytes"}) {
@@ -49,7 +49,9 @@ TEST(Run, JsonKeysAndTheirConsistency) {
   EXPECT_EQ(json["finish_reason"], "length");
   EXPECT_EQ(attention["policy"], "tidal");
   EXPECT_EQ(attention["budget"], "32");
-  EXPECT_TRUE(attention["coverage_mean"].is_null());
+  EXPECT_LE(attention["coverage_min"].get<double>(), attention["coverage_mean"].get<double>());
+  EXPECT_LE(attention["coverage_mean"].get<double>(), 1.0);
+  EXPECT_TRUE(attention["audit"].is_null());
   // The first token of the answer comes out of the prefill.
   const int steps = 11;
   EXPECT_EQ(attention["sparse_steps"].get<int>() + attention["dense_steps"].get<int>(), steps);
@@ -66,6 +68,31 @@ TEST(Run, JsonKeysAndTheirConsistency) {
   }
   EXPECT_EQ(attention["kv_bytes_read"].get<std::int64_t>(), rows * 32 * 2);
   EXPECT_DOUBLE_EQ(attention["kept_ratio"].get<double>(), static_cast<double>(rows) / static_cast<double>(dense));
+}
+
+TEST(Run, LosslessIsTheAnswerOfFull) {
+  const auto dense = run_for_json(run_words({"-p", prose(8), "-n", "24"}));
+  for (const char* drafts : {"", "3"}) {
+    std::vector<std::string> words = run_words({"-p", prose(8), "-n", "24", "--attn", "tidal", "--attn-budget", "32"});
+    words.emplace_back("--lossless");
+    if (*drafts != 0) words.emplace_back(drafts);
+    const auto json = run_for_json(words);
+    EXPECT_EQ(json["tokens"], dense["tokens"]) << drafts;
+    const auto& lossless = json["lossless"];
+    EXPECT_EQ(
+        lossless["accepted"].get<int>() + lossless["verify_passes"].get<int>() + lossless["dense_steps"].get<int>(),
+        23);
+  }
+}
+
+TEST(Run, AnAuditMeasuresEveryHead) {
+  const auto json = run_for_json(
+      run_words({"-p", prose(8), "-n", "12", "--attn", "quest", "--attn-budget", "48", "--attn-audit", "4"}));
+  EXPECT_TRUE(json["attention"]["coverage_mean"].is_null());
+  const auto& audit = json["attention"]["audit"];
+  EXPECT_EQ(audit["steps"], 3);  // of 11: the first, fifth and ninth
+  EXPECT_LE(audit["coverage_min"].get<double>(), audit["coverage_mean"].get<double>());
+  EXPECT_GT(audit["coverage_min"].get<double>(), 0);
 }
 
 TEST(Run, ABudgetOverTheContextIsDense) {

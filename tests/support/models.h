@@ -21,8 +21,12 @@ inline std::filesystem::path test_model(const std::string& name) {
   return std::filesystem::path(GLIMPSE_TEST_MODELS) / (name + ".gguf");
 }
 
-/// The embedded model, as scripts/fetch-model keeps it; empty when it is not there.
+/// The embedded model, as scripts/fetch-model keeps it; empty when it is not there, and under ThreadSanitizer, which would
+/// run it for hours: races are the same in a small model.
 inline std::filesystem::path embedded_model() {
+#if defined(__SANITIZE_THREAD__)
+  return {};
+#endif
   const auto value = [](const char* name) {
     return std::string(std::getenv(name) == nullptr ? "" : std::getenv(name));
   };
@@ -36,6 +40,9 @@ inline std::filesystem::path embedded_model() {
 
 /// The 32K model beside the checkout; empty when it is not there.
 inline std::filesystem::path long_model() {
+#if defined(__SANITIZE_THREAD__)
+  return {};
+#endif
   const auto path = std::filesystem::path(GLIMPSE_TEST_SHARED) / "models" / "smollm2-135m-32k.Q8_0.gguf";
   return std::filesystem::exists(path) ? path : std::filesystem::path();
 }

@@ -96,6 +96,7 @@ int run_command(const Arguments& arguments) {
   request.sampling = sampling;
   request.max_tokens = arguments.predict;
   request.correct_every = arguments.correct;
+  if (arguments.session) request.session = *arguments.session;
 
   RunReport report;
   report.policy = request.plan.policy;
@@ -134,6 +135,8 @@ int run_command(const Arguments& arguments) {
   if (!arguments.quiet) print_note(statistics(report));
   out.require_ok();
   if (trace) trace->require_ok();
+  const auto& session = report.result.stats.session;
+  if (session && !session->save_error.empty()) throw UserError(session->save_error);
   return report.interrupted ? kExitInterrupted : kExitOk;
 }
 

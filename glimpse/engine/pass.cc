@@ -140,6 +140,7 @@ std::span<const float> Engine::State::run() {
     ActiveSequence& sequence = *parts[i].sequence;
     if (parts[i].corrects) continue;
     sequence.length += static_cast<std::int64_t>(parts[i].tokens.size());
+    sequence.logits.clear();
     if (!parts[i].decode) continue;
     ++sequence.steps;
     add(sequence.stats, result.counters[i], row_bytes);

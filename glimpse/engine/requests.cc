@@ -53,6 +53,14 @@ RequestId Engine::submit(Request request) {
   ActiveRequest& active = state.requests.emplace(id, ActiveRequest(std::move(request))).first->second;
   active.result.stats.prompt_tokens = length;
   for (const Token token : active.request.prompt) active.sampler.accept(token);
+  if (active.request.session) {
+    try {
+      state.load_session(active);
+    } catch (...) {
+      state.requests.erase(id);
+      throw;
+    }
+  }
   return id;
 }
 
@@ -99,6 +107,7 @@ void Engine::State::correct_due(std::span<ActiveRequest* const> decoded) {
 bool Engine::step() {
   State& state = *state_;
   const auto start = std::chrono::steady_clock::now();
+  state.answer_loaded();
   state.parts.clear();
   auto& taking = state.taking;
   taking.clear();
@@ -143,6 +152,7 @@ bool Engine::step() {
     if (prefilling->request.on_prefill) {
       prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);
     }
+    if (prompt_ends && prefilling->request.session) state.save_grown(*prefilling, logits.last(vocabulary));
     if (prompt_ends) prefilling->phase = Phase::decode;
   }
   for (std::size_t i = 0; i < taking.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -89,7 +90,11 @@ void SessionReader::check_table() {
   table_.resize(header.sections);
   if (!table_.empty()) std::memcpy(table_.data(), bytes_.data() + sizeof header, static_cast<std::size_t>(table_bytes));
   if (head_checksum(header, table_) != header.checksum) refuse("is damaged: its table fails the check");
-  std::uint64_t end = aligned(sizeof header + table_bytes);
+  const std::uint64_t table_end = sizeof header + table_bytes;
+  std::uint64_t end = aligned(table_end);
+  for (std::uint64_t at = table_end; at < std::min<std::uint64_t>(end, bytes_.size()); ++at) {
+    if (bytes_[static_cast<std::size_t>(at)] != std::byte{0}) refuse("is damaged behind its table");
+  }
   for (const SessionEntry& entry : table_) {
     const std::uint64_t left = end <= bytes_.size() ? bytes_.size() - end : 0;
     if (entry.offset != end || entry.bytes > left || aligned(entry.bytes) > left) {

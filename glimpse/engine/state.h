@@ -7,6 +7,7 @@
 
 #include "glimpse/attention/runner.h"
 #include "glimpse/engine/engine.h"
+#include "glimpse/engine/session_content.h"
 #include "glimpse/exec/executor.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"
@@ -22,6 +23,7 @@ struct ActiveSequence {
   std::int64_t length = 0;
   std::int64_t steps = 0;     ///< decoded tokens
   std::vector<Token> tokens;  ///< [length] what is in the cache
+  std::vector<float> logits;  ///< [vocabulary] of the last token, as a saved session brought them; else empty
   AttentionStats stats;
   std::function<void(const SetTrace&)> on_sets;
 
@@ -54,6 +56,13 @@ struct PassPart {
   bool corrects = false;        ///< `tokens` are the last ones in the cache
   std::int64_t prompt_end = 0;  ///< not decoding
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
+};
+
+/// What of a saved session becomes a sequence: its first `tokens` under a plan, with all that attention keeps or without.
+struct Adopted {
+  const plan::Plan* plan = nullptr;
+  std::int64_t tokens = 0;
+  bool state = false;
 };
 
 /// Throws UserError for a plan whose heads forget tokens.
@@ -99,6 +108,19 @@ struct Engine::State {
   std::size_t chunk_rows(const plan::Plan& plan) const;
   void take(ActiveRequest& request, std::span<const float> logits);
   void finish(ActiveRequest& request, FinishReason reason);
+
+  // session.cc: saved sessions
+  SessionModel session_model() const;
+  ActiveSequence adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted);
+  /// Returns the bytes written.
+  std::int64_t save(const ActiveSequence& sequence, std::span<const float> logits,
+                    const std::filesystem::path& file) const;
+  /// Takes what the request's file has of its prompt. Throws UserError for a file that is refused.
+  void load_session(ActiveRequest& request);
+  /// First tokens of prompts that a session held whole, with their logits.
+  void answer_loaded();
+  /// After the prefill, where the rule says so.
+  void save_grown(ActiveRequest& request, std::span<const float> logits);
 };
 
 }  // namespace glimpse::engine

@@ -46,7 +46,6 @@ TEST(Errors, LaterOptionsByName) {
   expect_refused(run_words({"-p", "x", "--lossless"}), "--lossless (lossless decoding) is not in this version yet");
   expect_refused(run_words({"-p", "x", "--lossless", "4"}), "--lossless");
   expect_refused(run_words({"-p", "x", "-i"}), "--interactive");
-  expect_refused(run_words({"-p", "x", "--session", "f"}), "--session");
   expect_refused(run_words({"-p", "x", "--device", "cuda"}), "--device cuda is not in this version yet");
   expect_refused(run_words({"-p", "x", "--device", "cuda:1"}), "--device cuda:1");
   expect_refused(run_words({"-p", "x", "--device", "tpu"}), "unknown --device 'tpu'");

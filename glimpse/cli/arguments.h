@@ -45,7 +45,7 @@ struct Arguments {
   std::int64_t min_context = 0;
   // Output.
   bool json = false, quiet = false, verbose = false, list = false;
-  std::optional<std::string> trace;
+  std::optional<std::string> trace, session;
   std::string output, format;
   // inspect, eval and bench.
   std::string subject;

@@ -45,6 +45,19 @@ Json attention_of(const engine::AttentionStats& stats) {
           {"recalled_bytes", stats.recalled_bytes}};
 }
 
+Json session_of(const engine::SessionUse& use) {
+  return {{"file_tokens", use.file_tokens},
+          {"common_tokens", use.common_tokens},
+          {"loaded_tokens", use.loaded_tokens},
+          {"why_less", or_null(use.why_less)},
+          {"load_s", use.load_s},
+          {"load_cpu_s", use.load_cpu_s},
+          {"saved_tokens", use.saved_tokens},
+          {"saved_bytes", use.saved_bytes},
+          {"save_s", use.save_s},
+          {"save_error", or_null(use.save_error)}};
+}
+
 std::vector<std::int32_t> union_of(std::span<const std::vector<std::int32_t>> sets) {
   std::vector<std::int32_t> all;
   for (const std::vector<std::int32_t>& set : sets) {
@@ -80,18 +93,19 @@ std::string run_json(const RunReport& report) {
                 {"draft_s", stats.lossless.draft_s},
                 {"verify_s", stats.lossless.verify_s}};
   }
-  return text_of({{"text", report.text},
-                  {"tokens", report.result.tokens},
-                  {"prompt_tokens", stats.prompt_tokens},
-                  {"generated_tokens", stats.generated_tokens},
-                  {"finish_reason", report.finish_reason()},
-                  {"prefill_s", stats.prefill_s},
-                  {"decode_s", stats.decode_s},
-                  {"corrections", stats.corrections},
-                  {"correction_s", stats.correction_s},
-                  {"tpot_ms", decoded ? Json(1e3 * report.token_seconds()) : Json(nullptr)},
-                  {"lossless", lossless},
-                  {"attention", attention}});
+  Json json{{"text", report.text},
+            {"tokens", report.result.tokens},
+            {"prompt_tokens", stats.prompt_tokens},
+            {"generated_tokens", stats.generated_tokens},
+            {"finish_reason", report.finish_reason()},
+            {"prefill_s", stats.prefill_s},
+            {"decode_s", stats.decode_s},
+            {"corrections", stats.corrections},
+            {"correction_s", stats.correction_s},
+            {"tpot_ms", decoded ? Json(1e3 * report.token_seconds()) : Json(nullptr)},
+            {"attention", attention}};
+  if (stats.session) json["session"] = session_of(*stats.session);
+  return text_of(json);
 }
 
 std::string trace_json(const engine::SetTrace& trace) {

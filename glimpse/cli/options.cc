@@ -91,6 +91,15 @@ const std::array kOptions{
            "tokens to generate at most; -1: until the model ends or the context is full",
            kRun},
 
+    Option{"--session",
+           "FILE",
+           &A::session,
+           {},
+           "",
+           kText,
+           "keep the prefilled prompt in FILE: what it has of a later prompt is not prefilled again",
+           kRun},
+
     Option{"--temp", "T", &A::temperature, {0, 100}, "0", kSampling, "temperature; 0: greedy", kRun},
     Option{"--top-k", "N", &A::top_k, {0, kMostTokens}, "40", kSampling, "sample from the N likeliest; 0: off", kRun},
     Option{"--top-p", "P", &A::top_p, {0, 1}, "0.95", kSampling, "sample from the likeliest of mass P; 1: off", kRun},
@@ -299,7 +308,6 @@ const std::array kOptions{
 
 constexpr std::array kLaterOptions{
     LaterOption{"-i,--interactive", 0, 0, "several questions over one prefill", kRun},
-    LaterOption{"--session", 1, 1, "saved sessions", kRun},
 };
 
 constexpr std::array kCommands{

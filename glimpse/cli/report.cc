@@ -24,6 +24,29 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, kUnits[unit]);
 }
 
+namespace {
+
+std::string session_text(const engine::SessionUse& use) {
+  std::string text;
+  if (use.file_tokens > 0) {
+    text = fmt::format("\nsession    {} of its {} tokens loaded in {:.2f} s ({:.2f} s of processor time)",
+                       use.loaded_tokens, use.file_tokens, use.load_s, use.load_cpu_s);
+    if (use.loaded_tokens < use.common_tokens) text += fmt::format(", {} are the prompt's", use.common_tokens);
+    if (!use.why_less.empty()) text += fmt::format(": {}", use.why_less);
+  }
+  if (use.saved_tokens > 0) {
+    text += fmt::format("\nsession    {} tokens saved, {} in {:.2f} s", use.saved_tokens,
+                        bytes_text(static_cast<double>(use.saved_bytes)), use.save_s);
+  } else if (!use.save_error.empty()) {
+    text += "\nsession    not saved";
+  } else if (use.file_tokens > 0) {
+    text += "; the file is left as it is";
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string statistics(const RunReport& report) {
   const engine::RequestStats& stats = report.result.stats;
   std::string text = fmt::format("prompt     {} tokens", stats.prompt_tokens);
@@ -31,9 +54,11 @@ std::string statistics(const RunReport& report) {
     text += fmt::format(" in {:.2f} s", stats.prefill_s);
     // An interrupted prefill has done an unknown part.
     if (report.decode_steps() > 0 || stats.generated_tokens > 0) {
-      text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.prompt_tokens) / stats.prefill_s);
+      const std::int64_t loaded = stats.session ? stats.session->loaded_tokens : 0;
+      text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.prompt_tokens - loaded) / stats.prefill_s);
     }
   }
+  if (stats.session) text += session_text(*stats.session);
   text += fmt::format("\ngenerated  {} tokens", stats.generated_tokens);
   if (report.token_seconds() > 0) {
     text += fmt::format(" in {:.2f} s, {:.1f} tokens/s ({:.2f} ms a token)", stats.decode_s, 1 / report.token_seconds(),

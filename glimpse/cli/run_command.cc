@@ -102,6 +102,7 @@ int run_command(const Arguments& arguments) {
   request.audit_every = arguments.audit;
   request.lossless = arguments.lossless.has_value();
   request.draft_tokens = static_cast<int>(arguments.lossless.value_or(0));
+  if (arguments.session) request.session = *arguments.session;
 
   RunReport report;
   report.policy = request.plan.policy;
@@ -141,6 +142,8 @@ int run_command(const Arguments& arguments) {
   if (!arguments.quiet) print_note(statistics(report));
   out.require_ok();
   if (trace) trace->require_ok();
+  const auto& session = report.result.stats.session;
+  if (session && !session->save_error.empty()) throw UserError(session->save_error);
   return report.interrupted ? kExitInterrupted : kExitOk;
 }
 

@@ -17,6 +17,7 @@
 
 #include "glimpse/base/dtype.h"
 #include "glimpse/engine/lossless.h"
+#include "glimpse/engine/session.h"
 #include "glimpse/plan/plan.h"
 #include "glimpse/text/sampler.h"
 #include "glimpse/text/tokenizer.h"
@@ -96,6 +97,7 @@ struct RequestStats {
   std::int64_t corrections = 0;
   LosslessStats lossless;
   AttentionStats attention;
+  std::optional<SessionUse> session;  ///< of a request that names one
 };
 
 struct Request {
@@ -109,6 +111,9 @@ struct Request {
   bool lossless = false;         ///< the answer is dense attention's: the prompt is prefilled densely, the plan
                                  ///< drafts, a dense pass verifies
   int draft_tokens = 0;          ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
+  /// A saved session: what it has of the prompt is not prefilled again; made or replaced after the prefill where it is
+  /// missing or the prompt has grown (docs/architecture.md). A file that is refused is left as it is.
+  std::optional<std::filesystem::path> session;
   std::function<void(Token token, std::string_view bytes)> on_token;
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
   std::function<void(const SetTrace&)> on_sets;
@@ -146,6 +151,13 @@ class Sequence {
   /// keeps; under another with what can be made from the cache: heat and statistics start empty.
   Sequence fork(const plan::Plan& plan) const;
   void on_sets(std::function<void(const SetTrace&)> callback);
+  /// What is in the cache. Valid until the next call that changes it.
+  std::span<const Token> tokens() const;
+  /// Of the last token, when the sequence was loaded with them and has not gone on; else empty.
+  std::span<const float> logits() const;
+  /// Writes all that it takes to go on from here, bit for bit, and the last token's logits where they are given. The
+  /// file is replaced whole or, when that fails (UserError), not at all.
+  void save(const std::filesystem::path& file, std::span<const float> logits = {}) const;
   /// One cached key row as floats [d] (tests, inspection). Throws UserError for a token that was evicted.
   std::vector<float> key(int layer, int kv_head, std::int64_t position) const;
   std::vector<float> value(int layer, int kv_head, std::int64_t position) const;
@@ -193,6 +205,10 @@ class Engine {
   void release(RequestId id);
 
   Sequence open(const plan::Plan& plan);
+  /// A saved sequence. Under the plan that it was saved with it goes on bit for bit; under another as a fork does.
+  /// Throws UserError that names the file: damaged, another model, KV type or version, heads that forgot tokens under
+  /// another plan.
+  Sequence load(const std::filesystem::path& file, const plan::Plan& plan);
 
  private:
   friend class Sequence;

@@ -157,6 +157,7 @@ std::span<const float> Engine::State::run() {
     ActiveSequence& sequence = *parts[i].sequence;
     if (parts[i].corrects) continue;
     sequence.length += static_cast<std::int64_t>(parts[i].tokens.size());
+    sequence.logits.clear();
     if (!parts[i].decode && !parts[i].verifies) continue;
     attention::ReadCounters counters = result.counters[i];
     if (parts[i].verifies || parts[i].committed >= 0) {  // what dense decoding would have read is known when committed

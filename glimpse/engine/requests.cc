@@ -76,6 +76,14 @@ RequestId Engine::submit(Request request) {
     active.drafting->length = DraftLength(active.request.draft_tokens);
     active.drafting->random.seed(active.request.sampling.seed);
   }
+  if (active.request.session) {
+    try {
+      state.load_session(active);
+    } catch (...) {
+      state.requests.erase(id);
+      throw;
+    }
+  }
   return id;
 }
 
@@ -126,6 +134,7 @@ void Engine::State::correct_due(std::span<ActiveRequest* const> decoded) {
 bool Engine::step() {
   State& state = *state_;
   const auto start = std::chrono::steady_clock::now();
+  state.answer_loaded();
   state.parts.clear();
   auto& taking = state.taking;
   taking.clear();
@@ -174,6 +183,7 @@ bool Engine::step() {
     if (prefilling->request.on_prefill) {
       prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);
     }
+    if (prompt_ends && prefilling->request.session) state.save_grown(*prefilling, logits.last(vocabulary));
     if (prompt_ends) prefilling->phase = Phase::decode;
   }
   std::size_t row = 0;

@@ -4,16 +4,10 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/engine.h"
-#include "glimpse/engine/state.h"
+#include "glimpse/engine/sequence_impl.h"
 #include "glimpse/kv/inspect.h"
 
 namespace glimpse::engine {
-
-struct Sequence::Impl {
-  Engine::State* engine = nullptr;
-  ActiveSequence sequence;
-  ~Impl() { engine->close(sequence); }
-};
 
 Sequence::Sequence(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Sequence::Sequence(Sequence&&) noexcept = default;

@@ -7,6 +7,7 @@
 
 #include "glimpse/attention/runner.h"
 #include "glimpse/engine/engine.h"
+#include "glimpse/engine/session_content.h"
 #include "glimpse/exec/executor.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"
@@ -22,6 +23,7 @@ struct ActiveSequence {
   std::int64_t length = 0;
   std::int64_t steps = 0;     ///< decoded tokens
   std::vector<Token> tokens;  ///< [length] what is in the cache
+  std::vector<float> logits;  ///< [vocabulary] of the last token, as a saved session brought them; else empty
   AttentionStats stats;
   std::int64_t last_bytes = 0;  ///< read by attention in its last decoding or verifying pass
   std::function<void(const SetTrace&)> on_sets;
@@ -84,6 +86,13 @@ void require_whole_cache(const plan::Plan& plan, std::string_view what, std::str
 inline void require_correction(const plan::Plan& plan) {
   require_whole_cache(plan, "a dense pass has nothing to correct them from", "--correct");
 }
+/// What of a saved session becomes a sequence: its first `tokens` under a plan, with all that attention keeps or
+/// without.
+struct Adopted {
+  const plan::Plan* plan = nullptr;
+  std::int64_t tokens = 0;
+  bool state = false;
+};
 
 struct Engine::State {
   explicit State(const EngineOptions& options);
@@ -134,6 +143,19 @@ struct Engine::State {
   DraftCosts draft_costs(const ActiveRequest& request) const;
   void truncate(ActiveSequence& sequence, std::int64_t length);
   void finish(ActiveRequest& request, FinishReason reason);
+
+  // session.cc: saved sessions
+  SessionModel session_model() const;
+  ActiveSequence adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted);
+  /// Returns the bytes written.
+  std::int64_t save(const ActiveSequence& sequence, std::span<const float> logits,
+                    const std::filesystem::path& file) const;
+  /// Takes what the request's file has of its prompt. Throws UserError for a file that is refused.
+  void load_session(ActiveRequest& request);
+  /// First tokens of prompts that a session held whole, with their logits.
+  void answer_loaded();
+  /// After the prefill, where the rule says so.
+  void save_grown(ActiveRequest& request, std::span<const float> logits);
 };
 
 }  // namespace glimpse::engine

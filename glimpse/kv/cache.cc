@@ -197,6 +197,36 @@ SequenceId Cache::fork(SequenceId source) {
   return id;
 }
 
+SequenceId Cache::adopt(std::int64_t length, std::span<const HeadLayout> heads) {
+  check(heads.size() == state_->needed.size() && length >= 0 && length <= kMaxLength, "a layout for every head");
+  auto sequence = std::make_unique<Sequence>();
+  sequence->heads.resize(heads.size());
+  sequence->length = length;
+  std::int64_t pages = 0;
+  std::int64_t runs = 0;
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    state_->needed[i] = (heads[i].slots + kPageTokens - 1) / kPageTokens;
+    pages += state_->needed[i];
+    runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
+  }
+  if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
+    throw UserError(
+        fmt::format("the KV cache is full: a saved session of {} tokens needs {} pages and {} are free; use "
+                    "a larger context (-c) or fewer sequences",
+                    length, pages, state_->pool.pages_free()));
+  }
+  const bool whole_runs = runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    const std::int64_t needed = state_->needed[i];
+    sequence->heads[i].reserve(whole_runs ? (needed + kRunPages - 1) / kRunPages * kRunPages : needed);
+    sequence->heads[i].lay_out(heads[i].slots, heads[i].positions);
+  }
+  Sequence& adopted = *sequence;
+  const SequenceId id = state_->install(std::move(sequence));
+  for (int layer = 0; layer < state_->shape.layers; ++layer) state_->grow_layer(adopted, layer, whole_runs);
+  return id;
+}
+
 void Cache::destroy(SequenceId sequence) {
   for (HeadTable& head : state_->at(sequence).heads) head.release_pages(state_->pool, state_->tier.get());
   state_->sequences[static_cast<std::size_t>(sequence)].reset();

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "glimpse/kernels/views.h"
 
@@ -41,6 +42,12 @@ struct CacheUsage {
   std::size_t tier_bytes = 0;  ///< of pages with a copy in the tier
 };
 
+/// How one head's tokens lie in its slots, as a saved session brings it.
+struct HeadLayout {
+  std::int32_t slots = 0;
+  std::vector<std::int32_t> positions;  ///< [slots] ascending, -1 a freed slot; empty: slot == position
+};
+
 class Cache {
  public:
   /// Reserves address space, touches none of it. Throws UserError when the system refuses, naming a smaller -c.
@@ -56,6 +63,10 @@ class Cache {
   SequenceId create();
   /// A second sequence with the same tokens. Pages are shared until either side writes to one (copy on write).
   SequenceId fork(SequenceId source);
+  /// A sequence of `length` tokens whose heads, [layer, head], lie so: `length` slots, or with positions below it, the
+  /// last one among them. Its rows are to be written through view(). Throws UserError and changes nothing when the pool
+  /// is full.
+  SequenceId adopt(std::int64_t length, std::span<const HeadLayout> heads);
   /// Returns its pages that nobody else reads. Its marks die.
   void destroy(SequenceId sequence);
 

@@ -39,6 +39,29 @@ void HeadTable::reserve(std::int64_t pages) {
   if (all_pages * kPageTokens > positions_.size()) make_room(positions_, all_pages * kPageTokens - positions_.size());
 }
 
+void HeadTable::lay_out(std::int32_t slots, std::span<const std::int32_t> positions) {
+  check(slots_ == 0 && (positions.empty() || static_cast<std::int32_t>(positions.size()) == slots),
+        "an empty table is laid out, with a position for each slot");
+  slots_ = slots;
+  live_ = slots;
+  if (positions.empty()) return;
+  tracked_ = true;
+  live_ = 0;
+  positions_.assign(positions.begin(), positions.end());
+  std::int32_t next = 0;  // what a page without tokens is given: find never looks there
+  for (std::int32_t slot = 0; slot < slots; ++slot) {
+    if (slot % kPageTokens == 0) page_tokens_.push_back({next, 0});
+    const std::int32_t position = positions[static_cast<std::size_t>(slot)];
+    if (position < 0) continue;
+    PageTokens& page = page_tokens_.back();
+    if (page.live++ == 0) page.first = position;
+    ++live_;
+    next = position + 1;
+  }
+  const auto full = page_tokens_.begin() + slots / kPageTokens;
+  has_empty_page_ = std::any_of(page_tokens_.begin(), full, [](const PageTokens& page) { return page.live == 0; });
+}
+
 void HeadTable::append(PagePool& pool, std::int32_t tokens, std::int64_t position) {
   if (writes_shared(pool)) {
     const auto last = static_cast<std::size_t>(used_pages() - 1);

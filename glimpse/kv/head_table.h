@@ -34,6 +34,8 @@ class HeadTable {
   /// Room for `pages` more pages, so that nothing after it can fail.
   void reserve(std::int64_t pages);
   void add_page(PageId page) { pages_.push_back(page); }
+  /// Slots of an empty table, whose pages are added after it; `positions` as in HeadLayout.
+  void lay_out(std::int32_t slots, std::span<const std::int32_t> positions);
   /// Appends tokens at logical positions from `position` on, after copying the page they share. The pages are there.
   void append(PagePool& pool, std::int32_t tokens, std::int64_t position);
 

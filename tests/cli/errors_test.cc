@@ -44,7 +44,6 @@ TEST(Errors, Options) {
 
 TEST(Errors, LaterOptionsByName) {
   expect_refused(run_words({"-p", "x", "-i"}), "--interactive");
-  expect_refused(run_words({"-p", "x", "--session", "f"}), "--session");
   expect_refused(run_words({"-p", "x", "--device", "cuda"}), "--device cuda is not in this version yet");
   expect_refused(run_words({"-p", "x", "--device", "cuda:1"}), "--device cuda:1");
   expect_refused(run_words({"-p", "x", "--device", "tpu"}), "unknown --device 'tpu'");

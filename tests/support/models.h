@@ -21,8 +21,8 @@ inline std::filesystem::path test_model(const std::string& name) {
   return std::filesystem::path(GLIMPSE_TEST_MODELS) / (name + ".gguf");
 }
 
-/// The embedded model, as scripts/fetch-model keeps it; empty when it is not there, and under ThreadSanitizer, which would
-/// run it for hours: races are the same in a small model.
+/// The embedded model, as scripts/fetch-model keeps it; empty when it is not there, and under ThreadSanitizer, which
+/// would run it for hours: races are the same in a small model.
 inline std::filesystem::path embedded_model() {
 #if defined(__SANITIZE_THREAD__)
   return {};

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "glimpse/base/boundary.h"
+#include "glimpse/base/bytes.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::kv {
@@ -32,6 +33,8 @@ class ChunkList {
   std::int64_t covered() const { return ends_.empty() ? 0 : ends_.back(); }
   /// The chunk that holds a covered token.
   std::int32_t chunk_of(std::int64_t token) const;
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from, std::int64_t tokens);
   std::size_t bytes() const { return ends_.size() * sizeof(std::int32_t); }
 
  private:

@@ -31,6 +31,8 @@ class ChunkTree final : public KeyIndex {
   std::int64_t covered() const override { return built_ ? chunks_.covered() : 0; }
   std::size_t bytes() const override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<ChunkTree>(*this); }
+  void save(ByteWriter& to) const override;
+  void load(ByteReader& from, const SavedIndexLimits& limits) override;
 
   // What the tree holds, for tests and reports.
   const ChunkList& chunks() const { return chunks_; }

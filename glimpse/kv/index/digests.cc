@@ -55,8 +55,12 @@ Digests::Kind Digests::kind_of(plan::Digest digest) {
   return Kind::min_max;
 }
 
+void Digests::set_type(KvType cache) {
+  if (kind_ == Kind::min_max) type_ = cache == KvType::q8_0 ? KvType::bf16 : cache;
+}
+
 void Digests::append(const KeySource& keys, std::int64_t first, std::int64_t tokens) {
-  if (kind_ == Kind::min_max) type_ = keys.format.type == KvType::q8_0 ? KvType::bf16 : keys.format.type;
+  set_type(keys.format.type);
   const auto next = static_cast<std::size_t>(count_) + 1;
   rows_.resize(next * row_bytes());
   if (kind_ == Kind::sphere) radii_.resize(next);

@@ -49,6 +49,10 @@ class Digests {
   /// The same instead of digest `at`.
   void replace(const KeySource& keys, std::int64_t first, std::int64_t tokens, std::int32_t at);
 
+  void save(ByteWriter& to) const;
+  /// Of a cache of `type`, `most` digests at most.
+  void load(ByteReader& from, KvType type, std::int64_t most);
+
   /// scores[i] of digest first + i, i in [0, number).
   void score(const GroupQueries& queries, std::int32_t first, std::int32_t number, IndexScratch& scratch,
              float* scores) const;
@@ -60,6 +64,7 @@ class Digests {
  private:
   int width() const { return kind_ == Kind::min_max ? 2 * dim_ : dim_; }
   std::size_t row_bytes() const { return glimpse::row_bytes(type_, width()); }
+  void set_type(KvType cache);
   void write(const KeySource& keys, std::int64_t first, std::int64_t tokens, std::int32_t at);
   void store_bounds(const float* bounds, bool outward, std::byte* to) const;
 

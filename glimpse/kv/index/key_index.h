@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "glimpse/base/boundary.h"
+#include "glimpse/base/bytes.h"
 #include "glimpse/kernels/views.h"
 #include "glimpse/plan/plan.h"
 
@@ -48,6 +49,13 @@ struct IndexScratch {
   std::vector<std::byte> workspace;
 };
 
+/// What an index that comes from a file may speak of.
+struct SavedIndexLimits {
+  KvType type = KvType::bf16;  ///< of the cache
+  std::int64_t tokens = 0;
+  std::int64_t prompt_tokens = 0;
+};
+
 class KeyIndex {
  public:
   virtual ~KeyIndex() = default;
@@ -63,6 +71,10 @@ class KeyIndex {
   /// Bytes held.
   virtual std::size_t bytes() const = 0;
   virtual std::unique_ptr<KeyIndex> clone() const = 0;
+  /// All that it holds, and back into an empty index of the same selector, which then answers bit for bit alike. load
+  /// throws UserError for what no index of that selector and those tokens can hold; the index is of no use then.
+  virtual void save(ByteWriter& to) const = 0;
+  virtual void load(ByteReader& from, const SavedIndexLimits& limits) = 0;
 };
 
 /// An empty index for a selector with one term of such a source. Throws UserError for index options that cannot run.

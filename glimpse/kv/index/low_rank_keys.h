@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/base/bytes.h"
 #include "glimpse/kernels/views.h"
 
 namespace glimpse::kv {
@@ -30,6 +31,16 @@ class LowRankKeys {
  public:
   /// `rank` from 1 to G d.
   LowRankKeys(const LayerKeys& keys, int rank);
+
+  /// As `save` wrote them, for `heads` heads of `format`. Throws UserError for what cannot be.
+  struct Saved {
+    int heads = 0;
+    kernels::KvFormat format;
+    std::int64_t tokens = 0;
+    int rank = 0;
+  };
+  LowRankKeys(ByteReader& from, const Saved& expected);
+  void save(ByteWriter& to) const;
 
   int rank() const { return rank_; }
   std::int64_t tokens() const { return tokens_; }

@@ -36,6 +36,10 @@ class NodeLevel {
   /// next.
   void move_towards(std::int32_t node, const float* point);
 
+  void save(ByteWriter& to) const;
+  /// `most` nodes at most.
+  void load(ByteReader& from, std::int64_t most);
+
   /// scores[i] of node first + i: q.centroid + |q| radius, pooled over the group and scaled.
   void score(const GroupQueries& queries, const float* norms, std::int32_t first, std::int32_t number,
              float* scores) const;

@@ -24,6 +24,8 @@ class TokenClusters final : public KeyIndex {
   std::int64_t covered() const override { return covered_; }
   std::size_t bytes() const override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<TokenClusters>(*this); }
+  void save(ByteWriter& to) const override;
+  void load(ByteReader& from, const SavedIndexLimits& limits) override;
 
   std::int32_t clusters() const { return static_cast<std::int32_t>(ends_.size()); }
   /// The tokens of a cluster, ascending.

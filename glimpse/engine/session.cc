@@ -1,0 +1,245 @@
+// Saved sessions: what of a file serves a prompt under a plan, and when a request writes one.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include "glimpse/base/checksum.h"
+#include "glimpse/base/error.h"
+#include "glimpse/engine/engine.h"
+#include "glimpse/engine/sequence_impl.h"
+#include "glimpse/engine/session_content.h"
+#include "glimpse/engine/state.h"
+
+namespace glimpse::engine {
+namespace {
+
+double cpu_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void add_metadata(const Metadata& metadata, ByteWriter& to) {
+  for (const auto& [key, value] : metadata.values) {
+    to.text(key);
+    to.value(static_cast<std::uint32_t>(value.type));
+    if (const auto* number = std::get_if<std::int64_t>(&value.value)) to.value(*number);
+    if (const auto* number = std::get_if<double>(&value.value)) to.value(*number);
+    if (const auto* text = std::get_if<std::string_view>(&value.value)) to.text(*text);
+    if (const auto* array = std::get_if<MetaArray>(&value.value)) {
+      for (const std::string_view text : array->strings) to.text(text);
+      to.values(array->integers);
+      to.values(array->reals);
+    }
+  }
+}
+
+/// All of the metadata; of every tensor its name, type and shape and three samples of its bytes: two models that differ
+/// in training differ everywhere.
+std::uint64_t fingerprint(const model::GgufFile& file) {
+  constexpr std::size_t kSample = 512;
+  ByteWriter facts;
+  add_metadata(file.metadata(), facts);
+  for (const model::TensorInfo& tensor : file.tensors()) {
+    facts.text(tensor.name);
+    facts.value(static_cast<std::int32_t>(tensor.type));
+    for (const std::int64_t size : tensor.shape) facts.value(size);
+    const std::span<const std::byte> bytes(tensor.data, tensor.bytes);
+    const std::size_t count = std::min(kSample, bytes.size());
+    for (const std::size_t first : {std::size_t{0}, (bytes.size() - count) / 2, bytes.size() - count}) {
+      facts.values(bytes.subspan(first, count));
+    }
+  }
+  return checksum(facts.bytes());
+}
+
+/// What of a saved session serves a prompt.
+struct Share {
+  std::int64_t tokens = 0;
+  bool state = false;  ///< with all that attention keeps, not rows alone
+  std::string why_less;
+};
+
+std::int64_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
+  return std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size())), b.begin())
+             .first -
+         a.begin();
+}
+
+struct Wanted {
+  std::span<const Token> prompt;
+  const plan::Plan* plan = nullptr;
+  std::int64_t chunk = 1;  ///< prompt rows of a pass under the plan
+};
+
+Share share_of(const SavedSession& session, const Wanted& wanted) {
+  const plan::Plan& plan = *wanted.plan;
+  const auto length = static_cast<std::int64_t>(wanted.prompt.size());
+  const std::int64_t common = common_prefix(session.tokens, wanted.prompt);
+  const bool begins = common == session.length();
+  const bool same_plan = session.plan == plan;
+  const bool observes_all = plan.prefill.observe == plan::Observe::all;
+  if (same_plan && begins && common == length && !session.logits.empty()) return {common, true, ""};
+  if (same_plan && begins && common < length && (observes_all || session.decode_steps > 0)) return {common, true, ""};
+  if (observes_all) {
+    return {
+        0, false,
+        fmt::format("'{}' observes the whole prompt, and the file ends elsewhere or is another plan's", plan.policy)};
+  }
+  if (!session.whole()) {
+    return {0, false, fmt::format("heads of the file forgot tokens under '{}'", session.plan.policy)};
+  }
+  if (session.plan.prefill.sparse && !same_plan) {
+    return {0, false, fmt::format("the file holds a sparse prefill by another plan ('{}')", session.plan.policy)};
+  }
+  Share share{std::min(common, length - 1), false, ""};
+  const auto cut = [&](std::int64_t most, std::string_view why) {
+    if (share.tokens <= most) return;
+    share.tokens = std::max<std::int64_t>(0, most);
+    share.why_less = why;
+  };
+  if (session.decode_steps > 0) cut(session.prompt_tokens, "what follows in the file was decoded, not prefilled");
+  if (plan.prefill.observe == plan::Observe::last_rows) {
+    cut(length - plan.prefill.observe_rows, "the plan observes the last rows of the prompt");
+  }
+  if (share.tokens >= wanted.chunk) {
+    cut(share.tokens / wanted.chunk * wanted.chunk,
+        "whole prefill chunks are used, for the same bits as without a file");
+  } else if (plan.prefill.sparse) {
+    const std::int64_t tile = plan.prefill.tile_tokens(plan.shape.group());
+    cut(share.tokens / tile * tile, "whole tiles of the sparse prefill are used");
+  }
+  return share;
+}
+
+}  // namespace
+
+SessionModel Engine::State::session_model() const {
+  return {fingerprint(model.file()), shape(), model.config().vocabulary, cache->shape().format};
+}
+
+/// A sequence of the session's first tokens; with `state` of all of them and what attention keeps.
+ActiveSequence Engine::State::adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted) {
+  ActiveSequence sequence;
+  sequence.plan = *wanted.plan;
+  sequence.attention = attention::SequenceState(sequence.plan);
+  if (wanted.state) {
+    read_state(reader, session, sequence.attention);
+    sequence.steps = session.steps;
+  }
+  sequence.id = read_rows(reader, session, wanted.tokens, *cache);
+  remember(sequence, std::span(session.tokens).first(static_cast<std::size_t>(wanted.tokens)));
+  sequence.length = wanted.tokens;
+  if (wanted.tokens == session.length()) sequence.logits = session.logits;
+  return sequence;
+}
+
+std::int64_t Engine::State::save(const ActiveSequence& sequence, std::span<const float> logits,
+                                 const std::filesystem::path& file) const {
+  if (sequence.length == 0) throw UserError("nothing to save: the sequence has no tokens yet");
+  SavedSession session;
+  session.model = session_model();
+  session.plan = sequence.plan;
+  session.tokens = sequence.tokens;
+  session.logits.assign(logits.begin(), logits.end());
+  session.prompt_tokens = sequence.attention.prompt_tokens;
+  session.decode_steps = sequence.attention.decode_steps;
+  session.steps = sequence.steps;
+  return static_cast<std::int64_t>(write_session(file, {&session, &sequence.attention, &*cache, sequence.id}));
+}
+
+void Engine::State::load_session(ActiveRequest& request) {
+  const std::filesystem::path& file = *request.request.session;
+  SessionUse& use = request.result.stats.session.emplace();
+  require_session_place(file);
+  if (!std::filesystem::exists(file)) return;
+  const auto start = std::chrono::steady_clock::now();
+  const double cpu = cpu_seconds();
+  const SessionReader reader(file);
+  const SavedSession session = read_session(reader, session_model());
+  const plan::Plan& plan = request.request.plan;
+  const std::span<const Token> prompt(request.request.prompt);
+  Share share = share_of(session, {prompt, &plan, static_cast<std::int64_t>(chunk_rows(plan))});
+  use.file_tokens = session.length();
+  use.common_tokens = common_prefix(session.tokens, prompt);
+  use.loaded_tokens = share.tokens;
+  use.why_less = std::move(share.why_less);
+  if (share.tokens > 0) {
+    request.sequence = adopt(reader, session, {&plan, share.tokens, share.state});
+    request.sequence->on_sets = request.request.on_sets;
+    request.prefilled = share.tokens;
+  }
+  use.load_s = seconds_since(start);
+  use.load_cpu_s = cpu_seconds() - cpu;
+}
+
+void Engine::State::answer_loaded() {
+  for (auto& [id, request] : requests) {
+    if (request.phase != Phase::prefill || request.prefilled < request.result.stats.prompt_tokens) continue;
+    if (request.request.on_prefill) request.request.on_prefill(request.prefilled, request.prefilled);
+    if (request.phase == Phase::done) continue;  // cancelled from the callback
+    request.phase = Phase::decode;
+    take(request, request.sequence->logits);
+  }
+}
+
+void Engine::State::save_grown(ActiveRequest& request, std::span<const float> logits) {
+  if (!request.sequence) return;  // cancelled from a callback
+  SessionUse& use = *request.result.stats.session;
+  const auto length = static_cast<std::int64_t>(request.request.prompt.size());
+  if (use.file_tokens > 0 && (length <= use.file_tokens || 2 * use.common_tokens < use.file_tokens)) return;
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    use.saved_bytes = save(*request.sequence, logits, *request.request.session);
+    use.saved_tokens = length;
+  } catch (const UserError& error) {  // the prompt is paid for: the answer goes on
+    use.save_error = error.what();
+  }
+  use.save_s = seconds_since(start);
+}
+
+std::span<const Token> Sequence::tokens() const {
+  return impl_->sequence.tokens;
+}
+
+std::span<const float> Sequence::logits() const {
+  return impl_->sequence.logits;
+}
+
+void Sequence::save(const std::filesystem::path& file, std::span<const float> logits) const {
+  const Engine::State& engine = *impl_->engine;
+  const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);
+  if (!logits.empty() && logits.size() != vocabulary) {
+    throw UserError(fmt::format("{} logits to save with a session; give those of the last token, {}, or none",
+                                logits.size(), vocabulary));
+  }
+  engine.save(impl_->sequence, logits, file);
+}
+
+Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan) {
+  state_->require(plan);
+  const SessionReader reader(file);
+  const SavedSession session = read_session(reader, state_->session_model());
+  const bool same_plan = session.plan == plan;
+  if (session.length() > state_->context) {
+    reader.refuse(fmt::format("has {} tokens, and the context holds {} (raise -c)", session.length(), state_->context));
+  }
+  if (!same_plan && !session.whole()) {
+    reader.refuse(
+        fmt::format("was made by the plan '{}', whose heads forgot tokens; only the same plan goes on from it",
+                    session.plan.policy));
+  }
+  auto impl = std::make_unique<Sequence::Impl>();
+  impl->engine = state_.get();
+  impl->sequence = state_->adopt(reader, session, {&plan, session.length(), same_plan});
+  if (!same_plan) impl->sequence.attention.prompt_tokens = session.prompt_tokens;
+  return Sequence(std::move(impl));
+}
+
+}  // namespace glimpse::engine

@@ -1,0 +1,285 @@
+#include "glimpse/engine/session_content.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::engine {
+namespace {
+
+using kernels::kPageTokens;
+
+constexpr std::uint64_t kMostName = 1 << 16, kMostPlan = 1 << 26;
+constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max() / 2;
+
+std::int32_t used_pages(std::int64_t slots) {
+  return static_cast<std::int32_t>((slots + kPageTokens - 1) / kPageTokens);
+}
+
+void write_about(const SavedSession& session, ByteWriter& to) {
+  const plan::ModelShape& shape = session.model.shape;
+  to.value(session.model.fingerprint);
+  to.text(shape.architecture);
+  to.text(shape.model_name);
+  for (const int number : {shape.layers, shape.heads, shape.kv_heads, shape.head_dim, session.model.vocabulary}) {
+    to.value(static_cast<std::int32_t>(number));
+  }
+  to.value(static_cast<std::uint8_t>(session.model.format.type));
+  to.value(static_cast<std::int32_t>(kPageTokens));
+  to.value(session.length());
+  to.value(session.prompt_tokens);
+  to.value(session.decode_steps);
+  to.value(session.steps);
+}
+
+std::string describe(const plan::ModelShape& shape) {
+  return fmt::format("'{}' ({}, {} layers, {} heads, {} KV heads of {})", shape.model_name, shape.architecture,
+                     shape.layers, shape.heads, shape.kv_heads, shape.head_dim);
+}
+
+/// Checks whose it is, in the order in which a user can do something about it. Returns the number of tokens.
+std::int64_t read_about(const SessionReader& reader, const SessionModel& mine, SavedSession& session) {
+  ByteReader from(reader.section(SectionKind::about), reader.label());
+  session.model = mine;
+  const auto fingerprint = from.value<std::uint64_t>();
+  plan::ModelShape shape;
+  shape.architecture = from.text(kMostName, "the architecture");
+  shape.model_name = from.text(kMostName, "the model's name");
+  for (int* number : {&shape.layers, &shape.heads, &shape.kv_heads, &shape.head_dim})
+    *number = from.value<std::int32_t>();
+  const auto vocabulary = from.value<std::int32_t>();
+  shape.context = mine.shape.context;
+  if (fingerprint != mine.fingerprint || !(shape == mine.shape) || vocabulary != mine.vocabulary) {
+    const bool named_alike = shape == mine.shape && vocabulary == mine.vocabulary;
+    reader.refuse(
+        named_alike ? fmt::format("was made with other weights or metadata of {}", describe(shape))
+                    : fmt::format("was made with the model {}, and this is {}", describe(shape), describe(mine.shape)));
+  }
+  const auto type = static_cast<KvType>(from.value<std::uint8_t>(0, 3, "the KV type"));
+  if (type != mine.format.type) {
+    reader.refuse(fmt::format("holds a KV cache of type {}, and this run has {} (give --kv-type {})", name(type),
+                              name(mine.format.type), name(type)));
+  }
+  from.value<std::int32_t>(kPageTokens, kPageTokens, "tokens of a page");
+  const auto tokens = from.value<std::int64_t>(1, kMostTokens, "the number of tokens");
+  session.prompt_tokens = from.value<std::int64_t>(0, tokens, "tokens of the prompt");
+  session.decode_steps = from.value<std::int64_t>(0, tokens, "decoded tokens");
+  session.steps = from.value<std::int64_t>(0, tokens, "decoded tokens");
+  from.require_end();
+  return tokens;
+}
+
+plan::Plan read_plan(const SessionReader& reader, const plan::ModelShape& shape) {
+  const std::span<const std::byte> text = reader.section(SectionKind::plan);
+  if (text.size() > kMostPlan) reader.refuse(fmt::format("has a plan of {} bytes", text.size()));
+  plan::Plan plan;
+  try {
+    plan = plan::from_json({reinterpret_cast<const char*>(text.data()), text.size()});
+  } catch (const UserError& error) {
+    reader.refuse(fmt::format("has a plan that cannot run: {}", error.what()));
+  }
+  if (plan.shape.layers != shape.layers || plan.shape.heads != shape.heads || plan.shape.kv_heads != shape.kv_heads ||
+      plan.shape.head_dim != shape.head_dim) {
+    reader.refuse("has a plan for another model");
+  }
+  return plan;
+}
+
+template <class T>
+std::vector<T> read_numbers(const SessionReader& reader, SectionKind kind, std::size_t count, std::string_view what) {
+  const std::span<const std::byte> bytes = reader.section(kind);
+  if (bytes.size() != count * sizeof(T)) {
+    reader.refuse(fmt::format("has {} bytes of {} instead of {}", bytes.size(), what, count * sizeof(T)));
+  }
+  std::vector<T> numbers(count);
+  if (count > 0) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  return numbers;
+}
+
+void write_tables(const SessionSource& source, ByteWriter& to) {
+  const kv::CacheShape& shape = source.cache->shape();
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const kernels::HeadView view = source.cache->view(source.sequence, layer, head);
+      to.value(view.slots);
+      to.values(std::span(view.positions, view.positions == nullptr ? 0 : static_cast<std::size_t>(view.slots)));
+    }
+  }
+}
+
+void read_tables(const SessionReader& reader, std::int64_t tokens, SavedSession& session) {
+  ByteReader from(reader.section(SectionKind::tables), reader.label());
+  session.layouts.resize(session.plan.roles.size());
+  for (kv::HeadLayout& head : session.layouts) {
+    head.slots = from.value<std::int32_t>(1, static_cast<std::int32_t>(tokens), "the slots of a head");
+    head.positions = from.values<std::int32_t>(static_cast<std::uint64_t>(tokens), "the positions of a head");
+  }
+  from.require_end();
+  attention::require_layouts(from, session.plan, tokens, session.layouts);
+}
+
+/// The pages of one head, one plane after the other; what the last page does not use is written as zeros.
+class HeadPages {
+ public:
+  HeadPages(const SessionSource& source, int layer, int head)
+      : source_(source),
+        layer_(layer),
+        head_(head),
+        format_(source.cache->shape().format),
+        view_(source.cache->view(source.sequence, layer, head)) {}
+
+  void write(SessionWriter& to, bool values) const {
+    const std::int32_t pages = used_pages(view_.slots);
+    const std::int32_t full = view_.slots / kPageTokens;
+    for (std::int32_t page = 0; page < full; ++page) to.append({bytes_of(page, values), format_.page_bytes()});
+    if (full == pages) return;
+    std::vector<std::byte> last(format_.page_bytes());
+    const std::byte* from = bytes_of(full, values);
+    const auto rows = static_cast<std::size_t>(view_.slots % kPageTokens);
+    std::memcpy(last.data(), from, rows * format_.row_bytes());
+    if (format_.type == KvType::q8_0) {
+      std::memcpy(last.data() + format_.scale_offset(), from + format_.scale_offset(), rows * sizeof(float));
+    }
+    to.append(last);
+  }
+
+ private:
+  const std::byte* bytes_of(std::int32_t page, bool values) const {
+    if (const std::byte* waiting = source_.cache->waiting_page(source_.sequence, layer_, head_, page)) {
+      return waiting + (values ? format_.page_bytes() : 0);
+    }
+    return view_.page_of(values ? view_.v_plane : view_.k_plane, page * kPageTokens, format_);
+  }
+
+  const SessionSource& source_;
+  int layer_, head_;
+  const kernels::KvFormat& format_;
+  kernels::HeadView view_;
+};
+
+/// Copies `wanted` pages of `pages` in the stream to the head's own, by runs that lie together.
+void read_plane(SessionReader::Stream& from, const kernels::HeadView& view, std::byte* plane,
+                const kernels::KvFormat& format, std::pair<std::int32_t, std::int32_t> wanted_of_pages) {
+  const auto [wanted, pages] = wanted_of_pages;
+  const std::size_t page_bytes = format.page_bytes();
+  for (std::int32_t page = 0; page < wanted;) {
+    std::int32_t run = 1;
+    while (page + run < wanted && run < kv::kRunPages &&
+           view.pages[page + run] == view.pages[page] + static_cast<kernels::PageId>(run)) {
+      ++run;
+    }
+    const std::span<const std::byte> bytes = from.take(static_cast<std::size_t>(run) * page_bytes);
+    std::memcpy(plane + view.pages[page] * page_bytes, bytes.data(), bytes.size());
+    page += run;
+  }
+  from.take(static_cast<std::size_t>(pages - wanted) * page_bytes);
+}
+
+}  // namespace
+
+bool SavedSession::whole() const {
+  return std::all_of(layouts.begin(), layouts.end(), [](const kv::HeadLayout& head) { return head.positions.empty(); });
+}
+
+std::uint64_t write_session(const std::filesystem::path& file, const SessionSource& source) {
+  const SavedSession& session = *source.session;
+  const kv::CacheShape& shape = source.cache->shape();
+  SessionWriter to(file, 6 + static_cast<std::size_t>(shape.layers));
+  ByteWriter about, tables, state;
+  to.begin(SectionKind::about);
+  write_about(session, about);
+  to.append(about.bytes());
+  to.begin(SectionKind::plan);
+  const std::string plan = plan::to_json(session.plan);
+  to.append(std::as_bytes(std::span(plan)));
+  to.begin(SectionKind::tokens);
+  to.append(std::as_bytes(std::span(session.tokens)));
+  to.begin(SectionKind::logits);
+  to.append(std::as_bytes(std::span(session.logits)));
+  to.begin(SectionKind::tables);
+  write_tables(source, tables);
+  to.append(tables.bytes());
+  to.begin(SectionKind::state);
+  attention::save_state(*source.state, session.plan, state);
+  to.append(state.bytes());
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    to.begin(SectionKind::layer, static_cast<std::uint32_t>(layer));
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const HeadPages pages(source, layer, head);
+      pages.write(to, false);
+      pages.write(to, true);
+    }
+  }
+  to.commit();
+  return to.bytes();
+}
+
+SavedSession read_session(const SessionReader& reader, const SessionModel& mine) {
+  SavedSession session;
+  const std::int64_t tokens = read_about(reader, mine, session);
+  session.plan = read_plan(reader, mine.shape);
+  session.tokens =
+      read_numbers<text::Token>(reader, SectionKind::tokens, static_cast<std::size_t>(tokens), "token ids");
+  for (const text::Token token : session.tokens) {
+    if (token < 0 || token >= mine.vocabulary) {
+      reader.refuse(fmt::format("has a token id {}, and the vocabulary {}", token, mine.vocabulary));
+    }
+  }
+  const bool logits = !reader.section(SectionKind::logits).empty();
+  session.logits = read_numbers<float>(reader, SectionKind::logits,
+                                       logits ? static_cast<std::size_t>(mine.vocabulary) : 0, "logits");
+  read_tables(reader, tokens, session);
+  return session;
+}
+
+void read_state(const SessionReader& reader, const SavedSession& session, attention::SequenceState& state) {
+  ByteReader from(reader.section(SectionKind::state), reader.label());
+  attention::load_state(from, {&session.plan, session.model.format, session.length(), session.layouts}, state);
+  from.require(state.prompt_tokens == session.prompt_tokens && state.decode_steps == session.decode_steps,
+               "tokens of prompt and answer");
+}
+
+kv::SequenceId read_rows(const SessionReader& reader, const SavedSession& session, std::int64_t tokens,
+                         kv::Cache& cache) {
+  const kv::CacheShape& shape = cache.shape();
+  const kernels::KvFormat& format = shape.format;
+  const bool all = tokens == session.length();
+  check(tokens > 0 && (all || (tokens < session.length() && session.whole())), "tokens that the session can give");
+  const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  check(session.layouts.size() == static_cast<std::size_t>(shape.layers) * kv_heads, "a session of the same shape");
+  for (int layer = 0; layer < shape.layers; ++layer) {  // lengths first: nothing is taken that is not there
+    std::size_t bytes = 0;
+    for (std::size_t head = 0; head < kv_heads; ++head) {
+      const kv::HeadLayout& layout = session.layouts[static_cast<std::size_t>(layer) * kv_heads + head];
+      bytes += 2 * static_cast<std::size_t>(used_pages(layout.slots)) * format.page_bytes();
+    }
+    const std::size_t there = reader.stream(SectionKind::layer, static_cast<std::uint32_t>(layer)).left();
+    if (there != bytes) reader.refuse(fmt::format("has {} bytes of layer {} instead of {}", there, layer, bytes));
+  }
+  std::vector<kv::HeadLayout> cut;
+  if (!all) cut.assign(session.layouts.size(), {static_cast<std::int32_t>(tokens), {}});
+  const kv::SequenceId sequence = cache.adopt(tokens, all ? session.layouts : cut);
+  try {
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      SessionReader::Stream from = reader.stream(SectionKind::layer, static_cast<std::uint32_t>(layer));
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        const kernels::HeadView view = cache.view(sequence, layer, head);
+        const std::size_t number = static_cast<std::size_t>(layer) * kv_heads + static_cast<std::size_t>(head);
+        const std::pair pages(used_pages(view.slots), used_pages(session.layouts[number].slots));
+        read_plane(from, view, view.k_plane, format, pages);
+        read_plane(from, view, view.v_plane, format, pages);
+      }
+      from.finish();
+    }
+  } catch (...) {
+    cache.destroy(sequence);
+    throw;
+  }
+  return sequence;
+}
+
+}  // namespace glimpse::engine

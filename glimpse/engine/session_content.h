@@ -1,0 +1,62 @@
+// What a saved session holds, section by section: whose it is, plan, tokens, logits, tables, the state of attention,
+// and the pages of each layer. Reading trusts nothing: every length, count and position is checked before it is used,
+// right checksums or not. Functions of their arguments; one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "glimpse/attention/saved_state.h"
+#include "glimpse/engine/session_file.h"
+#include "glimpse/kv/cache.h"
+#include "glimpse/plan/plan.h"
+#include "glimpse/text/tokenizer.h"
+
+namespace glimpse::engine {
+
+/// The model and cache that a session belongs to.
+struct SessionModel {
+  std::uint64_t fingerprint = 0;  ///< of the model's file
+  plan::ModelShape shape;
+  int vocabulary = 0;
+  kernels::KvFormat format;
+};
+
+struct SavedSession {
+  SessionModel model;
+  plan::Plan plan;
+  std::vector<text::Token> tokens;
+  std::vector<float> logits;  ///< [vocabulary] of the last token; or empty
+  std::int64_t prompt_tokens = 0, decode_steps = 0;
+  std::int64_t steps = 0;               ///< decoded tokens, for traces
+  std::vector<kv::HeadLayout> layouts;  ///< [layer, KV head]
+
+  std::int64_t length() const { return static_cast<std::int64_t>(tokens.size()); }
+  /// No head forgot a token: position == slot everywhere.
+  bool whole() const;
+};
+
+/// What save_session writes beside what is in the cache.
+struct SessionSource {
+  const SavedSession* session = nullptr;  ///< layouts are taken from the cache
+  const attention::SequenceState* state = nullptr;
+  const kv::Cache* cache = nullptr;
+  kv::SequenceId sequence = -1;
+};
+
+/// Writes the file. Returns its bytes. Throws UserError; what was there before is left as it is.
+std::uint64_t write_session(const std::filesystem::path& file, const SessionSource& source);
+
+/// All but pages and state. Throws UserError by name: another model, another KV type, anything that cannot be.
+SavedSession read_session(const SessionReader& reader, const SessionModel& mine);
+
+/// The state of all of the session's tokens under its own plan, into a new state of that plan.
+void read_state(const SessionReader& reader, const SavedSession& session, attention::SequenceState& state);
+
+/// A new sequence with the session's first `tokens`; fewer than all only of a session that is whole(). Throws
+/// UserError, and there is no sequence then: a section that fails its check, a full cache.
+kv::SequenceId read_rows(const SessionReader& reader, const SavedSession& session, std::int64_t tokens,
+                         kv::Cache& cache);
+
+}  // namespace glimpse::engine

@@ -1,0 +1,183 @@
+// Indices as bytes and back. What comes from a file is held against what an index can be before any search follows a
+// number in it.
+#include <algorithm>
+#include <cmath>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kv/index/chunk_bounds.h"
+#include "glimpse/kv/index/chunk_tree.h"
+#include "glimpse/kv/index/landmarks.h"
+#include "glimpse/kv/index/low_rank_keys.h"
+#include "glimpse/kv/index/page_bounds.h"
+#include "glimpse/kv/index/token_clusters.h"
+
+namespace glimpse::kv {
+namespace {
+
+std::size_t at(std::int64_t index) {
+  return static_cast<std::size_t>(index);
+}
+
+}  // namespace
+
+void Digests::save(ByteWriter& to) const {
+  to.value(count_);
+  to.values(rows_);
+  to.values(radii_);
+  to.values(variances_);
+}
+
+void Digests::load(ByteReader& from, KvType type, std::int64_t most) {
+  count_ = from.value<std::int32_t>(0, static_cast<std::int32_t>(most), "digests");
+  if (count_ > 0) set_type(type);
+  rows_ = from.exactly<std::byte>(at(count_) * row_bytes(), "the rows of digests");
+  radii_ = from.exactly<float>(kind_ == Kind::sphere ? at(count_) : 0, "the radii of digests");
+  variances_ =
+      from.exactly<float>(kind_ == Kind::mean_deviation ? at(count_) * at(dim_) : 0, "the variances of digests");
+}
+
+void PageBounds::save(ByteWriter& to) const {
+  digests_.save(to);
+}
+void PageBounds::load(ByteReader& from, const SavedIndexLimits& limits) {
+  digests_.load(from, limits.type, limits.tokens / selector_.block);
+}
+
+void Landmarks::save(ByteWriter& to) const {
+  digests_.save(to);
+  to.values(cosines_);
+}
+void Landmarks::load(ByteReader& from, const SavedIndexLimits& limits) {
+  digests_.load(from, limits.type, limits.prompt_tokens / selector_.block);
+  const bool wanted = selector_.terms.front().index.outlier_chunks > 0;
+  cosines_ = from.exactly<float>(wanted ? at(digests_.count()) : 0, "the cosines of landmarks");
+  for (const float cosine : cosines_) from.require(!std::isnan(cosine), "a cosine of landmarks");
+  rank_outliers();
+}
+
+void ChunkList::save(ByteWriter& to) const {
+  to.value(seen_);
+  to.values(ends_);
+}
+void ChunkList::load(ByteReader& from, std::int64_t tokens) {
+  seen_ = from.value<std::int64_t>(0, tokens, "tokens seen by chunks");
+  ends_ = from.values<std::int32_t>(at(tokens), "chunks");
+  std::int32_t before = 0;
+  for (const std::int32_t end : ends_) {
+    from.require(end > before && end <= std::int64_t{before} + kMostChunk && end <= seen_, "the end of a chunk");
+    before = end;
+  }
+}
+
+void ChunkBounds::save(ByteWriter& to) const {
+  chunks_.save(to);
+  digests_.save(to);
+}
+void ChunkBounds::load(ByteReader& from, const SavedIndexLimits& limits) {
+  chunks_.load(from, limits.tokens);
+  digests_.load(from, limits.type, chunks_.count());
+  from.require(digests_.count() == chunks_.count(), "the number of digests of chunks");
+}
+
+void NodeLevel::save(ByteWriter& to) const {
+  to.values(radii_);
+  to.values(members_);
+  to.values(rows_);
+}
+void NodeLevel::load(ByteReader& from, std::int64_t most) {
+  radii_ = from.values<float>(at(most), "nodes");
+  members_ = from.exactly<std::int32_t>(radii_.size(), "the members of nodes");
+  rows_ = from.exactly<std::uint16_t>(radii_.size() * at(dim_), "the centroids of nodes");
+  for (const std::int32_t members : members_) from.require(members >= 0, "the members of a node");
+}
+
+void ChunkTree::save(ByteWriter& to) const {
+  to.value(static_cast<std::uint8_t>(built_));
+  to.value(seen_);
+  chunks_.save(to);
+  fine_.save(to);
+  coarse_.save(to);
+  to.values(next_);
+  std::vector<std::int32_t> firsts;
+  for (const Members& members : members_) firsts.push_back(members.first);
+  to.values(firsts);
+  to.values(last_child_);
+}
+
+void ChunkTree::load(ByteReader& from, const SavedIndexLimits& limits) {
+  built_ = from.flag("built");
+  seen_ = from.value<std::int64_t>(0, limits.tokens, "tokens seen by a tree");
+  chunks_.load(from, seen_);
+  const std::int32_t count = built_ ? chunks_.count() : 0;
+  fine_.load(from, count);
+  coarse_.load(from, fine_.count());
+  next_ = from.exactly<std::int32_t>(at(count), "the links of chunks");
+  const auto firsts = from.exactly<std::int32_t>(at(fine_.count()), "the first chunks of clusters");
+  last_child_ = from.exactly<std::int32_t>(at(coarse_.count()), "the clusters of units");
+  std::int32_t before = 0;
+  for (const std::int32_t last : last_child_) {
+    from.require(last >= before && last <= fine_.count(), "a unit's last cluster");
+    before = last;
+  }
+  from.require(before == fine_.count(), "the clusters of all units");
+  from.require(count == 0 || fine_.count() > 0, "chunks without a cluster");
+
+  // Links go on only, so none goes round; each chunk is in one cluster.
+  members_.assign(firsts.size(), {});
+  unit_tokens_.assign(last_child_.size(), 0);
+  std::int32_t linked = 0;
+  for (std::int32_t cluster = 0; cluster < fine_.count(); ++cluster) {
+    Members& members = members_[at(cluster)];
+    members.first = firsts[at(cluster)];
+    std::int32_t last = -1;
+    for (std::int32_t chunk = members.first; chunk != -1; chunk = next_[at(chunk)]) {
+      from.require(chunk > last && chunk < count && ++linked <= count, "the link of a chunk");
+      members.tokens += static_cast<std::int32_t>(chunks_.end(chunk) - chunks_.begin(chunk));
+      last = chunk;
+    }
+    members.last = last;
+    unit_tokens_[at(unit_of(cluster))] += members.tokens;
+  }
+  from.require(linked == count, "the number of chunks in clusters");
+}
+
+void TokenClusters::save(ByteWriter& to) const {
+  to.value(covered_);
+  to.values(ends_);
+  to.values(members_);
+  to.values(means_);
+}
+void TokenClusters::load(ByteReader& from, const SavedIndexLimits& limits) {
+  covered_ = from.value<std::int64_t>(0, limits.tokens, "tokens in clusters");
+  ends_ = from.values<std::int32_t>(at(covered_), "clusters");
+  members_ = from.values<std::int32_t>(at(covered_), "the tokens of clusters");
+  means_ = from.exactly<float>(ends_.size() * at(dim_), "the means of clusters");
+  std::int32_t before = 0;
+  for (std::int32_t cluster = 0; cluster < clusters(); ++cluster) {
+    const std::int32_t end = ends_[at(cluster)];
+    from.require(end >= before && at(end) <= members_.size(), "the end of a cluster");
+    std::int64_t last = -1;
+    for (const std::int32_t token : tokens_of(cluster)) {
+      from.require(token > last && token < covered_, "a token of a cluster");
+      last = token;
+    }
+    before = end;
+  }
+  from.require(at(before) == members_.size(), "the tokens of all clusters");
+}
+
+void LowRankKeys::save(ByteWriter& to) const {
+  to.values(coefficients_);
+  to.values(basis_);
+}
+LowRankKeys::LowRankKeys(ByteReader& from, const Saved& expected)
+    : rank_(expected.rank),
+      dim_(expected.format.dim),
+      tokens_(expected.tokens),
+      type_(expected.format.type == KvType::q8_0 ? KvType::bf16 : expected.format.type) {
+  check(rank_ >= 1 && rank_ <= expected.heads * dim_, "a rank is at most the width of the keys");
+  coefficients_ = from.exactly<std::byte>(at(tokens_) * row_bytes(rank_), "low-rank keys");
+  basis_ = from.exactly<float>(at(expected.heads) * at(rank_) * at(dim_), "the basis of low-rank keys");
+}
+
+}  // namespace glimpse::kv

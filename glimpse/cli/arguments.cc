@@ -194,15 +194,6 @@ class Parser {
       if (flags.front() == '-') option->envname(environment_name(flags));
       rows_[option] = &row;
     }
-    for (const LaterOption& row : later_options()) {
-      if ((row.commands & bit) == 0) continue;
-      const std::string flags(row.flags);
-      CLI::Option* option = row.most_values == 0 ? leaf.add_flag(flags) : leaf.add_option(flags);
-      if (row.most_values > 0) option->expected(row.least_values, row.most_values);
-      option->description(fmt::format("not in this version yet: {}", row.what))->group("Later");
-      option->type_name("")->envname(environment_name(flags));
-      later_rows_[option] = &row;
-    }
   }
 
   /// The deepest command that was named, and its full name.
@@ -253,11 +244,6 @@ class Parser {
     const std::vector<CLI::Option*>& typed = leaf.parse_order();
     for (const CLI::Option* option : leaf.get_options()) {
       const bool by_flag = std::find(typed.begin(), typed.end(), option) != typed.end();
-      if (const auto later = later_rows_.find(option); later != later_rows_.end()) {
-        if (option->count() == 0) continue;
-        const std::string shown = by_flag ? std::string(long_name(later->second->flags)) : option->get_envname();
-        throw UserError(fmt::format("{} ({}) is not in this version yet; leave it out", shown, later->second->what));
-      }
       const auto found = rows_.find(option);
       if (found == rows_.end()) continue;
       const Option& row = *found->second;
@@ -277,7 +263,6 @@ class Parser {
   std::map<const CLI::App*, const Command*> leaves_;
   std::map<const CLI::App*, std::string_view> later_;
   std::map<const CLI::Option*, const Option*> rows_;
-  std::map<const CLI::Option*, const LaterOption*> later_rows_;
 };
 
 }  // namespace

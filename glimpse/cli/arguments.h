@@ -29,7 +29,7 @@ struct Arguments {
   std::int64_t context = 0, threads = 0, prefill_chunk = 0;
   // Prompt and answer.
   std::optional<std::string> prompt, file, system;
-  bool raw = false;
+  bool raw = false, interactive = false;
   std::int64_t predict = 0;
   // Sampling.
   double temperature = 0, top_p = 0, min_p = 0, repeat_penalty = 0, frequency_penalty = 0, presence_penalty = 0;

@@ -96,6 +96,7 @@ std::string run_json(const RunReport& report) {
   Json json{{"text", report.text},
             {"tokens", report.result.tokens},
             {"prompt_tokens", stats.prompt_tokens},
+            {"reused_tokens", stats.reused_tokens},
             {"generated_tokens", stats.generated_tokens},
             {"finish_reason", report.finish_reason()},
             {"prefill_s", stats.prefill_s},
@@ -103,6 +104,7 @@ std::string run_json(const RunReport& report) {
             {"corrections", stats.corrections},
             {"correction_s", stats.correction_s},
             {"tpot_ms", decoded ? Json(1e3 * report.token_seconds()) : Json(nullptr)},
+            {"lossless", lossless},
             {"attention", attention}};
   if (stats.session) json["session"] = session_of(*stats.session);
   return text_of(json);

@@ -100,6 +100,15 @@ const std::array kOptions{
            "keep the prefilled prompt in FILE: what it has of a later prompt is not prefilled again",
            kRun},
 
+    Option{"-i,--interactive",
+           "",
+           &A::interactive,
+           {},
+           "",
+           kText,
+           "several questions over one prefill, one a line of standard input; /help lists commands",
+           kRun},
+
     Option{"--temp", "T", &A::temperature, {0, 100}, "0", kSampling, "temperature; 0: greedy", kRun},
     Option{"--top-k", "N", &A::top_k, {0, kMostTokens}, "40", kSampling, "sample from the N likeliest; 0: off", kRun},
     Option{"--top-p", "P", &A::top_p, {0, 1}, "0.95", kSampling, "sample from the likeliest of mass P; 1: off", kRun},
@@ -306,10 +315,6 @@ const std::array kOptions{
     Option{"-o,--output", "FORMAT", &A::format, {}, "md", kOutput, "md, csv or json", kBench},
 };
 
-constexpr std::array kLaterOptions{
-    LaterOption{"-i,--interactive", 0, 0, "several questions over one prefill", kRun},
-};
-
 constexpr std::array kCommands{
     Command{"run", kRun, "answer a prompt"},
     Command{"plan", kPlan, "show what a policy makes of a model, as a table or as JSON"},
@@ -333,9 +338,6 @@ std::string number(double value) {
 
 std::span<const Option> options() {
   return kOptions;
-}
-std::span<const LaterOption> later_options() {
-  return kLaterOptions;
 }
 std::span<const Command> commands() {
   return kCommands;

@@ -31,14 +31,6 @@ struct Option {
   std::uint32_t commands = 0;
 };
 
-/// An option that belongs to a later version: known, and refused by name.
-struct LaterOption {
-  std::string_view flags;
-  int least_values, most_values;
-  std::string_view what;
-  std::uint32_t commands;
-};
-
 struct Command {
   std::string_view path;  ///< "eval logits"
   CommandBit bit;
@@ -46,7 +38,6 @@ struct Command {
 };
 
 std::span<const Option> options();
-std::span<const LaterOption> later_options();
 std::span<const Command> commands();
 /// Commands of later versions, by path.
 std::span<const std::string_view> later_commands();

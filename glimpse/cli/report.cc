@@ -50,11 +50,12 @@ std::string session_text(const engine::SessionUse& use) {
 std::string statistics(const RunReport& report) {
   const engine::RequestStats& stats = report.result.stats;
   std::string text = fmt::format("prompt     {} tokens", stats.prompt_tokens);
+  if (stats.reused_tokens > 0) text += fmt::format(", {} of them in the cache already; the rest", stats.reused_tokens);
   if (stats.prefill_s > 0) {
     text += fmt::format(" in {:.2f} s", stats.prefill_s);
     // An interrupted prefill has done an unknown part.
     if (report.decode_steps() > 0 || stats.generated_tokens > 0) {
-      const std::int64_t loaded = stats.session ? stats.session->loaded_tokens : 0;
+      const std::int64_t loaded = stats.reused_tokens + (stats.session ? stats.session->loaded_tokens : 0);
       text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.prompt_tokens - loaded) / stats.prefill_s);
     }
   }

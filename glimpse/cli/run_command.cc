@@ -6,40 +6,20 @@
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/json_output.h"
-#include "glimpse/cli/report.h"
+#include "glimpse/cli/run_request.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 
 namespace glimpse::cli {
 namespace {
 
-text::SamplingOptions sampling_options(const Arguments& arguments) {
-  text::SamplingOptions sampling;
-  sampling.temperature = static_cast<float>(arguments.temperature);
-  sampling.top_k = static_cast<int>(arguments.top_k);
-  sampling.top_p = static_cast<float>(arguments.top_p);
-  sampling.min_p = static_cast<float>(arguments.min_p);
-  sampling.repeat_penalty = static_cast<float>(arguments.repeat_penalty);
-  sampling.repeat_last_n = static_cast<int>(arguments.repeat_last_n);
-  sampling.frequency_penalty = static_cast<float>(arguments.frequency_penalty);
-  sampling.presence_penalty = static_cast<float>(arguments.presence_penalty);
-  sampling.seed = static_cast<std::uint32_t>(arguments.seed);
-  return sampling;
-}
-
 /// The document of -f, then an empty line, then the question of -p.
 std::string prompt_text(const Arguments& arguments) {
   if (!arguments.prompt && !arguments.file) throw UserError("no prompt: give -p TEXT, -f FILE, or both");
-  std::string text;
-  if (arguments.file) {
-    text = read_text(*arguments.file);
-    // The line end that editors leave, as llama.cpp does.
-    if (!text.empty() && text.back() == '\n') text.pop_back();
-  }
-  if (arguments.prompt) {
-    require_utf8(*arguments.prompt, "the text of -p");
+  std::string text = document_text(arguments).value_or("");
+  if (const auto question = question_text(arguments)) {
     if (arguments.file) text += "\n\n";
-    text += *arguments.prompt;
+    text += *question;
   }
   if (text.empty()) throw UserError("the prompt is empty: give some text with -p or -f");
   return text;
@@ -81,33 +61,23 @@ bool drive(engine::Engine& engine, engine::RequestId id, const Output& out, std:
 }  // namespace
 
 int run_command(const Arguments& arguments) {
+  if (arguments.interactive) return interactive_command(arguments);
   set_log(arguments);
   check_attention(arguments);
   if (arguments.lossless && arguments.trace) {
     throw UserError("--lossless and --trace: drafts that are taken back would stand among the steps; leave one out");
   }
   const engine::EngineOptions options = engine_options(arguments);
-  const text::SamplingOptions sampling = sampling_options(arguments);
-  text::validate(sampling);
+  sampling_options(arguments);
   std::string prompt = prompt_text(arguments);
 
   engine::Engine engine(options);
   const text::Tokenizer& tokenizer = engine.tokenizer();
-  engine::Request request;
+  engine::Request request = make_request(arguments, make_plan(arguments, engine.shape()));
   request.prompt = encode(tokenizer, arguments, std::move(prompt));
-  request.plan = make_plan(arguments, engine.shape());
-  request.sampling = sampling;
-  request.max_tokens = arguments.predict;
-  request.correct_every = arguments.correct;
-  request.audit_every = arguments.audit;
-  request.lossless = arguments.lossless.has_value();
-  request.draft_tokens = static_cast<int>(arguments.lossless.value_or(0));
   if (arguments.session) request.session = *arguments.session;
 
-  RunReport report;
-  report.policy = request.plan.policy;
-  report.lossless = request.lossless;
-  report.budget = budget_text(request.plan);
+  RunReport report = report_for(request);
 
   Output out = Output::standard();
   std::optional<Output> trace;

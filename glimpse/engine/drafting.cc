@@ -12,6 +12,13 @@ void Engine::State::truncate(ActiveSequence& sequence, std::int64_t length) {
   sequence.forget_after(static_cast<std::size_t>(length));
 }
 
+void Engine::State::leave_drafts(ActiveRequest& request) {
+  if (!request.drafting || !request.drafting->sampler) return;
+  truncate(*request.sequence, request.drafting->base);
+  request.sequence->attention.drafted_heat.clear();
+  request.drafting->sampler.reset();
+}
+
 DraftCosts Engine::State::draft_costs(const ActiveRequest& request) const {
   const plan::ModelShape mine = shape();
   DraftCosts costs;

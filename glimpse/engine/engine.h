@@ -92,6 +92,7 @@ struct LosslessStats {
 
 struct RequestStats {
   std::int64_t prompt_tokens = 0, generated_tokens = 0;
+  std::int64_t reused_tokens = 0;  ///< of the prompt, from a sequence that the request went on from
   double prefill_s = 0, decode_s = 0;
   double correction_s = 0;  ///< beside decode_s
   std::int64_t corrections = 0;
@@ -111,6 +112,7 @@ struct Request {
   bool lossless = false;         ///< the answer is dense attention's: the prompt is prefilled densely, the plan
                                  ///< drafts, a dense pass verifies
   int draft_tokens = 0;          ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
+  bool keep = false;             ///< when it has ended, Engine::take() hands its sequence over
   /// A saved session: what it has of the prompt is not prefilled again; made or replaced after the prefill where it is
   /// missing or the prompt has grown (docs/architecture.md). A file that is refused is left as it is.
   std::optional<std::filesystem::path> session;
@@ -196,6 +198,11 @@ class Engine {
 
   /// Checks and queues. Throws UserError: an empty prompt, one longer than the context, a plan that does not fit.
   RequestId submit(Request request);
+  /// The same, going on from a sequence of this engine, which it takes: what it has of the prompt is not prefilled
+  /// again, by the rule of saved sessions. A sequence that is of no use stays, and so does it when this throws.
+  RequestId submit(Request request, Sequence&& start);
+  /// The sequence of a request that has ended and was asked to keep it: once. None when it never began.
+  std::optional<Sequence> take(RequestId id);
   /// One forward pass over every decoding request and the next chunk of one waiting prompt. False: nothing to do.
   bool step();
   void cancel(RequestId id);

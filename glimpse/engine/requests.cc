@@ -90,7 +90,12 @@ RequestId Engine::submit(Request request) {
 void Engine::State::finish(ActiveRequest& request, FinishReason reason) {
   request.phase = Phase::done;
   request.result.reason = reason;
-  if (request.sequence) close(*request.sequence);
+  if (!request.sequence) return;
+  if (request.request.keep) {
+    leave_drafts(request);
+    return;
+  }
+  close(*request.sequence);
   request.sequence.reset();
 }
 
@@ -214,6 +219,8 @@ const Result& Engine::result(RequestId id) const {
 
 void Engine::release(RequestId id) {
   cancel(id);
+  ActiveRequest& request = state_->requests.at(id);
+  if (request.sequence) state_->close(*request.sequence);
   state_->requests.erase(id);
 }
 

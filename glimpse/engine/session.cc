@@ -59,7 +59,16 @@ std::uint64_t fingerprint(const model::GgufFile& file) {
   return checksum(facts.bytes());
 }
 
-/// What of a saved session serves a prompt.
+/// What there is to go on from: a saved session, or a sequence in memory.
+struct Held {
+  std::span<const Token> tokens;
+  const plan::Plan* plan = nullptr;
+  std::int64_t prompt_tokens = 0, decode_steps = 0;
+  bool whole = true;    ///< no head forgot a token
+  bool logits = false;  ///< of the last token are there
+};
+
+/// What of it serves a prompt.
 struct Share {
   std::int64_t tokens = 0;
   bool state = false;  ///< with all that attention keeps, not rows alone
@@ -78,25 +87,25 @@ struct Wanted {
   std::int64_t chunk = 1;  ///< prompt rows of a pass under the plan
 };
 
-Share share_of(const SavedSession& session, const Wanted& wanted) {
+Share share_of(const Held& held, const Wanted& wanted) {
   const plan::Plan& plan = *wanted.plan;
   const auto length = static_cast<std::int64_t>(wanted.prompt.size());
-  const std::int64_t common = common_prefix(session.tokens, wanted.prompt);
-  const bool begins = common == session.length();
-  const bool same_plan = session.plan == plan;
+  const std::int64_t common = common_prefix(held.tokens, wanted.prompt);
+  const bool begins = common == static_cast<std::int64_t>(held.tokens.size());
+  const bool same_plan = *held.plan == plan;
   const bool observes_all = plan.prefill.observe == plan::Observe::all;
-  if (same_plan && begins && common == length && !session.logits.empty()) return {common, true, ""};
-  if (same_plan && begins && common < length && (observes_all || session.decode_steps > 0)) return {common, true, ""};
+  if (same_plan && begins && common == length && held.logits) return {common, true, ""};
+  if (same_plan && begins && common < length && (observes_all || held.decode_steps > 0)) return {common, true, ""};
   if (observes_all) {
-    return {
-        0, false,
-        fmt::format("'{}' observes the whole prompt, and the file ends elsewhere or is another plan's", plan.policy)};
+    return {0, false,
+            fmt::format("'{}' observes the whole prompt, and what there is ends elsewhere or is another plan's",
+                        plan.policy)};
   }
-  if (!session.whole()) {
-    return {0, false, fmt::format("heads of the file forgot tokens under '{}'", session.plan.policy)};
+  if (!held.whole) {
+    return {0, false, fmt::format("heads forgot tokens under '{}'", held.plan->policy)};
   }
-  if (session.plan.prefill.sparse && !same_plan) {
-    return {0, false, fmt::format("the file holds a sparse prefill by another plan ('{}')", session.plan.policy)};
+  if (held.plan->prefill.sparse && !same_plan) {
+    return {0, false, fmt::format("it is a sparse prefill by another plan ('{}')", held.plan->policy)};
   }
   Share share{std::min(common, length - 1), false, ""};
   const auto cut = [&](std::int64_t most, std::string_view why) {
@@ -104,13 +113,13 @@ Share share_of(const SavedSession& session, const Wanted& wanted) {
     share.tokens = std::max<std::int64_t>(0, most);
     share.why_less = why;
   };
-  if (session.decode_steps > 0) cut(session.prompt_tokens, "what follows in the file was decoded, not prefilled");
+  if (held.decode_steps > 0) cut(held.prompt_tokens, "what follows was decoded, not prefilled");
   if (plan.prefill.observe == plan::Observe::last_rows) {
     cut(length - plan.prefill.observe_rows, "the plan observes the last rows of the prompt");
   }
   if (share.tokens >= wanted.chunk) {
     cut(share.tokens / wanted.chunk * wanted.chunk,
-        "whole prefill chunks are used, for the same bits as without a file");
+        "whole prefill chunks are used, for the same bits as a prefill from the start");
   } else if (plan.prefill.sparse) {
     const std::int64_t tile = plan.prefill.tile_tokens(plan.shape.group());
     cut(share.tokens / tile * tile, "whole tiles of the sparse prefill are used");
@@ -165,7 +174,9 @@ void Engine::State::load_session(ActiveRequest& request) {
   const SavedSession session = read_session(reader, session_model());
   const plan::Plan& plan = request.request.plan;
   const std::span<const Token> prompt(request.request.prompt);
-  Share share = share_of(session, {prompt, &plan, static_cast<std::int64_t>(chunk_rows(plan))});
+  Share share = share_of({session.tokens, &session.plan, session.prompt_tokens, session.decode_steps, session.whole(),
+                          !session.logits.empty()},
+                         {prompt, &plan, static_cast<std::int64_t>(chunk_rows(plan))});
   use.file_tokens = session.length();
   use.common_tokens = common_prefix(session.tokens, prompt);
   use.loaded_tokens = share.tokens;
@@ -177,6 +188,61 @@ void Engine::State::load_session(ActiveRequest& request) {
   }
   use.load_s = seconds_since(start);
   use.load_cpu_s = cpu_seconds() - cpu;
+}
+
+/// Takes of a sequence in memory what serves the request's prompt.
+void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
+  const plan::Plan& plan = request.request.plan;
+  bool whole = true;
+  for (int layer = 0; layer < plan.shape.layers; ++layer) {
+    for (int head = 0; head < plan.shape.kv_heads; ++head) {
+      whole = whole && cache->live_tokens(held.id, layer, head) == held.length;
+    }
+  }
+  const Share share =
+      share_of({held.tokens, &held.plan, held.attention.prompt_tokens, held.attention.decode_steps, whole, false},
+               {request.request.prompt, &plan, static_cast<std::int64_t>(chunk_rows(plan))});
+  if (share.tokens == 0) return;
+  if (!share.state) {
+    truncate(held, share.tokens);
+    attention::SequenceState state(plan);
+    state.boundaries = std::move(held.attention.boundaries);
+    held.attention = std::move(state);
+    held.plan = plan;
+    held.steps = 0;
+  }
+  held.stats = {};
+  held.logits.clear();
+  held.on_sets = request.request.on_sets;
+  request.sequence = std::move(held);
+  held.id = -1;
+  request.prefilled = share.tokens;
+  request.result.stats.reused_tokens = share.tokens;
+}
+
+RequestId Engine::submit(Request request, Sequence&& start) {
+  check(start.impl_->engine == state_.get(), "a request goes on from a sequence of its own engine");
+  if (request.session)
+    throw UserError("a request that goes on from a sequence has no use for a session; leave one out");
+  const RequestId id = submit(std::move(request));
+  try {
+    state_->go_on_from(state_->requests.at(id), start.impl_->sequence);
+  } catch (...) {
+    release(id);
+    throw;
+  }
+  return id;
+}
+
+std::optional<Sequence> Engine::take(RequestId id) {
+  ActiveRequest& request = state_->requests.at(id);
+  if (request.phase != Phase::done || !request.sequence) return std::nullopt;
+  auto impl = std::make_unique<Sequence::Impl>();
+  impl->engine = state_.get();
+  impl->sequence = std::move(*request.sequence);
+  impl->sequence.on_sets = {};
+  request.sequence.reset();
+  return Sequence(std::move(impl));
 }
 
 void Engine::State::answer_loaded() {

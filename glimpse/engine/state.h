@@ -142,6 +142,8 @@ struct Engine::State {
   void take_verdict(ActiveRequest& request, std::span<const float> logits);
   DraftCosts draft_costs(const ActiveRequest& request) const;
   void truncate(ActiveSequence& sequence, std::int64_t length);
+  /// Takes unverified drafts of a request that ends back.
+  void leave_drafts(ActiveRequest& request);
   void finish(ActiveRequest& request, FinishReason reason);
 
   // session.cc: saved sessions
@@ -152,6 +154,8 @@ struct Engine::State {
                     const std::filesystem::path& file) const;
   /// Takes what the request's file has of its prompt. Throws UserError for a file that is refused.
   void load_session(ActiveRequest& request);
+  /// Takes what a sequence has of the request's prompt; its id is -1 then.
+  void go_on_from(ActiveRequest& request, ActiveSequence& held);
   /// First tokens of prompts that a session held whole, with their logits.
   void answer_loaded();
   /// After the prefill, where the rule says so.

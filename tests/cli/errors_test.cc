@@ -42,12 +42,12 @@ TEST(Errors, Options) {
   expect_refused({"plan", "--temp", "1"}, "unknown option '--temp'");
 }
 
-TEST(Errors, LaterOptionsByName) {
-  expect_refused(run_words({"-p", "x", "-i"}), "--interactive");
+TEST(Errors, WhatDoesNotGoTogether) {
+  expect_refused(run_words({"-i", "-f", "-"}), "standard input");
+  expect_refused(run_words({"-i", "--trace", "t"}), "--trace");
   expect_refused(run_words({"-p", "x", "--device", "cuda"}), "--device cuda is not in this version yet");
   expect_refused(run_words({"-p", "x", "--device", "cuda:1"}), "--device cuda:1");
   expect_refused(run_words({"-p", "x", "--device", "tpu"}), "unknown --device 'tpu'");
-  expect_refused(run_words({"-p", "x"}), "GLIMPSE_ARG_SESSION", {.environment = {"GLIMPSE_ARG_SESSION=f"}});
 }
 
 struct BadValue {

@@ -1,0 +1,55 @@
+#include "glimpse/cli/run_request.h"
+
+#include "glimpse/cli/setup.h"
+
+namespace glimpse::cli {
+
+text::SamplingOptions sampling_options(const Arguments& arguments) {
+  text::SamplingOptions sampling;
+  sampling.temperature = static_cast<float>(arguments.temperature);
+  sampling.top_k = static_cast<int>(arguments.top_k);
+  sampling.top_p = static_cast<float>(arguments.top_p);
+  sampling.min_p = static_cast<float>(arguments.min_p);
+  sampling.repeat_penalty = static_cast<float>(arguments.repeat_penalty);
+  sampling.repeat_last_n = static_cast<int>(arguments.repeat_last_n);
+  sampling.frequency_penalty = static_cast<float>(arguments.frequency_penalty);
+  sampling.presence_penalty = static_cast<float>(arguments.presence_penalty);
+  sampling.seed = static_cast<std::uint32_t>(arguments.seed);
+  text::validate(sampling);
+  return sampling;
+}
+
+engine::Request make_request(const Arguments& arguments, const plan::Plan& plan) {
+  engine::Request request;
+  request.plan = plan;
+  request.sampling = sampling_options(arguments);
+  request.max_tokens = arguments.predict;
+  request.correct_every = arguments.correct;
+  request.audit_every = arguments.audit;
+  request.lossless = arguments.lossless.has_value();
+  request.draft_tokens = static_cast<int>(arguments.lossless.value_or(0));
+  return request;
+}
+
+std::optional<std::string> document_text(const Arguments& arguments) {
+  if (!arguments.file) return std::nullopt;
+  std::string text = read_text(*arguments.file);
+  if (!text.empty() && text.back() == '\n') text.pop_back();  // as llama.cpp does
+  return text;
+}
+
+std::optional<std::string> question_text(const Arguments& arguments) {
+  if (!arguments.prompt) return std::nullopt;
+  require_utf8(*arguments.prompt, "the text of -p");
+  return *arguments.prompt;
+}
+
+RunReport report_for(const engine::Request& request) {
+  RunReport report;
+  report.policy = request.plan.policy;
+  report.budget = budget_text(request.plan);
+  report.lossless = request.lossless;
+  return report;
+}
+
+}  // namespace glimpse::cli

@@ -78,17 +78,23 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
     }
   }
   if (prompt.tiles > 0 && tiles_follow(entry, layer)) open_tiles(entry, layer);
-  add_prompt_factors(entry, index, layer);
+  if (wants_factors(entry, layer)) attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
   if (splits_keys(entry)) {
     add_few_rows(entry, index, layer);
   } else {
     add_rows(entry, index);
   }
-  if (entry.rows.verifies || (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end)) return;
-  for (int head = 0; head < shape.kv_heads; ++head) {
+  for (int head = 0; head < shape.kv_heads && grows_indices(entry, layer); ++head) {
     if (entry.rows.state->indices[entry.rows.state->head(layer, head)] == nullptr) continue;
     attend_work.add({Item::Kind::grow, -1, index, head, 0, 0, nullptr, 0});
   }
+}
+
+bool Runner::State::grows_indices(const BatchEntry& entry, int layer) const {
+  if (entry.rows.verifies || (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end)) return false;
+  const SequenceState& state = *entry.rows.state;
+  const auto first = state.indices.begin() + static_cast<std::ptrdiff_t>(state.head(layer, 0));
+  return std::any_of(first, first + shape.kv_heads, [](const auto& index) { return index != nullptr; });
 }
 
 void Runner::State::add_rows(const BatchEntry& entry, int index) {

@@ -137,6 +137,14 @@ bool Runner::needs_select(int layer) const {
   return false;
 }
 
+bool Runner::needs_attend(int layer) const {
+  for (const BatchEntry& entry : state_->entries()) {
+    if (entry.rows.decode || entry.tokens > entry.prompt.observe_from) return true;
+    if (state_->grows_indices(entry, layer) || state_->wants_factors(entry, layer)) return true;
+  }
+  return false;
+}
+
 void Runner::append(const RowsToAppend& rows) {
   State& state = *state_;
   const BatchEntry& entry = state.batch[static_cast<std::size_t>(rows.batch_index)];

@@ -204,6 +204,8 @@ struct Runner::State {
   void publish(PublishedSet& set, std::size_t list, std::int64_t tokens);
 
   // low_rank.cc: keys of the prompt from their singular vectors
+  /// At the prompt's end, and again where a correction changed the prompt's keys.
+  bool wants_factors(const BatchEntry& entry, int layer) const;
   void factor_keys(const Item& item, int layer);
   LowRankHead low_rank_head(BatchEntry& entry, int layer, int head) const;
   void count_low_rank(BatchEntry& entry, int layer, const Unit& unit);
@@ -225,10 +227,11 @@ struct Runner::State {
   void add_prompt(BatchEntry& entry, int index, int layer);
   void add_rows(const BatchEntry& entry, int index);
   bool splits_keys(const BatchEntry& entry) const;
+  /// True when a prompt's end, or a correction, makes or mends indices of the layer.
+  bool grows_indices(const BatchEntry& entry, int layer) const;
   void add_few_rows(BatchEntry& entry, int index, int layer);
   void run_range(const Item& item, const float* q, int ith);
   void combine_few_rows(const Unit& unit, float* out, int ith);
-  void add_prompt_factors(BatchEntry& entry, int index, int layer);
   kernels::PrefillItem prompt_item(const Item& item, const float* q) const;
   void run_prompt(const Item& item, int layer, const float* q, float* out, int ith);
   void observe_rows(const Item& item, int layer, kernels::PrefillItem work, int ith);

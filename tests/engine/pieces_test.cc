@@ -1,0 +1,96 @@
+// Prompts in chunks, in pieces, and after decoding: what attention keeps of them is that of the whole.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "tests/engine/recording.h"
+
+namespace glimpse::engine {
+namespace {
+
+Engine& engine_of_chunk(int chunk) {
+  static std::map<int, std::unique_ptr<Engine>> engines;
+  std::unique_ptr<Engine>& engine = engines[chunk];
+  if (!engine) {
+    EngineOptions options = options_for(reference::test_model("llama"), KvType::f32, 1);
+    options.context = 1024;
+    options.prefill_chunk = chunk;
+    engine = std::make_unique<Engine>(options);
+  }
+  return *engine;
+}
+
+std::vector<Token> tokens_for(const Engine& engine, std::size_t count) {
+  return random_tokens(count, engine.tokenizer().size(), 31);
+}
+
+double sum_of(const methods::Scores& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+void expect_near(const methods::Scores& values, const methods::Scores& expected, double share) {
+  ASSERT_EQ(values.size(), expected.size());
+  double apart = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) apart += std::abs(values[i] - expected[i]);
+  EXPECT_GT(sum_of(expected), 0);
+  EXPECT_LT(apart, share * sum_of(expected));
+}
+
+/// What a prompt leaves; `pieces` end where they say.
+StateCopy after_prompt(int chunk, const std::string& policy, const std::vector<std::size_t>& ends) {
+  Engine& engine = engine_of_chunk(chunk);
+  const plan::Plan plan = make(engine, policy, budget("160"));
+  Sequence sequence = engine.open(plan);
+  const std::vector<Token> tokens = tokens_for(engine, ends.back());
+  std::size_t first = 0;
+  for (const std::size_t end : ends) {
+    sequence.prefill(std::span(tokens).subspan(first, end - first));
+    first = end;
+  }
+  return state_of(sequence, plan);
+}
+
+TEST(ChunkedPrompts, AreObservedInEveryLayer) {
+  const StateCopy whole = after_prompt(512, "h2o", {300});
+  const StateCopy chunks = after_prompt(128, "h2o", {300});
+  for (std::size_t head = 0; head < whole.statistic.size(); ++head) {
+    SCOPED_TRACE(head);
+    EXPECT_NEAR(sum_of(whole.statistic[head]), 3.0 * 300, 0.1);  // three query heads a KV head
+    expect_near(chunks.statistic[head], whole.statistic[head], 1e-4);
+  }
+}
+
+TEST(ChunkedPrompts, SeedTheSameHeat) {
+  // The last chunk has 8 rows: 24 of the 32 that are observed lie in the one before.
+  const StateCopy whole = after_prompt(512, "evosparse", {392});
+  const StateCopy chunks = after_prompt(128, "evosparse", {392});
+  expect_near(chunks.heat.at(0), whole.heat.at(0), 1e-4);
+}
+
+/// The sets of some steps: [step, layer, head].
+std::vector<methods::Set> sets_of(Sequence& sequence, std::span<const Token> tokens) {
+  std::vector<methods::Set> sets;
+  sequence.on_sets([&](const SetTrace& trace) { sets.emplace_back(trace.tokens.begin(), trace.tokens.end()); });
+  for (const Token token : tokens) sequence.decode(token);
+  sequence.on_sets({});
+  return sets;
+}
+
+TEST(CorrectionOfIndices, ReachesTheLastLayer) {
+  Engine& engine = engine_of_chunk(128);
+  const std::vector<Token> tokens = tokens_for(engine, 500);
+  const plan::Plan quest = make(engine, "quest", budget("64"));
+  Sequence sequence = engine.open(quest);
+  sequence.prefill(std::span(tokens).first(200));
+  for (std::size_t i = 200; i < 360; ++i) sequence.decode(tokens[i]);
+  sequence.correct(160);
+  // An index made anew from the corrected cache.
+  Sequence anew = sequence.fork(make(engine, "full")).fork(quest);
+  EXPECT_EQ(sets_of(sequence, std::span(tokens).subspan(360, 24)), sets_of(anew, std::span(tokens).subspan(360, 24)));
+}
+
+}  // namespace
+}  // namespace glimpse::engine

@@ -78,6 +78,7 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
     }
   }
   if (prompt.tiles > 0 && tiles_follow(entry, layer)) open_tiles(entry, layer);
+  if (entry.ends_prompt) entry.rows.state->low_rank[static_cast<std::size_t>(layer)].reset();
   if (wants_factors(entry, layer)) attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
   if (splits_keys(entry)) {
     add_few_rows(entry, index, layer);

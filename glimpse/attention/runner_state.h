@@ -61,8 +61,9 @@ struct PromptWork {
 /// One sequence of the batch during a pass.
 struct BatchEntry {
   SequenceRows rows;
-  std::int64_t tokens = 0;  ///< after the pass's rows: N of the last row
-  bool dense = true;        ///< the plan reads everything at this length
+  std::int64_t tokens = 0;   ///< after the pass's rows: N of the last row
+  bool dense = true;         ///< the plan reads everything at this length
+  bool ends_prompt = false;  ///< all up to here counts as prompt from now on: indices are made of it
   ReadCounters counters;
   std::vector<kernels::HeadView> views;           ///< [kv_heads] of the layer being run
   std::vector<std::size_t> score_offset;          ///< [kv_heads] floats into `scores`
@@ -181,6 +182,7 @@ struct Runner::State {
   }
 
   // runner.cc
+  bool ends_prompt(const SequenceRows& rows) const;
   void open_entry(BatchEntry& entry, const SequenceRows& rows);
   void size_scratch();
 

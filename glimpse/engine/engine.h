@@ -122,9 +122,10 @@ class Sequence {
   const AttentionStats& stats() const;
   void reset_stats();
   /// Runs the plan's prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of
-  /// every token (position, logits) first.
+  /// every token from `first_wanted` on (position, logits) first. Prompts without a decoded token between them are one.
   std::span<const float> prefill(std::span<const Token> tokens,
-                                 const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {});
+                                 const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {},
+                                 std::int64_t first_wanted = 0);
   /// One token by the plan; logits are valid until the engine's next pass.
   std::span<const float> decode(Token token);
   /// Cache correction (TidalDecode, section 3.3): K and V of the last `tokens` are replaced by those of a dense pass.

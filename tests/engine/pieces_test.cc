@@ -79,6 +79,72 @@ std::vector<methods::Set> sets_of(Sequence& sequence, std::span<const Token> tok
   return sets;
 }
 
+class IndexedPrompts : public testing::TestWithParam<const char*> {
+ protected:
+  /// Pieces of whole chunks: the passes are the same, and so are the keys, bit for bit.
+  static constexpr int kChunk = 64;
+  static constexpr std::size_t kPrompt = 320;
+  Engine& engine_ = engine_of_chunk(kChunk);
+  std::vector<Token> tokens_ = tokens_for(engine_, 700);
+  plan::Plan plan_ = make(engine_, GetParam(), budget("128"));
+
+  std::vector<methods::Set> after(const std::vector<std::size_t>& ends) {
+    Sequence sequence = engine_.open(plan_);
+    std::size_t first = 0;
+    for (const std::size_t end : ends) {
+      sequence.prefill(std::span(tokens_).subspan(first, end - first));
+      first = end;
+    }
+    return sets_of(sequence, std::span(tokens_).subspan(kPrompt, 8));
+  }
+};
+
+TEST_P(IndexedPrompts, ComeInPiecesAsWhole) {
+  const std::vector<methods::Set> whole = after({kPrompt});
+  EXPECT_TRUE(std::any_of(whole.begin(), whole.end(), [](const methods::Set& set) { return !set.empty(); }));
+  EXPECT_EQ(whole, after({128, kPrompt}));
+  EXPECT_EQ(whole, after({64, 128, 192, 256, kPrompt}));
+}
+
+/// A later prompt that doubles the text counts, with all before it, as prompt.
+TEST_P(IndexedPrompts, ThatDoubleTheTextAreIndexedAnew) {
+  Sequence turns = engine_.open(plan_);
+  turns.prefill(std::span(tokens_).first(256));
+  turns.decode(tokens_[256]);
+  turns.prefill(std::span(tokens_).subspan(257, 256));
+  Sequence late = turns.fork(make(engine_, "full")).fork(plan_);  // its indices are made in its first step
+  const std::span<const Token> next = std::span(tokens_).subspan(513, 6);
+  const std::vector<methods::Set> sets = sets_of(turns, next);
+  EXPECT_EQ(sets, sets_of(late, next));
+  if (std::string(GetParam()) == "lychee-cluster") return;  // chunks are not equally long
+  Sequence one = engine_.open(plan_);
+  one.prefill(std::span(tokens_).first(513));
+  const std::vector<methods::Set> expected = sets_of(one, next);
+  ASSERT_EQ(sets.size(), expected.size());
+  for (std::size_t i = 0; i < sets.size(); ++i) EXPECT_EQ(sets[i].size(), expected[i].size()) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, IndexedPrompts,
+                         testing::Values("lychee-cluster", "clusterkv", "shadowkv", "quest", "arkvale"),
+                         [](const auto& row) {
+                           std::string name = row.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(LaterPrompts, OfAFewTokensAreLandmarksToo) {
+  Engine& engine = engine_of_chunk(64);
+  const std::vector<Token> tokens = tokens_for(engine, 700);
+  Sequence sequence = engine.open(make(engine, "shadowkv", budget("64", {{"outliers", "2"}, {"rank", "8"}})));
+  sequence.prefill(std::span(tokens).first(400));
+  sequence.decode(tokens[400]);
+  sequence.prefill(std::span(tokens).subspan(401, 128));
+  // Beside the budget: the window of 32 in whole chunks, what no chunk holds yet, and 2 outliers.
+  for (const methods::Set& set : sets_of(sequence, std::span(tokens).subspan(529, 4))) {
+    EXPECT_LE(set.size(), 64U + 5 * 8 + 8 + 4 + 16);
+  }
+}
+
 TEST(CorrectionOfIndices, ReachesTheLastLayer) {
   Engine& engine = engine_of_chunk(128);
   const std::vector<Token> tokens = tokens_for(engine, 500);

@@ -249,7 +249,7 @@ void Runner::State::observe_rows(const Item& item, int layer, kernels::PrefillIt
     kernels::ColumnSumsItem columns;
     columns.tile = work;
     columns.weights = weights.data();
-    columns.end = static_cast<std::int32_t>(entry.tokens);
+    columns.end = work.head->slots;
     columns.sums = prompt.observed.data() +
                    (number * static_cast<std::size_t>(shape.kv_heads) + static_cast<std::size_t>(item.head)) *
                        static_cast<std::size_t>(entry.tokens);
@@ -264,8 +264,14 @@ void Runner::State::take_observed(BatchEntry& entry, int layer, int head) {
   const auto tokens = static_cast<std::size_t>(entry.tokens);
   const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
   const std::size_t items = prompt.observed.size() / (kv_heads * tokens);
-  const auto sums = [&](std::size_t item) {
-    return prompt.observed.data() + (item * kv_heads + static_cast<std::size_t>(head)) * tokens;
+  // Sums are by slot, what is kept is by position: a head that has forgotten tokens has fewer slots.
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(head)];
+  const auto for_each_sum = [&](std::size_t item, auto&& add) {
+    const float* sums = prompt.observed.data() + (item * kv_heads + static_cast<std::size_t>(head)) * tokens;
+    for (std::int32_t slot = 0; slot < view.slots; ++slot) {
+      const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
+      if (position >= 0) add(static_cast<std::size_t>(position), sums[slot]);
+    }
   };
   const plan::Retention* kept = retention(entry, role(entry, layer, head));
   if (kept != nullptr && observes(kept->rule)) {
@@ -275,8 +281,7 @@ void Runner::State::take_observed(BatchEntry& entry, int layer, int head) {
     statistic.resize(tokens, 0.0F);
     if (last) std::fill(statistic.begin(), statistic.end(), 0.0F);
     for (std::size_t item = 0; item < items; ++item) {
-      const float* from = sums(item);
-      for (std::size_t i = 0; i < tokens; ++i) statistic[i] += share * from[i];
+      for_each_sum(item, [&](std::size_t position, float sum) { statistic[position] += share * sum; });
     }
   }
   const plan::Heat& how = entry.rows.plan->heat;
@@ -285,8 +290,7 @@ void Runner::State::take_observed(BatchEntry& entry, int layer, int head) {
   const std::size_t blocks = (tokens + block - 1) / block;
   for (std::size_t item = 0; heats && item < items; ++item) {
     double* to = prompt.observed_blocks.data() + static_cast<std::size_t>(head) * blocks;
-    const float* from = sums(item);
-    for (std::size_t i = 0; i < tokens; ++i) to[i / block] += static_cast<double>(from[i]);
+    for_each_sum(item, [&](std::size_t position, float sum) { to[position / block] += static_cast<double>(sum); });
   }
   if (prompt.remaining[shape.kv_heads].fetch_sub(1, std::memory_order_acq_rel) != 1 || !heats) return;
   // The last head of the layer: the mean over layers and query heads grows layer by layer.

@@ -145,6 +145,97 @@ TEST(LaterPrompts, OfAFewTokensAreLandmarksToo) {
   }
 }
 
+/// The mean over heads, where they decide together; else as it is.
+std::vector<methods::Scores> by_decision(const plan::Plan& plan, const std::vector<methods::Scores>& heads, int layer) {
+  const auto count = static_cast<std::size_t>(plan.shape.kv_heads);
+  const auto first = heads.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(layer) * count);
+  std::vector<methods::Scores> own(first, first + static_cast<std::ptrdiff_t>(count));
+  if (plan.retentions.at(0).per != plan::SetPer::layer) return own;
+  return {methods::mean(own)};
+}
+
+class ForgettingLater : public testing::TestWithParam<const char*> {};
+
+/// The rows of a later prompt are decoded once more, densely, over what the heads still hold, and their probabilities
+/// added up by position: by transcription what the prompt leaves and what the next step keeps.
+TEST_P(ForgettingLater, CountsALaterPromptByPosition) {
+  constexpr std::int64_t kBudget = 64;
+  constexpr std::size_t kFirst = 200, kDecoded = 12, kSecond = 24;
+  const bool last_only = std::string(GetParam()) == "tova";
+  Engine& engine = engine_of_chunk(128);
+  const plan::Plan plan = make(engine, GetParam(), budget("64"));
+  const plan::ModelShape& shape = plan.shape;
+  const std::vector<Token> tokens = tokens_for(engine, 300);
+  Sequence sequence = engine.open(plan);
+  sequence.prefill(std::span(tokens).first(kFirst));
+  for (std::size_t i = 0; i < kDecoded; ++i) sequence.decode(tokens[kFirst + i]);
+  const StateCopy before = state_of(sequence, plan);
+  const std::span<const Token> second = std::span(tokens).subspan(kFirst + kDecoded, kSecond);
+
+  std::vector<methods::Scores> sums = before.statistic;
+  for (methods::Scores& sum : sums) sum.resize(kFirst + kDecoded + kSecond, 0.0);
+  Sequence dense = sequence.fork(make(engine, "full"));
+  dense.on_sets([&](const SetTrace& trace) {
+    if (last_only && trace.position + 1 != static_cast<std::int64_t>(kFirst + kDecoded + kSecond)) return;
+    methods::Scores& sum = sums[static_cast<std::size_t>(trace.layer * shape.kv_heads + trace.kv_head)];
+    const methods::Set live(trace.tokens.begin(), trace.tokens.end());
+    methods::Rows keys(static_cast<std::size_t>(trace.position) + 1);
+    for (const std::int32_t i : live) {
+      const std::vector<float> key = dense.key(trace.layer, trace.kv_head, i);
+      keys[static_cast<std::size_t>(i)] = {key.begin(), key.end()};
+    }
+    if (last_only) std::fill(sum.begin(), sum.end(), 0.0);
+    for (int j = 0; j < shape.group(); ++j) {
+      const auto from = trace.query.begin() + static_cast<std::ptrdiff_t>(j) * shape.head_dim;
+      const methods::Scores row = methods::read_probabilities(methods::Row(from, from + shape.head_dim), keys, live);
+      for (std::size_t n = 0; n < live.size(); ++n) {
+        sum[static_cast<std::size_t>(live[n])] += row[n] / (last_only ? shape.group() : 1);
+      }
+    }
+  });
+  for (const Token token : second) dense.decode(token);
+
+  sequence.prefill(second);
+  const StateCopy after = state_of(sequence, plan);
+  for (std::size_t head = 0; head < sums.size(); ++head) {
+    SCOPED_TRACE(head);
+    ASSERT_EQ(after.live[head].size(), before.live[head].size() + kSecond);
+    double apart = 0, sum = 0;
+    for (const std::int32_t i : after.live[head]) {
+      apart +=
+          std::abs(after.statistic[head].at(static_cast<std::size_t>(i)) - sums[head][static_cast<std::size_t>(i)]);
+      sum += sums[head][static_cast<std::size_t>(i)];
+    }
+    EXPECT_LT(apart, 1e-3 * sum);
+  }
+  std::vector<methods::Set> read(sums.size());
+  sequence.on_sets([&](const SetTrace& trace) {
+    read[static_cast<std::size_t>(trace.layer * shape.kv_heads + trace.kv_head)] = {trace.tokens.begin(),
+                                                                                    trace.tokens.end()};
+  });
+  sequence.decode(tokens[kFirst + kDecoded + kSecond]);
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    // The engine's own statistic: the order of two near the cut hangs on it.
+    std::vector<methods::Scores> decisions = by_decision(plan, after.statistic, layer);
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      SCOPED_TRACE(layer * shape.kv_heads + head);
+      const auto at = static_cast<std::size_t>(layer * shape.kv_heads + head);
+      methods::Scores& decides = decisions[std::min(static_cast<std::size_t>(head), decisions.size() - 1)];
+      methods::Set live = after.live[at];
+      live.push_back(static_cast<std::int32_t>(kFirst + kDecoded + kSecond));
+      decides.resize(kFirst + kDecoded + kSecond + 1, 0.0);
+      if (last_only) {
+        EXPECT_EQ(read[at], methods::keep_probable(live, decides, kBudget, read[at]));
+      } else {
+        EXPECT_EQ(read[at], methods::keep_accumulated(live, decides, {kBudget, kBudget / 2}, read[at]));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, ForgettingLater, testing::Values("h2o", "tova"),
+                         [](const auto& row) { return row.param; });
+
 TEST(CorrectionOfIndices, ReachesTheLastLayer) {
   Engine& engine = engine_of_chunk(128);
   const std::vector<Token> tokens = tokens_for(engine, 500);

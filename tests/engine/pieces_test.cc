@@ -236,6 +236,34 @@ TEST_P(ForgettingLater, CountsALaterPromptByPosition) {
 INSTANTIATE_TEST_SUITE_P(Methods, ForgettingLater, testing::Values("h2o", "tova"),
                          [](const auto& row) { return row.param; });
 
+TEST(LaterPrompts, StayUnderRaas) {
+  constexpr std::size_t kBudget = 8, kFirst = 100, kSecond = 40;
+  Engine& engine = engine_of_chunk(128);
+  const plan::Plan plan = make(engine, "raas", budget("8"));
+  const std::vector<Token> tokens = tokens_for(engine, 300);
+  Sequence sequence = engine.open(plan);
+  sequence.prefill(std::span(tokens).first(60));  // the first prompt in two pieces
+  sequence.prefill(std::span(tokens).subspan(60, kFirst - 60));
+  std::size_t at = kFirst;
+  while (at < kFirst + 20) sequence.decode(tokens[at++]);
+  const std::size_t second = at;
+  sequence.prefill(std::span(tokens).subspan(second, kSecond));
+  at += kSecond;
+  while (at < second + kSecond + 20) sequence.decode(tokens[at++]);
+  for (int layer = 0; layer < plan.shape.layers; ++layer) {
+    for (int head = 0; head < plan.shape.kv_heads; ++head) {
+      const std::vector<std::int32_t> live = sequence.live(layer, head);
+      std::size_t prompt = 0;
+      for (const std::int32_t i : live) {
+        const auto token = static_cast<std::size_t>(i);
+        prompt += token < kFirst || (token >= second && token < second + kSecond);
+      }
+      EXPECT_EQ(prompt, kFirst + kSecond);
+      EXPECT_EQ(live.size(), prompt + kBudget);
+    }
+  }
+}
+
 TEST(CorrectionOfIndices, ReachesTheLastLayer) {
   Engine& engine = engine_of_chunk(128);
   const std::vector<Token> tokens = tokens_for(engine, 500);

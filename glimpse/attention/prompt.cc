@@ -34,11 +34,23 @@ void Runner::State::open_prompt(BatchEntry& entry) {
   if (entry.learns() && plan.prefill.observe == plan::Observe::last_rows) {
     prompt.observe_from = entry.rows.prompt_end - plan.prefill.observe_rows;
   }
+  if (entry.tokens > prompt.observe_from) fade_heat(entry);
   const auto wanted = static_cast<std::size_t>(shape.kv_heads + 1 + prompt.tiles);
   if (prompt.remaining_size < wanted) {
     prompt.remaining = std::make_unique<std::atomic<int>[]>(wanted);
     prompt.remaining_size = wanted;
   }
+}
+
+/// The rows that are observed are steps of the heat: what was there fades by as many. A seed that begins before
+/// anything was decoded is the whole of it, so that pieces of a prompt leave what the prompt leaves.
+void Runner::State::fade_heat(BatchEntry& entry) const {
+  SequenceState& state = *entry.rows.state;
+  if (!state.has_heat()) return;
+  const std::int64_t first = std::max(entry.rows.position, entry.prompt.observe_from);
+  const bool begins = entry.rows.position <= entry.prompt.observe_from;
+  const double left = std::pow(entry.rows.plan->heat.decay, static_cast<double>(entry.tokens - first));
+  state.scale_heat(begins && state.decode_steps == 0 ? 0.0 : left);
 }
 
 /// Sizes what this layer observes and says how many items and heads are still to come.
@@ -240,7 +252,7 @@ void Runner::State::observe_rows(const Item& item, int layer, kernels::PrefillIt
     auto& weights = threads[static_cast<std::size_t>(ith)].weights;
     weights.assign(static_cast<std::size_t>(work.rows), 1.0F);
     for (int row = 0; heats && row < work.rows; ++row) {  // each row is a step of the heat
-      const auto age = static_cast<double>(entry.rows.prompt_end - 1 - (entry.rows.position + item.begin + skip + row));
+      const auto age = static_cast<double>(entry.rows.rows - 1 - (item.begin + skip + row));
       weights[static_cast<std::size_t>(row)] = static_cast<float>(std::pow(entry.rows.plan->heat.decay, age));
     }
     const int rows = kernels::prefill_tile_rows(group);

@@ -225,6 +225,7 @@ struct Runner::State {
 
   // prompt.cc: rows of a prompt
   void open_prompt(BatchEntry& entry);
+  void fade_heat(BatchEntry& entry) const;
   void open_prompt_layer(BatchEntry& entry, int layer);
   void add_prompt(BatchEntry& entry, int index, int layer);
   void add_rows(const BatchEntry& entry, int index);

@@ -70,6 +70,38 @@ TEST(ChunkedPrompts, SeedTheSameHeat) {
   expect_near(chunks.heat.at(0), whole.heat.at(0), 1e-4);
 }
 
+double seed_mass(int rows) {
+  double mass = 0;
+  for (int age = 0; age < rows; ++age) mass += std::pow(0.99609375, age);
+  return mass;
+}
+
+TEST(PromptPieces, LeaveTheHeatOfTheLastRows) {
+  const StateCopy whole = after_prompt(512, "evosparse", {392});
+  EXPECT_NEAR(sum_of(whole.heat.at(0)), seed_mass(32), 1e-3);
+  expect_near(after_prompt(512, "evosparse", {200, 392}).heat.at(0), whole.heat.at(0), 1e-4);
+  expect_near(after_prompt(512, "evosparse", {100, 200, 300, 360, 392}).heat.at(0), whole.heat.at(0), 1e-4);
+  // A last piece of fewer rows goes on from what the one before left.
+  EXPECT_NEAR(sum_of(after_prompt(512, "evosparse", {382, 392}).heat.at(0)), seed_mass(42), 1e-3);
+}
+
+TEST(LaterPrompts, LetTheHeatFadeOnce) {
+  Engine& engine = engine_of_chunk(128);
+  const plan::Plan plan = make(engine, "evosparse", budget("160"));
+  const std::vector<Token> tokens = tokens_for(engine, 600);
+  for (const int rows : {160, 40, 10}) {
+    Sequence sequence = engine.open(plan);
+    sequence.prefill(std::span(tokens).first(300));
+    for (std::size_t i = 300; i < 306; ++i) sequence.decode(tokens[i]);
+    const double before = sum_of(state_of(sequence, plan).heat.at(0));
+    sequence.prefill(std::span(tokens).subspan(306, static_cast<std::size_t>(rows)));
+    const int observed = std::min(rows, 32);
+    EXPECT_NEAR(sum_of(state_of(sequence, plan).heat.at(0)),
+                before * std::pow(0.99609375, observed) + seed_mass(observed), 2e-3)
+        << rows;
+  }
+}
+
 /// The sets of some steps: [step, layer, head].
 std::vector<methods::Set> sets_of(Sequence& sequence, std::span<const Token> tokens) {
   std::vector<methods::Set> sets;

@@ -95,20 +95,18 @@ void Runner::State::evict_by_statistic(BatchEntry& entry, int layer, int first_h
   }
   const std::int64_t surplus = std::min<std::int64_t>(counted - budget, static_cast<std::int64_t>(evicted.size()));
   if (surplus <= 0) return;
-  evict_scores.assign(static_cast<std::size_t>(entry.tokens), 0.0F);
+  evict_scores.resize(evicted.size());
+  for (std::size_t i = 0; i < evicted.size(); ++i) evict_scores[i] = {evicted[i], 0.0F};
   for (int head = first_head; head < first_head + heads; ++head) {
     const auto& statistic = state.statistics[state.head(layer, head)];
-    for (const std::int32_t position : evicted) {
-      evict_scores[static_cast<std::size_t>(position)] += statistic[static_cast<std::size_t>(position)];
-    }
+    for (ScoredUnit& token : evict_scores) token.score += statistic[static_cast<std::size_t>(token.unit)];
   }
-  const auto goes_first = [&](std::int32_t a, std::int32_t b) {
-    const float x = evict_scores[static_cast<std::size_t>(a)];
-    const float y = evict_scores[static_cast<std::size_t>(b)];
-    return x < y || (x == y && (stamps ? a < b : a > b));
+  const auto goes_first = [&](const ScoredUnit& a, const ScoredUnit& b) {
+    return a.score < b.score || (a.score == b.score && (stamps ? a.unit < b.unit : a.unit > b.unit));
   };
-  std::nth_element(evicted.begin(), evicted.begin() + (surplus - 1), evicted.end(), goes_first);
+  std::nth_element(evict_scores.begin(), evict_scores.begin() + (surplus - 1), evict_scores.end(), goes_first);
   evicted.resize(static_cast<std::size_t>(surplus));
+  for (std::size_t i = 0; i < evicted.size(); ++i) evicted[i] = evict_scores[i].unit;
   std::sort(evicted.begin(), evicted.end());
   for (int head = first_head; head < first_head + heads; ++head) {
     cache->free_tokens(entry.rows.sequence, layer, head, evicted);

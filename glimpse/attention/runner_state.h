@@ -135,7 +135,7 @@ struct Runner::State {
   std::size_t layer_remaining_size = 0;
   std::vector<std::int32_t> evicted;
   std::vector<std::int32_t> missing;
-  std::vector<float> evict_scores;
+  std::vector<ScoredUnit> evict_scores;  ///< of those that may go
   std::vector<kv::Mark> marks;
   std::vector<ReadCounters> counters;  ///< [batch], filled by end()
   std::vector<int> heat_readers;

@@ -243,7 +243,7 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
         if (item->kind == Item::Kind::range) {
           state.run_range(*item, q, ith);
         } else if (item->kind == Item::Kind::mean_token) {
-          state.run_mean_token(*item, layer, q);
+          state.run_mean_token(*item, layer, q, ith);
         } else if (state.attend_work.unit(item->unit).key_rank > 0) {
           state.run_low_rank(*item, layer, q, ith);
         } else {

@@ -111,6 +111,7 @@ struct ThreadScratch {
   std::vector<float> weights;
   std::vector<HeadScores> heads;
   std::vector<float> combined;  ///< [rows, g, d]
+  std::vector<float> dropped;   ///< [rows, d] that leave a window
   RowPages rows;
 };
 
@@ -220,7 +221,8 @@ struct Runner::State {
   void add_lists(BatchEntry& entry, int index, plan::SlotId reader, const PublishedSet& set);
   int add_ranges(const Unit& unit, std::int64_t begin, std::int64_t end, int unit_index);
   kernels::AttendItem kernel_item(const Item& item, const float* q);
-  void run_mean_token(const Item& item, int layer, const float* q);
+  void take_dropped(const BatchEntry& entry, int layer, int head, std::int64_t end, int ith);
+  void run_mean_token(const Item& item, int layer, const float* q, int ith);
   void combine_unit(int layer, int unit_index, float* out, int ith);
 
   // prompt.cc: rows of a prompt

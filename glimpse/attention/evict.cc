@@ -16,6 +16,19 @@ bool by_statistic(RetentionRule rule) {
   return rule == RetentionRule::accumulated || rule == RetentionRule::last_probability || rule == RetentionRule::stamps;
 }
 
+/// Each step stamps its own token, so that what no step has stamped came as prompt, the first or a later one. Before
+/// the first step only prompt_tokens tell: a fork brings tokens that another plan generated.
+void stamp_new_tokens(std::vector<float>& stamps, const BatchEntry& entry) {
+  const SequenceState& state = *entry.rows.state;
+  const auto before = static_cast<std::size_t>(entry.tokens - 1);
+  if (stamps.empty()) {
+    stamps.resize(std::min(before, static_cast<std::size_t>(state.prompt_tokens)), kPromptStamp);
+    stamps.resize(before, 0.0F);
+  }
+  stamps.resize(before, kPromptStamp);
+  stamps.push_back(static_cast<float>(state.decode_steps));
+}
+
 }  // namespace
 
 void Runner::State::evict(BatchEntry& entry) {
@@ -27,10 +40,8 @@ void Runner::State::evict(BatchEntry& entry) {
       if (kept == nullptr) continue;
       if (by_statistic(kept->rule)) {
         auto& statistic = entry.rows.state->statistics[entry.rows.state->head(layer, head)];
+        if (kept->rule == RetentionRule::stamps) stamp_new_tokens(statistic, entry);
         statistic.resize(static_cast<std::size_t>(entry.tokens), 0.0F);
-        if (kept->rule == RetentionRule::stamps) {
-          statistic.back() = static_cast<float>(entry.rows.state->decode_steps);
-        }
         if (kept->per == plan::SetPer::layer && head + 1 < shape.kv_heads) continue;  // the last head decides for all
         const bool together = kept->per == plan::SetPer::layer;
         if (!below) evict_by_statistic(entry, layer, together ? 0 : head, together ? shape.kv_heads : 1);
@@ -73,31 +84,29 @@ void Runner::State::evict_by_statistic(BatchEntry& entry, int layer, int first_h
                           : 1;
   // Who may go: live tokens that are neither recent nor (RaaS) of the prompt.
   const std::int64_t newest = entry.tokens - std::max<std::int64_t>(recent, 1);
-  const std::int64_t oldest = stamps ? state.prompt_tokens : 0;
+  const auto& own = state.statistics[state.head(layer, first_head)];
   evicted.clear();
   std::int64_t counted = 0;
   for (std::int32_t slot = 0; slot < view.slots; ++slot) {
     const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
-    if (position < oldest) continue;
+    if (position < 0 || (stamps && own[static_cast<std::size_t>(position)] == kPromptStamp)) continue;
     ++counted;
     if (position < newest) evicted.push_back(position);
   }
   const std::int64_t surplus = std::min<std::int64_t>(counted - budget, static_cast<std::int64_t>(evicted.size()));
   if (surplus <= 0) return;
-  evict_scores.assign(static_cast<std::size_t>(entry.tokens), 0.0F);
+  evict_scores.resize(evicted.size());
+  for (std::size_t i = 0; i < evicted.size(); ++i) evict_scores[i] = {evicted[i], 0.0F};
   for (int head = first_head; head < first_head + heads; ++head) {
     const auto& statistic = state.statistics[state.head(layer, head)];
-    for (const std::int32_t position : evicted) {
-      evict_scores[static_cast<std::size_t>(position)] += statistic[static_cast<std::size_t>(position)];
-    }
+    for (ScoredUnit& token : evict_scores) token.score += statistic[static_cast<std::size_t>(token.unit)];
   }
-  const auto goes_first = [&](std::int32_t a, std::int32_t b) {
-    const float x = evict_scores[static_cast<std::size_t>(a)];
-    const float y = evict_scores[static_cast<std::size_t>(b)];
-    return x < y || (x == y && (stamps ? a < b : a > b));
+  const auto goes_first = [&](const ScoredUnit& a, const ScoredUnit& b) {
+    return a.score < b.score || (a.score == b.score && (stamps ? a.unit < b.unit : a.unit > b.unit));
   };
-  std::nth_element(evicted.begin(), evicted.begin() + (surplus - 1), evicted.end(), goes_first);
+  std::nth_element(evict_scores.begin(), evict_scores.begin() + (surplus - 1), evict_scores.end(), goes_first);
   evicted.resize(static_cast<std::size_t>(surplus));
+  for (std::size_t i = 0; i < evicted.size(); ++i) evicted[i] = evict_scores[i].unit;
   std::sort(evicted.begin(), evicted.end());
   for (int head = first_head; head < first_head + heads; ++head) {
     cache->free_tokens(entry.rows.sequence, layer, head, evicted);

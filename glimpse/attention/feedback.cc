@@ -64,7 +64,10 @@ void Runner::State::feed(BatchEntry& entry, int layer, const Unit& unit, int ith
       }
       const std::size_t count =
           kernels::select_top_k(mean, static_cast<std::size_t>((live + 1) / 2), scratch.chosen, scratch.workspace);
-      for (std::size_t i = 0; i < count; ++i) at(scratch.chosen[i]) = static_cast<float>(state.decode_steps);
+      for (std::size_t i = 0; i < count; ++i) {
+        float& stamp = at(scratch.chosen[i]);
+        if (stamp != kPromptStamp) stamp = static_cast<float>(state.decode_steps);
+      }
       break;
     }
     default:

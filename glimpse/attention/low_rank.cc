@@ -39,17 +39,13 @@ void reserve(RowPages& pages, const kernels::KvFormat& format) {
 
 }  // namespace
 
-/// At the prompt's end, and again where a correction changed the prompt's keys.
-void Runner::State::add_prompt_factors(BatchEntry& entry, int index, int layer) {
+bool Runner::State::wants_factors(const BatchEntry& entry, int layer) const {
   const SequenceState& state = *entry.rows.state;
-  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0 || entry.rows.verifies) return;
-  const bool made = state.low_rank[static_cast<std::size_t>(layer)] != nullptr;
-  if (entry.rows.corrects) {
-    if (!made || entry.rows.position >= state.prompt_tokens) return;
-  } else if (made || entry.tokens < entry.rows.prompt_end || plan::is_dense_at(*entry.rows.plan, entry.tokens + 1)) {
-    return;  // what is dense for now may stay so: the first sparse step makes up for it
-  }
-  attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
+  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0 || entry.rows.verifies) return false;
+  const bool made = state.low_rank[static_cast<std::size_t>(layer)] != nullptr && !entry.ends_prompt;
+  if (entry.rows.corrects) return made && entry.rows.position < state.prompt_tokens;
+  // What is dense for now may stay so: the first sparse step makes up for it.
+  return !made && entry.tokens >= entry.rows.prompt_end && !plan::is_dense_at(*entry.rows.plan, entry.tokens + 1);
 }
 
 void Runner::State::factor_keys(const Item& item, int layer) {
@@ -58,7 +54,7 @@ void Runner::State::factor_keys(const Item& item, int layer) {
   kv::LayerKeys keys;
   keys.heads = entry.views;
   keys.format = cache->shape().format;
-  keys.tokens = state.prompt_tokens > 0 ? state.prompt_tokens : entry.tokens;
+  keys.tokens = state.prompt_tokens > 0 && !entry.ends_prompt ? state.prompt_tokens : entry.tokens;
   keys.before_rope = [this](std::int64_t position, float* row) { shape.rotation->turn_back(position, row); };
   state.low_rank[static_cast<std::size_t>(layer)] =
       std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[static_cast<std::size_t>(layer)]);

@@ -4,7 +4,7 @@
 
 #include "glimpse/attention/runner_state.h"
 #include "glimpse/base/error.h"
-#include "glimpse/kv/inspect.h"
+#include "glimpse/kernels/index.h"
 
 namespace glimpse::attention {
 namespace {
@@ -192,20 +192,47 @@ kernels::AttendItem Runner::State::kernel_item(const Item& item, const float* q)
   return work;
 }
 
+/// Takes what left the window before `end` into the sums of one head: after a prompt nearly all of it, so whole runs of
+/// rows at a time.
+void Runner::State::take_dropped(const BatchEntry& entry, int layer, int head, std::int64_t end, int ith) {
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t page = kernels::kPageTokens;
+  DroppedTokens& dropped = entry.rows.state->dropped[entry.rows.state->head(layer, head)];
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(head)];
+  kernels::HeadView values = view;
+  values.k_plane = view.v_plane;
+  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  auto& rows = threads[static_cast<std::size_t>(ith)].dropped;
+  rows.resize(kRows * dim);
+  const auto add_rows = [&](const kernels::HeadView& from, std::int32_t slot, std::int32_t count,
+                            std::vector<double>& sum) {
+    kernels::read_keys(cache->shape().format, from, slot, count, rows.data());
+    for (std::size_t at = 0; at < static_cast<std::size_t>(count) * dim; at += dim) {
+      for (std::size_t i = 0; i < dim; ++i) sum[i] += static_cast<double>(rows[at + i]);
+    }
+  };
+  const std::int64_t sink = selector(entry, role(entry, layer, head)).sink;
+  const std::int64_t gap = (sink + page - 1) / page * page;  // slots before and after it are no neighbours
+  while (dropped.end < end) {
+    std::int64_t stop = std::min(end, dropped.end + kRows);
+    if (dropped.end < gap) stop = std::min(stop, gap);
+    const auto slot = static_cast<std::int32_t>(stream_slot(view, entry.tokens, sink, dropped.end));
+    const auto count = static_cast<std::int32_t>(stop - dropped.end);
+    add_rows(view, slot, count, dropped.k_sum);
+    add_rows(values, slot, count, dropped.v_sum);
+    dropped.end = stop;
+  }
+}
+
 /// RazorAttention's compensation token (its section 3.3): the mean key and value of what the window lost, weighted by
 /// their number, as one more partial result.
-void Runner::State::run_mean_token(const Item& item, int layer, const float* q) {
+void Runner::State::run_mean_token(const Item& item, int layer, const float* q, int ith) {
   BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
-  const auto head = static_cast<std::size_t>(item.head);
   const Unit& unit = attend_work.unit(item.unit);
   const plan::Selector& window = selector(entry, role(entry, layer, item.head));
-  DroppedTokens& dropped = entry.rows.state->dropped[entry.rows.state->head(layer, item.head)];
-  const std::int64_t end = entry.tokens - plan::window_tokens(window, entry.tokens);
+  take_dropped(entry, layer, item.head, entry.tokens - plan::window_tokens(window, entry.tokens), ith);
+  const DroppedTokens& dropped = entry.rows.state->dropped[entry.rows.state->head(layer, item.head)];
   const auto dim = static_cast<std::size_t>(shape.head_dim);
-  for (; dropped.end < end; ++dropped.end) {
-    const auto slot = static_cast<std::int32_t>(stream_slot(entry.views[head], entry.tokens, window.sink, dropped.end));
-    kv::add_row(entry.views[head], cache->shape().format, slot, dropped.k_sum, dropped.v_sum);
-  }
   const auto count = static_cast<double>(dropped.end - dropped.first);
   float* out = partials.data() + unit.first_partial +
                static_cast<std::size_t>(item.partial) * kernels::partial_floats(unit.group, shape.head_dim);

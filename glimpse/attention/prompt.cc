@@ -34,11 +34,23 @@ void Runner::State::open_prompt(BatchEntry& entry) {
   if (entry.learns() && plan.prefill.observe == plan::Observe::last_rows) {
     prompt.observe_from = entry.rows.prompt_end - plan.prefill.observe_rows;
   }
+  if (entry.tokens > prompt.observe_from) fade_heat(entry);
   const auto wanted = static_cast<std::size_t>(shape.kv_heads + 1 + prompt.tiles);
   if (prompt.remaining_size < wanted) {
     prompt.remaining = std::make_unique<std::atomic<int>[]>(wanted);
     prompt.remaining_size = wanted;
   }
+}
+
+/// The rows that are observed are steps of the heat: what was there fades by as many. A seed that begins before
+/// anything was decoded is the whole of it, so that pieces of a prompt leave what the prompt leaves.
+void Runner::State::fade_heat(BatchEntry& entry) const {
+  SequenceState& state = *entry.rows.state;
+  if (!state.has_heat()) return;
+  const std::int64_t first = std::max(entry.rows.position, entry.prompt.observe_from);
+  const bool begins = entry.rows.position <= entry.prompt.observe_from;
+  const double left = std::pow(entry.rows.plan->heat.decay, static_cast<double>(entry.tokens - first));
+  state.scale_heat(begins && state.decode_steps == 0 ? 0.0 : left);
 }
 
 /// Sizes what this layer observes and says how many items and heads are still to come.
@@ -78,17 +90,24 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
     }
   }
   if (prompt.tiles > 0 && tiles_follow(entry, layer)) open_tiles(entry, layer);
-  add_prompt_factors(entry, index, layer);
+  if (entry.ends_prompt) entry.rows.state->low_rank[static_cast<std::size_t>(layer)].reset();
+  if (wants_factors(entry, layer)) attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
   if (splits_keys(entry)) {
     add_few_rows(entry, index, layer);
   } else {
     add_rows(entry, index);
   }
-  if (entry.rows.verifies || (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end)) return;
-  for (int head = 0; head < shape.kv_heads; ++head) {
+  for (int head = 0; head < shape.kv_heads && grows_indices(entry, layer); ++head) {
     if (entry.rows.state->indices[entry.rows.state->head(layer, head)] == nullptr) continue;
     attend_work.add({Item::Kind::grow, -1, index, head, 0, 0, nullptr, 0});
   }
+}
+
+bool Runner::State::grows_indices(const BatchEntry& entry, int layer) const {
+  if (entry.rows.verifies || (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end)) return false;
+  const SequenceState& state = *entry.rows.state;
+  const auto first = state.indices.begin() + static_cast<std::ptrdiff_t>(state.head(layer, 0));
+  return std::any_of(first, first + shape.kv_heads, [](const auto& index) { return index != nullptr; });
 }
 
 void Runner::State::add_rows(const BatchEntry& entry, int index) {
@@ -233,7 +252,7 @@ void Runner::State::observe_rows(const Item& item, int layer, kernels::PrefillIt
     auto& weights = threads[static_cast<std::size_t>(ith)].weights;
     weights.assign(static_cast<std::size_t>(work.rows), 1.0F);
     for (int row = 0; heats && row < work.rows; ++row) {  // each row is a step of the heat
-      const auto age = static_cast<double>(entry.rows.prompt_end - 1 - (entry.rows.position + item.begin + skip + row));
+      const auto age = static_cast<double>(entry.rows.rows - 1 - (item.begin + skip + row));
       weights[static_cast<std::size_t>(row)] = static_cast<float>(std::pow(entry.rows.plan->heat.decay, age));
     }
     const int rows = kernels::prefill_tile_rows(group);
@@ -242,7 +261,7 @@ void Runner::State::observe_rows(const Item& item, int layer, kernels::PrefillIt
     kernels::ColumnSumsItem columns;
     columns.tile = work;
     columns.weights = weights.data();
-    columns.end = static_cast<std::int32_t>(entry.tokens);
+    columns.end = work.head->slots;
     columns.sums = prompt.observed.data() +
                    (number * static_cast<std::size_t>(shape.kv_heads) + static_cast<std::size_t>(item.head)) *
                        static_cast<std::size_t>(entry.tokens);
@@ -257,8 +276,14 @@ void Runner::State::take_observed(BatchEntry& entry, int layer, int head) {
   const auto tokens = static_cast<std::size_t>(entry.tokens);
   const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
   const std::size_t items = prompt.observed.size() / (kv_heads * tokens);
-  const auto sums = [&](std::size_t item) {
-    return prompt.observed.data() + (item * kv_heads + static_cast<std::size_t>(head)) * tokens;
+  // Sums are by slot, what is kept is by position: a head that has forgotten tokens has fewer slots.
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(head)];
+  const auto for_each_sum = [&](std::size_t item, auto&& add) {
+    const float* sums = prompt.observed.data() + (item * kv_heads + static_cast<std::size_t>(head)) * tokens;
+    for (std::int32_t slot = 0; slot < view.slots; ++slot) {
+      const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
+      if (position >= 0) add(static_cast<std::size_t>(position), sums[slot]);
+    }
   };
   const plan::Retention* kept = retention(entry, role(entry, layer, head));
   if (kept != nullptr && observes(kept->rule)) {
@@ -268,8 +293,7 @@ void Runner::State::take_observed(BatchEntry& entry, int layer, int head) {
     statistic.resize(tokens, 0.0F);
     if (last) std::fill(statistic.begin(), statistic.end(), 0.0F);
     for (std::size_t item = 0; item < items; ++item) {
-      const float* from = sums(item);
-      for (std::size_t i = 0; i < tokens; ++i) statistic[i] += share * from[i];
+      for_each_sum(item, [&](std::size_t position, float sum) { statistic[position] += share * sum; });
     }
   }
   const plan::Heat& how = entry.rows.plan->heat;
@@ -278,8 +302,7 @@ void Runner::State::take_observed(BatchEntry& entry, int layer, int head) {
   const std::size_t blocks = (tokens + block - 1) / block;
   for (std::size_t item = 0; heats && item < items; ++item) {
     double* to = prompt.observed_blocks.data() + static_cast<std::size_t>(head) * blocks;
-    const float* from = sums(item);
-    for (std::size_t i = 0; i < tokens; ++i) to[i / block] += static_cast<double>(from[i]);
+    for_each_sum(item, [&](std::size_t position, float sum) { to[position / block] += static_cast<double>(sum); });
   }
   if (prompt.remaining[shape.kv_heads].fetch_sub(1, std::memory_order_acq_rel) != 1 || !heats) return;
   // The last head of the layer: the mean over layers and query heads grows layer by layer.

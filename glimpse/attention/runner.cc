@@ -73,11 +73,24 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   state.arrived.store(0);
 }
 
+/// A prompt that comes in pieces is one prompt. One that comes after decoding is too where it doubles the text at least
+/// (what is made anew then costs no more than what was made before), and always where landmarks are read, which take in
+/// nothing but prompt. Else its tokens go into the indices as generated ones do.
+bool Runner::State::ends_prompt(const SequenceRows& rows) const {
+  const std::int64_t tokens = rows.position + rows.rows;
+  if (rows.decode || rows.corrects || rows.verifies || tokens != rows.prompt_end) return false;
+  return rows.state->decode_steps == 0 || tokens >= 2 * rows.state->prompt_tokens ||
+         std::any_of(rows.plan->selectors.begin(), rows.plan->selectors.end(), [](const plan::Selector& selector) {
+           return !selector.terms.empty() && selector.terms.front().source == plan::Source::landmarks;
+         });
+}
+
 void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
   const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
   entry.rows = rows;
   entry.tokens = rows.position + rows.rows;
   entry.dense = !rows.decode || rows.dense || plan::is_dense_at(*rows.plan, entry.tokens);
+  entry.ends_prompt = ends_prompt(rows);
   entry.counters = {};
   entry.views.resize(kv_heads);
   entry.score_offset.resize(kv_heads);
@@ -138,6 +151,14 @@ bool Runner::needs_select(int layer) const {
       if (role.attends_set) return true;
       if (plan::is_index(state_->selector(entry, role).terms.front().source)) return true;
     }
+  }
+  return false;
+}
+
+bool Runner::needs_attend(int layer) const {
+  for (const BatchEntry& entry : state_->entries()) {
+    if (entry.rows.decode || entry.tokens > entry.prompt.observe_from) return true;
+    if (state_->grows_indices(entry, layer) || state_->wants_factors(entry, layer)) return true;
   }
   return false;
 }
@@ -235,7 +256,7 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
         if (item->kind == Item::Kind::range) {
           state.run_range(*item, q, ith);
         } else if (item->kind == Item::Kind::mean_token) {
-          state.run_mean_token(*item, layer, q);
+          state.run_mean_token(*item, layer, q, ith);
         } else if (state.attend_work.unit(item->unit).key_rank > 0) {
           state.run_low_rank(*item, layer, q, ith);
         } else {
@@ -276,13 +297,7 @@ std::span<const ReadCounters> Runner::end() {
     } else if (entry.rows.verifies) {
       entry.counters.dense_steps = 1;
     } else if (entry.learns()) {
-      SequenceState& sequence = *entry.rows.state;
-      // A prompt that comes in pieces is one prompt, but for an index, which was built from the first of them.
-      const bool open =
-          sequence.prompt_tokens == 0 ||
-          (sequence.decode_steps == 0 && std::none_of(sequence.indices.begin(), sequence.indices.end(),
-                                                      [](const auto& index) { return index != nullptr; }));
-      if (open && entry.tokens == entry.rows.prompt_end) sequence.prompt_tokens = entry.tokens;
+      if (entry.ends_prompt) entry.rows.state->prompt_tokens = entry.tokens;
     }
     state.counters.push_back(entry.counters);
   }

@@ -109,6 +109,9 @@ class Runner {
   /// True when some sequence must select before it attends in this layer: its own set, or through an index.
   bool needs_select(int layer) const;
 
+  /// True when attending in this layer leaves more than its output: what is observed, indices, low-rank keys.
+  bool needs_attend(int layer) const;
+
   /// Writes K and V of some rows of one sequence and KV head; distinct rows from any threads.
   void append(const RowsToAppend& rows);
   /// Every thread calls it once after its last append of the layer; the last to come prepares what follows.

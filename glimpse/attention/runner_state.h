@@ -61,8 +61,9 @@ struct PromptWork {
 /// One sequence of the batch during a pass.
 struct BatchEntry {
   SequenceRows rows;
-  std::int64_t tokens = 0;  ///< after the pass's rows: N of the last row
-  bool dense = true;        ///< the plan reads everything at this length
+  std::int64_t tokens = 0;   ///< after the pass's rows: N of the last row
+  bool dense = true;         ///< the plan reads everything at this length
+  bool ends_prompt = false;  ///< all up to here counts as prompt from now on: indices are made of it
   ReadCounters counters;
   std::vector<kernels::HeadView> views;           ///< [kv_heads] of the layer being run
   std::vector<std::size_t> score_offset;          ///< [kv_heads] floats into `scores`
@@ -114,6 +115,7 @@ struct ThreadScratch {
   std::vector<float> gathered;      ///< [g + 1, list]
   std::vector<float> audit_scores;  ///< [g, N], [g] log-sum-exps
   double audit_seconds = 0;
+  std::vector<float> dropped;   ///< [rows, d] that leave a window
   RowPages rows;
 };
 
@@ -138,7 +140,7 @@ struct Runner::State {
   std::size_t layer_remaining_size = 0;
   std::vector<std::int32_t> evicted;
   std::vector<std::int32_t> missing;
-  std::vector<float> evict_scores;
+  std::vector<ScoredUnit> evict_scores;  ///< of those that may go
   std::vector<kv::Mark> marks;
   std::vector<ReadCounters> counters;  ///< [batch], filled by end()
   std::vector<int> heat_readers;
@@ -185,6 +187,7 @@ struct Runner::State {
   }
 
   // runner.cc
+  bool ends_prompt(const SequenceRows& rows) const;
   void open_entry(BatchEntry& entry, const SequenceRows& rows);
   void size_scratch();
 
@@ -208,6 +211,8 @@ struct Runner::State {
   void publish(PublishedSet& set, std::size_t list, std::int64_t tokens);
 
   // low_rank.cc: keys of the prompt from their singular vectors
+  /// At the prompt's end, and again where a correction changed the prompt's keys.
+  bool wants_factors(const BatchEntry& entry, int layer) const;
   void factor_keys(const Item& item, int layer);
   LowRankHead low_rank_head(BatchEntry& entry, int layer, int head) const;
   void count_low_rank(BatchEntry& entry, int layer, const Unit& unit);
@@ -220,19 +225,22 @@ struct Runner::State {
   void add_lists(BatchEntry& entry, int index, plan::SlotId reader, const PublishedSet& set);
   int add_ranges(const Unit& unit, std::int64_t begin, std::int64_t end, int unit_index);
   kernels::AttendItem kernel_item(const Item& item, const float* q);
-  void run_mean_token(const Item& item, int layer, const float* q);
+  void take_dropped(const BatchEntry& entry, int layer, int head, std::int64_t end, int ith);
+  void run_mean_token(const Item& item, int layer, const float* q, int ith);
   void combine_unit(int layer, int unit_index, float* out, int ith);
 
   // prompt.cc: rows of a prompt
   void open_prompt(BatchEntry& entry);
+  void fade_heat(BatchEntry& entry) const;
   void open_prompt_layer(BatchEntry& entry, int layer);
   void add_prompt(BatchEntry& entry, int index, int layer);
   void add_rows(const BatchEntry& entry, int index);
   bool splits_keys(const BatchEntry& entry) const;
+  /// True when a prompt's end, or a correction, makes or mends indices of the layer.
+  bool grows_indices(const BatchEntry& entry, int layer) const;
   void add_few_rows(BatchEntry& entry, int index, int layer);
   void run_range(const Item& item, const float* q, int ith);
   void combine_few_rows(const Unit& unit, float* out, int ith);
-  void add_prompt_factors(BatchEntry& entry, int index, int layer);
   kernels::PrefillItem prompt_item(const Item& item, const float* q) const;
   void run_prompt(const Item& item, int layer, const float* q, float* out, int ith);
   void observe_rows(const Item& item, int layer, kernels::PrefillItem work, int ith);

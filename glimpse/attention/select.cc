@@ -129,14 +129,20 @@ void Runner::State::run_search(const Item& item, int layer, const float* q, int 
 void Runner::State::grow_index(const Item& item, int layer) {
   BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
   SequenceState& state = *entry.rows.state;
-  kv::KeyIndex& index = *state.indices[state.head(layer, item.head)];
+  std::unique_ptr<kv::KeyIndex>& index = state.indices[state.head(layer, item.head)];
+  const bool open = entry.ends_prompt || state.prompt_tokens == 0;
   const kv::KeySource source{&entry.views[static_cast<std::size_t>(item.head)], cache->shape().format, state.boundaries,
-                             state.prompt_tokens > 0 ? state.prompt_tokens : entry.tokens};
+                             open ? entry.tokens : state.prompt_tokens};
   if (entry.rows.corrects) {
-    index.refresh(source, entry.rows.position, entry.tokens);
-  } else {
-    index.extend(source, entry.tokens);
+    index->refresh(source, entry.rows.position, entry.tokens);
+    return;
   }
+  const plan::Selector& how = selector(entry, role(entry, layer, item.head));
+  // What it holds took less of the text for prompt; pages are the same whatever a token came as.
+  if (entry.ends_prompt && how.terms.front().source != plan::Source::page_bounds) {
+    index = kv::make_index(how, shape.head_dim);
+  }
+  index->extend(source, entry.tokens);
 }
 
 void Runner::State::publish(PublishedSet& set, std::size_t list, std::int64_t tokens) {

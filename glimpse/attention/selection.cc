@@ -11,10 +11,19 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-/// How many units the scores may choose beside those always in.
-std::size_t free_units(const plan::Selector& selector, std::span<const float> units, std::size_t tokens,
-                       const Always& always, SelectionScratch& scratch) {
+/// Takes the units that are always in out of the scores, which choose among the rest: how many of it.
+std::size_t free_units(const plan::Selector& selector, std::span<float> units, std::size_t tokens, const Always& always,
+                       SelectionScratch& scratch) {
   const std::size_t forced = always.head + (selector.counts_local ? units.size() - always.tail : 0);
+  double held = 0;  // the mass of what counts inside the budget
+  const auto take = [&](std::size_t begin, std::size_t end, bool counts) {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (counts) held += static_cast<double>(units[i]);
+      units[i] = kNever;
+    }
+  };
+  take(0, always.head, true);
+  take(always.tail, units.size(), selector.counts_local);
   switch (selector.budget.rule) {
     case plan::BudgetRule::tokens:
     case plan::BudgetRule::ratio: {
@@ -24,15 +33,11 @@ std::size_t free_units(const plan::Selector& selector, std::span<const float> un
     }
     case plan::BudgetRule::mass:
     case plan::BudgetRule::coverage:
-      return kernels::count_for_mass(units, selector.budget.value, scratch.workspace);
+      return kernels::count_for_mass(units, selector.budget.value - held, scratch.workspace);
     case plan::BudgetRule::threshold:
       return kernels::count_above(units, static_cast<float>(selector.budget.value));
   }
   return 0;
-}
-
-bool scored_by_mass(plan::BudgetRule rule) {
-  return rule == plan::BudgetRule::mass || rule == plan::BudgetRule::coverage || rule == plan::BudgetRule::threshold;
 }
 
 /// Sum of a block's probabilities, for the budgets that speak of mass.
@@ -120,7 +125,7 @@ void choose(const plan::Selector& selector, std::span<float> pooled, SelectionSc
   std::span<float> units = pooled;
   if (block > 1) {
     units = std::span(scratch.blocks.data(), (tokens + block - 1) / block);
-    if (scored_by_mass(selector.budget.rule)) {
+    if (selector.budget.rule == plan::BudgetRule::mass || selector.budget.rule == plan::BudgetRule::coverage) {
       block_sum(pooled, block, units);
     } else {
       kernels::block_max(pooled, selector.block, units);
@@ -128,11 +133,6 @@ void choose(const plan::Selector& selector, std::span<float> pooled, SelectionSc
   }
   const Always always = always_in(selector, tokens);
   const std::size_t wanted = free_units(selector, units, tokens, always, scratch);
-  const bool by_count = !scored_by_mass(selector.budget.rule);
-  if (by_count) {  // those always in are inside the budget: the scores choose among the rest
-    std::fill(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(always.head), kNever);
-    std::fill(units.begin() + static_cast<std::ptrdiff_t>(always.tail), units.end(), kNever);
-  }
   const std::size_t count = kernels::select_top_k(units, wanted, scratch.chosen, scratch.workspace);
 
   set.clear();

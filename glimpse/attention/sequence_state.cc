@@ -68,6 +68,12 @@ SequenceState& SequenceState::operator=(const SequenceState& other) {
   return *this;
 }
 
+void SequenceState::scale_heat(double factor) {
+  for (std::vector<float>& heat : heat_) {
+    for (float& value : heat) value = static_cast<float>(factor * static_cast<double>(value));
+  }
+}
+
 void SequenceState::take_heat(const HeatGains& gains, double decay) {
   for (std::size_t i = 0; i < gains.size(); ++i) {
     std::vector<float>& heat = heat_[i];

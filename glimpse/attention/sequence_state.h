@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,6 +23,9 @@ struct DroppedTokens {
   std::int64_t first = 0;            ///< the sink's end: positions before it are always read
   std::int64_t end = 0;              ///< positions [first, end) are in the sums
 };
+
+/// The stamp of a prompt's token, which is never renewed and never goes.
+inline constexpr float kPromptStamp = std::numeric_limits<float>::infinity();
 
 /// What one step adds to the heat: [1 or layers][blocks].
 using HeatGains = std::vector<std::vector<double>>;
@@ -44,6 +48,8 @@ class SequenceState {
   bool has_heat() const { return !heat_.empty(); }
   int heat_block() const { return heat_block_; }
   bool wants_low_rank() const { return wants_low_rank_; }
+  /// h <- factor * h.
+  void scale_heat(double factor);
   /// A step of the heat: h <- decay * h + gains.
   void take_heat(const HeatGains& gains, double decay);
   /// Makes the first `rows` rows of a verified draft part of the state, at a length of `tokens`, and forgets the rest
@@ -56,7 +62,7 @@ class SequenceState {
   /// [layer] the prompt's keys; null before they are made. Shared by copies: nobody changes them.
   std::vector<std::shared_ptr<const kv::LowRankKeys>> low_rank;
   /// [layer, kv_head][position]: accumulated probability, the last step's mean probability, or the step of the last
-  /// stamp, as the head's retention asks; empty where it asks nothing.
+  /// stamp (kPromptStamp: came as prompt), as the head's retention asks; empty where it asks nothing.
   std::vector<std::vector<float>> statistics;
   std::vector<std::vector<std::int64_t>> chosen_at;  ///< [layer, kv_head][page] last step; with a host tier
   std::vector<DroppedTokens> dropped;                ///< [layer, kv_head]; sums empty where nothing compensates

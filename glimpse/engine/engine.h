@@ -140,9 +140,10 @@ class Sequence {
   const AttentionStats& stats() const;
   void reset_stats();
   /// Runs the plan's prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of
-  /// every token (position, logits) first.
+  /// every token from `first_wanted` on (position, logits) first. Prompts without a decoded token between them are one.
   std::span<const float> prefill(std::span<const Token> tokens,
-                                 const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {});
+                                 const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {},
+                                 std::int64_t first_wanted = 0);
   /// One token by the plan; logits are valid until the engine's next pass. With `audit` what each head's set captures
   /// is measured beside it.
   std::span<const float> decode(Token token, bool audit = false);

@@ -28,7 +28,8 @@ void Sequence::on_sets(std::function<void(const SetTrace&)> callback) {
 }
 
 std::span<const float> Sequence::prefill(std::span<const Token> tokens,
-                                         const std::function<void(std::int64_t, std::span<const float>)>& on_logits) {
+                                         const std::function<void(std::int64_t, std::span<const float>)>& on_logits,
+                                         std::int64_t first_wanted) {
   Engine::State& engine = *impl_->engine;
   if (tokens.empty()) throw UserError("nothing to prefill: give at least one token");
   std::span<const float> logits;
@@ -38,15 +39,17 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
   for (std::size_t first = 0; first < tokens.size(); first += chunk) {
     const std::size_t count = std::min(chunk, tokens.size() - first);
     const bool last = first + count == tokens.size();
-    const auto wanted = on_logits ? PassPart::Logits::all : last ? PassPart::Logits::last : PassPart::Logits::none;
     const std::int64_t position = impl_->sequence.length;
+    const bool all = on_logits && position + static_cast<std::int64_t>(count) > first_wanted;
+    const auto wanted = all ? PassPart::Logits::all : last ? PassPart::Logits::last : PassPart::Logits::none;
     PassPart part{&impl_->sequence, tokens.subspan(first, count)};
     part.prompt_end = end;
     part.logits = wanted;
     engine.parts.assign(1, part);
     logits = engine.run();
-    if (!on_logits) continue;
+    if (!all) continue;
     for (std::size_t row = 0; row < count; ++row) {
+      if (position + static_cast<std::int64_t>(row) < first_wanted) continue;
       on_logits(position + static_cast<std::int64_t>(row), logits.subspan(row * vocabulary, vocabulary));
     }
   }

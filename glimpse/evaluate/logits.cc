@@ -1,7 +1,5 @@
 #include "glimpse/evaluate/logits.h"
 
-#include <algorithm>
-
 #include "glimpse/base/error.h"
 
 namespace glimpse::evaluate {
@@ -12,15 +10,11 @@ engine::AttentionStats forced_logits(engine::Engine& engine, const plan::Plan& p
   check(text.prefill >= 0 && text.prefill <= length && text.first_wanted >= 0, "the prefill is a part of the text");
   engine::Sequence sequence = engine.open(plan);
   bool go_on = true;
-  const auto part = [&](std::int64_t begin, std::int64_t end) {
-    return text.tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
-  };
-  const std::int64_t silent = std::min(text.prefill, text.first_wanted);
-  if (silent > 0) sequence.prefill(part(0, silent));
-  if (silent < text.prefill) {
-    sequence.prefill(part(silent, text.prefill), [&](std::int64_t position, std::span<const float> logits) {
+  if (text.prefill > 0) {
+    const auto take = [&](std::int64_t position, std::span<const float> logits) {
       if (go_on) go_on = on_logits(position, logits);
-    });
+    };
+    sequence.prefill(text.tokens.first(static_cast<std::size_t>(text.prefill)), take, text.first_wanted);
   }
   for (std::int64_t position = text.prefill; go_on && position < length; ++position) {
     const std::span<const float> logits = sequence.decode(text.tokens[static_cast<std::size_t>(position)]);

@@ -82,15 +82,6 @@ std::vector<float> key_at(const Cache& cache, SequenceId sequence, int layer, in
   return row_at(cache, {sequence, layer, head, position}, &kernels::HeadView::k_plane);
 }
 
-void add_row(const kernels::HeadView& view, const kernels::KvFormat& format, std::int32_t slot, std::span<double> k_sum,
-             std::span<double> v_sum) {
-  std::vector<float> row(static_cast<std::size_t>(format.dim));
-  read_row(view, format, view.k_plane, slot, row);
-  for (std::size_t i = 0; i < row.size(); ++i) k_sum[i] += static_cast<double>(row[i]);
-  read_row(view, format, view.v_plane, slot, row);
-  for (std::size_t i = 0; i < row.size(); ++i) v_sum[i] += static_cast<double>(row[i]);
-}
-
 std::vector<std::int32_t> live_positions(const Cache& cache, SequenceId sequence, int layer, int head) {
   const kernels::HeadView view = cache.view(sequence, layer, head);
   std::vector<std::int32_t> positions;

@@ -1,4 +1,4 @@
-// Reading single rows of the cache as floats: for means, tests, traces and people. Any thread while nobody changes
+// Reading single rows of the cache as floats: for tests, traces and people. Any thread while nobody changes
 // tables.
 #pragma once
 
@@ -13,10 +13,6 @@ namespace glimpse::kv {
 /// K (or V) of one token of one head, [d]. Throws UserError when the head holds no such token.
 std::vector<float> key_at(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t position);
 std::vector<float> value_at(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t position);
-
-/// Adds K and V of one slot to [d] sums.
-void add_row(const kernels::HeadView& view, const kernels::KvFormat& format, std::int32_t slot, std::span<double> k_sum,
-             std::span<double> v_sum);
 
 /// Positions that the head still holds, ascending.
 std::vector<std::int32_t> live_positions(const Cache& cache, SequenceId sequence, int layer, int head);

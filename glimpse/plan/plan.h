@@ -108,7 +108,8 @@ struct Selector {
   int local = 0;  ///< last tokens always in the set, the current one among them; see window_tokens for a stream.
                   ///< chunk_tree: its buffer of new tokens, at most half the budget
   double local_share = 0;    ///< instead of `local`: this share of the budget, the sink inside it (LessIsMore)
-  bool counts_local = true;  ///< false: the local window, and tokens that no index holds yet, are beside the budget
+  bool counts_local = true;  ///< false: the local window, tokens that no index holds yet, and outlier chunks are beside
+                             ///< the budget
   friend bool operator==(const Selector&, const Selector&) = default;
 };
 

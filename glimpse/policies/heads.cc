@@ -34,19 +34,26 @@ std::vector<double> kv_scores(const plan::RetrievalProfile& profile, const plan:
   return scores;
 }
 
-// How many heads; nothing: as many as the profile's roles hold above 0.5.
+// How many heads; nothing: as many as the profile's roles hold above 0.5, unless the method's own number is of the
+// strongest.
 std::optional<int> head_count(const OptionReader& read, const plan::ModelShape& shape, const RetrievalChoice& choice) {
   const int all = shape.layers * shape.kv_heads;
   const std::optional<plan::Budget> given = read.count("retrieval", kAuto);
   const plan::Profile* profile = read.profile();
   const bool scores = profile != nullptr && profile->retrieval && (choice.scores_first || !profile->roles);
-  if (!given && profile != nullptr && !scores) return std::nullopt;
+  if (!given && profile != nullptr && !scores && !choice.scores_first) return std::nullopt;
   double wanted = choice.share * all;
   if (given) {
     wanted = given->rule == plan::BudgetRule::tokens ? given->value : given->value * all;
     if (wanted > all) {
       read.refuse("retrieval", *read.text("retrieval"),
                   fmt::format("the model has {} KV heads; give at most that", all));
+    }
+    if (std::round(wanted) < choice.counted_before) {
+      read.refuse("retrieval", *read.text("retrieval"),
+                  fmt::format("the {} KV heads of layer 0 are retrieval heads and in that number; give {} or more, or "
+                              "--attn-opt first-layer=extra",
+                              choice.counted_before, choice.counted_before));
     }
   }
   const int most = (shape.layers - std::min(choice.first_layer, shape.layers)) * shape.kv_heads;

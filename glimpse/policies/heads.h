@@ -18,7 +18,7 @@ struct RetrievalChoice {
 };
 
 /// 1 for a retrieval head, [layer, kv_head]; layers before `first_layer` are 0. The number is --attn-opt retrieval=; by
-/// a profile's roles alone, the heads above 0.5. Warns where there is no profile.
+/// a profile's roles alone, the heads above 0.5, or with `scores_first` the strongest. Warns where there is no profile.
 std::vector<char> retrieval_kv_heads(const OptionReader& read, const plan::ModelShape& shape,
                                      const RetrievalChoice& choice);
 

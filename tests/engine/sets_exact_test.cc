@@ -67,6 +67,8 @@ INSTANTIATE_TEST_SUITE_P(Sets, TidalSets,
                                          Case{"sink_and_local", "64", {}, 1, 5, 9},
                                          Case{"sink_and_local_in_blocks", "144", {}, 16, 5, 20}, Case{"mass", "p=0.9"},
                                          Case{"mass_in_blocks", "p=0.8", {}, 16},
+                                         Case{"mass_with_sink_and_window", "p=0.8", {}, 1, 5, 20},
+                                         Case{"threshold_in_blocks", "tau=4e-3", {}, 16},
                                          Case{"coverage_by_layer", "coverage=0.7", {{"set", "layer"}}},
                                          Case{"threshold", "tau=2e-3"}, Case{"share", "10%"}),
                          name_of);

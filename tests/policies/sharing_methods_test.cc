@@ -59,8 +59,13 @@ TEST(LycheeDecode, CountsHeadsAsAsked) {
   EXPECT_EQ(retrieval_heads(make_plan("lychee-decode", kLlama8B, opts({{"first-layer", "extra"}}))), 40);
   EXPECT_EQ(retrieval_heads(make_plan("lychee-decode", kLlama8B, opts({{"retrieval", "25%"}}))), 64);
   EXPECT_EQ(retrieval_heads(make_plan("lychee-decode", kLlama8B, opts({{"retrieval", "9"}}))), 9);
-  EXPECT_EQ(retrieval_heads(make_plan("lychee-decode", kLlama8B, opts({{"retrieval", "1"}}))), 8)
-      << "the first layer always retrieves";
+  EXPECT_EQ(retrieval_heads(make_plan("lychee-decode", kLlama8B, opts({{"retrieval", "8"}}))), 8);
+  for (const char* fewer : {"7", "2%"}) {
+    EXPECT_THAT(refused("lychee-decode", kLlama8B, opts({{"retrieval", fewer}})),
+                testing::AllOf(HasSubstr("8 KV heads of layer 0"), HasSubstr("first-layer=extra")));
+  }
+  EXPECT_EQ(retrieval_heads(make_plan("lychee-decode", kLlama8B, opts({{"retrieval", "1"}, {"first-layer", "extra"}}))),
+            9);
   EXPECT_THAT(refused("lychee-decode", kLlama8B, opts({{"retrieval", "257"}})), HasSubstr("has 256 KV heads"));
   for (const plan::ModelShape& shape : {kSmol, kQwen, kMha}) expect_inheritance(make_plan("lychee-decode", shape, {}));
 }

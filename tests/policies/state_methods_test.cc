@@ -266,5 +266,20 @@ TEST(Razor, OneTokenStandsForTheDropped) {
   EXPECT_EQ(scored.role(0, 2).kind, RoleKind::dense);
 }
 
+TEST(Razor, TakesTheStrongestOfAProfileThatHasOnlyRoles) {
+  plan::Profile profile;
+  profile.model = kMha;
+  profile.model.context = 0;
+  profile.roles = plan::RolesProfile{std::vector<double>(16, 0.6)};
+  profile.roles->probability[6] = 0.9;
+  profile.roles->probability[13] = 0.7;
+  PolicyOptions options;
+  options.profile = &profile;
+  const plan::Plan plan = make_plan("razor", kMha, options);
+  EXPECT_EQ(dense_heads(plan), 2) << "15 % of 16";
+  EXPECT_EQ(plan.role(1, 2).kind, RoleKind::dense);
+  EXPECT_EQ(plan.role(3, 1).kind, RoleKind::dense);
+}
+
 }  // namespace
 }  // namespace glimpse::policies

@@ -115,6 +115,7 @@ namespace {
 
 /// Smallest number of best units whose scores reach `least`.
 std::int64_t reaching(const Scores& units, const Set& order, double least) {
+  if (least <= 0) return 0;
   double sum = 0;
   for (std::size_t n = 0; n < order.size(); ++n) {
     sum += units[static_cast<std::size_t>(order[n])];
@@ -150,20 +151,28 @@ Set choose_units(const Scores& units, std::int64_t tokens, const Frame& frame, c
     }
     return with(chosen);
   }
-  // Mass: the number itself hangs on rounding where the sum passes the value; the guide's number is taken if it can be.
-  const Set order = by_score(units, all_of(count));
-  const std::int64_t most = reaching(units, order, frame.value * (1 + kSlack));
-  for (std::int64_t n = reaching(units, order, frame.value * (1 - kSlack)); n <= most; ++n) {
-    const Set set = with(best(units, all_of(count), n, held));
+  // Mass: what sink and window hold of it counts, the best of the rest reach what is missing. Their number hangs on
+  // rounding where the sum passes the value; the guide's number is taken if it can be.
+  Set rest;
+  double missing = frame.value;
+  for (std::int32_t unit = 0; unit < count; ++unit) {
+    const auto at = static_cast<std::size_t>(unit);
+    if (!fixed.units[at]) rest.push_back(unit);
+    if (fixed.units[at] && (frame.counts_local || unit * frame.block < frame.sink)) missing -= units[at];
+  }
+  const Set order = by_score(units, rest);
+  const std::int64_t most = reaching(units, order, missing + frame.value * kSlack);
+  for (std::int64_t n = reaching(units, order, missing - frame.value * kSlack); n <= most; ++n) {
+    const Set set = with(best(units, rest, n, held));
     if (set == guide) return set;
   }
-  return with(best(units, all_of(count), reaching(units, order, frame.value), held));
+  return with(best(units, rest, reaching(units, order, missing), held));
 }
 
 Set choose(const Scores& tokens, const Frame& frame, const Set& guide) {
   const auto count = static_cast<std::int64_t>(tokens.size());
   if (frame.block == 1) return choose_units(tokens, count, frame, guide);
-  if (frame.rule == Rule::count) return choose_units(block_maximum(tokens, frame.block), count, frame, guide);
+  if (frame.rule != Rule::mass) return choose_units(block_maximum(tokens, frame.block), count, frame, guide);
   Scores sums(static_cast<std::size_t>(blocks_for(count, frame.block)));
   for (std::size_t i = 0; i < tokens.size(); ++i) sums[i / static_cast<std::size_t>(frame.block)] += tokens[i];
   return choose_units(sums, count, frame, guide);

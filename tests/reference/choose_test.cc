@@ -65,8 +65,12 @@ TEST(Choose, MassIsTheSmallestSetThatReachesIt) {
   EXPECT_EQ(choose(p, {Rule::mass, 0.75}, {}), (Set{1, 3, 4}));
   EXPECT_EQ(choose(p, {Rule::mass, 0.9}, {}), (Set{0, 1, 3, 4}));
   EXPECT_EQ(choose(p, {Rule::mass, 0.7000001}, {1, 3, 4}), (Set{1, 3, 4}));
+  EXPECT_EQ(choose(p, {Rule::mass, 0.5}, {}), (Set{1, 4}));  // the current token's 0.15 counts
+  EXPECT_EQ(choose(p, {Rule::mass, 0.1}, {}), (Set{4}));
   EXPECT_EQ(choose(p, {Rule::mass, 0.69, 2}, {}), (Set{0, 1, 2, 3, 4}));  // blocks of 0.5, 0.35, 0.15
-  EXPECT_EQ(choose(p, {Rule::mass, 0.45, 2}, {}), (Set{0, 1, 4}));
+  EXPECT_EQ(choose(p, {Rule::mass, 0.6, 2}, {}), (Set{0, 1, 4}));
+  EXPECT_EQ(choose(p, {Rule::mass, 0.6, 1, 1, 2}, {}), (Set{0, 1, 3, 4}));          // 0.1 and 0.45 are in
+  EXPECT_EQ(choose(p, {Rule::mass, 0.45, 1, 1, 2, false}, {}), (Set{0, 1, 3, 4}));  // the window beside it: 0.1 + 0.4
 }
 
 TEST(Choose, ThresholdTakesWhatReachesIt) {
@@ -74,6 +78,7 @@ TEST(Choose, ThresholdTakesWhatReachesIt) {
   EXPECT_EQ(choose(p, {Rule::threshold, 0.2}, {}), (Set{1, 3, 4}));
   EXPECT_EQ(choose(p, {Rule::threshold, 0.9}, {}), (Set{4}));
   EXPECT_EQ(choose(p, {Rule::threshold, 0.4, 2}, {}), (Set{0, 1, 4}));
+  EXPECT_EQ(choose(p, {Rule::threshold, 0.32, 2}, {}), (Set{0, 1, 4}));  // 0.05 and 0.3 do not add up
 }
 
 TEST(Choose, SharesAreRoundedDown) {

@@ -57,9 +57,10 @@ struct Frame {
 };
 
 std::int64_t floor_share(double share, std::int64_t tokens);
-/// sink, local and the best of the rest; `units` are scores of blocks [ceil(tokens / block)].
+/// sink, local and the best of the rest, as many as the budget has left; `units` are scores of blocks [ceil(tokens /
+/// block)].
 Set choose_units(const Scores& units, std::int64_t tokens, const Frame& frame, const Set& guide);
-/// The same from scores of tokens: a block scores its largest token by count, its sum by mass or threshold.
+/// The same from scores of tokens: a block scores its largest token, by mass its sum.
 Set choose(const Scores& tokens, const Frame& frame, const Set& guide);
 /// LessIsMore: the best of every query head, then the second best of every head, and so on, head by head, until the
 /// budget is full; by count and by token.

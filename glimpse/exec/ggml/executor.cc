@@ -82,6 +82,7 @@ class CpuExecutor final : public Executor {
     for (int layer = 0; layer < model_.config().layers; ++layer) {
       key_.selects[static_cast<std::size_t>(layer)] = runner_.needs_select(layer);
     }
+    key_.ends_attending = batch.output_rows.empty() && runner_.needs_attend(model_.config().layers - 1);
     const auto found = std::find_if(graphs_.begin(), graphs_.end(),
                                     [&](const std::unique_ptr<Graph>& graph) { return graph->shape() == key_; });
     if (found != graphs_.end()) {

@@ -20,7 +20,8 @@ namespace glimpse::exec {
 struct GraphShape {
   int rows = 0;
   int outputs = 0;
-  std::vector<bool> selects;  ///< [layers] a select node before attending
+  std::vector<bool> selects;    ///< [layers] a select node before attending
+  bool ends_attending = false;  ///< without outputs: the last layer attends for what it leaves in the state
   friend bool operator==(const GraphShape&, const GraphShape&) = default;
 };
 

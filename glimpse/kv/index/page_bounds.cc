@@ -21,7 +21,9 @@ std::size_t search_blocks(const BlockSearch& search, const IndexQuery& query, In
   const std::int64_t window = std::max<std::int64_t>(0, query.tokens - std::max(selector.local, 1)) / block;
   const std::int64_t tail = std::max(sink, std::min<std::int64_t>(window, digests.count()));
   const std::int64_t counted = sink + (selector.counts_local ? blocks - tail : 0);
-  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(0, query.budget / block - counted));
+  const auto beside = [&](std::int32_t at) { return !selector.counts_local && at >= sink && at < tail; };
+  const auto outliers = std::count_if(search.always_reads.begin(), search.always_reads.end(), beside);
+  const auto room = static_cast<std::size_t>(std::max<std::int64_t>(0, query.budget / block - counted) + outliers);
   const auto open = static_cast<std::size_t>(tail - sink);
 
   set.clear();

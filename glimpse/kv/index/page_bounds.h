@@ -19,8 +19,8 @@ struct BlockSearch {
   std::span<const std::int32_t> always_reads;  ///< blocks that are in the set before any other
 };
 
-/// The set in whole blocks: budget / block of them, sink, local window and uncovered blocks among them. Returns the
-/// bytes read.
+/// The set in whole blocks: budget / block of them, sink, local window and uncovered blocks among them; without
+/// counts_local the latter two and always_reads come beside the budget. Returns the bytes read.
 std::size_t search_blocks(const BlockSearch& search, const IndexQuery& query, IndexScratch& scratch,
                           std::vector<std::int32_t>& set);
 

@@ -28,12 +28,13 @@ struct PolicyOptions {
   std::vector<std::string>* warnings = nullptr;
 };
 
-/// One row of a policy's option table: what `--attn-opt` takes and `glimpse plan --help-attn` prints.
+/// One row of a policy's option table: what `--attn-opt` takes and `glimpse plan --list` prints.
 struct OptionHelp {
   std::string_view key;
   std::string_view values;
   std::string_view default_value;
   std::string_view help;
+  bool selector = false;  ///< the value names a selector, whose own options are taken as KEY.OPTION
 };
 
 struct Policy {

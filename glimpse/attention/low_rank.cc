@@ -55,6 +55,7 @@ void Runner::State::add_prompt_factors(BatchEntry& entry, int index, int layer) 
 void Runner::State::factor_keys(const Item& item, int layer) {
   BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
   SequenceState& state = *entry.rows.state;
+  const Stopwatch watch(&entry.index_build_s.back());
   kv::LayerKeys keys;
   keys.heads = entry.views;
   keys.format = cache->shape().format;

@@ -48,6 +48,7 @@ struct ReadCounters {
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
   std::optional<std::int64_t> resident_tokens;  ///< none: no head had one
   std::int64_t dense_steps = 0, sparse_steps = 0;
+  double index_build_s = 0;  ///< what building indices and factors took, of all threads together; prompts too
   ReadCounters& operator+=(const ReadCounters& other);
 };
 

@@ -68,6 +68,7 @@ struct BatchEntry {
   std::vector<std::size_t> score_offset;          ///< [kv_heads] floats into `scores`
   std::vector<float> lse;                         ///< [heads] of the layer being run
   std::vector<std::size_t> index_bytes;           ///< [kv_heads] read by searches
+  std::vector<double> index_build_s;              ///< [kv_heads] that indices took to build, then the factors
   std::vector<std::vector<BlockMass>> heat_feed;  ///< [layer, kv_head] what attention gave each block it read
   PromptWork prompt;
 

@@ -68,6 +68,13 @@ SequenceState& SequenceState::operator=(const SequenceState& other) {
   return *this;
 }
 
+std::size_t SequenceState::index_memory() const {
+  std::size_t bytes = 0;
+  for (const auto& index : indices) bytes += index ? index->bytes() : 0;
+  for (const auto& keys : low_rank) bytes += keys ? keys->bytes() : 0;
+  return bytes;
+}
+
 void SequenceState::take_heat(const HeatGains& gains, double decay) {
   for (std::size_t i = 0; i < gains.size(); ++i) {
     std::vector<float>& heat = heat_[i];

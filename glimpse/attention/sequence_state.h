@@ -44,6 +44,8 @@ class SequenceState {
   bool has_heat() const { return !heat_.empty(); }
   int heat_block() const { return heat_block_; }
   bool wants_low_rank() const { return wants_low_rank_; }
+  /// Bytes that indices and factors of keys hold; factors that copies share count for each.
+  std::size_t index_memory() const;
   /// A step of the heat: h <- decay * h + gains.
   void take_heat(const HeatGains& gains, double decay);
   /// Makes the first `rows` rows of a verified draft part of the state, at a length of `tokens`, and forgets the rest

@@ -32,6 +32,8 @@ Json attention_of(const engine::AttentionStats& stats) {
           {"coverage_min", nullptr},
           {"kv_bytes_read", stats.bytes_read},
           {"index_bytes_read", stats.index_bytes},
+          {"index_memory", stats.index_memory},
+          {"index_build_s", stats.index_build_s},
           {"dense_steps", stats.dense_steps},
           {"sparse_steps", stats.sparse_steps},
           {"resident_tokens", or_null(stats.resident_tokens)},

@@ -50,6 +50,10 @@ std::string statistics(const RunReport& report) {
                         100 * stats.attention.kept_ratio(), bytes_text(report.bytes_per_token()),
                         stats.attention.dense_steps, stats.attention.sparse_steps);
   }
+  if (stats.attention.index_memory > 0) {
+    text += fmt::format("\nindex      {}, built in {:.3f} s of all threads together",
+                        bytes_text(static_cast<double>(stats.attention.index_memory)), stats.attention.index_build_s);
+  }
   return text;
 }
 

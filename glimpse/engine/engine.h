@@ -43,13 +43,17 @@ struct EngineOptions {
 struct AttentionStats {
   std::int64_t k_rows = 0, v_rows = 0;              ///< rows read, all layers and KV heads
   std::int64_t dense_k_rows = 0, dense_v_rows = 0;  ///< what dense attention would have read
-  std::int64_t bytes_read = 0;                      ///< of K, V and key indices
+  std::int64_t bytes_read = 0;                      ///< of K, V, key indices and low-rank factors
   std::int64_t index_bytes = 0;                     ///< of key indices alone
   std::int64_t dense_steps = 0, sparse_steps = 0;
   /// A host tier: pages that a set needed and that were brought back, or found resident; the most that one head kept
   /// resident in a sparse step, none without a tier.
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
   std::optional<std::int64_t> resident_tokens;
+  std::int64_t index_memory = 0;  ///< bytes that key indices and low-rank factors hold
+  double index_build_s = 0;       ///< that building them took, of all threads together
+  /// Sums up; of resident_tokens and index_memory the larger stays.
+  AttentionStats& operator+=(const AttentionStats& other);
   /// Share of the cache's rows read; 1 before the first decoded token.
   double kept_ratio() const;
 };

@@ -14,16 +14,6 @@ namespace {
 
 constexpr std::int64_t kLeastWindow = 4;
 
-void add(engine::AttentionStats& sum, const engine::AttentionStats& part) {
-  sum.k_rows += part.k_rows;
-  sum.v_rows += part.v_rows;
-  sum.dense_k_rows += part.dense_k_rows;
-  sum.dense_v_rows += part.dense_v_rows;
-  sum.bytes_read += part.bytes_read;
-  sum.dense_steps += part.dense_steps;
-  sum.sparse_steps += part.sparse_steps;
-}
-
 void require(const PerplexityOptions& options, std::int64_t tokens, std::int64_t context) {
   if (options.window < kLeastWindow || options.window > context) {
     throw UserError(
@@ -99,7 +89,7 @@ PerplexityResult perplexity(engine::Engine& engine, const plan::Plan& plan, std:
           if (options.on_progress) go_on = options.on_progress(nll.count(), total);
           return go_on;
         });
-    add(result.attention, stats);
+    result.attention += stats;
     ++result.windows;
   }
   result.tokens_scored = nll.count();

@@ -120,6 +120,19 @@ TEST_F(Eval, PerplexityThroughAPlan) {
   EXPECT_EQ(text.out.rfind("perplexity ", 0), 0u) << text.out;
 }
 
+// All that `run` counts: an index that is read and held, and a tier.
+TEST_F(Eval, PerplexityCountsIndicesAndTiers) {
+  const auto json = perplexity({"--ctx", "128", "--prefill", "100", "--attn", "arkvale", "--attn-budget", "64"});
+  const auto& attention = json["attention"];
+  EXPECT_GT(attention["sparse_steps"].get<int>(), 0);
+  EXPECT_GT(attention["index_bytes_read"].get<std::int64_t>(), 0);
+  EXPECT_GT(attention["resident_hits"].get<std::int64_t>(), 0);
+  EXPECT_GT(attention["resident_tokens"].get<std::int64_t>(), 0);
+  EXPECT_LE(attention["resident_tokens"].get<std::int64_t>(), 128);
+  // Windows come one after the other: what one of them held, 3 full pages of 32 of 127 tokens, min and max in f32.
+  EXPECT_EQ(attention["index_memory"].get<std::int64_t>(), 2 * 2 * 3 * 2 * 32 * 4);
+}
+
 TEST(Bench, DecodeInEveryFormat) {
   const std::vector<std::string> words{"bench", "decode", "-m",     model(),         "--depth", "64,0", "-r", "2",
                                        "-n",    "16",     "--arms", "full,tidal:16", "-c",      "512",  "-t", "1"};

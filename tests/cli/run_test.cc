@@ -40,8 +40,9 @@ TEST(Run, JsonKeysAndTheirConsistency) {
   }
   EXPECT_FALSE(json.contains("lossless"));
   const auto& attention = json["attention"];
-  for (const char* key : {"policy", "budget", "kept_ratio", "coverage_mean", "coverage_min", "kv_bytes_read",
-                          "dense_steps", "sparse_steps", "resident_tokens", "recalled_bytes"}) {
+  for (const char* key :
+       {"policy", "budget", "kept_ratio", "coverage_mean", "coverage_min", "kv_bytes_read", "index_memory",
+        "index_build_s", "dense_steps", "sparse_steps", "resident_tokens", "recalled_bytes"}) {
     EXPECT_TRUE(attention.contains(key)) << key;
   }
   EXPECT_EQ(json["tokens"].size(), 12u);
@@ -66,6 +67,20 @@ TEST(Run, JsonKeysAndTheirConsistency) {
   }
   EXPECT_EQ(attention["kv_bytes_read"].get<std::int64_t>(), rows * 32 * 2);
   EXPECT_DOUBLE_EQ(attention["kept_ratio"].get<double>(), static_cast<double>(rows) / static_cast<double>(dense));
+}
+
+TEST(Run, SaysWhatIndicesHoldAndTook) {
+  const auto words = run_words({"-p", prose(8), "-n", "12", "--attn", "quest", "--attn-budget", "48"});
+  const auto json = run_for_json(words);
+  // Two rows of 32 bf16 values for each full page of 16 tokens, in 2 heads of layers 2 and 3; the last token never ran.
+  const std::int64_t pages = (json["prompt_tokens"].get<std::int64_t>() + 11) / 16;
+  EXPECT_EQ(json["attention"]["index_memory"].get<std::int64_t>(), 2 * 2 * pages * 2 * 32 * 2);
+  EXPECT_GT(json["attention"]["index_build_s"].get<double>(), 0);
+  EXPECT_LT(json["attention"]["index_build_s"].get<double>(), 100);
+  EXPECT_NE(run_program(words).err.find("\nindex      "), std::string::npos);
+  const auto plain = run_for_json(run_words({"-p", "the river", "-n", "2", "--attn", "tidal"}));
+  EXPECT_EQ(plain["attention"]["index_memory"], 0);
+  EXPECT_EQ(plain["attention"]["index_build_s"], 0.0);
 }
 
 TEST(Run, ABudgetOverTheContextIsDense) {

@@ -8,15 +8,8 @@
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
-namespace {
 
 using plan::RetentionRule;
-
-bool by_statistic(RetentionRule rule) {
-  return rule == RetentionRule::accumulated || rule == RetentionRule::last_probability || rule == RetentionRule::stamps;
-}
-
-}  // namespace
 
 void Runner::State::evict(BatchEntry& entry) {
   if (entry.rows.plan->retentions.empty()) return;
@@ -25,7 +18,7 @@ void Runner::State::evict(BatchEntry& entry) {
     for (int head = 0; head < shape.kv_heads; ++head) {
       const plan::Retention* kept = retention(entry, role(entry, layer, head));
       if (kept == nullptr) continue;
-      if (by_statistic(kept->rule)) {
+      if (plan::forgets_by_statistic(kept->rule)) {
         auto& statistic = entry.rows.state->statistics[entry.rows.state->head(layer, head)];
         statistic.resize(static_cast<std::size_t>(entry.tokens), 0.0F);
         if (kept->rule == RetentionRule::stamps) {

@@ -15,8 +15,9 @@ using plan::SetPer;
 /// Keys of one item of few rows. Fixed, so that results do not depend on threads.
 constexpr std::int32_t kKeyRange = 2048;
 
+/// Stamps begin with the first generated token.
 bool observes(plan::RetentionRule rule) {
-  return rule == plan::RetentionRule::accumulated || rule == plan::RetentionRule::last_probability;
+  return plan::forgets_by_statistic(rule) && rule != plan::RetentionRule::stamps;
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ int eval_logits_command(const Arguments& arguments) {
   evaluate::NpyWriter file(arguments.output, count, engine.tokenizer().size());
   ProgressBar progress("logits", "tokens", !arguments.quiet);
   const InterruptGuard interrupt;
-  evaluate::forced_logits(engine, plan, {tokens, prefill, 0},
+  evaluate::forced_logits(engine, plan, {tokens, prefill, 0, [&] { return !interrupt.requested(); }},
                           [&](std::int64_t position, std::span<const float> logits) {
                             if (interrupt.requested()) return false;
                             file.add(logits);
@@ -102,6 +102,7 @@ int eval_perplexity_command(const Arguments& arguments) {
     progress.update(done, total);
     return !interrupt.requested();
   };
+  how.go_on = [&] { return !interrupt.requested(); };
   const evaluate::PerplexityResult result = evaluate::perplexity(engine, plan, tokens, how);
   progress.clear();
   if (result.tokens_scored == 0) {

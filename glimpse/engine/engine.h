@@ -126,9 +126,11 @@ class Sequence {
   const AttentionStats& stats() const;
   void reset_stats();
   /// Runs the plan's prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of
-  /// every token (position, logits) first.
+  /// every token (position, logits) first. `go_on` is asked before each chunk; once it says no the rest is not run and
+  /// there are no logits.
   std::span<const float> prefill(std::span<const Token> tokens,
-                                 const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {});
+                                 const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {},
+                                 const std::function<bool()>& go_on = {});
   /// One token by the plan; logits are valid until the engine's next pass.
   std::span<const float> decode(Token token);
   /// Cache correction (TidalDecode, section 3.3): K and V of the last `tokens` are replaced by those of a dense pass.

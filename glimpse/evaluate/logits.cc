@@ -12,15 +12,19 @@ engine::AttentionStats forced_logits(engine::Engine& engine, const plan::Plan& p
   check(text.prefill >= 0 && text.prefill <= length && text.first_wanted >= 0, "the prefill is a part of the text");
   engine::Sequence sequence = engine.open(plan);
   bool go_on = true;
+  const auto still = [&] { return go_on = go_on && (!text.go_on || text.go_on()); };
   const auto part = [&](std::int64_t begin, std::int64_t end) {
     return text.tokens.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   };
   const std::int64_t silent = std::min(text.prefill, text.first_wanted);
-  if (silent > 0) sequence.prefill(part(0, silent));
-  if (silent < text.prefill) {
-    sequence.prefill(part(silent, text.prefill), [&](std::int64_t position, std::span<const float> logits) {
-      if (go_on) go_on = on_logits(position, logits);
-    });
+  if (silent > 0) sequence.prefill(part(0, silent), {}, still);
+  if (go_on && silent < text.prefill) {
+    sequence.prefill(
+        part(silent, text.prefill),
+        [&](std::int64_t position, std::span<const float> logits) {
+          if (go_on) go_on = on_logits(position, logits);
+        },
+        still);
   }
   for (std::int64_t position = text.prefill; go_on && position < length; ++position) {
     const std::span<const float> logits = sequence.decode(text.tokens[static_cast<std::size_t>(position)]);

@@ -36,6 +36,8 @@ struct PerplexityOptions {
   std::optional<std::int64_t> windows;  ///< none: all whole windows of the text
   /// Called after each scored token with those done and to do; false ends the run with what there is.
   std::function<bool(std::int64_t done, std::int64_t total)> on_progress;
+  /// Asked before each chunk of a prefill; false ends the run as above.
+  std::function<bool()> go_on;
 };
 
 struct PerplexityResult {

@@ -134,8 +134,8 @@ TEST_F(Eval, PerplexityCountsIndicesAndTiers) {
 }
 
 TEST(Bench, DecodeInEveryFormat) {
-  const std::vector<std::string> words{"bench", "decode", "-m",     model(),         "--depth", "64,0", "-r", "2",
-                                       "-n",    "16",     "--arms", "full,tidal:16", "-c",      "512",  "-t", "1"};
+  const std::vector<std::string> words{"bench", "decode", "-m", model(),  "--depth",       "64,0", "-r",
+                                       "2",     "-n",     "16", "--arms", "full,tidal:16", "-t",   "1"};
   const auto in = [&](const std::string& format) {
     auto all = words;
     all.insert(all.end(), {"-o", format});

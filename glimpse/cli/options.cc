@@ -150,7 +150,7 @@ const std::array kOptions{
            {},
            "",
            kAttention,
-           "what a step may read: tokens (1024), a share (10%), p=0.99 or tau=1e-4",
+           "what a step may read: tokens (1024), a share (10%), p=0.99, coverage=0.98 or tau=1e-4",
            kPolicy},
     Option{"--attn-block", "N", &A::block, {1, 65536}, "", kAttention, "select blocks of N tokens; 1: tokens", kPolicy},
     Option{

@@ -45,6 +45,7 @@ std::string statistics(const RunReport& report) {
   }
   text += fmt::format("\nattention  {}", report.policy);
   if (!report.budget.empty()) text += fmt::format(", budget {}", report.budget);
+  if (!report.sets.empty()) text += fmt::format(", a set per {}", report.sets);
   if (report.decode_steps() > 0) {
     text += fmt::format(": read {:.2f} % of the cache, {} a token ({} dense steps, {} sparse)",
                         100 * stats.attention.kept_ratio(), bytes_text(report.bytes_per_token()),

@@ -100,6 +100,7 @@ int run_command(const Arguments& arguments) {
   RunReport report;
   report.policy = request.plan.policy;
   report.budget = budget_text(request.plan);
+  report.sets = sets_text(request.plan);
 
   Output out = Output::standard();
   std::optional<Output> trace;

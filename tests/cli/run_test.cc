@@ -41,7 +41,7 @@ TEST(Run, JsonKeysAndTheirConsistency) {
   EXPECT_FALSE(json.contains("lossless"));
   const auto& attention = json["attention"];
   for (const char* key :
-       {"policy", "budget", "kept_ratio", "coverage_mean", "coverage_min", "kv_bytes_read", "index_memory",
+       {"policy", "budget", "set_per", "kept_ratio", "coverage_mean", "coverage_min", "kv_bytes_read", "index_memory",
         "index_build_s", "dense_steps", "sparse_steps", "resident_tokens", "recalled_bytes"}) {
     EXPECT_TRUE(attention.contains(key)) << key;
   }
@@ -67,6 +67,20 @@ TEST(Run, JsonKeysAndTheirConsistency) {
   }
   EXPECT_EQ(attention["kv_bytes_read"].get<std::int64_t>(), rows * 32 * 2);
   EXPECT_DOUBLE_EQ(attention["kept_ratio"].get<double>(), static_cast<double>(rows) / static_cast<double>(dense));
+}
+
+TEST(Run, SaysWhoseSetsRan) {
+  const auto set_of = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"-p", "the river", "-n", "2"});
+    return run_for_json(run_words(more))["attention"]["set_per"];
+  };
+  EXPECT_EQ(set_of({"--attn", "tidal"}), "kv-head");
+  EXPECT_EQ(set_of({"--attn", "tidal", "--attn-opt", "set=query-head"}), "query-head");
+  EXPECT_EQ(set_of({"--attn", "lessismore"}), "layer");
+  EXPECT_TRUE(set_of({"--attn", "streaming"}).is_null());
+  EXPECT_TRUE(set_of({}).is_null());
+  const Outcome text = run_program(run_words({"-p", "the river", "-n", "2", "--attn", "tidal", "--attn-budget", "64"}));
+  EXPECT_NE(text.err.find("attention  tidal, budget 64, a set per kv-head: read"), std::string::npos) << text.err;
 }
 
 TEST(Run, SaysWhatIndicesHoldAndTook) {

@@ -20,7 +20,7 @@ std::string text_of(const Arguments& arguments) {
 
 /// A plan that no token runs by would be a flag without effect.
 void require_decoding(const Arguments& arguments, const plan::Plan& plan, bool decodes) {
-  if (decodes || plan == plan::dense_plan(plan.shape)) return;
+  if (decodes || plan.prefill.sparse || plan == plan::dense_plan(plan.shape)) return;
   throw UserError(
       fmt::format("policy '{}' acts on decoded tokens and the prefill is dense; give {} and the rest is "
                   "decoded by the plan",

@@ -229,7 +229,7 @@ const std::array kOptions{
            {0, kMostTokens},
            "",
            kMeasure,
-           "run the first N tokens (of each window) densely and the rest by the plan; all without it",
+           "prefill the first N tokens (of each window) and decode the rest by the plan; all without it",
            kEval},
     Option{"--chunks", "N", &A::chunks, {1, kMostTokens}, "", kMeasure, "score only the first N windows", kPerplexity},
     Option{"-o,--output",

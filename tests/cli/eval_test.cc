@@ -116,6 +116,9 @@ TEST_F(Eval, PerplexityThroughAPlan) {
   EXPECT_EQ(decoded["attention"]["dense_steps"], 47 * decoded["windows"].get<int>());
   EXPECT_LT(sparse["attention"]["kept_ratio"], 1.0);
   EXPECT_NE(sparse["perplexity"], decoded["perplexity"]);
+  const auto tiles =
+      perplexity({"--ctx", "64", "--attn", "streaming", "--attn-budget", "16", "--attn-opt", "prefill=sparse,tile=24"});
+  EXPECT_NE(tiles["perplexity"], dense["perplexity"]) << "a sparse prefill is the plan's, too";
   const Outcome text = run_program({"eval", "perplexity", "-m", model(), "-f", text_, "--ctx", "64"});
   EXPECT_EQ(text.out.rfind("perplexity ", 0), 0u) << text.out;
 }

@@ -30,6 +30,9 @@ TEST(PlanCommand, TableAndJsonAreThePolicysPlan) {
 TEST(PlanCommand, ListsEveryPolicyAndItsOptions) {
   const Outcome outcome = run_program({"plan", "--list"});
   EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.out.find("with anchor-selector=quest: anchor-selector.score, anchor-selector.deviation-weight\n"),
+            std::string::npos)
+      << outcome.out;
   for (const policies::Policy& policy : policies::registry()) {
     EXPECT_NE(outcome.out.find(policy.name), std::string::npos);
     EXPECT_NE(outcome.out.find(policy.help), std::string::npos);

@@ -79,7 +79,7 @@ class BenchCache {
   std::vector<std::vector<std::int32_t>> lists;
 
  private:
-  /// 1,021 random rows again and again: random numbers are slower than everything that is measured.
+  /// 1,024 random rows again and again: random numbers are slower than everything that is measured.
   void fill(std::size_t pages) {
     constexpr std::size_t kPattern = 64;
     const auto dim = static_cast<std::size_t>(shape.format.dim);

@@ -142,8 +142,12 @@ nlohmann::json rows_json(const std::vector<SpeedRow>& rows) {
     for (const SpeedRow& other : rows) {
       if (other.arm == "llama.cpp" && other.depth == row.depth) llama = other.median_s;
     }
-    nlohmann::json entry{{"arm", row.arm},         {"depth", row.depth},   {"median_s", row.median_s},
-                         {"least_s", row.least_s}, {"most_s", row.most_s}, {"speed_over_llama", llama / row.median_s}};
+    nlohmann::json entry{{"arm", row.arm},
+                         {"depth", row.depth},
+                         {"median_s", row.median_s},
+                         {"least_s", row.least_s},
+                         {"most_s", row.most_s}};
+    if (llama > 0) entry["speed_over_llama"] = llama / row.median_s;
     if (row.attention_s) entry["attention_s"] = *row.attention_s;
     if (row.kept_ratio) entry["kept_ratio"] = *row.kept_ratio;
     if (row.bytes_per_token) entry["bytes_per_token"] = *row.bytes_per_token;
@@ -157,9 +161,10 @@ void print(const nlohmann::json& rows, const char* title, double unit, const cha
   fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
   for (const auto& row : rows) {
     fmt::print(
-        "| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {} | {} | {} |\n", row["arm"].get<std::string>(),
+        "| {} | {} | {:.3f} | {:.3f} | {:.3f} | {} | {} | {} | {} |\n", row["arm"].get<std::string>(),
         row["depth"].get<std::int64_t>(), row["median_s"].get<double>() * unit, row["least_s"].get<double>() * unit,
-        row["most_s"].get<double>() * unit, row["speed_over_llama"].get<double>(),
+        row["most_s"].get<double>() * unit,
+        row.contains("speed_over_llama") ? fmt::format("{:.2f}", row["speed_over_llama"].get<double>()) : "",
         row.contains("attention_s") ? fmt::format("{:.3f}", row["attention_s"].get<double>() * unit) : "",
         row.contains("kept_ratio") ? fmt::format("{:.4f}", row["kept_ratio"].get<double>()) : "",
         row.contains("bytes_per_token") ? fmt::format("{:.2f}", row["bytes_per_token"].get<double>() / 1e6) : "");

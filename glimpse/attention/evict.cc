@@ -8,13 +8,10 @@
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
+
 namespace {
 
 using plan::RetentionRule;
-
-bool by_statistic(RetentionRule rule) {
-  return rule == RetentionRule::accumulated || rule == RetentionRule::last_probability || rule == RetentionRule::stamps;
-}
 
 /// Each step stamps its own token, so that what no step has stamped came as prompt, the first or a later one. Before
 /// the first step only prompt_tokens tell: a fork brings tokens that another plan generated.
@@ -38,7 +35,7 @@ void Runner::State::evict(BatchEntry& entry) {
     for (int head = 0; head < shape.kv_heads; ++head) {
       const plan::Retention* kept = retention(entry, role(entry, layer, head));
       if (kept == nullptr) continue;
-      if (by_statistic(kept->rule)) {
+      if (plan::forgets_by_statistic(kept->rule)) {
         auto& statistic = entry.rows.state->statistics[entry.rows.state->head(layer, head)];
         if (kept->rule == RetentionRule::stamps) stamp_new_tokens(statistic, entry);
         statistic.resize(static_cast<std::size_t>(entry.tokens), 0.0F);

@@ -5,6 +5,7 @@
 
 #include "glimpse/attention/runner_state.h"
 #include "glimpse/base/error.h"
+#include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/landmarks.h"
 
 namespace glimpse::attention {
@@ -51,6 +52,7 @@ bool Runner::State::wants_factors(const BatchEntry& entry, int layer) const {
 void Runner::State::factor_keys(const Item& item, int layer) {
   BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
   SequenceState& state = *entry.rows.state;
+  const Stopwatch watch(&entry.index_build_s.back());
   kv::LayerKeys keys;
   keys.heads = entry.views;
   keys.format = cache->shape().format;
@@ -67,9 +69,7 @@ LowRankHead Runner::State::low_rank_head(BatchEntry& entry, int layer, int head)
   check(landmarks != nullptr, "low rank goes with landmarks");
   LowRankHead low;
   low.keys = state.low_rank[static_cast<std::size_t>(layer)].get();
-  // The window in whole blocks, as the search takes it.
-  const std::int64_t window = std::max<std::int64_t>(0, entry.tokens - std::max(how.local, 1)) / how.block * how.block;
-  low.end = std::min(landmarks->covered(), window);
+  low.end = std::min(landmarks->covered(), kv::window_block(how, entry.tokens) * how.block);
   low.chunk = how.block;
   low.outliers = landmarks->outliers_by_position();
   return low;

@@ -46,7 +46,7 @@ class UnitSet {
         units_((tokens + block_ - 1) / block_),
         taken_(scratch.taken) {
     taken_.assign(units_, 0);
-    const Always always = always_in(selector, tokens);
+    const Always always = always_units(selector, tokens);
     const auto k = static_cast<std::size_t>(plan::budget_tokens(selector.budget, static_cast<std::int64_t>(tokens)));
     const std::size_t forced = always.head + (selector.counts_local ? units_ - always.tail : 0);
     room_ = k / block_ > forced ? k / block_ - forced : 0;

@@ -15,8 +15,9 @@ using plan::SetPer;
 /// Keys of one item of few rows. Fixed, so that results do not depend on threads.
 constexpr std::int32_t kKeyRange = 2048;
 
+/// Stamps begin with the first generated token.
 bool observes(plan::RetentionRule rule) {
-  return rule == plan::RetentionRule::accumulated || rule == plan::RetentionRule::last_probability;
+  return plan::forgets_by_statistic(rule) && rule != plan::RetentionRule::stamps;
 }
 
 }  // namespace
@@ -78,6 +79,8 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
     const plan::Role& head_role = role(entry, layer, head);
     if (head_role.kind != RoleKind::stream) continue;
     const plan::Selector& window = selector(entry, head_role);
+    // What was evicted lay between sink and window, in whole pages: a token behind it has a lower slot.
+    const std::int64_t gone = entry.tokens - entry.views[static_cast<std::size_t>(head)].slots;
     for (int tile = 0; tile < prompt.tiles; ++tile) {
       TileSet& own = tile_set(entry, layer, head, tile);
       const std::int64_t start = entry.rows.position + static_cast<std::int64_t>(tile) * prompt.tile_tokens;
@@ -86,7 +89,7 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
       own.everything = window.sink + local >= start || start < entry.rows.plan->min_context;
       if (own.everything) continue;
       for (std::int32_t i = 0; i < window.sink; ++i) own.list.push_back(i);
-      for (std::int64_t i = start - local; i < start; ++i) own.list.push_back(static_cast<std::int32_t>(i));
+      for (std::int64_t i = start - local; i < start; ++i) own.list.push_back(static_cast<std::int32_t>(i - gone));
     }
   }
   if (prompt.tiles > 0 && tiles_follow(entry, layer)) open_tiles(entry, layer);

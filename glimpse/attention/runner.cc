@@ -25,6 +25,7 @@ ReadCounters& ReadCounters::operator+=(const ReadCounters& other) {
   audits += other.audits;
   dense_steps += other.dense_steps;
   sparse_steps += other.sparse_steps;
+  index_build_s += other.index_build_s;
   return *this;
 }
 
@@ -98,6 +99,7 @@ void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
   entry.index_bytes.assign(kv_heads, 0);
   entry.known.assign(entry.dense ? 0 : static_cast<std::size_t>(shape.layers) * kv_heads, {});
   entry.audited.assign(rows.audit ? static_cast<std::size_t>(shape.layers) * kv_heads : 0, {});
+  entry.index_build_s.assign(kv_heads + 1, 0);
   if (entry.feeds() && rows.state->has_heat()) {
     entry.heat_feed.resize(static_cast<std::size_t>(shape.layers) * kv_heads);
     for (auto& feed : entry.heat_feed) feed.clear();
@@ -286,6 +288,7 @@ std::span<const ReadCounters> Runner::end() {
   }
   state.counters.clear();
   for (BatchEntry& entry : state.entries()) {
+    for (const double seconds : entry.index_build_s) entry.counters.index_build_s += seconds;
     if (entry.rows.decode) {
       for (const std::size_t bytes : entry.index_bytes) entry.counters.index_bytes += static_cast<std::int64_t>(bytes);
       const bool sparse =

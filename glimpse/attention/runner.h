@@ -59,9 +59,10 @@ struct ReadCounters {
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
   std::optional<std::int64_t> resident_tokens;  ///< none: no head had one
   std::int64_t dense_steps = 0, sparse_steps = 0;
-  Coverage coverage;        ///< of sets chosen from exact scores of all tokens
-  Coverage audited;         ///< of every head that forgot nothing, in audited steps
-  std::int64_t audits = 0;  ///< such steps
+  Coverage coverage;         ///< of sets chosen from exact scores of all tokens
+  Coverage audited;          ///< of every head that forgot nothing, in audited steps
+  std::int64_t audits = 0;   ///< such steps
+  double index_build_s = 0;  ///< what building indices and factors took, of all threads together; prompts too
   ReadCounters& operator+=(const ReadCounters& other);
 };
 

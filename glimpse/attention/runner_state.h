@@ -69,6 +69,7 @@ struct BatchEntry {
   std::vector<std::size_t> score_offset;          ///< [kv_heads] floats into `scores`
   std::vector<float> lse;                         ///< [heads] of the layer being run
   std::vector<std::size_t> index_bytes;           ///< [kv_heads] read by searches
+  std::vector<double> index_build_s;              ///< [kv_heads] that indices took to build, then the factors
   std::vector<std::vector<BlockMass>> heat_feed;  ///< [layer, kv_head] what attention gave each block it read
   std::vector<Coverage> known, audited;           ///< [layer, kv_head] of this pass
   PromptWork prompt;
@@ -115,7 +116,7 @@ struct ThreadScratch {
   std::vector<float> gathered;      ///< [g + 1, list]
   std::vector<float> audit_scores;  ///< [g, N], [g] log-sum-exps
   double audit_seconds = 0;
-  std::vector<float> dropped;   ///< [rows, d] that leave a window
+  std::vector<float> dropped;  ///< [rows, d] that leave a window
   RowPages rows;
 };
 

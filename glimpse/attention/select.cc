@@ -109,7 +109,11 @@ void Runner::State::run_search(const Item& item, int layer, const float* q, int 
   kv::KeyIndex& index = *state.indices[state.head(layer, item.head)];
   const kv::KeySource source{&entry.views[static_cast<std::size_t>(item.head)], cache->shape().format, state.boundaries,
                              state.prompt_tokens};
-  index.extend(source, entry.rows.committed < 0 ? entry.tokens : entry.rows.committed);
+  {
+    const bool first = index.covered() == 0;  // built late; what a later step adds is that step's work
+    const Stopwatch watch(first ? &entry.index_build_s[static_cast<std::size_t>(item.head)] : nullptr);
+    index.extend(source, entry.rows.committed < 0 ? entry.tokens : entry.rows.committed);
+  }
   PublishedSet& set = state.sets.at({layer, item.head});
   const std::size_t lists = how.per == SetPer::query_head ? static_cast<std::size_t>(group) : 1;
   for (std::size_t j = 0; j < lists; ++j) {
@@ -133,6 +137,7 @@ void Runner::State::grow_index(const Item& item, int layer) {
   const bool open = entry.ends_prompt || state.prompt_tokens == 0;
   const kv::KeySource source{&entry.views[static_cast<std::size_t>(item.head)], cache->shape().format, state.boundaries,
                              open ? entry.tokens : state.prompt_tokens};
+  const Stopwatch watch(&entry.index_build_s[static_cast<std::size_t>(item.head)]);
   if (entry.rows.corrects) {
     index->refresh(source, entry.rows.position, entry.tokens);
     return;

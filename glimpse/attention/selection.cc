@@ -52,7 +52,7 @@ void block_sum(std::span<const float> pooled, std::size_t block, std::span<float
 
 }  // namespace
 
-Always always_in(const plan::Selector& selector, std::size_t tokens) {
+Always always_units(const plan::Selector& selector, std::size_t tokens) {
   const auto block = static_cast<std::size_t>(selector.block);
   const std::size_t units = (tokens + block - 1) / block;
   const auto window = static_cast<std::size_t>(plan::window_tokens(selector, static_cast<std::int64_t>(tokens)));
@@ -131,7 +131,7 @@ void choose(const plan::Selector& selector, std::span<float> pooled, SelectionSc
       kernels::block_max(pooled, selector.block, units);
     }
   }
-  const Always always = always_in(selector, tokens);
+  const Always always = always_units(selector, tokens);
   const std::size_t wanted = free_units(selector, units, tokens, always, scratch);
   const std::size_t count = kernels::select_top_k(units, wanted, scratch.chosen, scratch.workspace);
 

@@ -30,7 +30,7 @@ struct Always {
   std::size_t head = 0;
   std::size_t tail = 0;
 };
-Always always_in(const plan::Selector& selector, std::size_t tokens);
+Always always_units(const plan::Selector& selector, std::size_t tokens);
 
 /// Scores of one KV head: query head j's score of token i at scores[j * stride + i], and its log-sum-exp.
 struct HeadScores {

@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace glimpse::attention {
-namespace {
-
-bool uses_heat(const plan::Selector& selector) {
-  return std::any_of(selector.terms.begin(), selector.terms.end(),
-                     [](const plan::Term& term) { return term.source == plan::Source::heat; });
-}
-
-}  // namespace
 
 SequenceState::SequenceState(const plan::Plan& plan) : sets(plan), kv_heads_(plan.shape.kv_heads) {
   indices.resize(plan.roles.size());
@@ -28,8 +20,8 @@ SequenceState::SequenceState(const plan::Plan& plan) : sets(plan), kv_heads_(pla
       int& most = key_ranks[i / static_cast<std::size_t>(kv_heads_)];
       most = std::max(most, key_rank);
       wants_low_rank_ |= key_rank > 0;
-      if (uses_heat(selector)) heat_block_ = selector.block;
-      if (uses_heat(selector) && heat_.empty()) {
+      if (plan::reads_heat(selector)) heat_block_ = selector.block;
+      if (plan::reads_heat(selector) && heat_.empty()) {
         heat_.resize(plan.heat.per_layer ? static_cast<std::size_t>(plan.shape.layers) : 1);
       }
     }
@@ -72,6 +64,13 @@ void SequenceState::scale_heat(double factor) {
   for (std::vector<float>& heat : heat_) {
     for (float& value : heat) value = static_cast<float>(factor * static_cast<double>(value));
   }
+}
+
+std::size_t SequenceState::index_memory() const {
+  std::size_t bytes = 0;
+  for (const auto& index : indices) bytes += index ? index->bytes() : 0;
+  for (const auto& keys : low_rank) bytes += keys ? keys->bytes() : 0;
+  return bytes;
 }
 
 void SequenceState::take_heat(const HeatGains& gains, double decay) {

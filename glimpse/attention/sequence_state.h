@@ -50,6 +50,8 @@ class SequenceState {
   bool wants_low_rank() const { return wants_low_rank_; }
   /// h <- factor * h.
   void scale_heat(double factor);
+  /// Bytes that indices and factors of keys hold; factors that copies share count for each.
+  std::size_t index_memory() const;
   /// A step of the heat: h <- decay * h + gains.
   void take_heat(const HeatGains& gains, double decay);
   /// Makes the first `rows` rows of a verified draft part of the state, at a length of `tokens`, and forgets the rest

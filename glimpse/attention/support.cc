@@ -10,11 +10,6 @@ namespace {
   throw UserError(fmt::format("plan '{}' asks for {}, which this version does not run yet", plan.policy, what));
 }
 
-bool statistic(plan::RetentionRule rule) {
-  return rule == plan::RetentionRule::accumulated || rule == plan::RetentionRule::last_probability ||
-         rule == plan::RetentionRule::stamps;
-}
-
 void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (selector.terms.empty()) return;
   const plan::Term& first = selector.terms.front();
@@ -45,7 +40,7 @@ void Runner::require_supported(const plan::Plan& plan) {
   }
   bool statistics = false;
   for (const plan::Retention& retention : plan.retentions) {
-    statistics |= statistic(retention.rule);
+    statistics |= plan::forgets_by_statistic(retention.rule);
   }
   bool heat = false;
   for (const plan::Role& role : plan.roles) {

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "glimpse/plan/profile.h"
 
 namespace glimpse::cli {
 
@@ -37,6 +40,7 @@ struct Arguments {
   // Attention.
   std::string policy;
   std::optional<std::string> budget, plan_file, profile;
+  mutable std::shared_ptr<const plan::Profile> profile_read;  ///< by read_profile, at its first call
   std::optional<std::int64_t> block, sink, local;
   std::vector<std::string> policy_options;
   std::int64_t correct = 0;

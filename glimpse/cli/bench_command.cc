@@ -163,7 +163,7 @@ int bench_decode_command(const Arguments& arguments) {
   how.repetitions = static_cast<int>(arguments.repetitions);
   const std::vector<std::string> names = split(arguments.arms);
   for (const std::string& arm : names) check_arm(arm);
-  if (arguments.profile) read_profile(*arguments.profile);
+  if (arguments.profile) read_profile(arguments);
   engine::EngineOptions options = engine_options(arguments);
   const std::int64_t needed = how.depths.back() + how.tokens;
   if (options.context == 0) options.context = needed;

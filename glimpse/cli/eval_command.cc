@@ -20,7 +20,7 @@ std::string text_of(const Arguments& arguments) {
 
 /// A plan that no token runs by would be a flag without effect.
 void require_decoding(const Arguments& arguments, const plan::Plan& plan, bool decodes) {
-  if (decodes || plan == plan::dense_plan(plan.shape)) return;
+  if (decodes || plan.prefill.sparse || plan == plan::dense_plan(plan.shape)) return;
   throw UserError(
       fmt::format("policy '{}' acts on decoded tokens and the prefill is dense; give {} and the rest is "
                   "decoded by the plan",
@@ -65,7 +65,7 @@ int eval_logits_command(const Arguments& arguments) {
   evaluate::NpyWriter file(arguments.output, count, engine.tokenizer().size());
   ProgressBar progress("logits", "tokens", !arguments.quiet);
   const InterruptGuard interrupt;
-  evaluate::forced_logits(engine, plan, {tokens, prefill, 0},
+  evaluate::forced_logits(engine, plan, {tokens, prefill, 0, [&] { return !interrupt.requested(); }},
                           [&](std::int64_t position, std::span<const float> logits) {
                             if (interrupt.requested()) return false;
                             file.add(logits);
@@ -102,6 +102,7 @@ int eval_perplexity_command(const Arguments& arguments) {
     progress.update(done, total);
     return !interrupt.requested();
   };
+  how.go_on = [&] { return !interrupt.requested(); };
   const evaluate::PerplexityResult result = evaluate::perplexity(engine, plan, tokens, how);
   progress.clear();
   if (result.tokens_scored == 0) {

@@ -8,6 +8,7 @@
 
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/report.h"
 #include "glimpse/cli/setup.h"
@@ -21,13 +22,6 @@ namespace {
 
 std::string line(std::string_view what, std::string_view value) {
   return fmt::format("{:<16}{}\n", what, value);
-}
-
-// The text of a file may hold anything; a terminal must not obey it.
-std::string printable(std::string_view text) {
-  std::string result;
-  for (const char c : text) result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return result;
 }
 
 /// Tensor types by the numbers that the GGUF format gives them; its readers have checked that ggml knows the number.

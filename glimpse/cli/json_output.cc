@@ -37,6 +37,8 @@ Json attention_of(const engine::AttentionStats& stats) {
                                      : Json()},
           {"kv_bytes_read", stats.bytes_read},
           {"index_bytes_read", stats.index_bytes},
+          {"index_memory", stats.index_memory},
+          {"index_build_s", stats.index_build_s},
           {"dense_steps", stats.dense_steps},
           {"sparse_steps", stats.sparse_steps},
           {"resident_tokens", or_null(stats.resident_tokens)},
@@ -81,7 +83,7 @@ Json header_of(const BenchHeader& header) {
 
 std::string run_json(const RunReport& report) {
   const engine::RequestStats& stats = report.result.stats;
-  Json attention{{"policy", report.policy}, {"budget", or_null(report.budget)}};
+  Json attention{{"policy", report.policy}, {"budget", or_null(report.budget)}, {"set_per", or_null(report.sets)}};
   attention.update(attention_of(stats.attention));
   const bool decoded = report.decode_steps() > 0;
   Json lossless;
@@ -129,7 +131,8 @@ std::string trace_json(const engine::SetTrace& trace) {
 
 std::string perplexity_json(const evaluate::PerplexityResult& result, const plan::Plan& plan,
                             const evaluate::PerplexityOptions& options) {
-  Json attention{{"policy", plan.policy}, {"budget", or_null(budget_text(plan))}};
+  Json attention{
+      {"policy", plan.policy}, {"budget", or_null(budget_text(plan))}, {"set_per", or_null(sets_text(plan))}};
   attention.update(attention_of(result.attention));
   return text_of({{"perplexity", result.perplexity},
                   {"standard_error", result.standard_error},

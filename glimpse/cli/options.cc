@@ -169,7 +169,7 @@ const std::array kOptions{
            {},
            "",
            kAttention,
-           "what a step may read: tokens (1024), a share (10%), p=0.99 or tau=1e-4",
+           "what a step may read: tokens (1024), a share (10%), p=0.99, coverage=0.98 or tau=1e-4",
            kPolicy},
     Option{"--attn-block", "N", &A::block, {1, 65536}, "", kAttention, "select blocks of N tokens; 1: tokens", kPolicy},
     Option{
@@ -268,7 +268,7 @@ const std::array kOptions{
            {0, kMostTokens},
            "",
            kMeasure,
-           "run the first N tokens (of each window) densely and the rest by the plan; all without it",
+           "prefill the first N tokens (of each window) and decode the rest by the plan; all without it",
            kEval},
     Option{"--chunks", "N", &A::chunks, {1, kMostTokens}, "", kMeasure, "score only the first N windows", kPerplexity},
     Option{"-o,--output",

@@ -7,10 +7,23 @@
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/model/model.h"
-#include "glimpse/policies/policy.h"
+#include "glimpse/policies/selectors.h"
 
 namespace glimpse::cli {
 namespace {
+
+// What each selector that an option can name takes in its turn; the values are explained where its method is.
+std::string selector_lines(std::string_view key) {
+  std::string text;
+  for (const std::string_view name : policies::kSelectorWords) {
+    std::vector<std::string> keys;
+    for (const policies::OptionHelp& inner : policies::selector_options(name)) {
+      keys.push_back(fmt::format("{}.{}", key, inner.key));
+    }
+    if (!keys.empty()) text += fmt::format("      with {}={}: {}\n", key, name, fmt::join(keys, ", "));
+  }
+  return text;
+}
 
 std::string policy_list() {
   std::string text;
@@ -20,6 +33,7 @@ std::string policy_list() {
     for (const policies::OptionHelp& option : policy.options) {
       text += fmt::format("  --attn-opt {}={}  (default {})\n      {}\n", option.key, option.values,
                           option.default_value, option.help);
+      if (option.selector) text += selector_lines(option.key);
     }
     if (!policy.profile_parts.empty()) {
       text += fmt::format("  --attn-profile: its part {}\n", fmt::join(policy.profile_parts, " or "));

@@ -80,6 +80,7 @@ std::string statistics(const RunReport& report) {
   }
   text += fmt::format("\nattention  {}", report.policy);
   if (!report.budget.empty()) text += fmt::format(", budget {}", report.budget);
+  if (!report.sets.empty()) text += fmt::format(", a set per {}", report.sets);
   if (report.decode_steps() > 0) {
     text += fmt::format(": read {:.2f} % of the cache, {} a token ({} dense steps, {} sparse)",
                         100 * stats.attention.kept_ratio(), bytes_text(report.bytes_per_token()),
@@ -92,6 +93,10 @@ std::string statistics(const RunReport& report) {
   captured("audit      of every head:", stats.attention.audited);
   if (stats.attention.audits > 0) {
     text += fmt::format(", in {} steps, {:.3f} s of all threads", stats.attention.audits, stats.attention.audit_s);
+  }
+  if (stats.attention.index_memory > 0) {
+    text += fmt::format("\nindex      {}, built in {:.3f} s of all threads together",
+                        bytes_text(static_cast<double>(stats.attention.index_memory)), stats.attention.index_build_s);
   }
   return text;
 }

@@ -11,6 +11,7 @@ struct RunReport {
   std::string text;  ///< the answer
   engine::Result result;
   std::string policy, budget;  ///< budget is empty where the plan has none
+  std::string sets;            ///< for whom sets are made, "kv-head"; empty where none is
   bool interrupted = false;
   bool lossless = false;
 

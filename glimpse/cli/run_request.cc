@@ -48,6 +48,7 @@ RunReport report_for(const engine::Request& request) {
   RunReport report;
   report.policy = request.plan.policy;
   report.budget = budget_text(request.plan);
+  report.sets = sets_text(request.plan);
   report.lossless = request.lossless;
   return report;
 }

@@ -12,6 +12,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/plan/words.h"
 #include "glimpse/policies/policy.h"
 #include "glimpse/text/utf8.h"
 
@@ -131,7 +132,7 @@ void check_attention(const Arguments& arguments) {
   }
   policies::find_policy(arguments.policy);
   policy_options(arguments);
-  if (arguments.profile) read_profile(*arguments.profile);
+  if (arguments.profile) read_profile(arguments);
 }
 
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) {
@@ -140,9 +141,8 @@ plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) 
     return plan::from_json(read_all(*arguments.plan_file, fmt::format("plan file '{}'", *arguments.plan_file)));
   }
   policies::PolicyOptions options = policy_options(arguments);
-  std::optional<plan::Profile> profile;
-  if (arguments.profile) profile = read_profile(*arguments.profile);
-  return make_policy_plan(arguments, arguments.policy, shape, {std::move(options), profile ? &*profile : nullptr});
+  const plan::Profile* profile = arguments.profile ? &read_profile(arguments) : nullptr;
+  return make_policy_plan(arguments, arguments.policy, shape, {std::move(options), profile});
 }
 
 void check_arm(std::string_view arm) {
@@ -152,28 +152,30 @@ void check_arm(std::string_view arm) {
 
 std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const std::string> arms,
                                        const plan::ModelShape& shape) {
-  std::optional<plan::Profile> profile;
-  if (arguments.profile) profile = read_profile(*arguments.profile);
+  const plan::Profile* profile = arguments.profile ? &read_profile(arguments) : nullptr;
   std::vector<plan::Plan> plans;
   bool used = false;
   for (const std::string& arm : arms) {
     const auto [policy, options] = parse_arm(arm);
-    const bool uses = profile && policies::uses_profile(policies::find_policy(policy), *profile);
-    plans.push_back(make_policy_plan(arguments, policy, shape, {options, uses ? &*profile : nullptr}));
+    const bool uses = profile != nullptr && policies::uses_profile(policies::find_policy(policy), *profile);
+    plans.push_back(make_policy_plan(arguments, policy, shape, {options, uses ? profile : nullptr}));
     used = used || uses;
   }
-  if (profile && !used) {
+  if (profile != nullptr && !used) {
     throw UserError(
         fmt::format("--attn-profile '{}': no arm has a use for what it holds; leave the flag out", *arguments.profile));
   }
   return plans;
 }
 
-plan::Profile read_profile(const std::string& path) {
-  const std::string label = fmt::format("--attn-profile '{}'", path);
-  const std::string text = read_all(path, label);
+const plan::Profile& read_profile(const Arguments& arguments) {
+  std::shared_ptr<const plan::Profile>& read = arguments.profile_read;
+  if (read != nullptr) return *read;
+  const std::string label = fmt::format("--attn-profile '{}'", *arguments.profile);
+  const std::string text = read_all(*arguments.profile, label);
   try {
-    return plan::parse_profile(text);
+    read = std::make_shared<const plan::Profile>(plan::parse_profile(text));
+    return *read;
   } catch (const UserError& error) {
     throw UserError(fmt::format("{}: {}", label, error.what()));
   }
@@ -192,13 +194,19 @@ std::string budget_text(const plan::Plan& plan) {
   for (const plan::Selector& selector : plan.selectors) add(selector.budget);
   for (const plan::Retention& retention : plan.retentions) {
     // A window's budget is its stream's, and a host tier forgets nothing.
-    using plan::RetentionRule;
-    if (retention.rule == RetentionRule::accumulated || retention.rule == RetentionRule::last_probability ||
-        retention.rule == RetentionRule::stamps) {
-      add(retention.budget);
-    }
+    if (plan::forgets_by_statistic(retention.rule)) add(retention.budget);
   }
   return fmt::format("{}", fmt::join(budgets, ", "));
+}
+
+std::string sets_text(const plan::Plan& plan) {
+  std::vector<std::string_view> words;
+  for (const plan::Selector& selector : plan.selectors) {
+    if (selector.terms.empty()) continue;  // a stream's window is no choice
+    const std::string_view word = plan::word(selector.per);
+    if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 std::string read_text(const std::string& path) {

@@ -27,12 +27,14 @@ void check_arm(std::string_view arm);
 /// A plan for each arm. --attn-profile goes to the policies that use it, of which there must be one.
 std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const std::string> arms,
                                        const plan::ModelShape& shape);
-/// The file of --attn-profile.
-plan::Profile read_profile(const std::string& path);
+/// What the file of --attn-profile holds. It is read once, for it may be a pipe; it must have been given.
+const plan::Profile& read_profile(const Arguments& arguments);
 /// A whole file's bytes.
 std::string read_file(const std::string& path);
 /// The budgets of a plan's selectors and of what its heads keep, "512"; several by commas, empty for none.
 std::string budget_text(const plan::Plan& plan);
+/// For whom the plan's sets are made, "kv-head"; several by commas, empty where none is made.
+std::string sets_text(const plan::Plan& plan);
 
 /// A file's text, or standard input's for "-". Refuses invalid UTF-8 with the offset.
 std::string read_text(const std::string& path);

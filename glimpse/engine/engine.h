@@ -44,7 +44,7 @@ struct EngineOptions {
 struct AttentionStats {
   std::int64_t k_rows = 0, v_rows = 0;              ///< rows read, all layers and KV heads
   std::int64_t dense_k_rows = 0, dense_v_rows = 0;  ///< what dense attention would have read
-  std::int64_t bytes_read = 0;                      ///< of K, V and key indices
+  std::int64_t bytes_read = 0;                      ///< of K, V, key indices and low-rank factors
   std::int64_t index_bytes = 0;                     ///< of key indices alone
   std::int64_t dense_steps = 0, sparse_steps = 0;
   /// Softmax mass that a head's set captured, the mean over the group: of sets chosen from exact scores, and of every
@@ -52,6 +52,7 @@ struct AttentionStats {
   struct Mass {
     double mean = 1, least = 1;
     std::int64_t sets = 0;  ///< 0: none is known
+    Mass& operator+=(const Mass& other);
   };
   Mass coverage, audited;
   std::int64_t audits = 0;
@@ -60,6 +61,10 @@ struct AttentionStats {
   /// resident in a sparse step, none without a tier.
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
   std::optional<std::int64_t> resident_tokens;
+  std::int64_t index_memory = 0;  ///< bytes that key indices and low-rank factors hold
+  double index_build_s = 0;       ///< that building them took, of all threads together
+  /// Sums up; of resident_tokens and index_memory the larger stays.
+  AttentionStats& operator+=(const AttentionStats& other);
   /// Share of the cache's rows read; 1 before the first decoded token.
   double kept_ratio() const;
 };
@@ -141,9 +146,10 @@ class Sequence {
   void reset_stats();
   /// Runs the plan's prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of
   /// every token from `first_wanted` on (position, logits) first. Prompts without a decoded token between them are one.
+  /// `go_on` is asked before each chunk; once it says no the rest is not run and there are no logits.
   std::span<const float> prefill(std::span<const Token> tokens,
                                  const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {},
-                                 std::int64_t first_wanted = 0);
+                                 std::int64_t first_wanted = 0, const std::function<bool()>& go_on = {});
   /// One token by the plan; logits are valid until the engine's next pass. With `audit` what each head's set captures
   /// is measured beside it.
   std::span<const float> decode(Token token, bool audit = false);

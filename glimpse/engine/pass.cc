@@ -31,33 +31,30 @@ SetTrace trace_of(const attention::HeadRecord& record, const ActiveSequence& seq
   return trace;
 }
 
-void add(AttentionStats::Mass& mass, const attention::Coverage& more) {
-  if (more.count == 0) return;
-  const std::int64_t sets = mass.sets + more.count;
-  mass.mean = (mass.mean * static_cast<double>(mass.sets) + more.sum) / static_cast<double>(sets);
-  mass.least = std::min(mass.least, more.least);
-  mass.sets = sets;
+AttentionStats::Mass mass_of(const attention::Coverage& coverage) {
+  if (coverage.count == 0) return {};
+  return {coverage.mean(), coverage.least, coverage.count};
 }
 
-void add(AttentionStats& stats, const attention::ReadCounters& counters, std::int64_t row_bytes) {
-  stats.k_rows += counters.k_rows;
-  stats.v_rows += counters.v_rows;
-  stats.dense_k_rows += counters.dense_k_rows;
-  stats.dense_v_rows += counters.dense_v_rows;
-  stats.bytes_read += (counters.k_rows - counters.low_rank_rows + counters.v_rows) * row_bytes +
-                      counters.low_rank_bytes + counters.index_bytes;
-  stats.index_bytes += counters.index_bytes;
-  stats.dense_steps += counters.dense_steps;
-  stats.sparse_steps += counters.sparse_steps;
-  add(stats.coverage, counters.coverage);
-  add(stats.audited, counters.audited);
-  stats.audits += counters.audits;
-  stats.recalled_pages += counters.recalled_pages;
-  stats.recalled_bytes += counters.recalled_bytes;
-  stats.resident_hits += counters.resident_hits;
-  if (counters.resident_tokens) {
-    stats.resident_tokens = std::max(stats.resident_tokens.value_or(0), *counters.resident_tokens);
-  }
+AttentionStats stats_of(const attention::ReadCounters& counters, std::int64_t row_bytes) {
+  AttentionStats stats;
+  stats.k_rows = counters.k_rows;
+  stats.v_rows = counters.v_rows;
+  stats.dense_k_rows = counters.dense_k_rows;
+  stats.dense_v_rows = counters.dense_v_rows;
+  stats.bytes_read = (counters.k_rows - counters.low_rank_rows + counters.v_rows) * row_bytes +
+                     counters.low_rank_bytes + counters.index_bytes;
+  stats.index_bytes = counters.index_bytes;
+  stats.dense_steps = counters.dense_steps;
+  stats.sparse_steps = counters.sparse_steps;
+  stats.coverage = mass_of(counters.coverage);
+  stats.audited = mass_of(counters.audited);
+  stats.audits = counters.audits;
+  stats.recalled_pages = counters.recalled_pages;
+  stats.recalled_bytes = counters.recalled_bytes;
+  stats.resident_hits = counters.resident_hits;
+  stats.resident_tokens = counters.resident_tokens;
+  return stats;
 }
 
 }  // namespace
@@ -155,6 +152,8 @@ std::span<const float> Engine::State::run() {
   const auto row_bytes = static_cast<std::int64_t>(cache->shape().format.read_bytes());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     ActiveSequence& sequence = *parts[i].sequence;
+    sequence.stats.index_build_s += result.counters[i].index_build_s;
+    sequence.stats.index_memory = static_cast<std::int64_t>(sequence.attention.index_memory());
     if (parts[i].corrects) continue;
     sequence.length += static_cast<std::int64_t>(parts[i].tokens.size());
     sequence.logits.clear();
@@ -165,10 +164,10 @@ std::span<const float> Engine::State::run() {
     } else {
       ++sequence.steps;
     }
-    const std::int64_t before = sequence.stats.bytes_read;
-    add(sequence.stats, counters, row_bytes);
+    const AttentionStats pass = stats_of(counters, row_bytes);
+    sequence.stats += pass;
     if (parts[i].audit) sequence.stats.audit_s += audit_s;
-    sequence.last_bytes = sequence.stats.bytes_read - before;
+    sequence.last_bytes = pass.bytes_read;
   }
   return result.logits;
 }

@@ -185,6 +185,7 @@ bool Engine::step() {
   }
   if (prefilling != nullptr) {
     prefilling->result.stats.prefill_s += seconds;
+    prefilling->result.stats.attention = prefilling->sequence->stats;
     if (prefilling->request.on_prefill) {
       prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);
     }

@@ -29,7 +29,7 @@ void Sequence::on_sets(std::function<void(const SetTrace&)> callback) {
 
 std::span<const float> Sequence::prefill(std::span<const Token> tokens,
                                          const std::function<void(std::int64_t, std::span<const float>)>& on_logits,
-                                         std::int64_t first_wanted) {
+                                         std::int64_t first_wanted, const std::function<bool()>& go_on) {
   Engine::State& engine = *impl_->engine;
   if (tokens.empty()) throw UserError("nothing to prefill: give at least one token");
   std::span<const float> logits;
@@ -37,6 +37,7 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
   const std::int64_t end = impl_->sequence.length + static_cast<std::int64_t>(tokens.size());
   const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);
   for (std::size_t first = 0; first < tokens.size(); first += chunk) {
+    if (go_on && !go_on()) return {};
     const std::size_t count = std::min(chunk, tokens.size() - first);
     const bool last = first + count == tokens.size();
     const std::int64_t position = impl_->sequence.length;

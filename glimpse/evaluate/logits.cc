@@ -10,11 +10,12 @@ engine::AttentionStats forced_logits(engine::Engine& engine, const plan::Plan& p
   check(text.prefill >= 0 && text.prefill <= length && text.first_wanted >= 0, "the prefill is a part of the text");
   engine::Sequence sequence = engine.open(plan);
   bool go_on = true;
+  const auto still = [&] { return go_on = go_on && (!text.go_on || text.go_on()); };
   if (text.prefill > 0) {
     const auto take = [&](std::int64_t position, std::span<const float> logits) {
       if (go_on) go_on = on_logits(position, logits);
     };
-    sequence.prefill(text.tokens.first(static_cast<std::size_t>(text.prefill)), take, text.first_wanted);
+    sequence.prefill(text.tokens.first(static_cast<std::size_t>(text.prefill)), take, text.first_wanted, still);
   }
   for (std::int64_t position = text.prefill; go_on && position < length; ++position) {
     const std::span<const float> logits = sequence.decode(text.tokens[static_cast<std::size_t>(position)]);

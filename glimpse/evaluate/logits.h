@@ -16,8 +16,9 @@ using OnLogits = std::function<bool(std::int64_t position, std::span<const float
 
 struct ForcedText {
   std::span<const Token> tokens;
-  std::int64_t prefill = 0;       ///< the first tokens, run densely in chunks; the rest one by one by the plan
+  std::int64_t prefill = 0;  ///< the first tokens, by the plan's prefill in chunks; the rest one by one by the plan
   std::int64_t first_wanted = 0;  ///< positions before it get no logits; whole chunks before it no output projection
+  std::function<bool()> go_on;    ///< asked before each chunk of the prefill; false ends the run. Empty: always
 };
 
 /// Feeds the tokens whatever the model would have said. Returns what attention read in the decoded part.

@@ -14,16 +14,6 @@ namespace {
 
 constexpr std::int64_t kLeastWindow = 4;
 
-void add(engine::AttentionStats& sum, const engine::AttentionStats& part) {
-  sum.k_rows += part.k_rows;
-  sum.v_rows += part.v_rows;
-  sum.dense_k_rows += part.dense_k_rows;
-  sum.dense_v_rows += part.dense_v_rows;
-  sum.bytes_read += part.bytes_read;
-  sum.dense_steps += part.dense_steps;
-  sum.sparse_steps += part.sparse_steps;
-}
-
 void require(const PerplexityOptions& options, std::int64_t tokens, std::int64_t context) {
   if (options.window < kLeastWindow || options.window > context) {
     throw UserError(
@@ -93,13 +83,14 @@ PerplexityResult perplexity(engine::Engine& engine, const plan::Plan& plan, std:
     // The last token predicts nothing inside the window, so it is never run.
     const std::span<const Token> run(text.data(), text.size() - 1);
     const std::int64_t prefill = std::min(options.prefill.value_or(options.window), options.window - 1);
-    const auto stats =
-        forced_logits(engine, plan, {run, prefill, first}, [&](std::int64_t position, std::span<const float> logits) {
-          nll.add(token_nll(logits, text[static_cast<std::size_t>(position) + 1]));
-          if (options.on_progress) go_on = options.on_progress(nll.count(), total);
-          return go_on;
-        });
-    add(result.attention, stats);
+    const auto stats = forced_logits(engine, plan, {run, prefill, first, options.go_on},
+                                     [&](std::int64_t position, std::span<const float> logits) {
+                                       nll.add(token_nll(logits, text[static_cast<std::size_t>(position) + 1]));
+                                       if (options.on_progress) go_on = options.on_progress(nll.count(), total);
+                                       return go_on;
+                                     });
+    result.attention += stats;
+    go_on = go_on && (!options.go_on || options.go_on());
     ++result.windows;
   }
   result.tokens_scored = nll.count();

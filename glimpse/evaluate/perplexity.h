@@ -32,10 +32,12 @@ class NllMean {
 
 struct PerplexityOptions {
   std::int64_t window = 2048;
-  std::optional<std::int64_t> prefill;  ///< tokens of a window that run densely; none: all
+  std::optional<std::int64_t> prefill;  ///< tokens of a window that are prefilled; none: all
   std::optional<std::int64_t> windows;  ///< none: all whole windows of the text
   /// Called after each scored token with those done and to do; false ends the run with what there is.
   std::function<bool(std::int64_t done, std::int64_t total)> on_progress;
+  /// Asked before each chunk of a prefill; false ends the run as above.
+  std::function<bool()> go_on;
 };
 
 struct PerplexityResult {

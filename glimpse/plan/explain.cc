@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "glimpse/base/printable.h"
 #include "glimpse/plan/checks.h"
 #include "glimpse/plan/words.h"
 
@@ -261,10 +262,10 @@ std::string retention_words(const Retention& r) {
 std::string explain(const Plan& plan) {
   validate(plan);
   const ModelShape& shape = plan.shape;
-  const std::string name = shape.model_name.empty() ? "" : fmt::format(" ({})", shape.model_name);
-  std::string text = fmt::format("policy   {}\nbudget   {}\n", plan.policy, budget_words(plan));
+  const std::string name = shape.model_name.empty() ? "" : fmt::format(" ({})", printable(shape.model_name));
+  std::string text = fmt::format("policy   {}\nbudget   {}\n", printable(plan.policy), budget_words(plan));
   text += fmt::format("model    {}{}: {} layers, {} query heads, {} KV heads (group {}), head dim {}, context {}\n",
-                      shape.architecture, name, shape.layers, shape.heads, shape.kv_heads, shape.group(),
+                      printable(shape.architecture), name, shape.layers, shape.heads, shape.kv_heads, shape.group(),
                       shape.head_dim, shape.context);
   if (plan.min_context > 0) text += fmt::format("dense    below {} tokens\n", plan.min_context);
   text += "prefill  ";
@@ -294,7 +295,11 @@ std::string explain(const Plan& plan) {
   }
   std::vector<std::string> shares;
   for (const std::int64_t tokens : kContexts) shares.push_back(share_words(plan, tokens));
-  text += fmt::format("cache rows read per decode step, of dense: {}\n", fmt::join(shares, ", "));
+  // What the prompt is beside the generated tokens nobody knows here, and all of it is read.
+  const bool stamps = std::any_of(plan.retentions.begin(), plan.retentions.end(),
+                                  [](const Retention& r) { return r.rule == RetentionRule::stamps; });
+  text += fmt::format("cache rows read per decode step, of dense{}: {}\n",
+                      stamps ? ", of the generated tokens (the prompt is read whole)" : "", fmt::join(shares, ", "));
   text += fmt::format("layers:  {}  (F computes, S shares)\n", layer_string(plan));
   return text;
 }

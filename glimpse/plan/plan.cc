@@ -104,10 +104,17 @@ bool is_index(Source source) {
          source == Source::landmarks;
 }
 
+bool reads_heat(const Selector& selector) {
+  return std::any_of(selector.terms.begin(), selector.terms.end(),
+                     [](const Term& term) { return term.source == Source::heat; });
+}
+
 bool reads_heat(const Plan& plan) {
-  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const Selector& s) {
-    return std::any_of(s.terms.begin(), s.terms.end(), [](const Term& t) { return t.source == Source::heat; });
-  });
+  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const Selector& s) { return reads_heat(s); });
+}
+
+bool forgets_by_statistic(RetentionRule rule) {
+  return rule == RetentionRule::accumulated || rule == RetentionRule::last_probability || rule == RetentionRule::stamps;
 }
 
 bool is_dense_at(const Plan& plan, std::int64_t tokens) {

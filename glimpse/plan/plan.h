@@ -32,7 +32,7 @@ enum class BudgetRule : std::uint8_t {
   ratio,      ///< value = share of N kept; floor(value * N), at least 1
   mass,       ///< top-p: smallest set whose probability sums to value
   threshold,  ///< every token of probability >= value
-  coverage,   ///< smallest set that captures value of the softmax mass; reported
+  coverage,   ///< smallest set that captures value of the softmax mass
 };
 struct Budget {
   BudgetRule rule = BudgetRule::tokens;
@@ -234,8 +234,12 @@ bool is_dense_at(const Plan& plan, std::int64_t tokens);
 /// True for the sources that keep an index over keys: page_bounds, chunk_tree, token_clusters, landmarks.
 bool is_index(Source source);
 
-/// True when a term of the plan has Source::heat.
+/// True when a term has Source::heat.
+bool reads_heat(const Selector& selector);
 bool reads_heat(const Plan& plan);
+
+/// True for the rules that decide by what attention gave each token: accumulated, last_probability, stamps.
+bool forgets_by_statistic(RetentionRule rule);
 
 /// Text forms of a budget: "1024", "10%" ("10%,min=128" with at_least), "p=0.99", "tau=1e-4", "coverage=0.98"; the
 /// double survives the round trip exactly. parse throws UserError.

@@ -271,8 +271,7 @@ class Validator {
     }
     for (std::size_t i = 0; i < plan_.retentions.size(); ++i) {
       const RetentionRule rule = plan_.retentions[i].rule;
-      if (rule == RetentionRule::accumulated || rule == RetentionRule::last_probability ||
-          rule == RetentionRule::stamps) {
+      if (forgets_by_statistic(rule)) {
         refuse(fmt::format("retention {}", i), "rule {} needs feedback probabilities", word(rule));
       }
     }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "glimpse/policies/layers.h"
 #include "glimpse/policies/selectors.h"
@@ -11,13 +10,10 @@
 namespace glimpse::policies {
 namespace {
 
-constexpr std::array<std::string_view, 2> kDigests{"cuboid", "sphere"};
-
-const std::array<OptionHelp, 2> kOptions{{
-    {"digest", "cuboid|sphere", "cuboid", "what bounds the keys of a page"},
-    {"resident", "N|X%|auto", "auto",
-     "tokens that stay resident, the rest wait in host memory; auto: twice the budget"},
-}};
+const std::vector<OptionHelp> kOptions =
+    with_selector_options({{"resident", "N|X%|auto", "auto",
+                            "tokens that stay resident, the rest wait in host memory; auto: twice the budget"}},
+                          "arkvale");
 
 plan::Budget resident_budget(const OptionReader& read, const plan::Budget& budget) {
   const std::optional<plan::Budget> given = read.count("resident", kAuto);
@@ -34,8 +30,7 @@ plan::Budget resident_budget(const OptionReader& read, const plan::Budget& budge
 
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   const OptionReader read("arkvale", kOptions, options);
-  plan::Selector selector = index_selector(read, "arkvale", {plan::BudgetRule::tokens, 1024});
-  if (read.choice("digest", kDigests) == "sphere") selector.terms[0].index.digest = plan::Digest::sphere;
+  const plan::Selector selector = index_selector(read, "arkvale", {plan::BudgetRule::tokens, 1024});
   plan::Plan plan = own_set_plan(shape, selector, kFirstSparse);
   plan.retentions.push_back({.rule = plan::RetentionRule::host_tier, .budget = resident_budget(read, selector.budget)});
   for (plan::Role& role : plan.roles) {
@@ -51,8 +46,7 @@ Policy arkvale_policy() {
   return {"arkvale",
           "every layer from 2 on reads its own best pages of 32 tokens (budget 1024); cold pages wait in host memory",
           "Chen et al., ArkVale: Efficient Generative LLM Inference with Recallable Key-Value Eviction, NeurIPS 2024",
-          {kOptions.begin(), kOptions.end()},
-          make};
+          kOptions, make};
 }
 
 }  // namespace glimpse::policies

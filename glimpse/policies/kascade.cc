@@ -29,7 +29,7 @@ const std::array<OptionHelp, 7> kOptions{{
     {"pooling", "probability|query", "probability",
      "over the group: mean of the probabilities, or of the queries before softmax"},
     {"anchor-selector", kSelectorValues, "exact",
-     "what anchors choose by: exact scores, or another method's index over the keys"},
+     "what anchors choose by: exact scores, or another method's index over the keys", true},
     {"prefill", "auto|sparse|dense", "auto",
      "whether prompts are read sparsely too; auto: sparse where the anchors' scores are exact and the budget counted"},
     {"tile", "ROWS|auto", "auto", "query rows of a prompt tile, the group counted in; auto: 128"},

@@ -18,7 +18,7 @@ const std::array<OptionHelp, 3> kOptions{{
     {"first-layer", "counted|extra", "counted",
      "whether the heads of layer 0, all retrieval heads, are in that number or beside it"},
     {"selector", kSelectorValues, "exact",
-     "what retrieval heads choose by: exact scores, or another method's index over the keys"},
+     "what retrieval heads choose by: exact scores, or another method's index over the keys", true},
 }};
 
 // The group's queries are averaged before softmax; a mass needs probabilities, which are averaged after it.

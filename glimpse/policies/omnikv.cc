@@ -11,10 +11,13 @@ namespace {
 
 constexpr std::array kFilters{2, 8, 18};  // of 32 layers
 
-const std::array<OptionHelp, 1> kOptions{{
+const std::array<OptionHelp, 2> kOptions{{
     {"filters", "LAYER+LAYER...|auto", "auto",
      "the layers that select, such as 2+8+18; they, the layer after each, and layers 0 and 1 are dense; auto: 2, 8 and "
      "18 of 32, scaled"},
+    {"selector", kSelectorValues, "exact",
+     "what filters choose by: one set by exact scores of all heads, or one for each KV head by another method's index",
+     true},
 }};
 
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
@@ -22,10 +25,14 @@ plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   plan::Plan plan = plan::dense_plan(shape);
   const std::vector<int> filters =
       read.layers("filters", 0, shape.layers - 1, kAuto).value_or(scaled_layers(kFilters, shape.layers));
-  read.counted_budget({}, "cuts by the largest probability over heads, which sums to no mass");
-  plan::Selector selector = exact_selector(read, "layer", {plan::BudgetRule::tokens, 1024});
-  selector.terms[0].group = plan::GroupPooling::max_probability;
-  selector.terms[0].heads = plan::HeadPooling::max;
+  const bool exact = read.choice("selector", kSelectorWords) == "exact";
+  if (exact) read.counted_budget({}, "cuts by the largest probability over heads, which sums to no mass");
+  plan::Selector selector =
+      chosen_selector(read, "selector", exact ? "layer" : "kv-head", {plan::BudgetRule::tokens, 1024});
+  if (exact) {
+    selector.terms[0].group = plan::GroupPooling::max_probability;
+    selector.terms[0].heads = plan::HeadPooling::max;
+  }
   plan.selectors.push_back(std::move(selector));
   select_and_reuse(plan, filters, 0);
   for (int layer = 0; layer < shape.layers; ++layer) {

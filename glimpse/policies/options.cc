@@ -18,9 +18,33 @@ OptionReader::OptionReader(std::string_view policy, std::span<const OptionHelp> 
   for (const OptionHelp& row : table) keys.push_back(row.key);
   for (const auto& [key, value] : options.extra) {
     if (std::find(keys.begin(), keys.end(), key) != keys.end()) continue;
+    const std::string_view host = std::string_view(key).substr(0, key.find('.'));
+    const bool inner = host.size() < key.size() && std::any_of(table.begin(), table.end(), [&](const OptionHelp& row) {
+                         return row.selector && row.key == host;
+                       });
+    if (inner) continue;  // `nested` knows which selector it must belong to
     if (keys.empty()) throw UserError(fmt::format("policy '{}' takes no --attn-opt; remove '{}'", policy, key));
     throw UserError(unknown_name(fmt::format("--attn-opt key of policy '{}':", policy), key, keys));
   }
+}
+
+OptionReader::OptionReader(const OptionReader& outer, std::string prefix, std::span<const OptionHelp> table)
+    : policy_(outer.policy_), table_(table), options_(outer.options_), prefix_(std::move(prefix)) {}
+
+OptionReader OptionReader::nested(std::string_view key, std::string_view name,
+                                  std::span<const OptionHelp> table) const {
+  OptionReader reader(*this, fmt::format("{}.", key), table);
+  std::vector<std::string_view> keys;
+  for (const OptionHelp& row : table) keys.push_back(row.key);
+  for (const auto& [given, value] : options_.extra) {
+    if (!given.starts_with(reader.prefix_)) continue;
+    const std::string_view inner = std::string_view(given).substr(reader.prefix_.size());
+    if (std::find(keys.begin(), keys.end(), inner) != keys.end()) continue;
+    refuse(given, value,
+           keys.empty() ? fmt::format("{}={} has no options; leave it out", key, name)
+                        : unknown_name(fmt::format("option of {}={}:", key, name), inner, keys));
+  }
+  return reader;
 }
 
 int OptionReader::not_negative(std::string_view flag, const std::optional<int>& value, int otherwise) const {
@@ -68,7 +92,7 @@ void OptionReader::refuse_local(std::string_view why) const {
 std::optional<std::string_view> OptionReader::text(std::string_view key) const {
   const bool known = std::any_of(table_.begin(), table_.end(), [key](const OptionHelp& row) { return row.key == key; });
   check(known, "an option that is read stands in its policy's table");
-  const auto it = options_.extra.find(std::string(key));
+  const auto it = options_.extra.find(prefix_ + std::string(key));
   if (it == options_.extra.end()) return std::nullopt;
   return std::string_view(it->second);
 }
@@ -171,7 +195,8 @@ void OptionReader::warn(std::string_view text) const {
 }
 
 void OptionReader::refuse(std::string_view key, std::string_view value, std::string_view text) const {
-  throw UserError(fmt::format("--attn-opt {}={} of policy '{}': {}", key, value.substr(0, 64), policy_, text));
+  throw UserError(
+      fmt::format("--attn-opt {}{}={} of policy '{}': {}", prefix_, key, value.substr(0, 64), policy_, text));
 }
 
 plan::Budget with_room(plan::Budget budget, const plan::Selector& selector) {

@@ -18,6 +18,10 @@ class OptionReader {
   /// Throws UserError when `options.extra` has a key that the table does not.
   OptionReader(std::string_view policy, std::span<const OptionHelp> table, const PolicyOptions& options);
 
+  /// A reader of the options KEY.OPTION of the selector `name` that `key` chose. Throws UserError for one that `table`
+  /// does not have.
+  OptionReader nested(std::string_view key, std::string_view name, std::span<const OptionHelp> table) const;
+
   std::string_view policy() const { return policy_; }
   plan::Budget budget(const plan::Budget& otherwise) const { return options_.budget.value_or(otherwise); }
   /// Refuses p=, tau= and coverage=, with `why` the method cannot have them.
@@ -59,6 +63,8 @@ class OptionReader {
   [[noreturn]] void refuse(std::string_view key, std::string_view value, std::string_view text) const;
 
  private:
+  OptionReader(const OptionReader& outer, std::string prefix, std::span<const OptionHelp> table);
+
   struct WholeRange {
     std::string_view noun;
     int low, high;
@@ -74,6 +80,7 @@ class OptionReader {
   std::string_view policy_;
   std::span<const OptionHelp> table_;
   const PolicyOptions& options_;
+  std::string prefix_;  ///< of every key; "anchor-selector." for the options of a selector
 };
 
 inline constexpr std::array<std::string_view, 1> kAuto{"auto"};

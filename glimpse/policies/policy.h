@@ -28,12 +28,13 @@ struct PolicyOptions {
   std::vector<std::string>* warnings = nullptr;
 };
 
-/// One row of a policy's option table: what `--attn-opt` takes and `glimpse plan --help-attn` prints.
+/// One row of a policy's option table: what `--attn-opt` takes and `glimpse plan --list` prints.
 struct OptionHelp {
   std::string_view key;
   std::string_view values;
   std::string_view default_value;
   std::string_view help;
+  bool selector = false;  ///< the value names a selector, whose own options are taken as KEY.OPTION
 };
 
 struct Policy {
@@ -49,7 +50,8 @@ struct Policy {
   std::string_view missing = {};
 };
 
-/// Every policy, in the order that help prints them. The only list: adding a method is one file and one line here.
+/// Every policy, in the order of the list in glimpse/policies/CMakeLists.txt: adding a method is one file, in which
+/// `Policy NAME_policy()` is defined, and one line there.
 std::span<const Policy> registry();
 
 /// Throws UserError with the nearest name.
@@ -60,27 +62,5 @@ bool uses_profile(const Policy& policy, const plan::Profile& profile);
 
 /// find_policy(name).make(...), validated. Refuses a profile of another model, or one that the policy has no use for.
 plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const PolicyOptions& options);
-
-// The methods, one file each.
-Policy full_policy();
-Policy streaming_policy();
-Policy tidal_policy();
-Policy lychee_decode_policy();
-Policy evosparse_policy();
-Policy lychee_cluster_policy();
-Policy kascade_policy();
-Policy quest_policy();
-Policy omnikv_policy();
-Policy lessismore_policy();
-Policy h2o_policy();
-Policy tova_policy();
-Policy duo_policy();
-Policy razor_policy();
-Policy clusterkv_policy();
-Policy arkvale_policy();
-Policy raas_policy();
-Policy shadowkv_policy();
-Policy seer_policy();
-Policy oracle_policy();
 
 }  // namespace glimpse::policies

@@ -9,24 +9,16 @@ namespace glimpse::policies {
 namespace {
 
 constexpr std::array<std::string_view, 2> kSets{"kv-head", "query-head"};
-constexpr std::array<std::string_view, 2> kScores{"minmax", "meanstd"};
-constexpr double kMostWeight = 1000;
 
-const std::array<OptionHelp, 3> kOptions{{
-    {"set", "kv-head|query-head", "kv-head",
-     "for whom a set is made: one per KV head by the max over its group, or one per query head as in the paper"},
-    {"score", "minmax|meanstd", "minmax",
-     "a page's score: the bound by the min and max of its keys, or their mean plus weighted standard deviation"},
-    {"deviation-weight", "NUMBER", "1", "weight of the standard deviation, with score=meanstd"},
-}};
+const std::vector<OptionHelp> kOptions = with_selector_options(
+    {{"set", "kv-head|query-head", "kv-head",
+      "for whom a set is made: one per KV head by the max over its group, or one per query head as in the paper"}},
+    "quest");
 
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   const OptionReader read("quest", kOptions, options);
   plan::Selector selector = index_selector(read, "quest", {plan::BudgetRule::tokens, 1024});
   if (read.choice("set", kSets) == "query-head") per_query_head(selector);
-  plan::IndexOptions& index = selector.terms[0].index;
-  if (read.choice("score", kScores) == "meanstd") index.digest = plan::Digest::mean_deviation;
-  index.deviation_weight = read.number("deviation-weight", 0, kMostWeight, index.deviation_weight);
   plan::Plan plan = own_set_plan(shape, selector, kFirstSparse);
   tidy(plan);
   return plan;
@@ -40,8 +32,7 @@ Policy quest_policy() {
       "every layer from 2 on reads its own best pages of 16 tokens, bounded by their keys' min and max (budget 1024)",
       "Tang et al., Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference, ICML 2024, arXiv "
       "2406.10774",
-      {kOptions.begin(), kOptions.end()},
-      make};
+      kOptions, make};
 }
 
 }  // namespace glimpse::policies

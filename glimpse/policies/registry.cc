@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/suggest.h"
@@ -10,13 +9,10 @@
 
 namespace glimpse::policies {
 
+std::vector<Policy> methods();  // made by CMake of its list
+
 std::span<const Policy> registry() {
-  static const std::array policies{
-      full_policy(),      streaming_policy(),      tidal_policy(),     lychee_decode_policy(),
-      evosparse_policy(), lychee_cluster_policy(), kascade_policy(),   quest_policy(),
-      omnikv_policy(),    lessismore_policy(),     h2o_policy(),       tova_policy(),
-      duo_policy(),       razor_policy(),          clusterkv_policy(), arkvale_policy(),
-      raas_policy(),      shadowkv_policy(),       seer_policy(),      oracle_policy()};
+  static const std::vector<Policy> policies = methods();
   return policies;
 }
 

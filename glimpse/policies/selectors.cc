@@ -29,7 +29,84 @@ constexpr std::array kKinds{
     IndexKind{"shadowkv", Source::landmarks, 8, 0, 32, false},
 };
 
+constexpr double kMostWeight = 1000;
+constexpr int kOutliers = 48;  // of ShadowKV
+constexpr std::array<std::string_view, 2> kPageScores{"minmax", "meanstd"};
+constexpr std::array<std::string_view, 3> kChunkScores{"tree", "minmax", "meanstd"};
+constexpr std::array<std::string_view, 2> kChunks{"boundaries", "fixed"};
+constexpr std::array<std::string_view, 2> kPooling{"mean", "max"};
+constexpr std::array<std::string_view, 2> kDigests{"cuboid", "sphere"};
+
+constexpr OptionHelp kWeight{"deviation-weight", "NUMBER", "1", "weight of the standard deviation, with score=meanstd"};
+constexpr std::array<OptionHelp, 2> kQuest{{
+    {"score", "minmax|meanstd", "minmax",
+     "a page's score: the bound by the min and max of its keys, or their mean plus weighted standard deviation"},
+    kWeight,
+}};
+constexpr std::array<OptionHelp, 6> kLycheeCluster{{
+    {"chunks", "boundaries|fixed", "boundaries",
+     "chunks of 8 to 16 tokens cut where the text does, or of 16 tokens each"},
+    {"pooling", "mean|max", "mean", "a chunk's representative: the mean of its keys, or their elementwise max"},
+    {"whole-clusters", "on|off", "off", "take the last cluster whole, past the budget, as the paper does"},
+    {"chunks-per-cluster", "1..8", "2", "chunks of a fine cluster, on average"},
+    {"score", "tree|minmax|meanstd", "tree",
+     "tree: clusters by their bounds; else no tree, and every chunk by the min and max, or the mean and standard "
+     "deviation, of its keys"},
+    kWeight,
+}};
+constexpr std::array<OptionHelp, 2> kClusterKv{{
+    {"tokens-per-cluster", "1..4096", "80", "prompt tokens of a cluster, on average"},
+    {"new-tokens", "1..65536", "320",
+     "new tokens that are kept beside the clusters until they make clusters of their own"},
+}};
+constexpr std::array<OptionHelp, 1> kArkVale{{
+    {"digest", "cuboid|sphere", "cuboid", "what bounds the keys of a page"},
+}};
+constexpr std::array<OptionHelp, 1> kShadowKv{{
+    {"outliers", "0..65536", "48", "chunks farthest from their landmark, always read"},
+}};
+
+plan::IndexOptions index_options(const OptionReader& read, std::string_view name) {
+  plan::IndexOptions index;
+  if (name == "quest") {
+    if (read.choice("score", kPageScores) == "meanstd") index.digest = plan::Digest::mean_deviation;
+    index.deviation_weight = read.number("deviation-weight", 0, kMostWeight, index.deviation_weight);
+  } else if (name == "lychee-cluster") {
+    index.fixed_chunks = read.choice("chunks", kChunks) == "fixed";
+    index.max_pooling = read.choice("pooling", kPooling) == "max";
+    index.whole_clusters = read.on("whole-clusters", false);
+    index.chunks_per_cluster = read.integer("chunks-per-cluster", 1, 8, {}).value_or(index.chunks_per_cluster);
+    const std::string_view score = read.choice("score", kChunkScores);
+    index.chunk_bounds = score != "tree";
+    if (score == "meanstd") index.digest = plan::Digest::mean_deviation;
+    index.deviation_weight = read.number("deviation-weight", 0, kMostWeight, index.deviation_weight);
+  } else if (name == "clusterkv") {
+    index.tokens_per_cluster = read.integer("tokens-per-cluster", 1, 4096, {}).value_or(index.tokens_per_cluster);
+    index.new_tokens = read.integer("new-tokens", 1, 65536, {}).value_or(index.new_tokens);
+  } else if (name == "arkvale") {
+    if (read.choice("digest", kDigests) == "sphere") index.digest = plan::Digest::sphere;
+  } else if (name == "shadowkv") {
+    index.outlier_chunks = read.integer("outliers", 0, 65536, {}).value_or(kOutliers);
+  }
+  return index;
+}
+
 }  // namespace
+
+std::span<const OptionHelp> selector_options(std::string_view name) {
+  if (name == "quest") return kQuest;
+  if (name == "lychee-cluster") return kLycheeCluster;
+  if (name == "clusterkv") return kClusterKv;
+  if (name == "arkvale") return kArkVale;
+  if (name == "shadowkv") return kShadowKv;
+  return {};
+}
+
+std::vector<OptionHelp> with_selector_options(std::vector<OptionHelp> own, std::string_view name) {
+  const std::span<const OptionHelp> inner = selector_options(name);
+  own.insert(own.end(), inner.begin(), inner.end());
+  return own;
+}
 
 plan::Selector exact_selector(const OptionReader& read, std::string_view set, const plan::Budget& budget) {
   plan::Selector selector;
@@ -61,7 +138,9 @@ plan::Selector index_selector(const OptionReader& read, std::string_view name, c
   selector.sink = read.sink(kind->sink);
   selector.local = read.local(kind->local);
   selector.counts_local = kind->counts_local;
-  selector.terms.push_back({kind->source, GroupPooling::max_score});
+  plan::Term term{kind->source, GroupPooling::max_score};
+  term.index = index_options(read, name);
+  selector.terms.push_back(std::move(term));
   selector.budget =
       read.counted_budget(budget, fmt::format("selects by {}'s index, which knows no probabilities", name));
   if (name == "quest" && selector.block > 0) {  // Quest never reads fewer than three pages
@@ -83,8 +162,9 @@ plan::Selector index_selector(const OptionReader& read, std::string_view name, c
 plan::Selector chosen_selector(const OptionReader& read, std::string_view key, std::string_view set,
                                const plan::Budget& budget) {
   const std::string_view name = read.choice(key, kSelectorWords);
+  const OptionReader inner = read.nested(key, name, selector_options(name));
   if (name == "exact") return exact_selector(read, set, budget);
-  plan::Selector selector = index_selector(read, name, budget);
+  plan::Selector selector = index_selector(inner, name, budget);
   if (set == "layer") read.refuse(key, name, "an index belongs to a KV head; give set=kv-head or set=query-head");
   if (set == "query-head") per_query_head(selector);
   return selector;

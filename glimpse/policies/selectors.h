@@ -1,18 +1,27 @@
 // The selectors of the methods, so that any of them can stand in the plan of another: `selector=quest` in TidalDecode,
-// `anchor-selector=lychee-cluster` in Kascade. Functions on values; any thread.
+// `anchor-selector=lychee-cluster` in Kascade. Each brings its options along (`anchor-selector.score=minmax`).
+// Functions on values; any thread.
 #pragma once
 
 #include <array>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "glimpse/policies/options.h"
 
 namespace glimpse::policies {
 
 /// What `selector=` takes: exact scores over all keys, or a method's index over them.
-inline constexpr std::array<std::string_view, 5> kSelectorWords{"exact", "quest", "lychee-cluster", "clusterkv",
-                                                                "arkvale"};
-inline constexpr std::string_view kSelectorValues = "exact|quest|lychee-cluster|clusterkv|arkvale";
+inline constexpr std::array<std::string_view, 6> kSelectorWords{"exact",     "quest",   "lychee-cluster",
+                                                                "clusterkv", "arkvale", "shadowkv"};
+inline constexpr std::string_view kSelectorValues = "exact|quest|lychee-cluster|clusterkv|arkvale|shadowkv";
+
+/// What the selector of a method can be told beyond the flags; empty for "exact".
+std::span<const OptionHelp> selector_options(std::string_view name);
+/// The option table of method `name`: `own`, and those of its selector.
+std::vector<OptionHelp> with_selector_options(std::vector<OptionHelp> own, std::string_view name);
+
 /// For whom a set is made; an index knows no `layer`.
 inline constexpr std::array<std::string_view, 3> kSetWords{"kv-head", "query-head", "layer"};
 inline constexpr std::string_view kSetValues = "kv-head|query-head|layer";
@@ -22,11 +31,11 @@ inline constexpr std::string_view kSetValues = "kv-head|query-head|layer";
 /// the flags, 1 and 0 without them.
 plan::Selector exact_selector(const OptionReader& read, std::string_view set, const plan::Budget& budget);
 
-/// The selector of method `name` (a word above but `exact`, or "shadowkv") with its paper's block, sink and window
-/// where the flags say nothing; one index a KV head, a score the max over the group.
+/// The selector of method `name` (a word above but `exact`) with its paper's block, sink and window where the flags
+/// say nothing, and its options as `read` has them; one index a KV head, a score the max over the group.
 plan::Selector index_selector(const OptionReader& read, std::string_view name, const plan::Budget& budget);
 
-/// The one that `key`=exact|quest|... names, its set by `set`: the first of `words` of kSetWords is the default.
+/// The one that `key`=exact|quest|... names, its options by `key`.OPTION, its set by `set`, a word of kSetWords.
 plan::Selector chosen_selector(const OptionReader& read, std::string_view key, std::string_view set,
                                const plan::Budget& budget);
 

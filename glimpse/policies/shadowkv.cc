@@ -1,7 +1,6 @@
 // ShadowKV: Sun, Chang, Bao, Zheng, Zheng, Liu, Dong, Chi, Chen, "ShadowKV: KV Cache in Shadows for High-Throughput
 // Long-Context LLM Inference", ICML 2025, arXiv 2410.21465, section 4 (low-rank prompt keys, landmarks of chunks of 8).
 #include <algorithm>
-#include <array>
 
 #include "glimpse/policies/layers.h"
 #include "glimpse/policies/selectors.h"
@@ -10,24 +9,19 @@ namespace glimpse::policies {
 namespace {
 
 constexpr int kRank = 160;
-constexpr int kOutliers = 48;
 
-const std::array<OptionHelp, 2> kOptions{{
-    {"rank", "N|auto", "auto",
-     "singular vectors that the prompt's keys are read from; 0: the keys themselves; auto: 160, at most KV heads x "
-     "head "
-     "dimension"},
-    {"outliers", "0..65536", "48", "chunks farthest from their landmark, always read"},
-}};
+const std::vector<OptionHelp> kOptions = with_selector_options(
+    {{"rank", "N|auto", "auto",
+      "singular vectors that the prompt's keys are read from; 0: the keys themselves; auto: 160, at most KV heads x "
+      "head dimension"}},
+    "shadowkv");
 
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   const OptionReader read("shadowkv", kOptions, options);
   plan::dense_plan(shape);  // refuses an empty shape before a rank is asked of it
   plan::Selector selector = index_selector(read, "shadowkv", {plan::BudgetRule::tokens, 1024});
-  plan::IndexOptions& index = selector.terms[0].index;
   const int most = shape.kv_heads * shape.head_dim;
-  index.key_rank = read.integer("rank", 0, most, kAuto).value_or(std::min(kRank, most));
-  index.outlier_chunks = read.integer("outliers", 0, 65536, {}).value_or(kOutliers);
+  selector.terms[0].index.key_rank = read.integer("rank", 0, most, kAuto).value_or(std::min(kRank, most));
   plan::Plan plan = own_set_plan(shape, selector, kFirstSparse);
   tidy(plan);
   return plan;
@@ -41,8 +35,7 @@ Policy shadowkv_policy() {
           "rank 160",
           "Sun et al., ShadowKV: KV Cache in Shadows for High-Throughput Long-Context LLM Inference, ICML 2025, arXiv "
           "2410.21465",
-          {kOptions.begin(), kOptions.end()},
-          make};
+          kOptions, make};
 }
 
 }  // namespace glimpse::policies

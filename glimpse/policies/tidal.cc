@@ -23,7 +23,7 @@ const std::array<OptionHelp, 4> kOptions{{
      "the layer that selects again; auto: the profile's, else the paper's layer for this model, else round(13 L / 32) "
      "of L layers"},
     {"selector", kSelectorValues, "exact",
-     "what the selecting layers choose by: exact scores, or another method's index over the keys"},
+     "what the selecting layers choose by: exact scores, or another method's index over the keys", true},
 }};
 
 // The paper's best layer by model; the 72B and 7B Qwen rows are the settings under which EvoSparse measured it.

@@ -116,13 +116,29 @@ TEST_F(Eval, PerplexityThroughAPlan) {
   EXPECT_EQ(decoded["attention"]["dense_steps"], 47 * decoded["windows"].get<int>());
   EXPECT_LT(sparse["attention"]["kept_ratio"], 1.0);
   EXPECT_NE(sparse["perplexity"], decoded["perplexity"]);
+  const auto tiles =
+      perplexity({"--ctx", "64", "--attn", "streaming", "--attn-budget", "16", "--attn-opt", "prefill=sparse,tile=24"});
+  EXPECT_NE(tiles["perplexity"], dense["perplexity"]) << "a sparse prefill is the plan's, too";
   const Outcome text = run_program({"eval", "perplexity", "-m", model(), "-f", text_, "--ctx", "64"});
   EXPECT_EQ(text.out.rfind("perplexity ", 0), 0u) << text.out;
 }
 
+// All that `run` counts: an index that is read and held, and a tier.
+TEST_F(Eval, PerplexityCountsIndicesAndTiers) {
+  const auto json = perplexity({"--ctx", "128", "--prefill", "100", "--attn", "arkvale", "--attn-budget", "64"});
+  const auto& attention = json["attention"];
+  EXPECT_GT(attention["sparse_steps"].get<int>(), 0);
+  EXPECT_GT(attention["index_bytes_read"].get<std::int64_t>(), 0);
+  EXPECT_GT(attention["resident_hits"].get<std::int64_t>(), 0);
+  EXPECT_GT(attention["resident_tokens"].get<std::int64_t>(), 0);
+  EXPECT_LE(attention["resident_tokens"].get<std::int64_t>(), 128);
+  // Windows come one after the other: what one of them held, 3 full pages of 32 of 127 tokens, min and max in f32.
+  EXPECT_EQ(attention["index_memory"].get<std::int64_t>(), 2 * 2 * 3 * 2 * 32 * 4);
+}
+
 TEST(Bench, DecodeInEveryFormat) {
-  const std::vector<std::string> words{"bench", "decode", "-m",     model(),         "--depth", "64,0", "-r", "2",
-                                       "-n",    "16",     "--arms", "full,tidal:16", "-c",      "512",  "-t", "1"};
+  const std::vector<std::string> words{"bench", "decode", "-m", model(),  "--depth",       "64,0", "-r",
+                                       "2",     "-n",     "16", "--arms", "full,tidal:16", "-t",   "1"};
   const auto in = [&](const std::string& format) {
     auto all = words;
     all.insert(all.end(), {"-o", format});

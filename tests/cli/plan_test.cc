@@ -30,6 +30,9 @@ TEST(PlanCommand, TableAndJsonAreThePolicysPlan) {
 TEST(PlanCommand, ListsEveryPolicyAndItsOptions) {
   const Outcome outcome = run_program({"plan", "--list"});
   EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.out.find("with anchor-selector=quest: anchor-selector.score, anchor-selector.deviation-weight\n"),
+            std::string::npos)
+      << outcome.out;
   for (const policies::Policy& policy : policies::registry()) {
     EXPECT_NE(outcome.out.find(policy.name), std::string::npos);
     EXPECT_NE(outcome.out.find(policy.help), std::string::npos);
@@ -108,6 +111,11 @@ TEST(PlanCommand, TakesAProfile) {
   EXPECT_EQ(mapped.code, 0) << mapped.err;
   EXPECT_EQ(plan::from_json(mapped.out), expected);
   EXPECT_EQ(mapped.err, "");
+  auto piped_words = words;
+  piped_words.insert(piped_words.end(), {"kascade", "--attn-profile", "-"});
+  const Outcome piped = run_program(piped_words, {.input = plan::to_json(profile)});
+  EXPECT_EQ(piped.code, 0) << "a pipe can be read once: " << piped.err;
+  EXPECT_EQ(piped.out, mapped.out);
   const Outcome without = with({"kascade"});
   EXPECT_EQ(without.code, 0);
   EXPECT_NE(without.err.find("warning: policy 'kascade': no profile"), std::string::npos) << without.err;

@@ -40,8 +40,9 @@ TEST(Run, JsonKeysAndTheirConsistency) {
   }
   EXPECT_TRUE(json["lossless"].is_null());
   const auto& attention = json["attention"];
-  for (const char* key : {"policy", "budget", "kept_ratio", "coverage_mean", "coverage_min", "kv_bytes_read",
-                          "dense_steps", "sparse_steps", "resident_tokens", "recalled_bytes"}) {
+  for (const char* key :
+       {"policy", "budget", "set_per", "kept_ratio", "coverage_mean", "coverage_min", "kv_bytes_read", "index_memory",
+        "index_build_s", "dense_steps", "sparse_steps", "resident_tokens", "recalled_bytes"}) {
     EXPECT_TRUE(attention.contains(key)) << key;
   }
   EXPECT_EQ(json["tokens"].size(), 12u);
@@ -93,6 +94,34 @@ TEST(Run, AnAuditMeasuresEveryHead) {
   EXPECT_EQ(audit["steps"], 3);  // of 11: the first, fifth and ninth
   EXPECT_LE(audit["coverage_min"].get<double>(), audit["coverage_mean"].get<double>());
   EXPECT_GT(audit["coverage_min"].get<double>(), 0);
+}
+
+TEST(Run, SaysWhoseSetsRan) {
+  const auto set_of = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"-p", "the river", "-n", "2"});
+    return run_for_json(run_words(more))["attention"]["set_per"];
+  };
+  EXPECT_EQ(set_of({"--attn", "tidal"}), "kv-head");
+  EXPECT_EQ(set_of({"--attn", "tidal", "--attn-opt", "set=query-head"}), "query-head");
+  EXPECT_EQ(set_of({"--attn", "lessismore"}), "layer");
+  EXPECT_TRUE(set_of({"--attn", "streaming"}).is_null());
+  EXPECT_TRUE(set_of({}).is_null());
+  const Outcome text = run_program(run_words({"-p", "the river", "-n", "2", "--attn", "tidal", "--attn-budget", "64"}));
+  EXPECT_NE(text.err.find("attention  tidal, budget 64, a set per kv-head: read"), std::string::npos) << text.err;
+}
+
+TEST(Run, SaysWhatIndicesHoldAndTook) {
+  const auto words = run_words({"-p", prose(8), "-n", "12", "--attn", "quest", "--attn-budget", "48"});
+  const auto json = run_for_json(words);
+  // Two rows of 32 bf16 values for each full page of 16 tokens, in 2 heads of layers 2 and 3; the last token never ran.
+  const std::int64_t pages = (json["prompt_tokens"].get<std::int64_t>() + 11) / 16;
+  EXPECT_EQ(json["attention"]["index_memory"].get<std::int64_t>(), 2 * 2 * pages * 2 * 32 * 2);
+  EXPECT_GT(json["attention"]["index_build_s"].get<double>(), 0);
+  EXPECT_LT(json["attention"]["index_build_s"].get<double>(), 100);
+  EXPECT_NE(run_program(words).err.find("\nindex      "), std::string::npos);
+  const auto plain = run_for_json(run_words({"-p", "the river", "-n", "2", "--attn", "tidal"}));
+  EXPECT_EQ(plain["attention"]["index_memory"], 0);
+  EXPECT_EQ(plain["attention"]["index_build_s"], 0.0);
 }
 
 TEST(Run, ABudgetOverTheContextIsDense) {

@@ -158,5 +158,26 @@ TEST(ForcedLogits, GiveWantedPositionsInOrder) {
   }
 }
 
+TEST(ForcedLogits, EndsBetweenChunksOfThePrefill) {
+  engine::Engine engine(options_for("llama", 256));
+  const plan::Plan dense = plan::dense_plan(engine.shape());
+  const std::vector<Token> tokens = random_tokens(200);  // 5 chunks of 48
+  for (const std::int64_t first : {0, 200}) {
+    int asked = 0, given = 0;
+    const auto go_on = [&] { return ++asked < 3; };
+    forced_logits(engine, dense, {tokens, 200, first, go_on}, [&](std::int64_t, auto) {
+      ++given;
+      return true;
+    });
+    EXPECT_EQ(asked, 3);
+    EXPECT_EQ(given, first == 0 ? 2 * 48 : 0);
+  }
+  int asked = 0;
+  PerplexityOptions options;
+  options.window = 100;
+  options.go_on = [&] { return ++asked < 2; };
+  EXPECT_EQ(perplexity(engine, dense, tokens, options).tokens_scored, 0) << "the first chunk is not scored";
+}
+
 }  // namespace
 }  // namespace glimpse::evaluate

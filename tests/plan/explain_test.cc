@@ -103,5 +103,26 @@ TEST(Explain, RefusesWhatCannotRun) {
   EXPECT_THROW(explain(plan), UserError);
 }
 
+TEST(Explain, SharesOfStampsAreOfTheGeneratedTokens) {
+  Plan plan = dense_plan({"llama", "", 2, 4, 2, 64, 8192});
+  plan.retentions.push_back({RetentionRule::stamps, 0, {BudgetRule::tokens, 512}});
+  for (Role& role : plan.roles) role.retention = 0;
+  plan.feedback = Feedback::probabilities;
+  EXPECT_THAT(explain(plan), HasSubstr("cache rows read per decode step, of dense, of the generated tokens (the prompt "
+                                       "is read whole): 1K 50.0 %, 8K 6.2 %"));
+  EXPECT_THAT(explain(sample({BudgetRule::tokens, 256})), HasSubstr("per decode step, of dense: 1K "));
+}
+
+TEST(Explain, LetsNoNameDriveTheTerminal) {
+  Plan plan = sample({BudgetRule::tokens, 256});
+  plan.policy = "quiet\x1b]0;title\x07\nlayer";
+  plan.shape.model_name = "a\x1b[2Jb\xc2\x9b";
+  plan.shape.architecture = "x\ry";
+  const std::string text = explain(plan);
+  EXPECT_THAT(text, HasSubstr("policy   quiet?]0;title??layer\n"));
+  EXPECT_THAT(text, HasSubstr("x?y (a?[2Jb?): 5 layers"));
+  for (const char c : text) EXPECT_TRUE(static_cast<unsigned char>(c) >= 0x20 || c == '\n');
+}
+
 }  // namespace
 }  // namespace glimpse::plan

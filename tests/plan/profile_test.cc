@@ -2,10 +2,12 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <optional>
 #include <random>
+#include <sstream>
 
 #include "glimpse/base/error.h"
 
@@ -197,6 +199,26 @@ TEST(Profile, IsPutInWords) {
   EXPECT_THAT(text, HasSubstr("layer 3 selects again"));
   EXPECT_THAT(text, HasSubstr("layer:head score: 2:1 0.33"));
   EXPECT_THAT(text, HasSubstr("3 of 8 KV heads above 0.5; strongest: 0:0 1.00, 0:1 1.00, 2:0 0.75"));
+}
+
+// The only ```json block of docs/methods.md.
+TEST(Profile, TheDocumentsExampleIsOne) {
+  std::ifstream file(GLIMPSE_SOURCE_ROOT "/docs/methods.md");
+  std::stringstream document;
+  document << file.rdbuf();
+  const std::string text = document.str();
+  const std::string open = "```json\n";
+  const std::size_t begin = text.find(open);
+  ASSERT_NE(begin, std::string::npos);
+  EXPECT_EQ(text.find(open, begin + 1), std::string::npos);
+  const std::size_t first = begin + open.size();
+  const std::string json = text.substr(first, text.find("```", first) - first);
+  EXPECT_TRUE(is_profile_text(json));
+  const Profile profile = parse_profile(json);
+  EXPECT_EQ(profile.model, (ModelShape{"llama", "Example 1B", 4, 4, 2, 64, 0}));
+  for (const char* part : {"kascade", "tidal", "retrieval", "roles"}) EXPECT_TRUE(profile.has(part)) << part;
+  EXPECT_EQ(profile.mapped_head(1, 0), 1);
+  EXPECT_EQ(profile.retrieval->scores[6], 0.75);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Methods whose layers select for themselves: oracle and the indices (methods of section 7, LycheeCluster).
 #include <gmock/gmock.h>
 
+#include "glimpse/policies/selectors.h"
 #include "method_plans.h"
 
 namespace glimpse::policies {
@@ -140,26 +141,45 @@ TEST(Seer, SaysWhatIsMissing) {
 }
 
 // Any selector runs inside another method's plan.
+struct Host {
+  const char* name;
+  const char* key;
+};
+constexpr Host kHosts[] = {{"tidal", "selector"},
+                           {"kascade", "anchor-selector"},
+                           {"lychee-decode", "selector"},
+                           {"omnikv", "selector"},
+                           {"lessismore", "selector"}};
+
 TEST(Composition, IndicesSelectForOtherMethods) {
   const struct {
     const char* name;
     Source source;
-    int block, sink;
-  } indices[] = {{"quest", Source::page_bounds, 16, 0},
-                 {"lychee-cluster", Source::chunk_tree, 1, 16},
-                 {"clusterkv", Source::token_clusters, 1, 16},
-                 {"arkvale", Source::page_bounds, 32, 0}};
-  const std::pair<const char*, const char*> hosts[] = {
-      {"tidal", "selector"}, {"kascade", "anchor-selector"}, {"lychee-decode", "selector"}};
+    int block, sink, local;
+  } indices[] = {{"quest", Source::page_bounds, 16, 0, 0},
+                 {"lychee-cluster", Source::chunk_tree, 1, 16, 128},
+                 {"clusterkv", Source::token_clusters, 1, 16, 0},
+                 {"arkvale", Source::page_bounds, 32, 0, 0},
+                 {"shadowkv", Source::landmarks, 8, 0, 32}};
   for (const auto& index : indices) {
-    for (const auto& [host, key] : hosts) {
-      const plan::Plan plain = make_plan(host, kSmol, {});
-      const plan::Plan composed = make_plan(host, kSmol, opts({{key, index.name}}));
-      EXPECT_EQ(composed.roles, plain.roles) << host << " " << index.name;
+    for (const Host& host : kHosts) {
+      const plan::Plan plain = make_plan(host.name, kSmol, {});
+      const plan::Plan composed = make_plan(host.name, kSmol, opts({{host.key, index.name}}));
+      ASSERT_EQ(letters(composed), letters(plain)) << host.name << " " << index.name;
+      for (std::size_t i = 0; i < plain.roles.size(); ++i) {
+        if (plain.roles[i].kind != plan::RoleKind::reuse) continue;
+        EXPECT_EQ(composed.roles[i].reads.layer, plain.roles[i].reads.layer);
+        EXPECT_EQ(composed.roles[i].reads.head, static_cast<int>(i) % kSmol.kv_heads) << "a set for each KV head";
+      }
       const plan::Selector& s = composed.selectors.at(0);
+      EXPECT_EQ(s.per, plan::SetPer::kv_head) << host.name;
+      plan::Term term = make_plan(index.name, kSmol, {}).selectors[0].terms[0];
+      term.index.key_rank = 0;  // how keys are read is not the selector's
+      EXPECT_EQ(s.terms.at(0), term) << host.name << " " << index.name;
       EXPECT_EQ(s.terms.at(0).source, index.source);
       EXPECT_EQ(s.block, index.block);
       EXPECT_EQ(s.sink, index.sink);
+      EXPECT_EQ(s.local, index.local);
       EXPECT_EQ(s.budget.rule, plain.selectors[0].budget.rule);
       EXPECT_EQ(s.budget.value, plain.selectors[0].budget.value);
       EXPECT_FALSE(composed.prefill.sparse);
@@ -173,6 +193,76 @@ TEST(Composition, IndicesSelectForOtherMethods) {
   EXPECT_THAT(refused("tidal", kSmol, opts({{"selector", "qest"}})), HasSubstr("did you mean 'quest'"));
   EXPECT_THAT(refused("kascade", kSmol, opts({{"anchor-selector", "quest"}, {"prefill", "sparse"}})),
               HasSubstr("give prefill=dense"));
+  EXPECT_THAT(refused("omnikv", kSmol, opts({{"selector", "quest"}}, "p=0.9")), HasSubstr("quest's index"));
+  EXPECT_THAT(refused("lessismore", kSmol, opts({{"selector", "quest"}, {"local-share", "0.5"}})),
+              HasSubstr("selector=quest has a window of its own; set --attn-local"));
+}
+
+TEST(Composition, ASelectorTakesItsOwnOptions) {
+  using plan::Digest;
+  using plan::IndexOptions;
+  const struct {
+    const char* selector;
+    std::map<std::string, std::string> options;
+    IndexOptions index;
+  } cases[] = {
+      {"quest",
+       {{"score", "meanstd"}, {"deviation-weight", "0.5"}},
+       {.digest = Digest::mean_deviation, .deviation_weight = 0.5}},
+      {"lychee-cluster", {{"chunks", "fixed"}, {"pooling", "max"}}, {.fixed_chunks = true, .max_pooling = true}},
+      {"lychee-cluster",
+       {{"whole-clusters", "on"}, {"chunks-per-cluster", "3"}},
+       {.whole_clusters = true, .chunks_per_cluster = 3}},
+      {"lychee-cluster", {{"score", "minmax"}}, {.chunk_bounds = true}},
+      {"clusterkv",
+       {{"tokens-per-cluster", "40"}, {"new-tokens", "160"}},
+       {.tokens_per_cluster = 40, .new_tokens = 160}},
+      {"arkvale", {{"digest", "sphere"}}, {.digest = Digest::sphere}},
+      {"shadowkv", {{"outliers", "7"}}, {.outlier_chunks = 7}},
+  };
+  for (const Host& host : kHosts) {
+    const std::string key = host.key;
+    for (const auto& one : cases) {
+      std::map<std::string, std::string> extra{{key, one.selector}};
+      for (const auto& [option, value] : one.options) extra.emplace(key + "." + option, value);
+      EXPECT_EQ(make_plan(host.name, kSmol, opts(extra)).selectors.at(0).terms.at(0).index, one.index)
+          << host.name << " " << one.selector;
+    }
+    EXPECT_THAT(refused(host.name, kSmol, opts({{key, "quest"}, {key + ".digest", "sphere"}})),
+                testing::AllOf(HasSubstr("--attn-opt " + key + ".digest=sphere of policy '" + host.name),
+                               HasSubstr("unknown option of " + key + "=quest: 'digest'"),
+                               HasSubstr("known: score, deviation-weight")));
+    EXPECT_THAT(refused(host.name, kSmol, opts({{key + ".score", "meanstd"}})),
+                HasSubstr(key + "=exact has no options; leave it out"));
+    EXPECT_THAT(refused(host.name, kSmol, opts({{key, "shadowkv"}, {key + ".rank", "16"}})),
+                HasSubstr("known: outliers"));
+    EXPECT_THAT(refused(host.name, kSmol, opts({{key, "quest"}, {key + ".score", "mean"}})),
+                HasSubstr("--attn-opt " + key + ".score=mean of policy '" + host.name + "': unknown word 'mean'"));
+    EXPECT_THAT(refused(host.name, kSmol, opts({{key, "quest"}, {key + "s.score", "meanstd"}})),
+                HasSubstr("unknown --attn-opt key"));
+  }
+  EXPECT_THAT(refused("quest", kSmol, opts({{"score.x", "1"}})), HasSubstr("unknown --attn-opt key"));
+}
+
+// Each option of each selector is the host's too, with the same default.
+TEST(Composition, TablesAgree) {
+  for (const Policy& policy : registry()) {
+    for (const OptionHelp& row : policy.options) {
+      EXPECT_EQ(row.selector, row.values == kSelectorValues) << policy.name;
+      if (!row.selector) continue;
+      const std::string key(row.key);
+      for (const std::string_view name : kSelectorWords) {
+        const PolicyOptions plain = opts({{key, std::string(name)}});
+        for (const OptionHelp& inner : selector_options(name)) {
+          PolicyOptions options = plain;
+          options.extra.emplace(key + "." + std::string(inner.key), std::string(inner.default_value));
+          EXPECT_EQ(make_plan(policy.name, kSmol, options), make_plan(policy.name, kSmol, plain)) << inner.key;
+          options.extra[key + "." + std::string(inner.key)] = "wrong";
+          EXPECT_NE(refused(policy.name, kSmol, options), "") << inner.key;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

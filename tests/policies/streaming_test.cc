@@ -47,6 +47,18 @@ TEST(Streaming, SinkComesOutOfTheBudget) {
   expect_stream(make_plan("streaming", shape, options), 99, 1, {plan::BudgetRule::tokens, 100});
 }
 
+TEST(Streaming, PrefillsDenselyOrInTiles) {
+  const plan::ModelShape shape{"llama", "", 32, 32, 8, 128, 131072};
+  PolicyOptions options = with("30%");
+  EXPECT_EQ(make_plan("streaming", shape, options).prefill, plan::Prefill{});
+  options.extra["prefill"] = "sparse";
+  EXPECT_EQ(make_plan("streaming", shape, options).prefill, (plan::Prefill{.sparse = true, .tile_rows = 128}));
+  options.extra["tile"] = "64";
+  EXPECT_EQ(make_plan("streaming", shape, options).prefill.tile_rows, 64);
+  options.extra["tile"] = "3";
+  EXPECT_THROW(make_plan("streaming", shape, options), UserError) << "less than a token of the group";
+}
+
 TEST(Streaming, RefusesInWords) {
   const plan::ModelShape shape = shapes().back();
   const auto says = [&](const PolicyOptions& options) {
@@ -63,6 +75,9 @@ TEST(Streaming, RefusesInWords) {
   PolicyOptions local;
   local.local = 64;
   EXPECT_THAT(says(local), HasSubstr("what the budget leaves"));
+  PolicyOptions tile;
+  tile.extra["tile"] = "64";
+  EXPECT_THAT(says(tile), HasSubstr("give prefill=sparse"));
   PolicyOptions block;
   block.block = 16;
   EXPECT_THAT(says(block), HasSubstr("--attn-block"));

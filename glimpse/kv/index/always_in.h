@@ -29,6 +29,11 @@ inline AlwaysIn always_in(const plan::Selector& selector, const IndexQuery& quer
   return in;
 }
 
+/// Where the local window begins in whole blocks: the block of the first token of the last max(local, 1).
+inline std::int64_t window_block(const plan::Selector& selector, std::int64_t tokens) {
+  return std::max<std::int64_t>(0, tokens - std::max(selector.local, 1)) / selector.block;
+}
+
 /// Appends [first, last) to an ascending set.
 inline void add_range(std::vector<std::int32_t>& set, std::int64_t first, std::int64_t last) {
   if (last <= first) return;

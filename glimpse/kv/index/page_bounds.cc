@@ -18,7 +18,7 @@ std::size_t search_blocks(const BlockSearch& search, const IndexQuery& query, In
 
   const std::int64_t blocks = (query.tokens + block - 1) / block;
   const std::int64_t sink = (std::min<std::int64_t>(selector.sink, query.tokens) + block - 1) / block;
-  const std::int64_t window = std::max<std::int64_t>(0, query.tokens - std::max(selector.local, 1)) / block;
+  const std::int64_t window = window_block(selector, query.tokens);
   const std::int64_t tail = std::max(sink, std::min<std::int64_t>(window, digests.count()));
   const std::int64_t counted = sink + (selector.counts_local ? blocks - tail : 0);
   const auto beside = [&](std::int32_t at) { return !selector.counts_local && at >= sink && at < tail; };

@@ -1,0 +1,20 @@
+#include "glimpse/base/printable.h"
+
+namespace glimpse {
+
+std::string printable(std::string_view text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (c == 0xc2 && next >= 0x80 && next <= 0x9f) {
+      result += '?';
+      ++i;
+    } else {
+      result += c < 0x20 || c == 0x7f ? '?' : text[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace glimpse

@@ -181,17 +181,13 @@ void check_step(Subject& subject, const StepBed& bed, const std::vector<std::vec
   }
 }
 
+/// Every layer is a sample: short enough to go through between two interruptions.
 void take_sample(Subject& subject, const std::vector<LayerTime>& times, double bandwidth, double dense_s) {
-  std::vector<LayerTime> sums(subject.rows.size());
   for (std::size_t layer = 0; layer < times.size(); ++layer) {
-    LayerTime& sum = sums[static_cast<std::size_t>(subject.kind[layer])];
-    sum.select_s += times[layer].select_s;
-    sum.attend_s += times[layer].attend_s;
-  }
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    const LayerRow& row = subject.rows[i];
-    Subject::Samples& to = subject.samples[i];
-    const double select = sums[i].select_s / row.layers, attend = sums[i].attend_s / row.layers;
+    const auto kind = static_cast<std::size_t>(subject.kind[layer]);
+    const LayerRow& row = subject.rows[kind];
+    Subject::Samples& to = subject.samples[kind];
+    const double select = times[layer].select_s, attend = times[layer].attend_s;
     const double select_need = row.bytes.select / bandwidth, attend_need = row.bytes.attend / bandwidth;
     to.select.push_back(select);
     to.attend.push_back(attend);
@@ -263,7 +259,9 @@ std::vector<LayerRow> run_layer_cases(const LayerCaseOptions& options, const std
       const double bandwidth = bed.bandwidth();
       const std::vector<LayerTime> times = bed.step(subject.number);
       if (&subject == &subjects.front()) {
-        for (const LayerTime& time : times) dense_s += time.attend_s / static_cast<double>(times.size());
+        std::vector<double> dense;
+        for (const LayerTime& time : times) dense.push_back(time.attend_s);
+        dense_s = spread_of(dense).median;
       }
       take_sample(subject, times, bandwidth, dense_s);
     }

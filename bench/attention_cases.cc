@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
 
 #include "bench/bench_cache.h"
 #include "bench/prefill_cases.h"
+#include "bench/stream.h"
 #include "bench/workers.h"
-#include "glimpse/base/buffer.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
 #include "glimpse/kernels/ref/attention_ref.h"
@@ -22,8 +21,6 @@ namespace glimpse::bench {
 namespace {
 
 using namespace kernels;  // NOLINT(google-build-using-namespace): the whole file is about them
-
-constexpr std::size_t kStreamBytes = std::size_t{256} << 20;
 
 /// Work items of a layer in storage order (by range, then by head), an even share of them for each thread.
 Case attend_case(const Shared& cache, bool gathered, int threads) {
@@ -179,28 +176,6 @@ Case pool_case(int tokens) {
   return result;
 }
 
-/// A read of kStreamBytes that does nothing else.
-class Stream {
- public:
-  Stream() : buffer_(kStreamBytes) { std::memset(buffer_.data(), 1, kStreamBytes); }
-  static constexpr int items() { return static_cast<int>(kStreamBytes / kPart); }
-  void run(int i) {
-    const auto* words = reinterpret_cast<const std::uint64_t*>(buffer_.data() + static_cast<std::size_t>(i) * kPart);
-    std::uint64_t folded[16] = {};
-    for (std::size_t w = 0; w < kPart / 8; w += 16) {
-      for (std::size_t k = 0; k < 16; ++k) folded[k] ^= words[w + k];
-    }
-    std::uint64_t all = 0;
-    for (const std::uint64_t f : folded) all ^= f;
-    sink_.fetch_xor(all, std::memory_order_relaxed);
-  }
-
- private:
-  static constexpr std::size_t kPart = std::size_t{1} << 20;
-  HostBuffer buffer_;
-  std::atomic<std::uint64_t> sink_ = 0;
-};
-
 std::vector<Case> make_cases(const AttentionBenchOptions& options, int threads) {
   const auto wanted = [&](const std::string& name) {
     return options.only.empty() || std::any_of(options.only.begin(), options.only.end(), [&](const std::string& part) {
@@ -275,7 +250,7 @@ std::vector<AttentionBenchRow> run_attention_cases(const AttentionBenchOptions& 
       if (round < 0) continue;
       stream_s.push_back(streamed);
       times[c].s.push_back(taken);
-      times[c].fraction.push_back(cases[c].bytes / taken / (static_cast<double>(kStreamBytes) / streamed));
+      times[c].fraction.push_back(cases[c].bytes / taken / (static_cast<double>(Stream::kBytes) / streamed));
     }
   }
   std::vector<AttentionBenchRow> rows;
@@ -289,7 +264,7 @@ std::vector<AttentionBenchRow> run_attention_cases(const AttentionBenchOptions& 
   };
   if (stream_s.empty()) return rows;
   rows.push_back(row(fmt::format("streaming read, {} threads", threads), stream_s));
-  rows.back().bytes = static_cast<double>(kStreamBytes);
+  rows.back().bytes = static_cast<double>(Stream::kBytes);
   rows.back().fraction = 1;
   for (std::size_t c = 0; c < cases.size(); ++c) {
     rows.push_back(row(cases[c].name, times[c].s));

@@ -37,6 +37,13 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
+nlohmann::ordered_json header_of(const std::string& command) {
+  return {{"commit", cli::commit()},
+          {"machine",
+           {{"cpu", cli::cpu_name()}, {"cores", cli::cpu_cores()}, {"instruction_set", kernels::instruction_set()}}},
+          {"command", command}};
+}
+
 int fail(const char* kind, const char* what, int status) {
   std::fprintf(stderr, "%s: %s\n", kind, what);
   return status;
@@ -79,16 +86,18 @@ std::string command_line(std::span<char*> words) {
   return line;
 }
 
+std::string header_json(const std::string& command) {
+  nlohmann::ordered_json header = header_of(command);
+  header["benchmark"] = command.substr(0, command.find(' '));
+  return header.dump();
+}
+
 std::string header_json(const engine::Engine& engine, const std::string& command, const std::string& model) {
-  const nlohmann::ordered_json header{
-      {"commit", cli::commit()},
-      {"machine",
-       {{"cpu", cli::cpu_name()}, {"cores", cli::cpu_cores()}, {"instruction_set", kernels::instruction_set()}}},
-      {"command", command},
-      {"model", file_name(model)},
-      {"kv_type", name(engine.kv_type())},
-      {"threads", engine.threads()},
-      {"benchmark", command.substr(0, command.find(' '))}};
+  nlohmann::ordered_json header = header_of(command);
+  header["model"] = file_name(model);
+  header["kv_type"] = name(engine.kv_type());
+  header["threads"] = engine.threads();
+  header["benchmark"] = command.substr(0, command.find(' '));
   return header.dump();
 }
 

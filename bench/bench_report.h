@@ -23,6 +23,9 @@ int run_program(CLI::App& app, std::span<char*> words, const std::function<void(
 /// The words with paths cut to file names: what a published result may say of a command.
 std::string command_line(std::span<char*> words);
 
+/// {"commit", "machine", "command", "benchmark"}, one JSON object as text: of a program that loads no model.
+std::string header_json(const std::string& command);
+
 /// {"commit", "machine", "command", "model", "kv_type", "threads", "benchmark"}, one JSON object as text.
 std::string header_json(const engine::Engine& engine, const std::string& command, const std::string& model);
 

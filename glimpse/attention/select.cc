@@ -27,6 +27,13 @@ void Runner::State::build_select(int layer) {
     }
   }
   if (scores.size() < floats) scores.resize(floats);
+  std::size_t sums = 0;  // a log-sum-exp for each query and part; the attending that follows uses the space anew
+  for (std::size_t u = 0; u < select_work.unit_count(); ++u) {
+    Unit& unit = select_work.unit(static_cast<int>(u));
+    unit.first_partial = sums;
+    sums += static_cast<std::size_t>(unit.group) * static_cast<std::size_t>(unit.partials);
+  }
+  if (partials.size() < sums) partials.resize(sums + sums / 4);
   select_work.seal();
 }
 
@@ -93,11 +100,18 @@ void Runner::State::run_score(const Item& item, int layer, const float* q, int i
   work.scores = scores.data() + entry.score_offset[head];
   work.score_stride = score_stride;
   kernels::score(cache->shape().format, work);
-  if (!select_work.finish_one(item.unit)) return;
-  for (int j = 0; j < unit.group; ++j) {
+  // Part by part while the scores are near, and on every thread; scores before softmax need none.
+  const bool sums = term.source == plan::Source::probability;
+  float* const parts = partials.data() + unit.first_partial;
+  for (int j = 0; sums && j < unit.group; ++j) {
     const float* row = work.scores + static_cast<std::size_t>(j) * score_stride;
+    parts[j * unit.partials + item.partial] =
+        kernels::log_sum_exp({row + item.begin, static_cast<std::size_t>(item.end - item.begin)});
+  }
+  if (!select_work.finish_one(item.unit)) return;
+  for (int j = 0; sums && j < unit.group; ++j) {
     entry.lse[head * static_cast<std::size_t>(group) + static_cast<std::size_t>(j)] =
-        kernels::log_sum_exp({row, static_cast<std::size_t>(entry.tokens)});
+        kernels::log_sum_exp({parts + j * unit.partials, static_cast<std::size_t>(unit.partials)});
   }
   select_head(layer, item.batch, item.head, ith);
 }

@@ -35,7 +35,7 @@ void normalise_row(float* row, int dim);
 enum class NodePooling : std::uint8_t { max, mean };
 
 /// Scores of `count` nodes, each a row of `width` values, pooled over the group:
-///   scale * rows[i] . queries[j]  [+ norms[j] * radii[i]]  [+ sqrt(squares[j] . variances[i])]
+///   scale * rows[i] . queries[j]  [+ norms[j] * radii[i]]
 struct NodeScoreItem {
   const std::byte* rows = nullptr;  ///< [count, width]
   KvType type = KvType::f32;        ///< f32, f16 or bf16
@@ -45,13 +45,38 @@ struct NodeScoreItem {
   int group = 1;                   ///< g, 1 to 16
   float scale = 1;
   NodePooling pooling = NodePooling::max;
-  const float* radii = nullptr;      ///< [count], optional
-  const float* norms = nullptr;      ///< [g], with `radii`
-  const float* variances = nullptr;  ///< [count, width], optional
-  const float* squares = nullptr;    ///< [g, width], with `variances`
-  float* scores = nullptr;           ///< out: [count]
+  const float* radii = nullptr;  ///< [count], optional
+  const float* norms = nullptr;  ///< [g], with `radii`
+  float* scores = nullptr;       ///< out: [count]
 };
 void score_nodes(const NodeScoreItem& item);
+
+/// Digests lie in tiles of so many, [tile, value, digest of the tile]: a vector then holds one value of many digests,
+/// no lanes are added up, and of a minimum and a maximum a query multiplies only the one it takes.
+inline constexpr int kDigestTile = 32;
+
+/// Scores of digests [first, first + count), pooled over the group:
+///   scale * sum_i queries[j, i] x_i  [+ norms[j] * radii[n]]  [+ sqrt(squares[j] . variances[n])]
+/// x is the digest; with `bounds` it has a minimum and a maximum for each dimension, side by side, and x_i is the
+/// maximum, or the minimum where the query is negative: the largest product within the bounds. What lies in the last
+/// tile behind the last digest is read, to no effect.
+struct DigestScoreItem {
+  const std::byte* tiles = nullptr;  ///< [tiles, dim, 1 or 2 (bounds), kDigestTile], aligned to 64 bytes for speed
+  KvType type = KvType::f32;         ///< f32, f16 or bf16
+  bool bounds = false;
+  int dim = 0;  ///< d
+  std::int32_t first = 0, count = 0;
+  const float* queries = nullptr;  ///< [g, d]
+  int group = 1;                   ///< g, 1 to 16
+  float scale = 1;
+  NodePooling pooling = NodePooling::max;
+  const float* radii = nullptr;      ///< [tiles, kDigestTile], optional
+  const float* norms = nullptr;      ///< [g], with `radii`
+  const float* variances = nullptr;  ///< [tiles, d, kDigestTile], optional
+  const float* squares = nullptr;    ///< [g, d], with `variances`
+  float* scores = nullptr;           ///< out: [count]
+};
+void score_digests(const DigestScoreItem& item);
 
 /// The assignment step of k-means by inner product: for each row the centroid of the largest product (equal products:
 /// the lower one) and that product.

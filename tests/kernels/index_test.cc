@@ -100,14 +100,72 @@ TEST_P(IndexKernel, NodeScores) {
         std::vector<float> values = normals(n * w);
         const std::vector<std::byte> rows = stored(type, values);
         const std::vector<float> queries = normals(g * w);
-        std::vector<float> norms = normals(g), radii = normals(n), variances = normals(n * w), squares = normals(g * w);
-        for (std::vector<float>* positive : {&norms, &radii, &variances, &squares}) {
+        std::vector<float> norms = normals(g), radii = normals(n);
+        for (std::vector<float>* positive : {&norms, &radii}) {
           for (float& x : *positive) x = std::fabs(x);
         }
-        for (int what = 0; what < 6; ++what) {
+        for (int what = 0; what < 4; ++what) {
           Guarded<float> got(n);
           std::vector<float> expected(n);
           NodeScoreItem item{.rows = rows.data(), .type = type, .width = width, .count = count};
+          item.queries = queries.data();
+          item.group = group;
+          item.scale = 0.125F;
+          item.pooling = what % 2 == 0 ? NodePooling::max : NodePooling::mean;
+          if (what / 2 == 1) {
+            item.radii = radii.data();
+            item.norms = norms.data();
+          }
+          item.scores = got.data();
+          score_nodes(item);
+          item.scores = expected.data();
+          ref::score_nodes(item);
+          for (std::size_t i = 0; i < n; ++i) {
+            ASSERT_NEAR(got[i], expected[i], 3e-5) << name(type) << ' ' << width << ' ' << group << ' ' << what;
+          }
+          EXPECT_TRUE(got.guards_intact());
+        }
+      }
+    }
+  }
+}
+
+TEST_P(IndexKernel, DigestScores) {
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) {
+    for (const int dim : {8, 40, 64, 128, 256}) {
+      for (const int group : {1, 2, 3, 4, 5, 7, 8, 16}) {
+        const int held = 1 + below(150);
+        const int first = below(held);
+        const int count = 1 + below(held - first);
+        const auto d = static_cast<std::size_t>(dim), g = static_cast<std::size_t>(group);
+        const auto n = static_cast<std::size_t>((held + kDigestTile - 1) / kDigestTile * kDigestTile);
+        std::vector<float> values = normals(n * d * 2);
+        const std::vector<std::byte> tiles = stored(type, values);
+        std::vector<float> queries = normals(g * d);
+        queries[0] = 0;
+        std::vector<float> norms = normals(g), radii = normals(n), variances = normals(n * d), squares = normals(g * d);
+        for (std::vector<float>* positive : {&norms, &radii, &variances, &squares}) {
+          for (float& x : *positive) x = std::fabs(x);
+        }
+        for (int what = 0; what < 8; ++what) {
+          Guarded<float> got(static_cast<std::size_t>(count));
+          std::vector<float> expected(static_cast<std::size_t>(count));
+          DigestScoreItem item{.tiles = tiles.data(), .type = type, .bounds = what / 2 == 0, .dim = dim};
+          // The reference takes the larger product, the kernel the bound by the query's sign.
+          std::vector<std::byte> ordered;
+          if (item.bounds) {
+            std::vector<float> sorted = values;
+            for (std::size_t tile = 0; tile < n / kDigestTile; ++tile) {
+              for (std::size_t i = 0; i < d * kDigestTile; ++i) {
+                const std::size_t low = (tile * d + i / kDigestTile) * 2 * kDigestTile + i % kDigestTile;
+                if (sorted[low] > sorted[low + kDigestTile]) std::swap(sorted[low], sorted[low + kDigestTile]);
+              }
+            }
+            ordered = stored(type, sorted);
+            item.tiles = ordered.data();
+          }
+          item.first = first;
+          item.count = count;
           item.queries = queries.data();
           item.group = group;
           item.scale = 0.125F;
@@ -121,11 +179,11 @@ TEST_P(IndexKernel, NodeScores) {
             item.squares = squares.data();
           }
           item.scores = got.data();
-          score_nodes(item);
+          score_digests(item);
           item.scores = expected.data();
-          ref::score_nodes(item);
-          for (std::size_t i = 0; i < n; ++i) {
-            ASSERT_NEAR(got[i], expected[i], 3e-5) << name(type) << ' ' << width << ' ' << group << ' ' << what;
+          ref::score_digests(item);
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            ASSERT_NEAR(got[i], expected[i], 3e-5) << name(type) << ' ' << dim << ' ' << group << ' ' << what;
           }
           EXPECT_TRUE(got.guards_intact());
         }

@@ -10,7 +10,6 @@ HWY_BEFORE_NAMESPACE();
 namespace glimpse::kernels::HWY_NAMESPACE {
 namespace {
 
-/// A minimum and a maximum side by side.
 constexpr int kMaxWidth = 2 * kMaxDim;
 
 /// Rows that lie one after the other.
@@ -35,7 +34,6 @@ HWY_INLINE void point_at(const Matrix& matrix, std::int32_t from, Block& block) 
 /// What a block's products become before they are pooled.
 struct Terms {
   const float* products = nullptr;  ///< [g, kPaddedBlock]
-  const float* spreads = nullptr;   ///< [g, kPaddedBlock] or null
   const float* radii = nullptr;     ///< [rows of the block] or null
   const float* norms = nullptr;
   int group = 1;
@@ -47,9 +45,6 @@ HWY_INLINE hn::Vec<D> pool_terms(D d, const Terms& terms, std::size_t i, const L
   for (std::size_t j = 0; j < static_cast<std::size_t>(terms.group); ++j) {
     auto score = load(terms.products + j * kPaddedBlock + i);
     if (terms.radii != nullptr) score = hn::MulAdd(load(terms.radii + i), hn::Set(d, terms.norms[j]), score);
-    if (terms.spreads != nullptr) {
-      score = hn::Add(score, hn::Sqrt(hn::Max(hn::Zero(d), load(terms.spreads + j * kPaddedBlock + i))));
-    }
     pooled = kMax ? hn::Max(pooled, score) : hn::Add(pooled, score);
   }
   return kMax ? pooled : hn::Mul(pooled, hn::Set(d, 1.0F / static_cast<float>(terms.group)));
@@ -75,7 +70,6 @@ HWY_INLINE void score_type(const NodeScoreItem& item) {
   const Matrix matrix{item.rows, {kType, item.width}, item.count};
   const auto width = static_cast<std::size_t>(item.width);
   HWY_ALIGN float products[kMaxGroup * kPaddedBlock];
-  HWY_ALIGN float spreads[kMaxGroup * kPaddedBlock];
   HWY_ALIGN float arranged[kMaxGroup * kMaxWidth];
   Block block;
   with_row_tag(item.width, [&](auto d) HWY_ATTR {
@@ -86,15 +80,6 @@ HWY_INLINE void score_type(const NodeScoreItem& item) {
       score_block<kType>(d, matrix.format, block, {arranged, item.group, item.scale}, fetch, products);
       Terms terms{.products = products, .norms = item.norms, .group = item.group};
       if (item.radii != nullptr) terms.radii = item.radii + from;
-      if (item.variances != nullptr) {
-        const Matrix rest{reinterpret_cast<const std::byte*>(item.variances), {KvType::f32, item.width}, item.count};
-        // The block of the variances has the rows of the products' block, whatever its own size would be.
-        const std::size_t bytes = rest.format.row_bytes();
-        for (int i = 0; i < block.count; ++i) block.rows[i] = rest.rows + static_cast<std::size_t>(from + i) * bytes;
-        for (int i = block.count; i < block.count + kRowStep; ++i) block.rows[i] = block.rows[0];
-        score_block<KvType::f32>(d, rest.format, block, {item.squares, item.group, 1.0F}, {}, spreads);
-        terms.spreads = spreads;
-      }
       const auto count = static_cast<std::size_t>(block.count);
       if (item.pooling == NodePooling::max) {
         pool_block<true>(terms, count, item.scores + from);

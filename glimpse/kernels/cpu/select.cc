@@ -22,6 +22,10 @@ struct Digit {
   std::uint32_t mask;
 };
 constexpr std::array<Digit, 3> kDigits{{{21, 0x7ff}, {10, 0x7ff}, {0, 0x3ff}}};
+/// The same in four digits of 8 bits, for few keys: their tables are filled, added up and searched in less time.
+constexpr std::array<Digit, 4> kFewDigits{{{24, 0xff}, {16, 0xff}, {8, 0xff}, {0, 0xff}}};
+constexpr std::size_t kFew = 4096;
+constexpr std::size_t kSorted = 64;  ///< fewer still are partitioned
 constexpr std::size_t kBins = 2048;
 constexpr std::size_t kTables =
     2;  ///< neighbouring scores mostly share a bin: two tables halve the wait for the last count
@@ -69,8 +73,9 @@ void write_keys(const float* scores, std::size_t count, std::uint32_t* HWY_RESTR
 
 void count_digits(const std::uint32_t* keys, std::size_t count, const Digit& digit,
                   std::uint32_t* HWY_RESTRICT counts) {
-  std::fill(counts, counts + kBins * kTables, 0U);
-  std::uint32_t* const odd = counts + kBins;
+  const std::size_t bins = std::size_t{digit.mask} + 1;
+  std::fill(counts, counts + bins * kTables, 0U);
+  std::uint32_t* const odd = counts + bins;
   std::size_t i = 0;
   for (; i + 4 <= count; i += 4) {
     ++counts[keys[i] >> digit.shift & digit.mask];
@@ -79,7 +84,7 @@ void count_digits(const std::uint32_t* keys, std::size_t count, const Digit& dig
     ++odd[keys[i + 3] >> digit.shift & digit.mask];
   }
   for (; i < count; ++i) ++counts[keys[i] >> digit.shift & digit.mask];
-  for (std::size_t b = 0; b < kBins; ++b) counts[b] += odd[b];
+  for (std::size_t b = 0; b < bins; ++b) counts[b] += odd[b];
 }
 
 #if HWY_TARGET == HWY_AVX2
@@ -198,6 +203,17 @@ std::size_t write_with_ties(const std::uint32_t* keys, std::size_t count, std::u
   return written;
 }
 
+/// The `wanted`-th largest of a few keys, which it reorders; `wanted` becomes how many keys equal to it are to be
+/// chosen.
+std::uint32_t cut_few(std::span<std::uint32_t> keys, std::size_t& wanted) {
+  const auto place = keys.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
+  std::nth_element(keys.begin(), place, keys.end(), std::greater<>());
+  const std::uint32_t cut = *place;
+  wanted -=
+      static_cast<std::size_t>(std::count_if(keys.begin(), keys.end(), [&](std::uint32_t key) { return key > cut; }));
+  return cut;
+}
+
 std::size_t select_target(std::span<const float> scores, std::size_t k, std::span<std::int32_t> out,
                           std::span<std::byte> bytes) {
   const Workspace work = carve(bytes);
@@ -210,15 +226,22 @@ std::size_t select_target(std::span<const float> scores, std::size_t k, std::spa
   const std::uint32_t* from = keys;
   std::size_t count = scores.size();
   // A few more than k candidates are counted in a tenth of the time. Where the guess misses, all are.
-  constexpr std::size_t kWorthGuessing = 4096;
-  if (count >= kWorthGuessing && k < count / 2) {
+  if (count >= kFew && k < count / 2) {
     const std::size_t kept = keep_from(keys, count, guess_below(keys, count, k, candidates), candidates);
     if (kept >= k) {
       from = candidates;
       count = kept;
     }
   }
-  for (const Digit& digit : kDigits) {
+  const std::span<const Digit> digits =
+      count < kFew ? std::span<const Digit>(kFewDigits) : std::span<const Digit>(kDigits);
+  for (const Digit& digit : digits) {
+    if (count <= kSorted) {
+      if (from == keys) std::copy_n(keys, count, candidates);
+      cut = cut_few({candidates, count}, wanted);
+      count = static_cast<std::size_t>(std::count(candidates, candidates + count, cut));
+      break;
+    }
     count_digits(from, count, digit, work.counts);
     std::size_t bin = digit.mask;
     while (bin > 0 && wanted > work.counts[bin]) wanted -= work.counts[bin--];

@@ -87,20 +87,47 @@ void score_nodes(const NodeScoreItem& item) {
     double sum = 0;
     for (std::size_t j = 0; j < static_cast<std::size_t>(item.group); ++j) {
       double product = 0;
-      double spread = 0;
       for (std::size_t i = 0; i < width; ++i) product += item.queries[j * width + i] * element(item.type, row, i);
       double score = product * item.scale;
       if (item.radii != nullptr) score += static_cast<double>(item.norms[j]) * item.radii[n];
-      if (item.variances != nullptr) {
-        const float* variance = item.variances + static_cast<std::size_t>(n) * width;
-        for (std::size_t i = 0; i < width; ++i)
-          spread += static_cast<double>(item.squares[j * width + i]) * variance[i];
-        score += std::sqrt(spread);
-      }
       most = std::max(most, score);
       sum += score;
     }
     item.scores[n] = static_cast<float>(item.pooling == NodePooling::max ? most : sum / item.group);
+  }
+}
+
+void score_digests(const DigestScoreItem& item) {
+  const auto dim = static_cast<std::size_t>(item.dim);
+  constexpr std::size_t tile = kDigestTile;
+  const std::size_t values = item.bounds ? 2 * dim : dim;
+  for (std::int32_t i = 0; i < item.count; ++i) {
+    const auto n = static_cast<std::size_t>(item.first + i);
+    const std::size_t at = n % tile;
+    const std::byte* const from = item.tiles + n / tile * tile * row_bytes(item.type, static_cast<int>(values));
+    double most = -std::numeric_limits<double>::infinity();
+    double sum = 0;
+    for (std::size_t j = 0; j < static_cast<std::size_t>(item.group); ++j) {
+      double product = 0;
+      double spread = 0;
+      for (std::size_t k = 0; k < dim; ++k) {
+        const double q = item.queries[j * dim + k];
+        if (item.bounds) {
+          product += std::max(q * element(item.type, from, 2 * k * tile + at),
+                              q * element(item.type, from, (2 * k + 1) * tile + at));
+        } else {
+          product += q * element(item.type, from, k * tile + at);
+        }
+        if (item.variances != nullptr) {
+          spread += static_cast<double>(item.squares[j * dim + k]) * item.variances[(n / tile * dim + k) * tile + at];
+        }
+      }
+      double score = product * item.scale + std::sqrt(spread);
+      if (item.radii != nullptr) score += static_cast<double>(item.norms[j]) * item.radii[n];
+      most = std::max(most, score);
+      sum += score;
+    }
+    item.scores[i] = static_cast<float>(item.pooling == NodePooling::max ? most : sum / item.group);
   }
 }
 

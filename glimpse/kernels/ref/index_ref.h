@@ -11,6 +11,7 @@ void row_bounds(const FloatRows& rows, float* least, float* most);
 void row_moments(const FloatRows& rows, float* mean, float* variance);
 double row_radius(const FloatRows& rows, const float* centre);
 void score_nodes(const NodeScoreItem& item);
+void score_digests(const DigestScoreItem& item);
 void assign_rows(const AssignItem& item);
 
 }  // namespace glimpse::kernels::ref

@@ -59,13 +59,18 @@ void Digests::set_type(KvType cache) {
   if (kind_ == Kind::min_max) type_ = cache == KvType::q8_0 ? KvType::bf16 : cache;
 }
 
+/// For as many digests as are counted.
+void Digests::make_room() {
+  lines_.resize(tiles() * tile_bytes() / sizeof(Line));
+  variances_.resize(tiles() * kernels::kDigestTile * variance_bytes() / sizeof(Line));
+  if (kind_ == Kind::sphere) radii_.resize(tiles() * kernels::kDigestTile);
+}
+
 void Digests::append(const KeySource& keys, std::int64_t first, std::int64_t tokens) {
   set_type(keys.format.type);
-  const auto next = static_cast<std::size_t>(count_) + 1;
-  rows_.resize(next * row_bytes());
-  if (kind_ == Kind::sphere) radii_.resize(next);
-  if (kind_ == Kind::mean_deviation) variances_.resize(next * static_cast<std::size_t>(dim_));
-  write(keys, first, tokens, count_++);
+  const std::int32_t at = count_++;
+  make_room();
+  write(keys, first, tokens, at);
 }
 
 void Digests::replace(const KeySource& keys, std::int64_t first, std::int64_t tokens, std::int32_t at) {
@@ -80,12 +85,11 @@ void Digests::write(const KeySource& keys, std::int64_t first, std::int64_t toke
   kernels::read_keys(keys.format, *keys.head, static_cast<std::int32_t>(first), static_cast<std::int32_t>(tokens),
                      rows);
   const kernels::FloatRows view{rows, static_cast<std::int32_t>(tokens), dim_};
-  std::byte* const to = rows_.data() + static_cast<std::size_t>(at) * row_bytes();
   float* const bounds = read.data();
   switch (kind_) {
     case Kind::min_max:
       kernels::row_bounds(view, bounds, bounds + size);
-      store_bounds(bounds, keys.format.type == KvType::q8_0, to);
+      store_bounds(bounds, keys.format.type == KvType::q8_0, at);
       return;
     case Kind::sphere:
       kernels::row_bounds(view, bounds, bounds + size);
@@ -93,26 +97,37 @@ void Digests::write(const KeySource& keys, std::int64_t first, std::int64_t toke
       radii_[static_cast<std::size_t>(at)] = kernels::row_radius(view, bounds);
       break;
     case Kind::mean_deviation:
-      kernels::row_moments(view, bounds, variances_.data() + static_cast<std::size_t>(at) * size);
+      kernels::row_moments(view, bounds, bounds + size);
+      for (std::size_t i = 0; i < size; ++i) variances()[place(at, i)] = bounds[size + i];
       break;
     case Kind::mean:
       kernels::row_moments(view, bounds, nullptr);
       break;
   }
-  std::memcpy(to, bounds, size * sizeof(float));
+  auto* const values = reinterpret_cast<float*>(lines_.data());
+  for (std::size_t i = 0; i < size; ++i) values[place(at, i)] = bounds[i];
 }
 
-void Digests::store_bounds(const float* bounds, bool outward, std::byte* to) const {
-  const auto values = static_cast<std::size_t>(width());
-  for (std::size_t i = 0; i < values; ++i) {
+std::size_t Digests::place(std::int32_t at, std::size_t number) const {
+  constexpr std::size_t tile = kernels::kDigestTile;
+  const auto digest = static_cast<std::size_t>(at);
+  return (digest / tile * static_cast<std::size_t>(values()) + number) * tile + digest % tile;
+}
+
+void Digests::store_bounds(const float* bounds, bool outward, std::int32_t at) {
+  const auto size = static_cast<std::size_t>(dim_);
+  auto* const bytes = reinterpret_cast<std::byte*>(lines_.data());
+  for (std::size_t i = 0; i < 2 * size; ++i) {
+    const bool most = i >= size;
+    const std::size_t to = place(at, most ? 2 * (i - size) + 1 : 2 * i);
     if (type_ == KvType::f32) {
-      std::memcpy(to + 4 * i, bounds + i, sizeof(float));
+      std::memcpy(bytes + 4 * to, bounds + i, sizeof(float));
       continue;
     }
     const std::uint16_t half = type_ == KvType::f16 ? f16_from_float(bounds[i])
-                               : outward            ? bf16_toward(bounds[i], i >= values / 2)
+                               : outward            ? bf16_toward(bounds[i], most)
                                                     : bf16_from_float(bounds[i]);
-    std::memcpy(to + 2 * i, &half, sizeof half);
+    std::memcpy(bytes + 2 * to, &half, sizeof half);
   }
 }
 
@@ -124,64 +139,58 @@ void Digests::score(const GroupQueries& queries, std::int32_t first, std::int32_
   const std::size_t own = mean_query_floats(dim_);
   // What group_queries wrote lies in front, and must not move.
   const bool inside = queries.data == scratch.queries.data();
-  const std::size_t needed = own + group * (2 * size + 1);
+  const std::size_t needed = own + group * (size + 1);
   if (scratch.queries.size() < needed) scratch.queries.resize(needed);
   const float* const given = inside ? scratch.queries.data() : queries.data;
-  float* const made = scratch.queries.data() + own;
-  float* const norms = made + group * 2 * size;
+  float* const squares = scratch.queries.data() + own;
+  float* const norms = squares + group * size;
 
-  const auto at = static_cast<std::size_t>(first);
-  kernels::NodeScoreItem item{.rows = rows_.data() + at * row_bytes(), .type = type_, .width = width()};
+  kernels::DigestScoreItem item{.tiles = reinterpret_cast<const std::byte*>(lines_.data()), .type = type_};
+  item.bounds = kind_ == Kind::min_max;
+  item.dim = dim_;
+  item.first = first;
   item.count = number;
   item.queries = given;
   item.group = queries.group;
   item.scale = queries.scale;
   item.pooling = queries.pooling;
   item.scores = scores;
-  for (std::size_t j = 0; j < group; ++j) {
-    const float* q = given + j * size;
-    if (kind_ == Kind::min_max) {
-      // max(q min, q max) is q min for negative q and q max for the others.
-      for (std::size_t i = 0; i < size; ++i) {
-        made[j * 2 * size + i] = std::min(q[i], 0.0F);
-        made[j * 2 * size + size + i] = std::max(q[i], 0.0F);
-      }
-    } else if (kind_ == Kind::mean_deviation) {
-      for (std::size_t i = 0; i < size; ++i) {
-        const float weighed = static_cast<float>(weight_) * queries.scale * q[i];
-        made[j * size + i] = weighed * weighed;
-      }
-    } else if (kind_ == Kind::sphere) {
-      double squares = 0;
-      for (std::size_t i = 0; i < size; ++i) squares += static_cast<double>(q[i]) * q[i];
-      norms[j] = static_cast<float>(std::sqrt(squares) * queries.scale);
+  if (kind_ == Kind::mean_deviation) {
+    for (std::size_t i = 0; i < group * size; ++i) {
+      const float weighed = static_cast<float>(weight_) * queries.scale * given[i];
+      squares[i] = weighed * weighed;
     }
+    item.variances = variances();
+    item.squares = squares;
   }
-  if (kind_ == Kind::min_max) item.queries = made;
   if (kind_ == Kind::sphere) {
-    item.radii = radii_.data() + at;
+    for (std::size_t j = 0; j < group; ++j) {
+      double sum = 0;
+      for (std::size_t i = 0; i < size; ++i) sum += static_cast<double>(given[j * size + i]) * given[j * size + i];
+      norms[j] = static_cast<float>(std::sqrt(sum) * queries.scale);
+    }
+    item.radii = radii_.data();
     item.norms = norms;
   }
-  if (kind_ == Kind::mean_deviation) {
-    item.variances = variances_.data() + at * size;
-    item.squares = made;
-  }
-  kernels::score_nodes(item);
+  kernels::score_digests(item);
 }
 
 std::vector<float> Digests::row(std::int32_t at) const {
-  std::vector<float> values(static_cast<std::size_t>(width()));
-  const std::byte* from = rows_.data() + static_cast<std::size_t>(at) * row_bytes();
-  for (std::size_t i = 0; i < values.size(); ++i) {
+  std::vector<float> found(static_cast<std::size_t>(values()));
+  const auto size = static_cast<std::size_t>(dim_);
+  const auto* const bytes = reinterpret_cast<const std::byte*>(lines_.data());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const bool both = kind_ == Kind::min_max;
+    const std::size_t from = place(at, both ? (i < size ? 2 * i : 2 * (i - size) + 1) : i);
     std::uint16_t half = 0;
     if (type_ == KvType::f32) {
-      std::memcpy(&values[i], from + 4 * i, 4);
+      std::memcpy(&found[i], bytes + 4 * from, 4);
       continue;
     }
-    std::memcpy(&half, from + 2 * i, 2);
-    values[i] = type_ == KvType::f16 ? float_from_f16(half) : float_from_bf16(half);
+    std::memcpy(&half, bytes + 2 * from, 2);
+    found[i] = type_ == KvType::f16 ? float_from_f16(half) : float_from_bf16(half);
   }
-  return values;
+  return found;
 }
 
 }  // namespace glimpse::kv

@@ -1,5 +1,6 @@
-// Digests of key ranges (pages, chunks): a row each, scored for all queries of a group in one pass. Owns its rows; they
-// grow in the order of their ranges. Const members from any thread, the others from one at a time.
+// Digests of key ranges (pages, chunks), scored for all queries of a group in one pass. Owns them, in the tiles of
+// kernels::score_digests; they grow in the order of their ranges. Const members from any thread, the others from one at
+// a time.
 //
 // min_max is stored in the cache's own type, which holds it exactly; of a q8_0 cache in bf16, rounded outward, so that
 // it stays a bound. The others are f32: sphere and mean_deviation feel the rounding of 16 bits in their ranking.
@@ -38,11 +39,10 @@ class Digests {
 
   int dim() const { return dim_; }
   std::int32_t count() const { return count_; }
-  std::size_t bytes() const { return rows_.size() + (radii_.size() + variances_.size()) * sizeof(float); }
+  /// Held, in whole tiles.
+  std::size_t bytes() const { return tiles() * kernels::kDigestTile * digest_bytes(); }
   /// What scoring `digests` of them reads.
-  std::size_t read_bytes(std::size_t digests) const {
-    return count_ == 0 ? 0 : bytes() / static_cast<std::size_t>(count_) * digests;
-  }
+  std::size_t read_bytes(std::size_t digests) const { return digests * digest_bytes(); }
 
   /// The digest of `tokens` keys from `first` on, behind those there are.
   void append(const KeySource& keys, std::int64_t first, std::int64_t tokens);
@@ -62,20 +62,36 @@ class Digests {
   float radius(std::int32_t at) const { return radii_[static_cast<std::size_t>(at)]; }
 
  private:
-  int width() const { return kind_ == Kind::min_max ? 2 * dim_ : dim_; }
-  std::size_t row_bytes() const { return glimpse::row_bytes(type_, width()); }
+  /// What a vector of these holds starts on a cache line: a value of a tile is one, or a few.
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  int values() const { return kind_ == Kind::min_max ? 2 * dim_ : dim_; }  ///< of one digest
+  std::size_t tiles() const {
+    return (static_cast<std::size_t>(count_) + kernels::kDigestTile - 1) / kernels::kDigestTile;
+  }
+  std::size_t tile_bytes() const { return row_bytes(type_, values()) * kernels::kDigestTile; }
+  std::size_t variance_bytes() const { return kind_ == Kind::mean_deviation ? row_bytes(KvType::f32, dim_) : 0; }
+  std::size_t digest_bytes() const {
+    return row_bytes(type_, values()) + variance_bytes() + (kind_ == Kind::sphere ? sizeof(float) : 0);
+  }
   void set_type(KvType cache);
+  void make_room();
   void write(const KeySource& keys, std::int64_t first, std::int64_t tokens, std::int32_t at);
-  void store_bounds(const float* bounds, bool outward, std::byte* to) const;
+  void store_bounds(const float* bounds, bool outward, std::int32_t at);
+  /// Where value `number` of a digest lies.
+  std::size_t place(std::int32_t at, std::size_t number) const;
+  float* variances() { return reinterpret_cast<float*>(variances_.data()); }
+  const float* variances() const { return reinterpret_cast<const float*>(variances_.data()); }
 
   Kind kind_;
   int dim_;
   double weight_;
-  KvType type_ = KvType::f32;  ///< of rows_
+  KvType type_ = KvType::f32;  ///< of lines_
   std::int32_t count_ = 0;
-  std::vector<std::byte> rows_;   ///< [count, width]
-  std::vector<float> radii_;      ///< [count], sphere
-  std::vector<float> variances_;  ///< [count, d], mean_deviation
+  std::vector<Line> lines_;      ///< [tile, value, kDigestTile]; of min_max a minimum and a maximum for each dimension
+  std::vector<Line> variances_;  ///< [tile, d, kDigestTile] floats, mean_deviation
+  std::vector<float> radii_;     ///< [tile, kDigestTile], sphere
 };
 
 }  // namespace glimpse::kv

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
@@ -46,9 +47,12 @@ std::size_t search_blocks(const BlockSearch& search, const IndexQuery& query, In
     }
     const std::size_t chosen =
         kernels::select_top_k(scores, room, {scratch.order.data(), room}, {scratch.workspace.data(), workspace});
+    const auto size = static_cast<std::size_t>(block);
+    const std::size_t before = set.size();
+    set.resize(before + chosen * size);
     for (std::size_t i = 0; i < chosen; ++i) {
-      const std::int64_t first = (sink + scratch.order[i]) * block;
-      add_range(set, first, first + block);
+      std::int32_t* const to = set.data() + before + i * size;
+      std::iota(to, to + size, static_cast<std::int32_t>((sink + scratch.order[i]) * block));
     }
     read = digests.read_bytes(open);
   }

@@ -2,6 +2,8 @@
 // number in it.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <span>
 
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/chunk_bounds.h"
@@ -22,18 +24,22 @@ std::size_t at(std::int64_t index) {
 
 void Digests::save(ByteWriter& to) const {
   to.value(count_);
-  to.values(rows_);
+  to.values(std::as_bytes(std::span(lines_)));
+  to.values(std::as_bytes(std::span(variances_)));
   to.values(radii_);
-  to.values(variances_);
 }
 
 void Digests::load(ByteReader& from, KvType type, std::int64_t most) {
   count_ = from.value<std::int32_t>(0, static_cast<std::int32_t>(most), "digests");
   if (count_ > 0) set_type(type);
-  rows_ = from.exactly<std::byte>(at(count_) * row_bytes(), "the rows of digests");
-  radii_ = from.exactly<float>(kind_ == Kind::sphere ? at(count_) : 0, "the radii of digests");
-  variances_ =
-      from.exactly<float>(kind_ == Kind::mean_deviation ? at(count_) * at(dim_) : 0, "the variances of digests");
+  make_room();
+  const auto take = [&](std::vector<Line>& lines, std::string_view name) {
+    const auto bytes = from.exactly<std::byte>(lines.size() * sizeof(Line), name);
+    if (!bytes.empty()) std::memcpy(lines.data(), bytes.data(), bytes.size());
+  };
+  take(lines_, "the rows of digests");
+  take(variances_, "the variances of digests");
+  radii_ = from.exactly<float>(radii_.size(), "the radii of digests");
 }
 
 void PageBounds::save(ByteWriter& to) const {

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "glimpse/attention/sets.h"
@@ -23,10 +25,14 @@ struct DroppedTokens {
   std::int64_t end = 0;              ///< positions [first, end) are in the sums
 };
 
+/// Loaded gates by the path that plans name.
+using GateFiles = std::map<std::string, std::shared_ptr<kv::Gates>>;
+
 class SequenceState {
  public:
   SequenceState() = default;
-  explicit SequenceState(const plan::Plan& plan);
+  /// `gates` has every file that the plan names.
+  explicit SequenceState(const plan::Plan& plan, const GateFiles& gates = {});
   SequenceState(SequenceState&&) noexcept = default;
   SequenceState& operator=(SequenceState&&) noexcept = default;
   SequenceState(const SequenceState& other);
@@ -41,6 +47,8 @@ class SequenceState {
   bool has_heat() const { return !heat_.empty(); }
   int heat_block() const { return heat_block_; }
   bool wants_low_rank() const { return wants_low_rank_; }
+  /// Those of the plan, each once; shared by copies. The runner prepares them before a pass.
+  std::span<const std::shared_ptr<kv::Gates>> gates() const { return gates_; }
 
   PublishedSets sets;
   std::vector<std::unique_ptr<kv::KeyIndex>> indices;  ///< [layer, kv_head]; null where the role keeps none
@@ -60,6 +68,7 @@ class SequenceState {
   int kv_heads_ = 0;
   int heat_block_ = 1;
   bool wants_low_rank_ = false;
+  std::vector<std::shared_ptr<kv::Gates>> gates_;
   std::vector<std::vector<float>> heat_;  ///< [1 or layers][blocks]
 };
 

@@ -136,6 +136,20 @@ bool Runner::needs_select(int layer) const {
   return false;
 }
 
+bool Runner::leaves_state(int layer) const {
+  for (const BatchEntry& entry : state_->entries()) {
+    if (entry.rows.decode) continue;
+    if (entry.tokens > entry.prompt.observe_from) return true;
+    if (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end) continue;
+    const SequenceState& state = *entry.rows.state;
+    if (state.key_ranks[static_cast<std::size_t>(layer)] > 0) return true;
+    for (int head = 0; head < state_->shape.kv_heads; ++head) {
+      if (state.indices[state.head(layer, head)] != nullptr) return true;
+    }
+  }
+  return false;
+}
+
 void Runner::append(const RowsToAppend& rows) {
   State& state = *state_;
   const BatchEntry& entry = state.batch[static_cast<std::size_t>(rows.batch_index)];

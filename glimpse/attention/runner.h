@@ -92,6 +92,10 @@ class Runner {
   /// True when some sequence must select before it attends in this layer: its own set, or through an index.
   bool needs_select(int layer) const;
 
+  /// True when attending leaves more in this layer than its output: sums that a plan observes of the prompt, indices
+  /// and factors that are made or mended. It must then run whether or not anybody wants the output.
+  bool leaves_state(int layer) const;
+
   /// Writes K and V of some rows of one sequence and KV head; distinct rows from any threads.
   void append(const RowsToAppend& rows);
   /// Every thread calls it once after its last append of the layer; the last to come prepares what follows.

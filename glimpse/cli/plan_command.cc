@@ -19,8 +19,7 @@ std::string policy_list() {
     text += fmt::format("{}\n  {}\n", policy.name, policy.help);
     if (!policy.paper.empty()) text += fmt::format("  {}\n", policy.paper);
     for (const policies::OptionHelp& option : policy.options) {
-      const std::string usual =
-          option.needed ? "must be given" : fmt::format("default {}", option.default_value);
+      const std::string usual = option.needed ? "must be given" : fmt::format("default {}", option.default_value);
       text += fmt::format("  --attn-opt {}={}  ({})\n      {}\n", option.key, option.values, usual, option.help);
     }
     if (!policy.profile_parts.empty()) {

@@ -1,6 +1,6 @@
 // SeerAttention-R: Gao, Guo, Cao, et al., "SeerAttention-R: Sparse Attention Adaptation for Long Reasoning", 2025,
-// arXiv 2506.08889, section 2 (a gate for each KV head scores blocks of 64 tokens). The gate is trained; its weights come
-// from a file, and without them there is nothing to select by.
+// arXiv 2506.08889, section 2 (a gate for each KV head scores blocks of 64 tokens). The gate is trained; its weights
+// come from a file, and without them there is nothing to select by.
 #include <fmt/format.h>
 
 #include <array>
@@ -16,7 +16,8 @@ constexpr int kBlock = 64;
 constexpr double kBudget = 4096;  // the authors' seerattn_token_budget
 
 const std::array<OptionHelp, 2> kOptions{{
-    {"gates", "FILE", "none", "the gates' weights, a GGUF that scripts/convert-seer-gates.py makes (docs/gates.md)", true},
+    {"gates", "FILE", "none", "the gates' weights, a GGUF that scripts/convert-seer-gates.py makes (docs/gates.md)",
+     true},
     {"first-layer", "LAYER", "0", "layers before it are dense"},
 }};
 

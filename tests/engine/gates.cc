@@ -27,7 +27,8 @@ class Maker {
     const auto group = static_cast<std::size_t>(config_.heads / config_.kv_heads);
     for (int layer = 0; layer < config_.layers; ++layer) {
       std::vector<methods::Gate> gates(static_cast<std::size_t>(config_.kv_heads));
-      model::BuilderTensor q = tensor(layer, "q", {how_.dim, config_.head_dim, static_cast<int>(group), config_.kv_heads});
+      model::BuilderTensor q =
+          tensor(layer, "q", {how_.dim, config_.head_dim, static_cast<int>(group), config_.kv_heads});
       model::BuilderTensor k = tensor(layer, "k", {how_.dim, config_.head_dim, 3, config_.kv_heads});
       for (methods::Gate& gate : gates) {
         gate.model = angles(config_.rope.dims, config_.rope.neox);
@@ -79,7 +80,8 @@ class Maker {
   }
 
   model::BuilderTensor tensor(int layer, const char* part, const std::vector<int>& shape) const {
-    return {fmt::format("blk.{}.attn_gate_{}.weight", layer, part), {shape.begin(), shape.end()}, how_.type, {}, {}, {}};
+    return {
+        fmt::format("blk.{}.attn_gate_{}.weight", layer, part), {shape.begin(), shape.end()}, how_.type, {}, {}, {}};
   }
 
   /// As the file's type holds it.

@@ -1,5 +1,5 @@
-// SeerAttention-R by random gates: the sets that they choose against a transcription, whatever the model's rotation and the
-// gate's shape; what a gate needs of its file; and that its keys follow the cache through forks and corrections.
+// SeerAttention-R by random gates: the sets that they choose against a transcription, whatever the model's rotation and
+// the gate's shape; what a gate needs of its file; and that its keys follow the cache through forks and corrections.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,11 +50,10 @@ TEST_P(GateSets, AreTheBestBlocks) {
         const HeadStep& record = run.at(step, layer, head);
         const methods::Frame frame = frame_of(selector_of(run, layer, head), tokens);
         ASSERT_EQ(frame.block, row.recipe.block);
-        methods::Scores scores =
-            methods::gate_scores(gates.heads.at(run.index(layer, head)), record.queries, run.keys_at(step, layer, head));
+        methods::Scores scores = methods::gate_scores(gates.heads.at(run.index(layer, head)), record.queries,
+                                                      run.keys_at(step, layer, head));
         if (frame.rule == methods::Rule::threshold) scores = methods::softmax(scores);
-        const methods::Set read =
-            record.reads_all ? methods::sink_and_window(tokens, 0, tokens) : record.tokens;
+        const methods::Set read = record.reads_all ? methods::sink_and_window(tokens, 0, tokens) : record.tokens;
         ASSERT_EQ(read, methods::choose_units(scores, tokens, frame, read)) << place(step, layer, head);
         ++compared;
         sparse += !record.reads_all;
@@ -74,11 +73,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"threshold_while_decoding", "llama", "tau=0.15", {}, {}, 100, 100},
         Case{"normed_heads", "qwen3", "25%", {.dim = 64, .rope_dims = 64}, {}, 70, 80},
         Case{"biases_and_half_floats", "qwen2", "192", {.type = 1}, {}, 70, 80},
-        Case{"bf16_without_norms", "qwen3", "192", {.dim = 128, .rope_dims = 64, .normed = false, .type = 30}, {}, 40, 50},
+        Case{"bf16_without_norms",
+             "qwen3",
+             "192",
+             {.dim = 128, .rope_dims = 64, .normed = false, .type = 30},
+             {},
+             40,
+             50},
         Case{"no_rope", "llama", "128", {.rope_dims = 0}, {}, 40, 50},
         Case{"small_blocks_and_a_sink", "llama", "96", {.dim = 16, .rope_dims = 16, .block = 16}, {}, 40, 50, 20},
-        Case{"frequency_factors", "llama3", "128", {}, {}, 40, 50},
-        Case{"yarn", "qwen2-yarn", "128", {}, {}, 40, 50}),
+        Case{"frequency_factors", "llama3", "128", {}, {}, 40, 50}, Case{"yarn", "qwen2-yarn", "128", {}, {}, 40, 50}),
     [](const auto& row) { return row.param.name; });
 
 std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
@@ -108,7 +112,7 @@ TEST(GateState, AForkGoesOnAsIfAlone) {
   Sequence same = source.fork(seer(engine, "llama"));
   Sequence other = source.fork(make(engine, "full"));
   Sequence late = other.fork(seer(engine, "llama"));  // its keys are made from the cache when they are first searched
-  decoded(source, all.first(60));  // other tokens at the same positions
+  decoded(source, all.first(60));                     // other tokens at the same positions
   EXPECT_EQ(decoded(same, all.subspan(300)), expected);
   EXPECT_EQ(decoded(late, all.subspan(300)), expected);
 }

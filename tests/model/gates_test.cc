@@ -8,8 +8,8 @@
 #include <cstring>
 #include <functional>
 
-#include "glimpse/base/error.h"
 #include "gguf_builder.h"
+#include "glimpse/base/error.h"
 
 namespace glimpse::model {
 namespace {
@@ -121,14 +121,16 @@ const BadGates kBad[] = {
     {"no_architecture", [](B& f) { f.remove("general.architecture"); }, "general.architecture is missing"},
     {"a_model", [](B& f) { f = tiny_model(); }, "holds 'llama', not gates"},
     {"no_version", [](B& f) { f.remove("seer-gates.version"); }, "seer-gates.version is missing"},
-    {"later_version", [](B& f) { f.set_u32("seer-gates.version", 2); }, "gates of version 2; this build reads version 1"},
+    {"later_version", [](B& f) { f.set_u32("seer-gates.version", 2); },
+     "gates of version 2; this build reads version 1"},
     {"of_another_architecture", [](B& f) { f.set_string("seer-gates.model_architecture", "qwen3"); },
      "of a qwen3 model, and this one is llama"},
     {"architecture_is_a_number", [](B& f) { f.set_u32("seer-gates.model_architecture", 3); }, "is not a string"},
     {"other_layers", [](B& f) { f.set_u32("seer-gates.block_count", 2); }, "block_count is 2, and the model's is 1"},
     {"other_heads", [](B& f) { f.set_u32("seer-gates.head_count", 4); }, "head_count is 4, and the model's is 2"},
     {"other_kv_heads", [](B& f) { f.set_u32("seer-gates.head_count_kv", 2); }, "head_count_kv is 2"},
-    {"other_head_size", [](B& f) { f.set_u32("seer-gates.key_length", 32); }, "key_length is 32, and the model's is 16"},
+    {"other_head_size", [](B& f) { f.set_u32("seer-gates.key_length", 32); },
+     "key_length is 32, and the model's is 16"},
     {"shape_is_text", [](B& f) { f.set_string("seer-gates.head_count", "2"); }, "head_count is not an integer"},
     {"no_gate_length", [](B& f) { f.remove("seer-gates.gate_length"); }, "gate_length is missing"},
     {"gate_length_0", [](B& f) { f.set_u32("seer-gates.gate_length", 0); }, "gate_length is 0; it must be from 8"},
@@ -145,11 +147,21 @@ const BadGates kBad[] = {
     {"epsilon_text", [](B& f) { f.set_string("seer-gates.norm_epsilon", "x"); }, "norm_epsilon is not a number"},
     {"no_q", [](B& f) { f.remove_tensor(kQ); }, "'blk.0.attn_gate_q.weight' is missing"},
     {"no_norm", [](B& f) { f.remove_tensor(kNorm); }, "'blk.0.attn_gate_k_norm.weight' is missing"},
-    {"q_of_one_head", [](B& f) { f.remove_tensor(kQ), f.add_tensor(kQ, {kDim, kHeadDim, 1, 1}); },
+    {"q_of_one_head",
+     [](B& f) {
+       f.remove_tensor(kQ), f.add_tensor(kQ, {kDim, kHeadDim, 1, 1});
+     },
      "has shape [8, 16, 1, 1]; expected [8, 16, 2, 1]"},
-    {"k_of_two_poolings", [](B& f) { f.remove_tensor(kK), f.add_tensor(kK, {kDim, kHeadDim, 2, 1}); },
+    {"k_of_two_poolings",
+     [](B& f) {
+       f.remove_tensor(kK), f.add_tensor(kK, {kDim, kHeadDim, 2, 1});
+     },
      "expected [8, 16, 3, 1]"},
-    {"k_turned", [](B& f) { f.remove_tensor(kK), f.add_tensor(kK, {kHeadDim, kDim, 3, 1}); }, "expected [8, 16, 3, 1]"},
+    {"k_turned",
+     [](B& f) {
+       f.remove_tensor(kK), f.add_tensor(kK, {kHeadDim, kDim, 3, 1});
+     },
+     "expected [8, 16, 3, 1]"},
     {"nan", [](B& f) { spoil_number(f, kQ, std::nanf("")); }, "holds a value that is no finite number, at 10"},
     {"infinity", [](B& f) { spoil_number(f, kK, HUGE_VALF); }, "'blk.0.attn_gate_k.weight' holds a value"},
     {"norm_nan", [](B& f) { f.tensor(kNorm).data.replace(0, 4, raw(std::nanf(""))); }, "k_norm.weight' holds a value"},
@@ -159,9 +171,7 @@ const BadGates kBad[] = {
        f.tensor(kK).data.resize(f.tensor(kK).data.size() / 2);
      },
      "is f16, others are f32"},
-    {"integers",
-     [](B& f) { f.tensor(kQ).type = 26; },
-     "is of type i32; gates are F32, F16 or BF16"},
+    {"integers", [](B& f) { f.tensor(kQ).type = 26; }, "is of type i32; gates are F32, F16 or BF16"},
     {"a_tensor_more", [](B& f) { f.add_tensor("blk.1.attn_gate_q.weight", {kDim}); }, "has no place among the gates"},
     {"norms_without_epsilon", [](B& f) { f.remove("seer-gates.norm_epsilon"); }, "has no place among the gates"},
 };

@@ -151,7 +151,8 @@ TEST(Seer, BlocksOf64ByTheGatesOfAFile) {
 }
 
 TEST(Seer, SaysWhatItNeeds) {
-  EXPECT_THAT(refused("seer", kQwen, {}), testing::AllOf(HasSubstr("seer"), HasSubstr("gate weights"), HasSubstr("gates=FILE")));
+  EXPECT_THAT(refused("seer", kQwen, {}),
+              testing::AllOf(HasSubstr("seer"), HasSubstr("gate weights"), HasSubstr("gates=FILE")));
   EXPECT_THAT(refused("seer", kQwen, opts({{"gates", ""}})), HasSubstr("gates=FILE"));
   EXPECT_THAT(refused("seer", kQwen, opts({{"gates", "g"}}, "p=0.9")), HasSubstr("tau="));
   EXPECT_THAT(refused("seer", kQwen, opts({{"gates", "g"}}, "coverage=0.9")), HasSubstr("no probabilities of tokens"));

@@ -150,7 +150,9 @@ TEST(EveryPolicy, MakesAValidPlanOfEachWordOfItsOptions) {
           }
         }
       }
-      EXPECT_TRUE(made > 0 || row.values == "FILE" || row.default_value.find_first_of("0123456789") != std::string_view::npos) << row.key;
+      EXPECT_TRUE(made > 0 || row.values == "FILE" ||
+                  row.default_value.find_first_of("0123456789") != std::string_view::npos)
+          << row.key;
     }
   }
 }
@@ -272,7 +274,8 @@ TEST(EveryPolicy, UsesOrRefusesEachFlag) {
       set(options);
       const std::string text = refusal(policy.name, kShape, options);
       if (text.empty()) {
-        EXPECT_NE(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, needed(policy))) << policy.name << flag;
+        EXPECT_NE(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, needed(policy)))
+            << policy.name << flag;
       } else {
         EXPECT_THAT(text, AllOf(HasSubstr(flag), HasSubstr(std::string(policy.name))));
       }

@@ -77,6 +77,7 @@ class CpuExecutor final : public Executor {
   Graph& graph_for(const StepBatch& batch) {
     key_.rows = static_cast<int>(batch.tokens.size());
     key_.outputs = static_cast<int>(batch.output_rows.size());
+    key_.ends_with_attention = key_.outputs == 0 && runner_.leaves_state(model_.config().layers - 1);
     key_.selects.resize(static_cast<std::size_t>(model_.config().layers));
     for (int layer = 0; layer < model_.config().layers; ++layer) {
       key_.selects[static_cast<std::size_t>(layer)] = runner_.needs_select(layer);

@@ -62,13 +62,17 @@ void Graph::build(const Weights& weights, PassState& pass) {
     std::vector<ggml_tensor*> qkv;
     for (ggml_tensor* part : tensors.qkv.parts) qkv.push_back(ggml_mul_mat(context_, part, normalised));
     ggml_tensor* query = custom(q_width, shape_.rows, qkv, append_node, {&pass, l});
-    if (last && shape_.outputs == 0) {  // a chunk whose logits nobody wants ends with its last K and V
+    if (last && shape_.outputs == 0 && !shape_.ends_with_attention) {  // nobody wants logits: the last K and V will do
       ggml_build_forward_expand(graph_, query);
       return;
     }
     std::vector<ggml_tensor*> sources{query};
     if (shape_.selects[layer]) sources.push_back(custom(1, 1, {query}, select_node, {&pass, l}));
     ggml_tensor* attended = custom(q_width, shape_.rows, sources, attend_node, {&pass, l});
+    if (last && shape_.outputs == 0) {
+      ggml_build_forward_expand(graph_, attended);
+      return;
+    }
     if (last && shape_.outputs < shape_.rows) {  // the rest of the last layer only for rows with logits
       ggml_tensor* rest = custom(config.hidden, shape_.outputs, {residual, attended}, gather_node, {&pass, l});
       attended = custom(q_width, shape_.outputs, {attended}, gather_node, {&pass, l});

@@ -20,7 +20,8 @@ namespace glimpse::exec {
 struct GraphShape {
   int rows = 0;
   int outputs = 0;
-  std::vector<bool> selects;  ///< [layers] a select node before attending
+  bool ends_with_attention = false;  ///< no outputs, but the last layer's attention leaves something behind
+  std::vector<bool> selects;         ///< [layers] a select node before attending
   friend bool operator==(const GraphShape&, const GraphShape&) = default;
 };
 

@@ -151,7 +151,7 @@ TEST(MethodArms, AllIsTheRegistryAndSaysWhatItCannotMake) {
     EXPECT_THAT(arm.refused, HasSubstr(arm.method.substr(0, arm.method.find('/'))));
   }
   EXPECT_GE(arms.size(), methods + variant_methods().size());
-  EXPECT_GE(refused, 1U);  // seer has no gate
+  EXPECT_GE(refused, 1U);  // seer has no gates
   for (const std::string& variant : variant_methods()) {
     EXPECT_TRUE(std::any_of(arms.begin(), arms.end(), [&](const Arm& arm) {
       return arm.method == variant && arm.refused.empty();

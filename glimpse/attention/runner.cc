@@ -108,6 +108,10 @@ void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
     check(shape.rotation != nullptr, "keys of low rank are turned by somebody");
     shape.rotation->prepare(rows.decode ? rows.state->prompt_tokens : std::max(rows.prompt_end, entry.tokens));
   }
+  // In steps, so that a decoded token seldom makes the tables grow.
+  constexpr std::int64_t kStep = 1024;
+  const std::int64_t positions = (std::max(rows.prompt_end, entry.tokens) + kStep - 1) / kStep * kStep;
+  for (const auto& gates : rows.state->gates()) gates->prepare(positions);
   if (rows.decode) {
     evict(entry);
   } else {

@@ -14,8 +14,8 @@
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/rotation.h"
 #include "glimpse/attention/sequence_state.h"
+#include "glimpse/kernels/rotation.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/plan/plan.h"
 
@@ -93,7 +93,7 @@ struct RowsToAppend {
 struct RunnerShape {
   int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
   int threads = 1;
-  Rotation* rotation = nullptr;  ///< needed by plans that read keys of low rank
+  kernels::Rotation* rotation = nullptr;  ///< needed by plans that read keys of low rank
 };
 
 class Runner {

@@ -2,9 +2,23 @@
 
 #include <algorithm>
 
-namespace glimpse::attention {
+#include "glimpse/base/error.h"
 
-SequenceState::SequenceState(const plan::Plan& plan) : sets(plan), kv_heads_(plan.shape.kv_heads) {
+namespace glimpse::attention {
+namespace {
+
+std::shared_ptr<kv::Gates> gates_of(const plan::Selector& selector, const GateFiles& files) {
+  const std::string& file = selector.terms.front().index.gates;
+  if (file.empty()) return nullptr;
+  const auto found = files.find(file);
+  check(found != files.end(), "a plan's gates are loaded before its sequences");
+  return found->second;
+}
+
+}  // namespace
+
+SequenceState::SequenceState(const plan::Plan& plan, const GateFiles& files)
+    : sets(plan), kv_heads_(plan.shape.kv_heads) {
   indices.resize(plan.roles.size());
   statistics.resize(plan.roles.size());
   dropped.resize(plan.roles.size());
@@ -15,7 +29,12 @@ SequenceState::SequenceState(const plan::Plan& plan) : sets(plan), kv_heads_(pla
     const plan::Role& role = plan.roles[i];
     if (role.kind == plan::RoleKind::select) {
       const plan::Selector& selector = plan.selectors[static_cast<std::size_t>(role.selector)];
-      if (plan::is_index(selector.terms.front().source)) indices[i] = kv::make_index(selector, plan.shape.head_dim);
+      if (plan::is_index(selector.terms.front().source)) {
+        const auto gates = gates_of(selector, files);
+        const int of = static_cast<int>(i);
+        indices[i] = kv::make_index(selector, plan.shape.head_dim, {gates, {of / kv_heads_, of % kv_heads_}});
+        if (gates && std::find(gates_.begin(), gates_.end(), gates) == gates_.end()) gates_.push_back(gates);
+      }
       const int key_rank = role.attends_set ? selector.terms.front().index.key_rank : 0;
       int& most = key_ranks[i / static_cast<std::size_t>(kv_heads_)];
       most = std::max(most, key_rank);
@@ -56,6 +75,7 @@ SequenceState& SequenceState::operator=(const SequenceState& other) {
   kv_heads_ = other.kv_heads_;
   heat_block_ = other.heat_block_;
   wants_low_rank_ = other.wants_low_rank_;
+  gates_ = other.gates_;
   heat_ = other.heat_;
   return *this;
 }

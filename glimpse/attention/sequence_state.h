@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "glimpse/attention/sets.h"
@@ -29,11 +31,14 @@ inline constexpr float kPromptStamp = std::numeric_limits<float>::infinity();
 
 /// What one step adds to the heat: [1 or layers][blocks].
 using HeatGains = std::vector<std::vector<double>>;
+/// Loaded gates by the path that plans name.
+using GateFiles = std::map<std::string, std::shared_ptr<kv::Gates>>;
 
 class SequenceState {
  public:
   SequenceState() = default;
-  explicit SequenceState(const plan::Plan& plan);
+  /// `gates` has every file that the plan names.
+  explicit SequenceState(const plan::Plan& plan, const GateFiles& gates = {});
   SequenceState(SequenceState&&) noexcept = default;
   SequenceState& operator=(SequenceState&&) noexcept = default;
   SequenceState(const SequenceState& other);
@@ -57,6 +62,8 @@ class SequenceState {
   /// Makes the first `rows` rows of a verified draft part of the state, at a length of `tokens`, and forgets the rest
   /// of it. A row that no draft read, the last of a draft accepted whole, lets the heat fade and adds nothing.
   void commit_drafts(std::int64_t rows, std::int64_t tokens, double decay);
+  /// Those of the plan, each once; shared by copies. The runner prepares them before a pass.
+  std::span<const std::shared_ptr<kv::Gates>> gates() const { return gates_; }
 
   PublishedSets sets;
   std::vector<std::unique_ptr<kv::KeyIndex>> indices;  ///< [layer, kv_head]; null where the role keeps none
@@ -77,6 +84,7 @@ class SequenceState {
   int kv_heads_ = 0;
   int heat_block_ = 1;
   bool wants_low_rank_ = false;
+  std::vector<std::shared_ptr<kv::Gates>> gates_;
   std::vector<std::vector<float>> heat_;  ///< [1 or layers][blocks]
 };
 

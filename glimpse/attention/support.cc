@@ -13,9 +13,6 @@ namespace {
 void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (selector.terms.empty()) return;
   const plan::Term& first = selector.terms.front();
-  for (const plan::Term& term : selector.terms) {
-    if (term.source == plan::Source::gate) refuse(plan, "a trained gate");
-  }
   const bool heat = selector.terms.back().source == plan::Source::heat;
   const bool one = selector.terms.size() == 1;
   const bool with_heat = selector.terms.size() == 2 && heat && first.source == plan::Source::dot && first.budget;

@@ -6,6 +6,7 @@
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/engine/gates.h"
 #include "glimpse/model/model.h"
 #include "glimpse/policies/selectors.h"
 
@@ -31,8 +32,8 @@ std::string policy_list() {
     text += fmt::format("{}\n  {}\n", policy.name, policy.help);
     if (!policy.paper.empty()) text += fmt::format("  {}\n", policy.paper);
     for (const policies::OptionHelp& option : policy.options) {
-      text += fmt::format("  --attn-opt {}={}  (default {})\n      {}\n", option.key, option.values,
-                          option.default_value, option.help);
+      const std::string usual = option.needed ? "must be given" : fmt::format("default {}", option.default_value);
+      text += fmt::format("  --attn-opt {}={}  ({})\n      {}\n", option.key, option.values, usual, option.help);
       if (option.selector) text += selector_lines(option.key);
     }
     if (!policy.profile_parts.empty()) {
@@ -60,6 +61,8 @@ int plan_command(const Arguments& arguments) {
   const model::Config& config = model.config();
   const plan::Plan plan = make_plan(arguments, {config.architecture, config.name, config.layers, config.heads,
                                                 config.kv_heads, config.head_dim, config.context});
+  attention::GateFiles gates;
+  engine::load_gates(plan, model, gates);  // a plan that is printed is one that runs
   std::string text = arguments.json ? plan::to_json(plan) : plan::explain(plan);
   if (!text.ends_with('\n')) text += '\n';
   print(text);

@@ -7,6 +7,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
+#include "glimpse/engine/gates.h"
 #include "glimpse/engine/state.h"
 
 namespace glimpse::engine {
@@ -130,12 +131,13 @@ void Engine::State::require(const plan::Plan& plan) {
     return retention.rule == plan::RetentionRule::host_tier;
   });
   if (tier) cache->open_tier(options.tier_folder);
+  load_gates(plan, model, gates);
 }
 
 ActiveSequence Engine::State::open(const plan::Plan& plan) {
   ActiveSequence sequence;
   sequence.plan = plan;
-  sequence.attention = attention::SequenceState(plan);
+  sequence.attention = attention::SequenceState(plan, gates);
   sequence.id = cache->create();
   return sequence;
 }

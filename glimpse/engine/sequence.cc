@@ -103,7 +103,7 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
   if (plan == source.plan) {
     impl->sequence.attention = source.attention;
   } else {  // indices are built from the cache when they are first searched; what was observed is not
-    impl->sequence.attention = attention::SequenceState(plan);
+    impl->sequence.attention = attention::SequenceState(plan, engine.gates);
     impl->sequence.attention.boundaries = source.attention.boundaries;
     impl->sequence.attention.prompt_tokens = source.attention.prompt_tokens;
   }

@@ -137,7 +137,7 @@ SessionModel Engine::State::session_model() const {
 ActiveSequence Engine::State::adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted) {
   ActiveSequence sequence;
   sequence.plan = *wanted.plan;
-  sequence.attention = attention::SequenceState(sequence.plan);
+  sequence.attention = attention::SequenceState(sequence.plan, gates);
   if (wanted.state) {
     read_state(reader, session, sequence.attention);
     sequence.steps = session.steps;
@@ -205,7 +205,7 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
   if (share.tokens == 0) return;
   if (!share.state) {
     truncate(held, share.tokens);
-    attention::SequenceState state(plan);
+    attention::SequenceState state(plan, gates);
     state.boundaries = std::move(held.attention.boundaries);
     held.attention = std::move(state);
     held.plan = plan;

@@ -105,6 +105,7 @@ struct Engine::State {
   std::int64_t context = 0;
   std::optional<kv::Cache> cache;
   std::unique_ptr<exec::Executor> executor;
+  attention::GateFiles gates;  ///< of the plans so far; read once
 
   RequestId next_request = 1;
   std::map<RequestId, ActiveRequest> requests;

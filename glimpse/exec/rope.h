@@ -8,12 +8,12 @@
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/rotation.h"
+#include "glimpse/kernels/rotation.h"
 #include "glimpse/model/model.h"
 
 namespace glimpse::exec {
 
-class RopeTable final : public attention::Rotation {
+class RopeTable final : public kernels::Rotation {
  public:
   explicit RopeTable(const model::Rope& rope);
   /// Angles for these positions; row i of the pass sits at positions[i].

@@ -22,6 +22,7 @@ inline constexpr double kMaxDeviationWeight = 1000;
 inline constexpr std::size_t kMaxSelectors = 4096;
 inline constexpr std::size_t kMaxTerms = 16;
 inline constexpr std::size_t kMaxNameLength = 1024;
+inline constexpr std::size_t kMaxPathLength = 4096;
 
 /// Throws UserError: "plan: WHERE: TEXT".
 template <class... Args>

@@ -113,6 +113,7 @@ std::string index_words(const Term& term) {
   }
   if (index.outlier_chunks > 0) words.push_back(fmt::format("{} outlier chunks", index.outlier_chunks));
   if (index.key_rank > 0) words.push_back(fmt::format("keys of rank {}", index.key_rank));
+  if (!index.gates.empty()) words.push_back(fmt::format("weights of '{}'", index.gates));
   return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
 }
 

@@ -101,7 +101,7 @@ std::int64_t window_tokens(const Selector& selector, std::int64_t tokens) {
 
 bool is_index(Source source) {
   return source == Source::page_bounds || source == Source::chunk_tree || source == Source::token_clusters ||
-         source == Source::landmarks;
+         source == Source::landmarks || source == Source::gate;
 }
 
 bool reads_heat(const Selector& selector) {

@@ -50,11 +50,11 @@ enum class Source : std::uint8_t {
   chunk_tree,      ///< LycheeCluster: three levels of chunk representatives
   token_clusters,  ///< ClusterKV: k-means over keys
   landmarks,       ///< ShadowKV: mean key of a chunk
-  gate,            ///< SeerAttention: trained gate
+  gate,            ///< SeerAttention: a trained gate scores blocks, once for the group
 };
 
 /// How the g query heads of a group become one score. The mean_/max_probability pair goes with Source::probability,
-/// the score pair with every other; none: each query head for itself.
+/// the score pair with every other; none: each query head for itself (a gate takes the group as one).
 enum class GroupPooling : std::uint8_t { none, mean_query, mean_score, max_score, mean_probability, max_probability };
 
 /// How the KV heads of a layer become one set.
@@ -83,7 +83,8 @@ struct IndexOptions {
   int tokens_per_cluster = 80;      ///< token_clusters
   int new_tokens = 320;             ///< token_clusters: so many make `new_tokens / tokens_per_cluster` clusters more
   int outlier_chunks = 0;           ///< landmarks: chunks farthest from their landmark, always read
-  int key_rank = 0;  ///< landmarks: prompt keys are read from so many singular vectors; 0: from the cache
+  int key_rank = 0;   ///< landmarks: prompt keys are read from so many singular vectors; 0: from the cache
+  std::string gates;  ///< gate: the GGUF file of its weights, as a path of whoever runs the plan
   friend bool operator==(const IndexOptions&, const IndexOptions&) = default;
 };
 
@@ -231,7 +232,7 @@ std::int64_t window_tokens(const Selector& selector, std::int64_t tokens);
 /// True when the plan is dense everywhere at this context: below min_context, or every budget covers it.
 bool is_dense_at(const Plan& plan, std::int64_t tokens);
 
-/// True for the sources that keep an index over keys: page_bounds, chunk_tree, token_clusters, landmarks.
+/// True for the sources that keep an index over keys: page_bounds, chunk_tree, token_clusters, landmarks, gate.
 bool is_index(Source source);
 
 /// True when a term has Source::heat.

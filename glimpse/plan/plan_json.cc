@@ -35,6 +35,7 @@ Json index_json(const IndexOptions& index) {
   add("new_tokens", &IndexOptions::new_tokens);
   add("outlier_chunks", &IndexOptions::outlier_chunks);
   add("key_rank", &IndexOptions::key_rank);
+  add("gates", &IndexOptions::gates);
   return json;
 }
 
@@ -170,6 +171,7 @@ IndexOptions read_index(JsonObject object) {
   index.new_tokens = object.integer("new_tokens", index.new_tokens);
   index.outlier_chunks = object.integer("outlier_chunks", index.outlier_chunks);
   index.key_rank = object.integer("key_rank", index.key_rank);
+  if (object.find("gates") != nullptr) index.gates = object.text("gates");
   object.finish();
   return index;
 }

@@ -38,6 +38,7 @@ void check_index_fields(const std::string& where, const Term& term) {
   const bool landmarks = term.source == Source::landmarks;
   belongs("outlier_chunks", given.outlier_chunks != usual.outlier_chunks, landmarks, "landmarks");
   belongs("key_rank", given.key_rank != usual.key_rank, landmarks, "landmarks");
+  belongs("gates", !given.gates.empty(), term.source == Source::gate, "gate");
 }
 
 void check_index_ranges(const std::string& where, const Term& term, const ModelShape& shape) {
@@ -52,6 +53,19 @@ void check_index_ranges(const std::string& where, const Term& term, const ModelS
   in_range(where, "key_rank", index.key_rank, 0, std::int64_t{shape.kv_heads} * shape.head_dim);
 }
 
+// A gate has one score for a block and group; which file its weights are in is for the user to say.
+void check_gate(const std::string& where, const Selector& s, const Term& term) {
+  const std::string& file = term.index.gates;
+  if (file.empty()) refuse(where, "a gate needs its weights; give gates, the path of their GGUF file");
+  if (file.size() > kMaxPathLength || file.find('\0') != std::string::npos) {
+    refuse(where, "gates is no path: {} bytes; give at most {}, none of them 0", file.size(), kMaxPathLength);
+  }
+  if (s.per != SetPer::kv_head) refuse(where, "a gate scores for a KV head; give per kv-head, not {}", word(s.per));
+  if (term.group != GroupPooling::none) {
+    refuse(where, "a gate takes the group as one; give group pooling none, not {}", word(term.group));
+  }
+}
+
 // One index a KV head, searched by its own queries: nothing else may choose beside it.
 void check_index(const std::string& where, const Selector& s, const Term& term) {
   const std::string_view source = word(term.source);
@@ -59,9 +73,12 @@ void check_index(const std::string& where, const Selector& s, const Term& term) 
     refuse(where, "{} chooses alone; give the selector one term, not {}", source, s.terms.size());
   if (term.budget) refuse(where, "{} chooses alone; leave its own budget out", source);
   if (s.per == SetPer::layer) refuse(where, "{} belongs to a KV head; give per kv-head or query-head", source);
-  if (needs_probabilities(s.budget.rule)) {
-    refuse(where, "{} knows no probabilities, so the budget is tokens or a share, not {}", source, to_string(s.budget));
+  const bool gate = term.source == Source::gate;
+  if (needs_probabilities(s.budget.rule) && !(gate && s.budget.rule == BudgetRule::threshold)) {
+    refuse(where, "{} knows no probabilities{}, so the budget is tokens or a share{}, not {}", source,
+           gate ? " of tokens" : "", gate ? ", or tau= of a block's probability" : "", to_string(s.budget));
   }
+  if (gate) check_gate(where, s, term);
 }
 
 bool pooling_fits(Source source, GroupPooling group) {
@@ -115,7 +132,8 @@ void check_window(const std::string& where, const Selector& s) {
     refuse(where, "local_share = {}: a stream's window is what its budget leaves; give 0", s.local_share);
   }
   if (s.counts_local) return;
-  const bool tail = s.terms.size() == 1 && is_index(s.terms[0].source) && s.terms[0].source != Source::page_bounds;
+  const bool tail = s.terms.size() == 1 && is_index(s.terms[0].source) && s.terms[0].source != Source::page_bounds &&
+                    s.terms[0].source != Source::gate;
   if (s.terms.empty() || s.local_share > 0 || (s.local == 0 && !tail)) {
     refuse(where, "counts_local = false goes with a local window or an index that new tokens wait for");
   }
@@ -190,7 +208,8 @@ void check_pooling(const std::string& where, const Selector& s, const Term& term
   if (s.per == SetPer::layer && !heat && term.heads == HeadPooling::none && !(named && alone)) {
     refuse(where, "a set per layer needs head pooling: mean, max or rank-merge");
   }
-  if (alone && s.per != SetPer::query_head && !heat && !named && term.heads != HeadPooling::rank_merge) {
+  const bool gate = term.source == Source::gate;
+  if (alone && s.per != SetPer::query_head && !heat && !gate && !named && term.heads != HeadPooling::rank_merge) {
     refuse(where, "group pooling none goes with sets per query head; give one, such as mean-probability");
   }
 }
@@ -215,6 +234,7 @@ void check_term(const std::string& where, const Selector& s, const Term& term, c
 
 void check_mass_rule(const std::string& where, const Selector& s) {
   const std::string rule = to_string(s.budget);
+  if (s.terms.size() == 1 && s.terms[0].source == Source::gate) return;  // check_index knows which
   if (s.terms.size() != 1 || s.terms[0].budget) {
     refuse(where, "budget {} needs exactly one term, without a budget of its own", rule);
   }

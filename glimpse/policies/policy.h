@@ -35,6 +35,7 @@ struct OptionHelp {
   std::string_view default_value;
   std::string_view help;
   bool selector = false;  ///< the value names a selector, whose own options are taken as KEY.OPTION
+  bool needed = false;    ///< without it the policy is refused
 };
 
 struct Policy {
@@ -46,8 +47,6 @@ struct Policy {
   std::function<plan::Plan(const plan::ModelShape&, const PolicyOptions&)> make;
   /// The parts of a profile that it can use, the better first; it needs one of them when a profile is given.
   std::vector<std::string_view> profile_parts = {};
-  /// What this version lacks to make it, with the cure; `make` then always refuses. Empty: nothing.
-  std::string_view missing = {};
 };
 
 /// Every policy, in the order of the list in glimpse/policies/CMakeLists.txt: adding a method is one file, in which

@@ -18,7 +18,7 @@ constexpr int kChunk = 8, kLocal = 16, kOutliers = 2;
 constexpr std::int64_t kPrompt = 203;
 
 /// Pairs (2i, 2i + 1) with a magnitude, as YaRN has it.
-class TestRotation final : public Rotation {
+class TestRotation final : public kernels::Rotation {
  public:
   void prepare(std::int64_t positions) override { prepared_ = std::max(prepared_, positions); }
   void turn(std::int64_t position, float* row) const override { by(position, row, 1.25, 1); }

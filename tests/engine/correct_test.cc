@@ -70,6 +70,31 @@ TEST_P(Correction, OfMoreTokensThanAPassTakesIsTheSame) {
   expect_rows(sparse, whole, true);
 }
 
+// Indices over the corrected keys are those of a sequence that never had others, in the last layer too, whose logits
+// nobody wants of a correction. The new pages end inside the corrected part.
+TEST(CorrectionOfIndices, ReachesEveryLayer) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(420, engine.tokenizer().size(), 5);
+  const std::span<const Token> all(tokens);
+  const auto decoded = [&](Sequence& sequence, std::size_t from, std::size_t to) {
+    std::vector<float> logits;
+    for (std::size_t i = from; i < to; ++i) {
+      const auto some = sequence.decode(tokens[i]);
+      logits.insert(logits.end(), some.begin(), some.end());
+    }
+    return logits;
+  };
+  Sequence corrected = engine.open(make(engine, "quest", budget("64")));
+  corrected.prefill(all.first(300));
+  decoded(corrected, 300, 390);
+  corrected.correct(90);
+  Sequence dense = engine.open(make(engine, "full"));
+  dense.prefill(all.first(300));
+  dense.prefill(all.subspan(300, 90));
+  Sequence fresh = dense.fork(make(engine, "quest", budget("64")));
+  EXPECT_EQ(decoded(corrected, 390, 420), decoded(fresh, 390, 420));
+}
+
 INSTANTIATE_TEST_SUITE_P(Methods, Correction,
                          testing::Values("tidal", "quest", "lychee-decode", "evosparse", "lychee-cluster"),
                          [](const auto& row) {

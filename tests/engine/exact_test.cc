@@ -70,6 +70,22 @@ TEST(Exact, ForkedSequencesAreIndependent) {
   EXPECT_TRUE(same_bits(alone, mine));
 }
 
+// The last layer of a chunk whose logits nobody wants is observed like the others.
+TEST(Tolerance, WhatAPromptShowsIsTheSameInChunks) {
+  std::vector<std::vector<float>> last;
+  for (const int chunk : {64, 512}) {
+    EngineOptions options = options_for(reference::test_model("llama"));
+    options.prefill_chunk = chunk;
+    Engine engine(options);
+    Sequence sequence = engine.open(make(engine, "h2o", budget("512")));
+    sequence.prefill(random_tokens(300, engine.tokenizer().size()));
+    last.push_back(sequence.statistic(engine.shape().layers - 1, 0));
+  }
+  ASSERT_EQ(last[0].size(), 300u);
+  ASSERT_EQ(last[1].size(), 300u);
+  for (std::size_t i = 0; i < 300; ++i) ASSERT_NEAR(last[0][i], last[1][i], 1e-3 * (1 + last[1][i])) << i;
+}
+
 TEST(Tolerance, ChunkSizesAndDecodingAgree) {
   const auto path = reference::test_model("qwen2");
   std::vector<std::vector<float>> results;

@@ -5,22 +5,24 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tests/engine/gates.h"
 #include "tests/engine/recording.h"
 
 namespace glimpse::engine {
 namespace {
 
-/// All but SeerAttention, which is refused without the weights of its gates.
 std::vector<std::string> policy_names() {
   std::vector<std::string> names;
-  for (const policies::Policy& policy : policies::registry()) {
-    if (policy.name != "seer") names.emplace_back(policy.name);
-  }
+  for (const policies::Policy& policy : policies::registry()) names.emplace_back(policy.name);
   return names;
 }
 
-policies::PolicyOptions with_budget(const std::string& policy, std::string_view text) {
-  return policy == "full" ? policies::PolicyOptions{} : budget(text);
+/// With what the policy needs beside a budget, for the model of that name (RunOptions::model).
+policies::PolicyOptions with_budget(const std::string& policy, std::string_view text,
+                                    const std::string& model = "llama") {
+  policies::PolicyOptions options = policy == "full" ? policies::PolicyOptions{} : budget(text);
+  add_needed(policy, recorded_model(model), options);
+  return options;
 }
 
 std::vector<float> decoded(Engine& engine, const plan::Plan& plan, std::span<const Token> tokens, std::size_t prompt) {
@@ -66,7 +68,7 @@ std::int64_t beside(const plan::Selector& selector, std::int64_t generated) {
 }
 
 TEST_P(AnyPolicy, ReadsTheCurrentTokenAndTheSinkWithinTheBudget) {
-  const Recording run = record_run(GetParam(), with_budget(GetParam(), "160"), {.steps = 24});
+  const Recording run = record_run(GetParam(), with_budget(GetParam(), "160", ""), {.steps = 24});
   int sparse = 0;
   for (const StepRecord& step : run.steps) {
     const std::int64_t tokens = step.position + 1;
@@ -133,7 +135,7 @@ TEST_P(AnyPolicy, BelowTheLeastContextIsDense) {
 std::vector<float> decoded_with(int threads, const std::string& policy, std::size_t steps) {
   Engine engine(options_for(reference::test_model("qwen3"), KvType::bf16, threads));
   const std::vector<Token> tokens = random_tokens(400 + steps, engine.tokenizer().size());
-  return decoded(engine, make(engine, policy, with_budget(policy, "160")), tokens, 400);
+  return decoded(engine, make(engine, policy, with_budget(policy, "160", "qwen3")), tokens, 400);
 }
 
 TEST_P(AnyPolicy, AnyNumberOfThreadsGivesTheSameBits) {

@@ -105,10 +105,14 @@ methods::Set everything(std::int64_t tokens) {
 
 }  // namespace
 
+std::filesystem::path recorded_model(const std::string& model) {
+  const std::filesystem::path path = model.empty() && !reference::kSanitized ? reference::embedded_model() : "";
+  return path.empty() ? reference::test_model(model.empty() ? "llama" : model) : path;
+}
+
 Engine& shared_engine(const std::string& model) {
   static std::map<std::string, std::unique_ptr<Engine>> engines;
-  std::filesystem::path path = model.empty() && !reference::kSanitized ? reference::embedded_model() : "";
-  if (path.empty()) path = reference::test_model(model.empty() ? "llama" : model);
+  const std::filesystem::path path = recorded_model(model);
   std::unique_ptr<Engine>& engine = engines[path.string()];
   // One thread: the sets are the same for any number, and pools that spin are slow where tests run side by side.
   if (!engine) engine = std::make_unique<Engine>(options_for(path, KvType::bf16, 1));

@@ -57,6 +57,8 @@ struct RunOptions {
 
 /// Prefills a passage of about 320 tokens and decodes greedily by the policy's plan.
 Recording record_run(const std::string& policy, const policies::PolicyOptions& options, const RunOptions& how = {});
+/// The file of RunOptions::model.
+std::filesystem::path recorded_model(const std::string& model);
 /// The engine that record_run uses; lives as long as the program.
 Engine& shared_engine(const std::string& model);
 std::vector<Token> passage(const Engine& engine);

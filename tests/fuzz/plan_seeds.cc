@@ -41,9 +41,12 @@ int main(int count, char** arguments) {
   std::filesystem::create_directories(folder);
   const ModelShape shape{"llama", "seed", 6, 4, 2, 64, 4096};
   for (const glimpse::policies::Policy& policy : glimpse::policies::registry()) {
-    if (!policy.missing.empty()) continue;
     const std::string name(policy.name);
-    write(folder / (name + ".json"), to_json(glimpse::policies::make_plan(name, shape, {})));
+    glimpse::policies::PolicyOptions options;
+    for (const auto& row : policy.options) {
+      if (row.needed) options.extra.emplace(std::string(row.key), "gates.gguf");
+    }
+    write(folder / (name + ".json"), to_json(glimpse::policies::make_plan(name, shape, options)));
   }
   glimpse::policies::PolicyOptions heat;
   heat.extra = {{"heat", "layer"}};

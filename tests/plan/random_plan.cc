@@ -70,6 +70,8 @@ class Generator {
     } else if (source == Source::landmarks) {
       options.outlier_chunks = below(50);
       options.key_rank = below(65);
+    } else if (source == Source::gate) {
+      options.gates = one_of<const char*>({"gates.gguf", "a \"quoted\"/Löwe, 8B.gguf"});
     }
     return options;
   }
@@ -110,10 +112,13 @@ class Generator {
       if (s.block > 1 && term.budget) s.terms.push_back({Source::heat, GroupPooling::none});
     } else {
       term.source = s.block == 1 ? one_of({Source::dot, Source::chunk_tree, Source::token_clusters})
-                                 : one_of({Source::page_bounds, Source::landmarks, Source::gate, Source::dot});
+                                 : one_of({Source::page_bounds, Source::landmarks,
+                                           per == SetPer::kv_head ? Source::gate : Source::dot, Source::dot});
       if (per == SetPer::kv_head) term.group = one_of({GroupPooling::mean_query, GroupPooling::max_score});
+      if (term.source == Source::gate) term.group = GroupPooling::none;
       term.index = index(term.source);
-      if (term.source != Source::page_bounds && is_index(term.source)) s.counts_local = below(2) == 0;
+      const bool waits = term.source != Source::page_bounds && term.source != Source::gate;
+      if (waits && is_index(term.source)) s.counts_local = below(2) == 0;
       if (s.budget.rule == BudgetRule::tokens && s.counts_local && below(3) == 0) {
         s.local = 0;
         s.local_share = unit() / 2;

@@ -134,10 +134,30 @@ TEST(ShadowKv, LandmarksOfChunksOf8AndKeysOfRank160) {
   EXPECT_THAT(refused("shadowkv", kMha, opts({{"rank", "129"}})), HasSubstr("0 to 128"));
 }
 
-TEST(Seer, SaysWhatIsMissing) {
-  EXPECT_THAT(refused("seer", kLlama8B, {}), testing::AllOf(HasSubstr("seer"), HasSubstr("gate weights")));
-  EXPECT_FALSE(find_policy("seer").missing.empty());
-  EXPECT_THAT(refused("seer", kLlama8B, opts({{"x", "1"}})), HasSubstr("takes no --attn-opt"));
+TEST(Seer, BlocksOf64ByTheGatesOfAFile) {
+  const plan::Plan plan = make_plan("seer", kQwen, opts({{"gates", "some/gates.gguf"}}));
+  expect_own_sets(plan, 0);
+  plan::Selector expected;
+  expected.block = 64;
+  expected.budget = {BudgetRule::tokens, 4096};
+  expected.terms.push_back({Source::gate, GroupPooling::none});
+  expected.terms[0].index.gates = "some/gates.gguf";
+  EXPECT_EQ(plan.selectors[0], expected);
+  EXPECT_THAT(to_json(plan), HasSubstr("some/gates.gguf"));
+  EXPECT_THAT(explain(plan), HasSubstr("some/gates.gguf"));
+  expect_own_sets(make_plan("seer", kQwen, opts({{"gates", "g"}, {"first-layer", "3"}})), 3);
+  const plan::Plan threshold = make_plan("seer", kQwen, opts({{"gates", "g"}}, "tau=5e-4"));
+  EXPECT_EQ(threshold.selectors[0].budget, (plan::Budget{BudgetRule::threshold, 5e-4}));
+  EXPECT_FALSE(is_dense_at(threshold, 100)) << "a threshold covers nothing for sure";
+}
+
+TEST(Seer, SaysWhatItNeeds) {
+  EXPECT_THAT(refused("seer", kQwen, {}),
+              testing::AllOf(HasSubstr("seer"), HasSubstr("gate weights"), HasSubstr("gates=FILE")));
+  EXPECT_THAT(refused("seer", kQwen, opts({{"gates", ""}})), HasSubstr("gates=FILE"));
+  EXPECT_THAT(refused("seer", kQwen, opts({{"gates", "g"}}, "p=0.9")), HasSubstr("tau="));
+  EXPECT_THAT(refused("seer", kQwen, opts({{"gates", "g"}}, "coverage=0.9")), HasSubstr("no probabilities of tokens"));
+  EXPECT_THAT(refused("seer", kQwen, opts({{"gates", std::string(5000, 'g')}})), HasSubstr("no path"));
 }
 
 // Any selector runs inside another method's plan.

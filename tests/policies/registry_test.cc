@@ -27,20 +27,20 @@ std::string refusal(std::string_view policy, const plan::ModelShape& shape, cons
   return "";
 }
 
-// Policies that this version can make plans with; the rest refuse, and say what is missing.
-std::vector<Policy> makers() {
-  std::vector<Policy> all;
-  for (const Policy& policy : registry()) {
-    if (policy.missing.empty()) all.push_back(policy);
+// What a policy is refused without: a file that it does not read itself, so that any name will do.
+PolicyOptions needed(const Policy& policy) {
+  PolicyOptions options;
+  for (const OptionHelp& row : policy.options) {
+    if (row.needed) options.extra.emplace(std::string(row.key), "some.gguf");
   }
-  return all;
+  return options;
 }
 
 const plan::ModelShape kShape{"llama", "", 32, 32, 8, 128, 131072};
 
 // The plan, or nothing where the policy refuses the budget as a kind that it has no use for.
 std::optional<plan::Plan> plan_with(const Policy& policy, const plan::ModelShape& shape, const std::string& budget) {
-  PolicyOptions options;
+  PolicyOptions options = needed(policy);
   if (!budget.empty()) options.budget = plan::parse_budget(budget);
   try {
     return make_plan(policy.name, shape, options);
@@ -86,7 +86,7 @@ TEST(Registry, SuggestsTheNearestName) {
 }
 
 TEST(EveryPolicy, MakesAValidPlanOfEachShapeThatSurvivesJson) {
-  for (const Policy& policy : makers()) {
+  for (const Policy& policy : registry()) {
     for (const plan::ModelShape& shape : shapes()) {
       if (shape.context != 8192 && shape.layers != 32) continue;
       int made = 0;
@@ -108,7 +108,7 @@ TEST(EveryPolicy, MakesAValidPlanOfEachShapeThatSurvivesJson) {
 }
 
 TEST(EveryPolicy, IsDenseWhereTheBudgetCoversTheContext) {
-  for (const Policy& policy : makers()) {
+  for (const Policy& policy : registry()) {
     for (const plan::ModelShape& shape : shapes()) {
       for (const int budget : {64, 512, 4096}) {
         const std::optional<plan::Plan> plan = plan_with(policy, shape, std::to_string(budget));
@@ -128,7 +128,7 @@ TEST(EveryPolicy, IsDenseWhereTheBudgetCoversTheContext) {
 
 // Every word that an option's table offers, on every shape: a valid plan, or a refusal that names the policy.
 TEST(EveryPolicy, MakesAValidPlanOfEachWordOfItsOptions) {
-  for (const Policy& policy : makers()) {
+  for (const Policy& policy : registry()) {
     for (const OptionHelp& row : policy.options) {
       int made = 0;
       for (std::size_t begin = 0; begin <= row.values.size();) {
@@ -138,7 +138,7 @@ TEST(EveryPolicy, MakesAValidPlanOfEachWordOfItsOptions) {
         if (word.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ.") != std::string::npos) continue;
         for (const plan::ModelShape& shape : shapes()) {
           if (shape.context != 8192) continue;
-          PolicyOptions options;
+          PolicyOptions options = needed(policy);
           options.extra.emplace(std::string(row.key), word);
           try {
             const plan::Plan plan = make_plan(policy.name, shape, options);
@@ -150,17 +150,19 @@ TEST(EveryPolicy, MakesAValidPlanOfEachWordOfItsOptions) {
           }
         }
       }
-      EXPECT_TRUE(made > 0 || row.default_value.find_first_of("0123456789") != std::string_view::npos) << row.key;
+      EXPECT_TRUE(made > 0 || row.values == "FILE" ||
+                  row.default_value.find_first_of("0123456789") != std::string_view::npos)
+          << row.key;
     }
   }
 }
 
 // A set is read after it is made.
 TEST(EveryPolicy, ReadsNoSetBeforeItIsMade) {
-  for (const Policy& policy : makers()) {
+  for (const Policy& policy : registry()) {
     for (const plan::ModelShape& shape : shapes()) {
       if (shape.context != 8192) continue;
-      const plan::Plan plan = make_plan(policy.name, shape, {});
+      const plan::Plan plan = make_plan(policy.name, shape, needed(policy));
       for (int layer = 0; layer < shape.layers; ++layer) {
         for (int head = 0; head < shape.kv_heads; ++head) {
           const plan::Role& role = plan.role(layer, head);
@@ -184,17 +186,17 @@ TEST(EveryPolicy, TakesOrRefusesAProfile) {
   whole.roles = plan::RolesProfile{std::vector<double>(32 * 8, 0.25)};
   whole.roles->probability[100] = 0.75;
   for (const Policy& policy : registry()) {
-    PolicyOptions options;
+    PolicyOptions options = needed(policy);
     options.profile = &whole;
     const std::string text = refusal(policy.name, kShape, options);
-    if (!policy.missing.empty() || policy.profile_parts.empty()) {
+    if (policy.profile_parts.empty()) {
       EXPECT_FALSE(uses_profile(policy, whole)) << policy.name;
       EXPECT_THAT(text, AllOf(HasSubstr(std::string(policy.name)), HasSubstr("--attn-profile")));
       continue;
     }
     EXPECT_EQ(text, "") << policy.name;
     EXPECT_TRUE(uses_profile(policy, whole));
-    EXPECT_NE(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, {})) << policy.name;
+    EXPECT_NE(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, needed(policy))) << policy.name;
     plan::ModelShape other = kShape;
     other.model_name = "another";
     EXPECT_THAT(refusal(policy.name, other, options), HasSubstr("calibrate this model"));
@@ -211,8 +213,8 @@ TEST(EveryPolicy, TakesOrRefusesAProfile) {
 }
 
 TEST(EveryPolicy, TakesMinContext) {
-  for (const Policy& policy : makers()) {
-    PolicyOptions options;
+  for (const Policy& policy : registry()) {
+    PolicyOptions options = needed(policy);
     options.min_context = 6000;
     const plan::Plan plan = make_plan(policy.name, kShape, options);
     EXPECT_EQ(plan.min_context, 6000);
@@ -223,12 +225,13 @@ TEST(EveryPolicy, TakesMinContext) {
 }
 
 TEST(EveryPolicy, AcceptsEachKeyOfItsTableAndRefusesWrongValues) {
-  for (const Policy& policy : makers()) {
+  for (const Policy& policy : registry()) {
     for (const OptionHelp& row : policy.options) {
-      PolicyOptions options;
+      if (row.values == "FILE") continue;  // any text may name one
+      PolicyOptions options = needed(policy);
       options.extra[std::string(row.key)] = std::string(row.default_value);
       EXPECT_EQ(refusal(policy.name, kShape, options), "") << row.key;
-      EXPECT_EQ(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, {}))
+      EXPECT_EQ(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, needed(policy)))
           << "the table's default is not the default: " << row.key;
       std::vector<const char*> wrongs{"", "wrong", "-1", "1e9", "99999999999999999999", "2x", " 2", "nan", "AUTO"};
       if (row.values.find("LAYER") != std::string_view::npos) wrongs.push_back("32");
@@ -244,13 +247,13 @@ TEST(EveryPolicy, AcceptsEachKeyOfItsTableAndRefusesWrongValues) {
 }
 
 TEST(EveryPolicy, RefusesUnknownKeysWithTheNearest) {
-  for (const Policy& policy : makers()) {
-    PolicyOptions options;
+  for (const Policy& policy : registry()) {
+    PolicyOptions options = needed(policy);
     options.extra["no-such-key"] = "1";
     EXPECT_THAT(refusal(policy.name, kShape, options),
                 AllOf(HasSubstr("no-such-key"), HasSubstr(std::string(policy.name))));
     for (const OptionHelp& row : policy.options) {
-      options.extra.clear();
+      options = needed(policy);
       options.extra.emplace(std::string(row.key) + "x", "1");
       EXPECT_THAT(refusal(policy.name, kShape, options), HasSubstr(fmt::format("did you mean '{}'", row.key)));
     }
@@ -265,13 +268,14 @@ TEST(EveryPolicy, UsesOrRefusesEachFlag) {
       {"--attn-sink", [](PolicyOptions& o) { o.sink = 7; }},
       {"--attn-local", [](PolicyOptions& o) { o.local = 9; }},
   };
-  for (const Policy& policy : makers()) {
+  for (const Policy& policy : registry()) {
     for (const auto& [flag, set] : flags) {
-      PolicyOptions options;
+      PolicyOptions options = needed(policy);
       set(options);
       const std::string text = refusal(policy.name, kShape, options);
       if (text.empty()) {
-        EXPECT_NE(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, {})) << policy.name << flag;
+        EXPECT_NE(make_plan(policy.name, kShape, options), make_plan(policy.name, kShape, needed(policy)))
+            << policy.name << flag;
       } else {
         EXPECT_THAT(text, AllOf(HasSubstr(flag), HasSubstr(std::string(policy.name))));
       }
@@ -280,7 +284,7 @@ TEST(EveryPolicy, UsesOrRefusesEachFlag) {
 }
 
 TEST(EveryPolicy, RefusesBadNumbers) {
-  for (const Policy& policy : makers()) {
+  for (const Policy& policy : registry()) {
     for (const auto& set : std::vector<std::function<void(PolicyOptions&)>>{
              [](PolicyOptions& o) { o.sink = -1; },
              [](PolicyOptions& o) { o.sink = 2147483647; },
@@ -310,15 +314,29 @@ TEST(EveryPolicy, RefusesBadNumbers) {
         for (const char* budget : {"", "10%"}) {
           plan::ModelShape shape = kShape;
           shape.layers = layers;
-          PolicyOptions options;
+          PolicyOptions options = needed(policy);
           if (*budget != 0 && policy.name != "full") options.budget = plan::parse_budget(budget);
           set(options);
           EXPECT_THROW(make_plan(policy.name, shape, options), UserError) << policy.name << " " << layers;
         }
       }
     }
-    EXPECT_THROW(make_plan(policy.name, {}, {}), UserError) << "an empty shape";
+    EXPECT_THROW(make_plan(policy.name, {}, needed(policy)), UserError) << "an empty shape";
   }
+}
+
+TEST(EveryPolicy, IsRefusedWithoutWhatItNeeds) {
+  int needing = 0;
+  for (const Policy& policy : registry()) {
+    const PolicyOptions options = needed(policy);
+    const std::string text = refusal(policy.name, kShape, {});
+    EXPECT_EQ(text.empty(), options.extra.empty()) << policy.name << ": " << text;
+    for (const auto& [key, value] : options.extra) {
+      EXPECT_THAT(text, AllOf(HasSubstr(std::string(policy.name)), HasSubstr("--attn-opt " + key + "=")));
+      ++needing;
+    }
+  }
+  EXPECT_EQ(needing, 1) << "the gates of seer";
 }
 
 TEST(Full, IsDenseEverywhere) {

@@ -79,6 +79,31 @@ Scores page_scores(const Row& query, const Rows& keys, std::int64_t page, std::p
 /// ShadowKV: for each whole chunk the least cosine between its landmark and a key of it; outliers have the smallest.
 Scores chunk_cohesion(const Rows& keys, std::int64_t chunk);
 
+// SeerAttention-R's gate of one KV head (gate.cc), with weights as the authors keep them: [in][out].
+
+/// Rotary embedding: pair i of the first dimensions turns by position * frequencies[i], and is scaled by `magnitude`.
+struct Angles {
+  Row frequencies;
+  double magnitude = 1;
+  bool halves = true;  ///< pairs (i, i + size of frequencies); false: neighbours
+};
+/// base^(-2 i / dims)
+Row rope_frequencies(double base, std::int64_t dims);
+/// YaRN (arXiv 2309.00071, eq. 17 to 23): frequencies that turn often over the original context stay, those that turn
+/// seldom are divided by `factor`, with a ramp between 32 and 1 turns.
+Row yarn_frequencies(double base, std::int64_t dims, std::pair<double, double> factor_context);
+struct Gate {
+  std::vector<Rows> query;   ///< [query head of the group][d][dim]
+  std::vector<Rows> key;     ///< of the block's max, min and mean: [3][d][dim]
+  Row query_norm, key_norm;  ///< [dim] RMS norm in the gate's space; empty: none
+  double epsilon = 0;
+  Angles model, own;
+  std::int64_t block = 64;
+};
+/// Score of each block for the token at the last position, from its group's queries [g, d] and all keys [N, d], both
+/// after the model's RoPE. A block's position is its first token's; an unfinished block has no key and scores 0.
+Scores gate_scores(const Gate& gate, const Rows& queries, const Rows& keys);
+
 // EvoSparse (evosparse.cc).
 
 struct EvoStep {

@@ -7,6 +7,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/chunk_bounds.h"
 #include "glimpse/kv/index/chunk_tree.h"
+#include "glimpse/kv/index/gate_index.h"
 #include "glimpse/kv/index/landmarks.h"
 #include "glimpse/kv/index/page_bounds.h"
 #include "glimpse/kv/index/token_clusters.h"
@@ -42,7 +43,7 @@ void check_landmarks(const plan::IndexOptions& options) {
 
 }  // namespace
 
-std::unique_ptr<KeyIndex> make_index(const plan::Selector& selector, int head_dim) {
+std::unique_ptr<KeyIndex> make_index(const plan::Selector& selector, int head_dim, const HeadGates& gates) {
   const auto indexed = std::count_if(selector.terms.begin(), selector.terms.end(),
                                      [](const plan::Term& term) { return plan::is_index(term.source); });
   require(selector.terms.size() == 1 && indexed == 1,
@@ -63,6 +64,10 @@ std::unique_ptr<KeyIndex> make_index(const plan::Selector& selector, int head_di
     case plan::Source::token_clusters:
       check_clusters(options);
       return std::make_unique<TokenClusters>(selector, head_dim);
+    case plan::Source::gate:
+      require(gates.gates != nullptr, "a gate without its weights; load the file that the plan names");
+      check(gates.gates->weights().head_dim == head_dim, "a gate takes rows of the model's heads");
+      return std::make_unique<GateIndex>(selector, gates);
     default:
       check_landmarks(options);
       return std::make_unique<Landmarks>(selector, head_dim);

@@ -16,6 +16,7 @@
 #include "glimpse/base/boundary.h"
 #include "glimpse/base/bytes.h"
 #include "glimpse/kernels/views.h"
+#include "glimpse/kv/index/gates.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::kv {
@@ -26,8 +27,8 @@ struct KeySource {
   kernels::KvFormat format;  ///< the same in every call
   /// [tokens] classes of the sequence's tokens; chunk_tree only, and may be empty there (text without delimiters).
   std::span<const Boundary> boundaries;
-  std::int64_t prompt_tokens = 0;  ///< tokens of the prompt, the same in every call; all sources but page_bounds wait
-                                   ///< for the whole of it
+  std::int64_t prompt_tokens = 0;  ///< tokens of the prompt, the same in every call; all sources but page_bounds and
+                                   ///< gate wait for the whole of it
 };
 
 /// One search. The set holds sink, local window, what the index does not cover yet, the current token, and the best
@@ -77,7 +78,14 @@ class KeyIndex {
   virtual void load(ByteReader& from, const SavedIndexLimits& limits) = 0;
 };
 
-/// An empty index for a selector with one term of such a source. Throws UserError for index options that cannot run.
-std::unique_ptr<KeyIndex> make_index(const plan::Selector& selector, int head_dim);
+/// The gates of a head, for the selectors that name a file of them.
+struct HeadGates {
+  std::shared_ptr<const Gates> gates;
+  GateHead head;
+};
+
+/// An empty index for a selector with one term of such a source; `gates` are needed by Source::gate alone. Throws
+/// UserError for index options that cannot run.
+std::unique_ptr<KeyIndex> make_index(const plan::Selector& selector, int head_dim, const HeadGates& gates = {});
 
 }  // namespace glimpse::kv

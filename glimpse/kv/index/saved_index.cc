@@ -8,6 +8,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/chunk_bounds.h"
 #include "glimpse/kv/index/chunk_tree.h"
+#include "glimpse/kv/index/gate_index.h"
 #include "glimpse/kv/index/landmarks.h"
 #include "glimpse/kv/index/low_rank_keys.h"
 #include "glimpse/kv/index/page_bounds.h"
@@ -47,6 +48,16 @@ void PageBounds::save(ByteWriter& to) const {
 }
 void PageBounds::load(ByteReader& from, const SavedIndexLimits& limits) {
   digests_.load(from, limits.type, limits.tokens / selector_.block);
+}
+
+void GateIndex::save(ByteWriter& to) const {
+  to.values(keys_);
+}
+void GateIndex::load(ByteReader& from, const SavedIndexLimits& limits) {
+  const auto most = static_cast<std::uint64_t>(limits.tokens / selector_.block) * dim();
+  keys_ = from.values<float>(most, "the keys of a gate");
+  from.require(keys_.size() % dim() == 0, "the keys of a gate");
+  for (const float key : keys_) from.require(std::isfinite(key), "a key of a gate");
 }
 
 void Landmarks::save(ByteWriter& to) const {

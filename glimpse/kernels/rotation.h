@@ -1,10 +1,10 @@
-// What attention needs to know of positions when it makes keys itself: RoPE of single rows. Owned by the executor,
-// which outlives the runner that borrows it. One thread prepares between passes; any thread turns rows after that.
+// What attention and its indices need to know of positions: RoPE of single rows. The executor owns the model's, the
+// engine those of gates. One thread prepares between passes; any thread turns rows after that.
 #pragma once
 
 #include <cstdint>
 
-namespace glimpse::attention {
+namespace glimpse::kernels {
 
 class Rotation {
  public:
@@ -17,4 +17,4 @@ class Rotation {
   virtual void turn_back(std::int64_t position, float* row) const = 0;
 };
 
-}  // namespace glimpse::attention
+}  // namespace glimpse::kernels

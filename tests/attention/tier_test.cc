@@ -76,16 +76,25 @@ class Model {
   /// Rows of K, V and q that follow from (position, `salt`), so that two sequences can take the same.
   Pass run(Sequence& sequence, int rows, bool decode, int salt = 0) {
     const std::int64_t position = cache_.length(sequence.id);
-    return run_at(sequence,
-                  {sequence.id, &sequence.plan, &sequence.state, 0, rows, decode, false, position, position + rows},
-                  salt);
+    SequenceRows entry = rows_of(sequence, rows);
+    entry.decode = decode;
+    entry.position = position;
+    entry.prompt_end = position + rows;
+    return run_at(sequence, entry, salt);
   }
   Pass correct(Sequence& sequence, std::int64_t position, int rows, int salt) {
-    return run_at(sequence, {sequence.id, &sequence.plan, &sequence.state, 0, rows, false, true, position, 0}, salt);
+    SequenceRows entry = rows_of(sequence, rows);
+    entry.decode = false;
+    entry.corrects = true;
+    entry.position = position;
+    return run_at(sequence, entry, salt);
   }
   kv::Cache& cache() { return cache_; }
 
  private:
+  static SequenceRows rows_of(Sequence& sequence, int rows) {
+    return {.sequence = sequence.id, .plan = &sequence.plan, .state = &sequence.state, .rows = rows};
+  }
   Pass run_at(Sequence&, const SequenceRows& entry, int salt) {
     pass_ = {};
     runner_->begin({&entry, 1});

@@ -88,6 +88,7 @@ bool Runner::State::ends_prompt(const SequenceRows& rows) const {
 
 void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
   const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  check(rows.plan->shape.head_dim == shape.head_dim, "a plan is made for the model's head dimension");
   entry.rows = rows;
   entry.tokens = rows.position + rows.rows;
   entry.dense = !rows.decode || rows.dense || plan::is_dense_at(*rows.plan, entry.tokens);

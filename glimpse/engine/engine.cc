@@ -122,10 +122,13 @@ void Engine::State::require(const plan::Plan& plan) {
   plan::validate(plan);
   attention::Runner::require_supported(plan);
   const plan::ModelShape mine = shape();
-  if (plan.shape.layers != mine.layers || plan.shape.heads != mine.heads || plan.shape.kv_heads != mine.kv_heads) {
-    throw UserError(fmt::format("the plan is for {} layers, {} heads and {} KV heads; the model has {}, {} and {}",
-                                plan.shape.layers, plan.shape.heads, plan.shape.kv_heads, mine.layers, mine.heads,
-                                mine.kv_heads));
+  if (plan.shape.layers != mine.layers || plan.shape.heads != mine.heads || plan.shape.kv_heads != mine.kv_heads ||
+      plan.shape.head_dim != mine.head_dim) {
+    throw UserError(
+        fmt::format("the plan is for {} layers, {} heads, {} KV heads and heads of {} values; the model has {}, {}, {} "
+                    "and {}; make the plan from this model",
+                    plan.shape.layers, plan.shape.heads, plan.shape.kv_heads, plan.shape.head_dim, mine.layers,
+                    mine.heads, mine.kv_heads, mine.head_dim));
   }
   const bool tier = std::any_of(plan.retentions.begin(), plan.retentions.end(), [](const plan::Retention& retention) {
     return retention.rule == plan::RetentionRule::host_tier;

@@ -32,6 +32,7 @@ void ChunkTree::representative(const KeySource& keys, std::int32_t chunk, float*
   const auto first = static_cast<std::int32_t>(chunks_.begin(chunk));
   const auto tokens = static_cast<std::int32_t>(chunks_.end(chunk)) - first;
   const int dim = fine_.dim();
+  check(keys.format.dim == dim, "an index is made for the cache's rows");
   std::vector<float> read(at(tokens + 1) * at(dim));
   kernels::read_keys(keys.format, *keys.head, first, tokens, read.data());
   const kernels::FloatRows rows{read.data(), tokens, dim};

@@ -79,6 +79,7 @@ void Digests::replace(const KeySource& keys, std::int64_t first, std::int64_t to
 }
 
 void Digests::write(const KeySource& keys, std::int64_t first, std::int64_t tokens, std::int32_t at) {
+  check(keys.format.dim == dim_, "an index is made for the cache's rows");
   const auto size = static_cast<std::size_t>(dim_);
   std::vector<float> read(static_cast<std::size_t>(tokens) * size + 2 * size);
   float* const rows = read.data() + 2 * size;

@@ -35,6 +35,7 @@ void TokenClusters::extend(const KeySource& keys, std::int64_t tokens) {
 void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t last, std::int32_t wanted) {
   const auto count = static_cast<std::int32_t>(last - first);
   if (count == 0) return;
+  check(keys.format.dim == dim_, "an index is made for the cache's rows");
   std::vector<float> rows(at(count) * at(dim_));
   kernels::read_keys(keys.format, *keys.head, static_cast<std::int32_t>(first), count, rows.data());
   const Clusters found = spherical_k_means({rows.data(), count, dim_, wanted, Seeding::sample});
@@ -58,6 +59,7 @@ void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t 
 }
 
 void TokenClusters::find_mean(const KeySource& keys, std::int32_t cluster) {
+  check(keys.format.dim == dim_, "an index is made for the cache's rows");
   const std::span<const std::int32_t> tokens = tokens_of(cluster);
   std::vector<float> rows(tokens.size() * at(dim_));
   for (std::size_t i = 0; i < tokens.size(); ++i) {

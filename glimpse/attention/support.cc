@@ -24,6 +24,42 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (one && !first.query_heads.empty() && !parts) {
     refuse(plan, "a term of some query heads, unless it is q.k with a budget for a layer's set");
   }
+  // Parts take the best of every scoring query head, and of all of these.
+  const bool best = first.group == plan::GroupPooling::none &&
+                    (first.heads == plan::HeadPooling::max || first.heads == plan::HeadPooling::none);
+  if (first.budget && !best) refuse(plan, "a budgeted term that pools otherwise than by max over query heads");
+  if (plan::reads_heat(plan) && selector.per == plan::SetPer::query_head) {
+    refuse(plan, "heat beside sets per query head");
+  }
+}
+
+/// What a layer's set joins from an earlier one: the choice that the latter's budgeted q.k term made.
+void check_unions(const plan::Plan& plan) {
+  const auto term_of = [&](const plan::Role& role) -> const plan::Term& {
+    return plan.selectors[static_cast<std::size_t>(role.selector)].terms.front();
+  };
+  for (int layer = 0; layer < plan.shape.layers; ++layer) {
+    if (plan.combine[static_cast<std::size_t>(layer)] != plan::Combine::union_sets) continue;
+    for (int head = 0; head < plan.shape.kv_heads; ++head) {
+      const plan::Role& role = plan.role(layer, head);
+      if (role.kind == plan::RoleKind::reuse && role.reads.layer == layer) {
+        refuse(plan, "a head that reads a set of its own layer");
+      }
+      if (role.kind != plan::RoleKind::select) continue;
+      if (role.reads.layer < 0) refuse(plan, "a union in which a head joins no earlier layer's set");
+      if (plan.selectors[static_cast<std::size_t>(role.selector)].per != plan::SetPer::layer) {
+        refuse(plan, "union of sets per head");
+      }
+      const plan::Term& own = term_of(role);
+      if (own.source != plan::Source::heat && !own.budget) {
+        refuse(plan, "a union whose own term has no budget of its own");
+      }
+      const plan::Term& source = term_of(plan.role(role.reads.layer, role.reads.head));
+      if (source.source != plan::Source::dot || !source.budget) {
+        refuse(plan, "a union with a set that no budgeted q.k term chose");
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -35,6 +71,7 @@ void Runner::require_supported(const plan::Plan& plan) {
       refuse(plan, "combining the sets of a layer other than by union");
     }
   }
+  check_unions(plan);
   bool statistics = false;
   for (const plan::Retention& retention : plan.retentions) {
     statistics |= plan::forgets_by_statistic(retention.rule);
@@ -50,7 +87,9 @@ void Runner::require_supported(const plan::Plan& plan) {
         refuse(plan, "low-rank keys for heads that attend to everything");
       }
       if (by_heat && !role.attends_set) refuse(plan, "heads that select by heat and attend to everything");
-      if (role.reads.layer >= 0 && selector.per != plan::SetPer::layer) refuse(plan, "union of sets per head");
+      if (!selector.terms.front().query_heads.empty() && !role.attends_set) {
+        refuse(plan, "a term of some query heads where the heads attend to everything");
+      }
     }
     const bool windowed = role.retention >= 0 &&
                           plan.retentions[static_cast<std::size_t>(role.retention)].rule == plan::RetentionRule::window;

@@ -18,6 +18,7 @@ inline constexpr int kMaxHeads = 1024;
 inline constexpr int kMaxHeadDim = 4096;
 inline constexpr int kMaxTokens = 1 << 30;
 inline constexpr int kMaxTile = 65536;
+inline constexpr int kLeastChunk = 8;  ///< tokens; chunks end from there on (LycheeCluster)
 inline constexpr double kMaxDeviationWeight = 1000;
 inline constexpr std::size_t kMaxSelectors = 4096;
 inline constexpr std::size_t kMaxTerms = 16;

@@ -119,6 +119,10 @@ class Validator {
       refuse(where, "reads (layer {}, head {}), but that layer publishes one set for all heads; read head 0",
              slot.layer, slot.head);
     }
+    if (valid && role.kind == RoleKind::select && selector(source.selector).block != selector(role.selector).block) {
+      refuse(where, "joins blocks of {} from (layer {}, head {}) to blocks of {}; give both selectors the same block",
+             selector(source.selector).block, slot.layer, slot.head, selector(role.selector).block);
+    }
   }
 
   void check_role_retention(const std::string& where, const Role& role) const {
@@ -193,8 +197,16 @@ class Validator {
         refuse(at(layer, head), "the layer makes one set for all heads; every head must select with selector {}",
                expected);
       }
-      if (!(role.scope == plan_.role(layer, 0).scope)) {
+      const Role& made = plan_.role(layer, 0);
+      if (!(role.scope == made.scope)) {
         refuse(at(layer, head), "the layer makes one set for all heads; its scope must be that of head 0");
+      }
+      if (role.attends_set != made.attends_set) {
+        refuse(at(layer, head), "the layer makes one set for all heads; attends_set must be that of head 0, {}",
+               made.attends_set);
+      }
+      if (!(role.reads == made.reads)) {
+        refuse(at(layer, head), "the layer makes one set for all heads; what it joins must be what head 0 joins");
       }
     }
   }
@@ -248,6 +260,22 @@ class Validator {
       refuse(where, "a sparse prefill needs exact scores: one term of source dot or probability");
     }
     if (s.per == SetPer::query_head) refuse(where, "a sparse prefill needs sets per kv-head or layer, not query-head");
+    const Term& term = s.terms[0];
+    if (term.group != GroupPooling::mean_probability && term.group != GroupPooling::mean_query &&
+        term.group != GroupPooling::mean_score) {
+      refuse(where,
+             "a sparse prefill pools a tile's rows by mean; give mean-probability, mean-query or mean-score, "
+             "not {}",
+             word(term.group));
+    }
+    if (term.heads != HeadPooling::none && term.heads != HeadPooling::mean) {
+      refuse(where, "a sparse prefill pools the heads of a layer by mean, not {}", word(term.heads));
+    }
+    if (term.budget || !term.query_heads.empty()) {
+      refuse(where,
+             "a sparse prefill pools all query heads within the set's budget; leave query_heads and the term's "
+             "own budget out");
+    }
     if (needs_probabilities(s.budget.rule)) {
       refuse(where, "a sparse prefill counts a tile's budget in tokens or as a share, not {}", to_string(s.budget));
     }
@@ -258,6 +286,18 @@ class Validator {
     if (!(heat.decay > 0 && heat.decay <= 1)) refuse("heat", "decay = {} is outside (0, 1]", heat.decay);
     in_range("heat", "first_layer", heat.first_layer, 0, plan_.shape.layers - 1);
     if (!(heat == Heat{}) && !reads_heat(plan_)) refuse("heat", "no term has source heat; leave it out");
+    const Selector* first = nullptr;
+    for (std::size_t i = 0; i < plan_.selectors.size(); ++i) {
+      const Selector& s = plan_.selectors[i];
+      const bool heats =
+          std::any_of(s.terms.begin(), s.terms.end(), [](const Term& term) { return term.source == Source::heat; });
+      if (!heats) continue;
+      if (first == nullptr) first = &s;
+      if (s.block != first->block) {
+        refuse(fmt::format("selector {}", i), "heat in blocks of {} beside heat in blocks of {}; heat is kept in one",
+               s.block, first->block);
+      }
+    }
   }
 
   void check_feedback() const {

@@ -79,6 +79,15 @@ void check_index(const std::string& where, const Selector& s, const Term& term) 
            gate ? " of tokens" : "", gate ? ", or tau= of a block's probability" : "", to_string(s.budget));
   }
   if (gate) check_gate(where, s, term);
+  if (s.local_share > 0) {
+    refuse(where, "local_share = {} with {}: give the local window in tokens (local)", s.local_share, source);
+  }
+  if (term.source == Source::chunk_tree && s.local <= kLeastChunk) {
+    refuse(where,
+           "local = {}: chunk-tree keeps so many new tokens in its buffer until the oldest {} or more leave as "
+           "a chunk; give {} or more",
+           s.local, kLeastChunk, kLeastChunk + 1);
+  }
 }
 
 bool pooling_fits(Source source, GroupPooling group) {

@@ -44,8 +44,13 @@ class Generator {
   bool takes_tiles() const {
     return std::all_of(plan_.selectors.begin(), plan_.selectors.end(), [](const Selector& s) {
       const bool counted = s.budget.rule == BudgetRule::tokens || s.budget.rule == BudgetRule::ratio;
-      return s.terms.empty() || (s.terms.size() == 1 && s.per != SetPer::query_head && counted &&
-                                 (s.terms[0].source == Source::dot || s.terms[0].source == Source::probability));
+      if (s.terms.empty()) return true;
+      const Term& term = s.terms[0];
+      const bool exact = term.source == Source::dot || term.source == Source::probability;
+      const bool mean = (term.group == GroupPooling::mean_probability || term.group == GroupPooling::mean_query) &&
+                        (term.heads == HeadPooling::none || term.heads == HeadPooling::mean);
+      return s.terms.size() == 1 && s.per != SetPer::query_head && counted && exact && mean && !term.budget &&
+             term.query_heads.empty();
     });
   }
 
@@ -117,9 +122,14 @@ class Generator {
       if (per == SetPer::kv_head) term.group = one_of({GroupPooling::mean_query, GroupPooling::max_score});
       if (term.source == Source::gate) term.group = GroupPooling::none;
       term.index = index(term.source);
+      if (term.source == Source::chunk_tree && s.local < 9) {
+        s.local += 9;
+        s.budget.value += s.budget.rule == BudgetRule::tokens ? 9 : 0;
+        s.budget.at_least += s.budget.rule == BudgetRule::ratio ? 9 : 0;
+      }
       const bool waits = term.source != Source::page_bounds && term.source != Source::gate;
       if (waits && is_index(term.source)) s.counts_local = below(2) == 0;
-      if (s.budget.rule == BudgetRule::tokens && s.counts_local && below(3) == 0) {
+      if (s.budget.rule == BudgetRule::tokens && s.counts_local && !is_index(term.source) && below(3) == 0) {
         s.local = 0;
         s.local_share = unit() / 2;
         s.terms.push_back(term);

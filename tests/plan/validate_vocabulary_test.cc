@@ -9,6 +9,7 @@ namespace {
 // Selector 0 by an index instead of exact scores, valid as it is.
 void as_index(Plan& plan, Source source) {
   plan.selectors[0].terms[0] = {source, GroupPooling::max_score};
+  if (source == Source::chunk_tree) plan.selectors[0].local = 16;
   plan.selectors[0].block = source == Source::page_bounds ? 16 : source == Source::landmarks ? 8 : 1;
 }
 
@@ -49,6 +50,56 @@ std::vector<Bad> bad_plans() {
          p.selectors[0].terms[0].budget = Budget{BudgetRule::tokens, 16};
        },
        {"token-clusters chooses alone", "own budget"}},
+      {"index with a window as a share",
+       [](Plan& p) {
+         as_index(p, Source::page_bounds);
+         p.selectors[0].budget.value = 256;
+         p.selectors[0].local_share = 0.25;
+       },
+       {"selector 0, term 0", "local_share = 0.25", "in tokens"}},
+      {"chunk tree with a small buffer",
+       [](Plan& p) {
+         as_index(p, Source::chunk_tree);
+         p.selectors[0].local = 8;
+       },
+       {"selector 0, term 0", "local = 8", "give 9 or more"}},
+      {"layer set read by some",
+       [](Plan& p) { p.role(4, 1).attends_set = false; },
+       {"layer 4, KV head 1", "attends_set must be that of head 0"}},
+      {"union of other blocks",
+       [](Plan& p) {
+         p.selectors.push_back(p.selectors[2]);
+         p.selectors[3].block = 16;
+         p.combine[5] = Combine::union_sets;
+         for (int head = 0; head < 2; ++head) {
+           p.role(5, head) = {.kind = RoleKind::select, .selector = 3, .attends_set = true, .reads = {4, 0}};
+         }
+       },
+       {"layer 5, KV head 0", "blocks of 1 from (layer 4, head 0) to blocks of 16"}},
+      {"heat in two blocks",
+       [](Plan& p) {
+         p.feedback = Feedback::probabilities;
+         p.selectors[2].block = 16;
+         p.selectors[2].terms[0] = {Source::heat, GroupPooling::none};
+         p.selectors.push_back(p.selectors[2]);
+         p.selectors[3].block = 32;
+         for (int head = 0; head < 2; ++head) {
+           p.role(5, head) = {.kind = RoleKind::select, .selector = 3, .attends_set = true};
+         }
+       },
+       {"selector 3", "blocks of 32", "blocks of 16"}},
+      {"tiles by max",
+       [](Plan& p) {
+         p.prefill = {.sparse = true, .tile_rows = 32};
+         p.selectors[0].terms[0].group = GroupPooling::max_probability;
+       },
+       {"selector 0", "by mean", "not max-probability"}},
+      {"tiles by the max of heads",
+       [](Plan& p) {
+         p.prefill = {.sparse = true, .tile_rows = 32};
+         p.selectors[2].terms[0].heads = HeadPooling::max;
+       },
+       {"selector 2", "heads of a layer by mean, not max"}},
       {"index per layer",
        [](Plan& p) {
          p.selectors[2].terms[0] = {Source::chunk_tree, GroupPooling::max_score, HeadPooling::max};

@@ -117,7 +117,8 @@ void Runner::State::run_tile(const Item& item, int layer, const float* q, int it
   const int rows = std::min(entry.prompt.tile_tokens, entry.rows.rows - first_row);
   const auto start = static_cast<std::int32_t>(sums.size());
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
-  if (pools_queries(selector(entry, role(entry, layer, item.head)).terms.front())) {
+  const plan::Term& term = selector(entry, role(entry, layer, item.head)).terms.front();
+  if (pools_queries(term)) {
     // The mean over rows and the group of q.k is the mean query's product with k.
     const auto dim = static_cast<std::size_t>(shape.head_dim);
     thread.queries.assign(dim, 0.0F);
@@ -126,11 +127,18 @@ void Runner::State::run_tile(const Item& item, int layer, const float* q, int it
       for (std::size_t i = 0; i < dim * static_cast<std::size_t>(group); ++i) thread.queries[i % dim] += query[i];
     }
     for (float& value : thread.queries) value /= static_cast<float>(rows * group);
-    for (std::int32_t begin = 0; begin < start; begin += kernels::kSplitTokens) {
+    // Probabilities are the row's own softmax, the tile's keys in it, and then heads are averaged: as in decoding. The
+    // buffer goes on behind the sums.
+    const bool softmax = term.source == plan::Source::probability;
+    const std::int32_t end = softmax ? start + rows : start;
+    for (std::int32_t begin = 0; begin < end; begin += kernels::kSplitTokens) {
       kernels::ScoreItem work{
-          &view, thread.queries.data(), 1, scale, begin, std::min(start, begin + kernels::kSplitTokens), sums.data(),
-          0};
+          &view, thread.queries.data(), 1, scale, begin, std::min(end, begin + kernels::kSplitTokens), sums.data(), 0};
       kernels::score(cache->shape().format, work);
+    }
+    if (softmax) {
+      const float lse = kernels::log_sum_exp({sums.data(), static_cast<std::size_t>(end)});
+      kernels::pool_mean_probability(sums.data(), sums.size(), &lse, 1, sums);
     }
   } else {
     const int step = kernels::prefill_tile_rows(group);

@@ -163,8 +163,10 @@ void choose_before_tile(const plan::Selector& selector, std::int64_t budget, std
   const std::size_t tail = local == 0 ? units.size() : (tokens - std::min(tokens, local)) / block;
   std::fill_n(units.begin(), sink, kFirst);
   std::fill(units.begin() + static_cast<std::ptrdiff_t>(tail), units.end(), kFirst);
+  std::size_t wanted = static_cast<std::size_t>(budget) / block;
+  if (!selector.counts_local) wanted += units.size() - std::max(sink, std::min(tail, units.size()));
   const std::size_t count =
-      kernels::select_top_k(units, static_cast<std::size_t>(budget) / block, scratch.chosen, scratch.workspace);
+      kernels::select_top_k(units, std::min(wanted, units.size()), scratch.chosen, scratch.workspace);
   set.clear();
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t first = static_cast<std::size_t>(scratch.chosen[i]) * block;

@@ -89,7 +89,9 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
       own.everything = window.sink + local >= start || start < entry.rows.plan->min_context;
       if (own.everything) continue;
       for (std::int32_t i = 0; i < window.sink; ++i) own.list.push_back(i);
-      for (std::int64_t i = start - local; i < start; ++i) own.list.push_back(static_cast<std::int32_t>(i - gone));
+      for (std::int64_t i = std::max<std::int64_t>(start - local, window.sink + gone); i < start; ++i) {
+        own.list.push_back(static_cast<std::int32_t>(i - gone));
+      }
     }
   }
   if (prompt.tiles > 0 && tiles_follow(entry, layer)) open_tiles(entry, layer);

@@ -23,8 +23,8 @@ const plan::Retention* retention_of(const plan::Plan& plan, std::size_t head) {
 }
 
 bool by_statistic(const plan::Retention* kept) {
-  return kept != nullptr && (kept->rule == RetentionRule::accumulated || kept->rule == RetentionRule::last_probability ||
-                             kept->rule == RetentionRule::stamps);
+  return kept != nullptr && (kept->rule == RetentionRule::accumulated ||
+                             kept->rule == RetentionRule::last_probability || kept->rule == RetentionRule::stamps);
 }
 
 bool forgets(const plan::Retention* kept) {

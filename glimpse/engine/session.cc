@@ -88,8 +88,9 @@ Share share_of(const SavedSession& session, const Wanted& wanted) {
   if (same_plan && begins && common == length && !session.logits.empty()) return {common, true, ""};
   if (same_plan && begins && common < length && (observes_all || session.decode_steps > 0)) return {common, true, ""};
   if (observes_all) {
-    return {0, false, fmt::format("'{}' observes the whole prompt, and the file ends elsewhere or is another plan's",
-                                  plan.policy)};
+    return {
+        0, false,
+        fmt::format("'{}' observes the whole prompt, and the file ends elsewhere or is another plan's", plan.policy)};
   }
   if (!session.whole()) {
     return {0, false, fmt::format("heads of the file forgot tokens under '{}'", session.plan.policy)};
@@ -108,7 +109,8 @@ Share share_of(const SavedSession& session, const Wanted& wanted) {
     cut(length - plan.prefill.observe_rows, "the plan observes the last rows of the prompt");
   }
   if (share.tokens >= wanted.chunk) {
-    cut(share.tokens / wanted.chunk * wanted.chunk, "whole prefill chunks are used, for the same bits as without a file");
+    cut(share.tokens / wanted.chunk * wanted.chunk,
+        "whole prefill chunks are used, for the same bits as without a file");
   } else if (plan.prefill.sparse) {
     const std::int64_t tile = plan.prefill.tile_tokens(plan.shape.group());
     cut(share.tokens / tile * tile, "whole tiles of the sparse prefill are used");
@@ -229,8 +231,9 @@ Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan)
     reader.refuse(fmt::format("has {} tokens, and the context holds {} (raise -c)", session.length(), state_->context));
   }
   if (!same_plan && !session.whole()) {
-    reader.refuse(fmt::format("was made by the plan '{}', whose heads forgot tokens; only the same plan goes on from it",
-                              session.plan.policy));
+    reader.refuse(
+        fmt::format("was made by the plan '{}', whose heads forgot tokens; only the same plan goes on from it",
+                    session.plan.policy));
   }
   auto impl = std::make_unique<Sequence::Impl>();
   impl->engine = state_.get();

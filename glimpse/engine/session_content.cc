@@ -49,14 +49,15 @@ std::int64_t read_about(const SessionReader& reader, const SessionModel& mine, S
   plan::ModelShape shape;
   shape.architecture = from.text(kMostName, "the architecture");
   shape.model_name = from.text(kMostName, "the model's name");
-  for (int* number : {&shape.layers, &shape.heads, &shape.kv_heads, &shape.head_dim}) *number = from.value<std::int32_t>();
+  for (int* number : {&shape.layers, &shape.heads, &shape.kv_heads, &shape.head_dim})
+    *number = from.value<std::int32_t>();
   const auto vocabulary = from.value<std::int32_t>();
   shape.context = mine.shape.context;
   if (fingerprint != mine.fingerprint || !(shape == mine.shape) || vocabulary != mine.vocabulary) {
     const bool named_alike = shape == mine.shape && vocabulary == mine.vocabulary;
-    reader.refuse(named_alike ? fmt::format("was made with other weights or metadata of {}", describe(shape))
-                              : fmt::format("was made with the model {}, and this is {}", describe(shape),
-                                            describe(mine.shape)));
+    reader.refuse(
+        named_alike ? fmt::format("was made with other weights or metadata of {}", describe(shape))
+                    : fmt::format("was made with the model {}, and this is {}", describe(shape), describe(mine.shape)));
   }
   const auto type = static_cast<KvType>(from.value<std::uint8_t>(0, 3, "the KV type"));
   if (type != mine.format.type) {

@@ -29,8 +29,8 @@ struct SavedSession {
   std::vector<text::Token> tokens;
   std::vector<float> logits;  ///< [vocabulary] of the last token; or empty
   std::int64_t prompt_tokens = 0, decode_steps = 0;
-  std::int64_t steps = 0;                 ///< decoded tokens, for traces
-  std::vector<kv::HeadLayout> layouts;    ///< [layer, KV head]
+  std::int64_t steps = 0;               ///< decoded tokens, for traces
+  std::vector<kv::HeadLayout> layouts;  ///< [layer, KV head]
 
   std::int64_t length() const { return static_cast<std::int64_t>(tokens.size()); }
   /// No head forgot a token: position == slot everywhere.

@@ -62,8 +62,8 @@ SessionReader::SessionReader(std::span<const std::byte> bytes, const std::string
 }
 
 void SessionReader::refuse(const std::string& problem) const {
-  throw UserError(fmt::format("{} {}; it is left as it is: name another file, or delete it to start anew", label_,
-                              problem));
+  throw UserError(
+      fmt::format("{} {}; it is left as it is: name another file, or delete it to start anew", label_, problem));
 }
 
 void SessionReader::check_table() {

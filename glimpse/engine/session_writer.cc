@@ -43,7 +43,8 @@ int open_part(const std::filesystem::path& part) {
   for (;;) {
     const int file = ::open(part.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kNewMode);
     if (file < 0) return -1;
-    struct stat mine {}, named {};
+    struct stat mine {
+    }, named{};
     const bool locked = ::flock(file, LOCK_EX | LOCK_NB) == 0;
     const int error = errno;
     // It may have been renamed between opening and locking.
@@ -83,8 +84,8 @@ SessionWriter::SessionWriter(const std::filesystem::path& file, std::size_t sect
   part_ += ".part";
   descriptor_ = open_part(part_);
   if (descriptor_ < 0 && errno == EWOULDBLOCK) {
-    throw UserError(fmt::format("--session '{}': another process is saving it; wait for it, or give another name",
-                                file_.string()));
+    throw UserError(
+        fmt::format("--session '{}': another process is saving it; wait for it, or give another name", file_.string()));
   }
   if (descriptor_ < 0) fail("open");
   struct stat old {};

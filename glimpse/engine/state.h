@@ -58,7 +58,8 @@ struct PassPart {
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
 };
 
-/// What of a saved session becomes a sequence: its first `tokens` under a plan, with all that attention keeps or without.
+/// What of a saved session becomes a sequence: its first `tokens` under a plan, with all that attention keeps or
+/// without.
 struct Adopted {
   const plan::Plan* plan = nullptr;
   std::int64_t tokens = 0;

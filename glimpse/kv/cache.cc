@@ -210,9 +210,10 @@ SequenceId Cache::adopt(std::int64_t length, std::span<const HeadLayout> heads) 
     runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
   }
   if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
-    throw UserError(fmt::format("the KV cache is full: a saved session of {} tokens needs {} pages and {} are free; use "
-                                "a larger context (-c) or fewer sequences",
-                                length, pages, state_->pool.pages_free()));
+    throw UserError(
+        fmt::format("the KV cache is full: a saved session of {} tokens needs {} pages and {} are free; use "
+                    "a larger context (-c) or fewer sequences",
+                    length, pages, state_->pool.pages_free()));
   }
   const bool whole_runs = runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
   for (std::size_t i = 0; i < heads.size(); ++i) {

@@ -40,7 +40,7 @@ class BadSessions : public testing::TestWithParam<std::string> {
   }
 
   static EngineOptions options() {
-    EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16);
+    EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16, 1);
     options.context = 512;
     return options;
   }
@@ -73,7 +73,8 @@ TEST_P(BadSessions, TruncationsFlipsAndLiesAreRefused) {
   const auto below = [&](std::size_t end) { return static_cast<std::size_t>(random() % end); };
   for (int i = 0; i < 60; ++i) {
     const std::size_t kept = i < 20 ? static_cast<std::size_t>(i) * 7 : below(good_.size());
-    expect_refused({good_.begin(), good_.begin() + static_cast<std::ptrdiff_t>(kept)}, "cut at " + std::to_string(kept));
+    expect_refused({good_.begin(), good_.begin() + static_cast<std::ptrdiff_t>(kept)},
+                   "cut at " + std::to_string(kept));
   }
   Bytes longer = good_;
   longer.resize(good_.size() + 64);
@@ -163,8 +164,8 @@ TEST_P(BadSessions, AnyByteOfTheStateIsHeldAgainstThePlan) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, BadSessions,
-                         testing::Values("full", "tova", "razor", "evosparse", "lychee-cluster", "clusterkv", "shadowkv",
-                                         "arkvale", "h2o"),
+                         testing::Values("full", "tova", "razor", "evosparse", "lychee-cluster", "clusterkv",
+                                         "shadowkv", "arkvale", "h2o"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -235,7 +236,8 @@ TEST(KilledWriters, LeaveTheOldFileOrTheNewOne) {
     ::close(pipe_ends[0]);
     const int now = pattern_of(file);
     // What was said to be done is there, or the save after it; without one, perhaps what was there before.
-    EXPECT_TRUE(now == saves || (saves > 0 && now == saves - 1) || (saves == 0 && now == before)) << now << " " << saves;
+    EXPECT_TRUE(now == saves || (saves > 0 && now == saves - 1) || (saves == 0 && now == before))
+        << now << " " << saves;
     torn += std::filesystem::exists(file.string() + ".part");
   }
   EXPECT_GT(torn, 0) << "some were killed amid a save";

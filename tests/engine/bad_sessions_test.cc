@@ -40,7 +40,7 @@ class BadSessions : public testing::TestWithParam<std::string> {
   }
 
   static EngineOptions options() {
-    EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16);
+    EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16, 1);
     options.context = 512;
     return options;
   }

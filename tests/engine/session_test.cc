@@ -31,7 +31,7 @@ plan::Plan plan_of(const Engine& engine, const std::string& policy) {
 }
 
 EngineOptions small_options(const std::string& model = "llama", KvType type = KvType::bf16) {
-  EngineOptions options = options_for(reference::test_model(model), type);
+  EngineOptions options = options_for(reference::test_model(model), type, 1);
   options.prefill_chunk = kChunk;
   return options;
 }

@@ -9,9 +9,11 @@
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/inspect_trace.h"
 #include "glimpse/cli/report.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/cli/trace.h"
 #include "glimpse/kernels/views.h"
 #include "glimpse/model/model.h"
 #include "glimpse/text/tokenizer.h"
@@ -21,13 +23,6 @@ namespace {
 
 std::string line(std::string_view what, std::string_view value) {
   return fmt::format("{:<16}{}\n", what, value);
-}
-
-// The text of a file may hold anything; a terminal must not obey it.
-std::string printable(std::string_view text) {
-  std::string result;
-  for (const char c : text) result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  return result;
 }
 
 /// Tensor types by the numbers that the GGUF format gives them; its readers have checked that ggml knows the number.
@@ -147,7 +142,12 @@ bool looks_like_json(const std::string& path) {
 }  // namespace
 
 int inspect_command(const Arguments& arguments) {
-  if (arguments.subject.empty()) throw UserError("no file: give a model (GGUF), or a plan or profile (JSON)");
+  if (arguments.subject.empty()) throw UserError("no file: give a model (GGUF), a plan or profile (JSON), or a trace");
+  if (looks_like_trace(arguments.subject)) return inspect_trace(arguments);
+  if (arguments.html) {
+    throw UserError(fmt::format("--html: '{}' is no trace; give one of 'glimpse run --trace' or 'glimpse eval sets'",
+                                arguments.subject));
+  }
   if (looks_like_json(arguments.subject)) {
     const std::string json = read_file(arguments.subject);
     if (plan::is_profile_text(json)) {

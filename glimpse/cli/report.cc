@@ -24,6 +24,12 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, kUnits[unit]);
 }
 
+std::string printable(std::string_view text) {
+  std::string result;
+  for (const char c : text) result += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  return result;
+}
+
 std::string statistics(const RunReport& report) {
   const engine::RequestStats& stats = report.result.stats;
   std::string text = fmt::format("prompt     {} tokens", stats.prompt_tokens);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "glimpse/engine/engine.h"
 
@@ -24,5 +25,8 @@ std::string statistics(const RunReport& report);
 
 /// "12.3 MB", in powers of 1000.
 std::string bytes_text(double bytes);
+
+/// The text of a file may hold anything; a terminal must not obey it: '?' for each control character.
+std::string printable(std::string_view text);
 
 }  // namespace glimpse::cli

@@ -19,17 +19,20 @@
 #include "bench/bench_report.h"
 #include "bench/method_arms.h"
 #include "bench/prefilled_prompt.h"
-#include "bench/set_quality.h"
 #include "bench/statistics.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/evaluate/perplexity.h"
+#include "glimpse/evaluate/set_quality.h"
 
 namespace glimpse::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
+using evaluate::KeyHistory;
+using evaluate::SetQuality;
+using evaluate::SetSample;
 
 struct Options {
   std::string model, text, kv = "bf16", profile, sparse_prefill, json;

@@ -2,8 +2,8 @@
 // head says it read, and the softmax mass of what selecting heads chose against the best of that size. One thread.
 #pragma once
 
-#include "bench/set_quality.h"
 #include "bench/step_bed.h"
+#include "glimpse/evaluate/set_quality.h"
 
 namespace glimpse::bench {
 

@@ -23,6 +23,7 @@ enum CommandBit : std::uint32_t {
   kBenchDecode = 1u << 5,
   kBenchPrefill = 1u << 6,
   kBenchAttention = 1u << 7,
+  kSets = 1u << 8,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -49,11 +50,12 @@ struct Arguments {
   std::int64_t min_context = 0;
   // Output.
   bool json = false, quiet = false, verbose = false, list = false;
-  std::optional<std::string> trace, session;
+  std::optional<std::string> trace, session, html;
   std::string output, format;
   // inspect, eval and bench.
   std::string subject;
-  std::optional<std::int64_t> tokens, prefill, chunks;
+  std::optional<std::int64_t> tokens, prefill, chunks, text_prompt;
+  std::int64_t text_steps = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
   std::string depths, arms;
 

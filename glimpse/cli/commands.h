@@ -15,6 +15,7 @@ int plan_command(const Arguments& arguments);
 int inspect_command(const Arguments& arguments);
 int eval_logits_command(const Arguments& arguments);
 int eval_perplexity_command(const Arguments& arguments);
+int eval_sets_command(const Arguments& arguments);
 int bench_decode_command(const Arguments& arguments);
 int bench_prefill_command(const Arguments& arguments);
 int bench_attention_command(const Arguments& arguments);

@@ -1,14 +1,19 @@
-// glimpse eval logits, glimpse eval perplexity.
+// glimpse eval logits, glimpse eval perplexity, glimpse eval sets.
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
 
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/json_output.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/cli/trace_writer.h"
 #include "glimpse/evaluate/logits.h"
 #include "glimpse/evaluate/npy.h"
 #include "glimpse/evaluate/perplexity.h"
+#include "glimpse/evaluate/sets.h"
 
 namespace glimpse::cli {
 namespace {
@@ -122,6 +127,71 @@ int eval_perplexity_command(const Arguments& arguments) {
     print(answer);
   }
   if (interrupt.requested()) print_note("interrupted: the result is that of the tokens scored so far");
+  return interrupt.requested() ? kExitInterrupted : kExitOk;
+}
+
+int eval_sets_command(const Arguments& arguments) {
+  set_log(arguments);
+  check_attention(arguments);
+  const engine::EngineOptions options = engine_options(arguments);
+  const std::string text = text_of(arguments);
+  engine::Engine engine(options);
+  const plan::Plan plan = make_plan(arguments, engine.shape());
+  const std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  const std::int64_t steps = arguments.text_steps;
+  const std::int64_t prompt = arguments.text_prompt.value_or(std::min(length, engine.context()) - steps);
+  if (prompt < 1 || prompt + steps > length) {
+    throw UserError(fmt::format("--prompt {} --steps {}: the text has {} tokens", arguments.text_prompt.value_or(1),
+                                steps, length));
+  }
+  if (prompt + steps > engine.context()) {
+    throw UserError(fmt::format("--prompt {} --steps {}: the context holds {}; give a smaller --prompt or a larger -c",
+                                prompt, steps, engine.context()));
+  }
+
+  const std::span<const text::Token> all(tokens);
+  std::optional<TraceWriter> trace;
+  if (!arguments.output.empty()) {
+    trace.emplace(arguments.output, engine, plan, "eval sets", all.first(static_cast<std::size_t>(prompt)));
+  }
+  ProgressBar progress("sets", "steps", !arguments.quiet);
+  const InterruptGuard interrupt;
+  std::int64_t done = 0;
+  evaluate::SetsCallbacks callbacks;
+  callbacks.on_token = [&](text::Token token) {
+    if (trace) trace->token(token);
+  };
+  callbacks.on_head = [&](const engine::SetTrace& sets, double coverage) {
+    if (trace) trace->sets(sets, coverage);
+  };
+  callbacks.on_step = [&](const engine::AttentionStats& so_far) {
+    progress.update(++done, steps);
+    if (trace) {
+      trace->step(so_far);
+      trace->flush();
+    }
+    return !interrupt.requested() && !(trace && trace->failed());
+  };
+  const evaluate::SetsResult result =
+      evaluate::run_sets(engine, plan, {all.first(static_cast<std::size_t>(prompt + steps)), prompt}, callbacks);
+  progress.clear();
+  if (trace) {
+    // What the last step should have written, where the text says it.
+    if (prompt + result.steps < length) trace->token(tokens[static_cast<std::size_t>(prompt + result.steps)]);
+    trace->finish();
+    trace->require_ok();
+  }
+  if (arguments.json) {
+    print(sets_json(result, plan, prompt) + "\n");
+  } else {
+    print(
+        fmt::format("{}: {} steps after {} tokens read {:.2f} % of the cache; coverage mean {:.4f}, least {:.4f} "
+                    "of a KV head in a step\n",
+                    plan.policy, result.steps, prompt, 100 * result.attention.kept_ratio(), *result.coverage_mean,
+                    *result.coverage_min));
+  }
+  if (interrupt.requested()) print_note("interrupted: the result is that of the steps so far");
   return interrupt.requested() ? kExitInterrupted : kExitOk;
 }
 

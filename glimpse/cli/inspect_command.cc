@@ -10,9 +10,11 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/inspect_trace.h"
 #include "glimpse/cli/report.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/cli/trace.h"
 #include "glimpse/kernels/views.h"
 #include "glimpse/model/model.h"
 #include "glimpse/text/tokenizer.h"
@@ -141,7 +143,12 @@ bool looks_like_json(const std::string& path) {
 }  // namespace
 
 int inspect_command(const Arguments& arguments) {
-  if (arguments.subject.empty()) throw UserError("no file: give a model (GGUF), or a plan or profile (JSON)");
+  if (arguments.subject.empty()) throw UserError("no file: give a model (GGUF), a plan or profile (JSON), or a trace");
+  if (looks_like_trace(arguments.subject)) return inspect_trace(arguments);
+  if (arguments.html) {
+    throw UserError(fmt::format("--html: '{}' is no trace; give one of 'glimpse run --trace' or 'glimpse eval sets'",
+                                arguments.subject));
+  }
   if (looks_like_json(arguments.subject)) {
     const std::string json = read_file(arguments.subject);
     if (plan::is_profile_text(json)) {

@@ -112,7 +112,42 @@ std::string run_json(const RunReport& report) {
   return text_of(json);
 }
 
-std::string trace_json(const engine::SetTrace& trace) {
+std::string trace_header_json(const TraceSource& source, const engine::Engine& engine, const plan::Plan& plan) {
+  const plan::ModelShape shape = engine.shape();
+  return text_of({{"kind", "header"},
+                  {"version", 1},
+                  {"source", source.command},
+                  {"policy", plan.policy},
+                  {"budget", or_null(budget_text(plan))},
+                  {"model",
+                   {{"architecture", shape.architecture},
+                    {"name", shape.model_name},
+                    {"layers", shape.layers},
+                    {"heads", shape.heads},
+                    {"kv_heads", shape.kv_heads},
+                    {"head_dim", shape.head_dim}}},
+                  {"kv_type", name(engine.kv_type())},
+                  {"row_bytes", engine.row_pair_bytes()},  // K and V of one token in one layer and KV head
+                  {"prompt_tokens", source.prompt_tokens}});
+}
+
+std::string trace_token_json(std::int64_t position, text::Token token, std::string_view text) {
+  return text_of({{"kind", "token"}, {"position", position}, {"id", token}, {"text", text}});
+}
+
+std::string trace_step_json(const TraceStepBytes& bytes) {
+  return text_of({{"kind", "step"},
+                  {"step", bytes.step},
+                  {"bytes_read", bytes.read},
+                  {"index_bytes", bytes.index},
+                  {"dense_bytes", bytes.dense}});
+}
+
+std::string trace_end_json(std::int64_t steps) {
+  return text_of({{"kind", "end"}, {"steps", steps}});
+}
+
+std::string trace_json(const engine::SetTrace& trace, std::optional<double> coverage) {
   Json tokens, published;
   if (!trace.reads_all) {
     tokens = trace.tokens.empty() ? Json(union_of(trace.query_sets)) : Json(trace.tokens);
@@ -124,7 +159,7 @@ std::string trace_json(const engine::SetTrace& trace) {
   }
   Json line{{"step", trace.step},       {"position", trace.position},     {"layer", trace.layer},
             {"kv_head", trace.kv_head}, {"role", plan::word(trace.role)}, {"budget", trace.budget},
-            {"tokens", tokens},         {"published", published}};
+            {"tokens", tokens},         {"published", published},         {"coverage", or_null(coverage)}};
   if (!trace.query_sets.empty()) line["query_sets"] = trace.query_sets;
   return text_of(line);
 }
@@ -141,6 +176,14 @@ std::string perplexity_json(const evaluate::PerplexityResult& result, const plan
                   {"window_tokens", options.window},
                   {"prefill_tokens", options.prefill.value_or(options.window)},
                   {"attention", attention}});
+}
+
+std::string sets_json(const evaluate::SetsResult& result, const plan::Plan& plan, std::int64_t prompt_tokens) {
+  Json attention{{"policy", plan.policy}, {"budget", or_null(budget_text(plan))}};
+  attention.update(attention_of(result.attention));
+  attention["coverage_mean"] = or_null(result.coverage_mean);
+  attention["coverage_min"] = or_null(result.coverage_min);
+  return text_of({{"prompt_tokens", prompt_tokens}, {"steps", result.steps}, {"attention", attention}});
 }
 
 std::string bench_json(const BenchHeader& header, std::string_view benchmark,

@@ -2,6 +2,7 @@
 // Any thread.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,18 +12,34 @@
 #include "glimpse/engine/engine.h"
 #include "glimpse/evaluate/attention_speed.h"
 #include "glimpse/evaluate/perplexity.h"
+#include "glimpse/evaluate/sets.h"
 #include "glimpse/evaluate/speed.h"
 
 namespace glimpse::cli {
 
 std::string run_json(const RunReport& report);
 
-/// {step, position, layer, kv_head, role, budget, tokens, published}: `tokens` null is every token up to `position`,
-/// `published` null is nothing handed on and "all" every token; sets per query head stand beside their union.
-std::string trace_json(const engine::SetTrace& trace);
+/// The lines of a trace (trace_writer.h has their order).
+struct TraceSource {
+  std::string_view command;
+  std::int64_t prompt_tokens = 0;
+};
+std::string trace_header_json(const TraceSource& source, const engine::Engine& engine, const plan::Plan& plan);
+std::string trace_token_json(std::int64_t position, text::Token token, std::string_view text);
+/// {step, position, layer, kv_head, role, budget, tokens, published, coverage}: `tokens` null is every token up to
+/// `position`, `published` null is nothing handed on and "all" every token; sets per query head stand beside their
+/// union; `coverage`, the softmax mass captured, is null where nobody computed it.
+std::string trace_json(const engine::SetTrace& trace, std::optional<double> coverage);
+struct TraceStepBytes {
+  std::int64_t step = 0, read = 0, index = 0, dense = 0;
+};
+std::string trace_step_json(const TraceStepBytes& bytes);
+std::string trace_end_json(std::int64_t steps);
 
 std::string perplexity_json(const evaluate::PerplexityResult& result, const plan::Plan& plan,
                             const evaluate::PerplexityOptions& options);
+
+std::string sets_json(const evaluate::SetsResult& result, const plan::Plan& plan, std::int64_t prompt_tokens);
 
 /// What stands above the rows of a benchmark.
 struct BenchHeader {

@@ -26,6 +26,8 @@ int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
       return cli::eval_logits_command(arguments);
     case cli::kPerplexity:
       return cli::eval_perplexity_command(arguments);
+    case cli::kSets:
+      return cli::eval_sets_command(arguments);
     case cli::kBenchDecode:
       return cli::bench_decode_command(arguments);
     case cli::kBenchPrefill:

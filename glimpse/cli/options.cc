@@ -12,7 +12,7 @@ namespace {
 
 using A = Arguments;
 
-constexpr std::uint32_t kEval = kLogits | kPerplexity;
+constexpr std::uint32_t kEval = kLogits | kPerplexity | kSets;
 constexpr std::uint32_t kBenchModel = kBenchDecode | kBenchPrefill;
 constexpr std::uint32_t kBench = kBenchModel | kBenchAttention;
 constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel;
@@ -34,7 +34,7 @@ const std::array kOptions{
            "0",
            kModel,
            "tokens that a sequence may have, prompt and answer; 0: as many as the model was made for",
-           kRun | kLogits | kBenchModel},
+           kRun | kLogits | kSets | kBenchModel},
     Option{"-c,--ctx-size,--ctx",
            "N",
            &A::window,
@@ -234,32 +234,34 @@ const std::array kOptions{
            "every N generated tokens the softmax mass that each head's set captures is measured, at its cost; 0: never",
            kRun},
 
-    Option{"--lossless",
-           "[T]",
-           &A::lossless,
-           {0, engine::kMostDrafts},
-           "",
-           kAttention,
-           "the answer of dense attention: T tokens are drafted by the method, then verified by one dense pass; "
-           "without T, "
-           "or 0: as many as should pay",
-           kRun},
+    Option{
+        "--lossless",
+        "[T]",
+        &A::lossless,
+        {0, engine::kMostDrafts},
+        "",
+        kAttention,
+        "the answer of dense attention: T tokens are drafted by the method, then verified by one dense pass; without "
+        "T, or 0: as many as should pay",
+        kRun},
 
-    Option{"--json", "", &A::json, {}, "", kOutput, "print one JSON object", kRun | kPlan | kPerplexity},
+    Option{"--json", "", &A::json, {}, "", kOutput, "print one JSON object", kRun | kPlan | kPerplexity | kSets},
     Option{"--trace",
            "FILE",
            &A::trace,
            {},
            "",
            kOutput,
-           "write a JSON line with the set of each (step, layer, KV head)",
+           "write what each (step, layer, KV head) reads, for 'glimpse inspect'",
            kRun},
     Option{
         "-q,--quiet", "", &A::quiet, {}, "", kOutput, "no statistics, progress or warnings on standard error", kEngine},
     Option{"-v,--verbose", "", &A::verbose, {}, "", kOutput, "notes on standard error", kEngine},
     Option{"--list", "", &A::list, {}, "", kOutput, "the policies and their options", kPlan},
 
-    Option{"file", "FILE", &A::subject, {}, "", kOutput, "a model (GGUF), or a plan or profile (JSON)", kInspect},
+    Option{
+        "file", "FILE", &A::subject, {}, "", kOutput, "a model (GGUF), a plan or profile (JSON), or a trace", kInspect},
+    Option{"--html", "FILE", &A::html, {}, "", kOutput, "write the trace as a page for a browser", kInspect},
 
     Option{"--tokens", "N", &A::tokens, {1, kMostTokens}, "", kMeasure, "only the first N tokens of the text", kLogits},
     Option{"--prefill",
@@ -269,8 +271,19 @@ const std::array kOptions{
            "",
            kMeasure,
            "prefill the first N tokens (of each window) and decode the rest by the plan; all without it",
-           kEval},
+           kLogits | kPerplexity},
     Option{"--chunks", "N", &A::chunks, {1, kMostTokens}, "", kMeasure, "score only the first N windows", kPerplexity},
+    Option{"--prompt",
+           "N",
+           &A::text_prompt,
+           {1, kMostTokens},
+           "",
+           kMeasure,
+           "tokens of the text that are the prompt; all but the steps without it",
+           kSets},
+    Option{
+        "--steps", "N", &A::text_steps, {1, kMostTokens}, "64", kMeasure, "tokens decoded after it by the plan", kSets},
+    Option{"-o,--output", "FILE", &A::output, {}, "", kOutput, "the trace to write; none without it", kSets},
     Option{"-o,--output",
            "FILE",
            &A::output,
@@ -318,17 +331,18 @@ const std::array kOptions{
 constexpr std::array kCommands{
     Command{"run", kRun, "answer a prompt"},
     Command{"plan", kPlan, "show what a policy makes of a model, as a table or as JSON"},
-    Command{"inspect", kInspect, "show what a model, plan or profile file is"},
+    Command{"inspect", kInspect, "show what a model, plan, profile or trace file is"},
     Command{"eval logits", kLogits, "write the logits of every position of a text"},
     Command{"eval perplexity", kPerplexity, "perplexity of a text, as llama.cpp computes it"},
+    Command{"eval sets", kSets, "what a method reads of a text, and the softmax mass that it captures"},
     Command{"bench decode", kBenchDecode, "time of one decoded token, by policy and depth"},
     Command{"bench prefill", kBenchPrefill, "prompt tokens per second, by length"},
     Command{"bench attention", kBenchAttention, "the attention kernels alone, against the memory's read bandwidth"},
 };
 
-constexpr std::array<std::string_view, 10> kLaterCommands{
-    "calibrate",  "serve",          "pull",          "eval needle", "eval passkey",
-    "eval ruler", "eval longbench", "eval fidelity", "eval sets",   "bench select"};
+constexpr std::array<std::string_view, 9> kLaterCommands{"calibrate",      "serve",         "pull",
+                                                         "eval needle",    "eval passkey",  "eval ruler",
+                                                         "eval longbench", "eval fidelity", "bench select"};
 
 std::string number(double value) {
   return fmt::format("{:.10g}", value);

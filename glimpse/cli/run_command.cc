@@ -9,6 +9,7 @@
 #include "glimpse/cli/run_request.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/cli/trace_writer.h"
 
 namespace glimpse::cli {
 namespace {
@@ -44,10 +45,11 @@ std::vector<text::Token> encode(const text::Tokenizer& tokenizer, const Argument
 }
 
 /// Steps the request to its end, or until Ctrl-C or a failed write ends it.
-bool drive(engine::Engine& engine, engine::RequestId id, const Output& out, std::optional<Output>& trace) {
+bool drive(engine::Engine& engine, engine::RequestId id, const Output& out, std::optional<TraceWriter>& trace) {
   const InterruptGuard interrupt;
   while (!engine.finished(id)) {
     engine.step();
+    if (trace) trace->step(engine.result(id).stats.attention);
     if (trace) trace->flush();
     if (engine.finished(id)) break;
     if (interrupt.requested() || out.failed() || (trace && trace->failed())) {
@@ -80,8 +82,9 @@ int run_command(const Arguments& arguments) {
   RunReport report = report_for(request);
 
   Output out = Output::standard();
-  std::optional<Output> trace;
+  std::optional<TraceWriter> trace;
   text::Utf8Stream whole;
+  engine::RequestId id = 0;
   const auto emit = [&](std::string_view text) {
     report.text += text;
     if (arguments.json) return;
@@ -92,18 +95,21 @@ int run_command(const Arguments& arguments) {
   request.on_prefill = [&](std::int64_t done, std::int64_t total) {
     done < total ? progress.update(done, total) : progress.clear();
   };
-  request.on_token = [&](text::Token, std::string_view bytes) { emit(whole.push(bytes)); };
-  if (arguments.trace) {
-    request.on_sets = [&](const engine::SetTrace& sets) {
-      trace->write(trace_json(sets));
-      trace->write("\n");
-    };
-  }
+  request.on_token = [&](text::Token token, std::string_view bytes) {
+    emit(whole.push(bytes));
+    if (!trace) return;
+    trace->step(engine.result(id).stats.attention);  // the token came out of it
+    trace->token(token);
+  };
+  if (arguments.trace) request.on_sets = [&](const engine::SetTrace& sets) { trace->sets(sets); };
+  const std::vector<text::Token> prompt_tokens = arguments.trace ? request.prompt : std::vector<text::Token>();
+  const plan::Plan plan = request.plan;
   // After every check of the request, so that a refused one empties no file, and before the prefill.
-  const engine::RequestId id = engine.submit(std::move(request));
-  if (arguments.trace) trace.emplace(std::filesystem::path(*arguments.trace));
+  id = engine.submit(std::move(request));
+  if (arguments.trace) trace.emplace(*arguments.trace, engine, plan, "run", prompt_tokens);
 
   report.interrupted = drive(engine, id, out, trace);
+  if (trace) trace->finish();
   progress.clear();
   report.result = engine.result(id);
   emit(whole.finish());

@@ -27,7 +27,8 @@ std::string read(const fs::path& path) {
 
 /// Sources by their endings; test data and what a build may have left are neither.
 bool is_source(const fs::path& path) {
-  static const std::set<std::string> endings{".h", ".cc", ".c", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake", ".html"};
+  static const std::set<std::string> endings{".h",  ".cc", ".c",     ".cpp",  ".cu",  ".cuh",
+                                             ".py", ".sh", ".cmake", ".html", ".css", ".js"};
   return endings.count(path.extension().string()) != 0 || path.filename() == "CMakeLists.txt" ||
          (path.parent_path().filename() == "scripts" && !path.has_extension());
 }

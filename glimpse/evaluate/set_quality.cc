@@ -1,4 +1,4 @@
-#include "bench/set_quality.h"
+#include "glimpse/evaluate/set_quality.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,33 @@
 
 #include "glimpse/base/error.h"
 
-namespace glimpse::bench {
+namespace glimpse::evaluate {
+namespace {
+
+/// probability[t] = softmax over all keys of query . key / sqrt(d). query [d], keys [tokens, d].
+void softmax(std::span<const float> query, std::span<const float> keys, std::vector<double>& probability) {
+  const std::size_t dim = query.size();
+  const double root = std::sqrt(static_cast<double>(dim));
+  probability.resize(keys.size() / dim);
+  for (std::size_t t = 0; t < probability.size(); ++t) {
+    double dot = 0;
+    for (std::size_t i = 0; i < dim; ++i) {
+      dot += static_cast<double>(query[i]) * static_cast<double>(keys[t * dim + i]);
+    }
+    probability[t] = dot / root;
+  }
+  const double top = *std::max_element(probability.begin(), probability.end());
+  for (double& p : probability) p = std::exp(p - top);
+  const double total = std::accumulate(probability.begin(), probability.end(), 0.0);
+  for (double& p : probability) p /= total;
+}
+
+const std::vector<std::int32_t>& set_of(const HeadSets& head, std::size_t query_head, std::size_t group) {
+  check(head.sets.size() == 1 || head.sets.size() == group, "a set for the group or one for each query head");
+  return head.sets[head.sets.size() == 1 ? 0 : query_head];
+}
+
+}  // namespace
 
 KeyHistory::KeyHistory(const plan::ModelShape& shape)
     : layers_(shape.layers), kv_heads_(shape.kv_heads), head_dim_(shape.head_dim) {
@@ -56,27 +82,27 @@ SetQuality& SetQuality::operator+=(const SetQuality& other) {
   return *this;
 }
 
+double coverage(const HeadSets& head, std::span<const float> keys, int head_dim) {
+  const auto dim = static_cast<std::size_t>(head_dim);
+  const std::size_t group = head.query.size() / dim;
+  std::vector<double> probability;
+  double mass = 0;
+  for (std::size_t g = 0; g < group; ++g) {
+    softmax(std::span(head.query).subspan(g * dim, dim), keys, probability);
+    for (const std::int32_t token : set_of(head, g, group)) mass += probability[static_cast<std::size_t>(token)];
+  }
+  return mass / static_cast<double>(group);
+}
+
 SetQuality quality(const HeadSets& head, std::span<const float> keys, int head_dim) {
   const auto dim = static_cast<std::size_t>(head_dim);
   const std::size_t tokens = keys.size() / dim, group = head.query.size() / dim;
-  check(head.sets.size() == 1 || head.sets.size() == group, "a set for the group or one for each query head");
-  std::vector<double> probability(tokens);
+  std::vector<double> probability;
   std::vector<std::size_t> order(tokens);
   SetQuality sum;
   for (std::size_t g = 0; g < group; ++g) {
-    for (std::size_t t = 0; t < tokens; ++t) {
-      double dot = 0;
-      for (std::size_t i = 0; i < dim; ++i) {
-        dot += static_cast<double>(head.query[g * dim + i]) * static_cast<double>(keys[t * dim + i]);
-      }
-      probability[t] = dot / std::sqrt(static_cast<double>(head_dim));
-    }
-    const double top = *std::max_element(probability.begin(), probability.end());
-    for (double& p : probability) p = std::exp(p - top);
-    const double total = std::accumulate(probability.begin(), probability.end(), 0.0);
-    for (double& p : probability) p /= total;
-
-    const std::vector<std::int32_t>& set = head.sets[head.sets.size() == 1 ? 0 : g];
+    softmax(std::span(head.query).subspan(g * dim, dim), keys, probability);
+    const std::vector<std::int32_t>& set = set_of(head, g, group);
     check(!set.empty() && set.size() <= tokens, "a set holds tokens of the context");
     std::iota(order.begin(), order.end(), std::size_t{0});
     const auto cut = order.begin() + static_cast<std::ptrdiff_t>(set.size());
@@ -120,4 +146,4 @@ SetQuality SetSample::take(const KeyHistory& keys, int head_dim) {
   return sum;
 }
 
-}  // namespace glimpse::bench
+}  // namespace glimpse::evaluate

@@ -10,7 +10,7 @@
 
 #include "glimpse/engine/engine.h"
 
-namespace glimpse::bench {
+namespace glimpse::evaluate {
 
 /// All keys of a text as one sequence cached them, also after it forgot some.
 class KeyHistory {
@@ -45,7 +45,11 @@ struct SetQuality {
   SetQuality& operator+=(const SetQuality& other);
 };
 
-/// Of one head: softmax over all `keys` [tokens, d] with scores q.k / sqrt(d).
+/// The softmax mass of the sets of one head, the mean over its query heads: softmax over all `keys` [tokens, d] with
+/// scores q.k / sqrt(d), in double.
+double coverage(const HeadSets& head, std::span<const float> keys, int head_dim);
+
+/// Of one head, by the same softmax.
 SetQuality quality(const HeadSets& head, std::span<const float> keys, int head_dim);
 
 /// Collects what the heads of a sequence read in its next steps.
@@ -60,4 +64,4 @@ class SetSample {
   std::vector<HeadSets> heads_;
 };
 
-}  // namespace glimpse::bench
+}  // namespace glimpse::evaluate

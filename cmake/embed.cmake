@@ -1,0 +1,20 @@
+# Writes a source file that holds a page of HTML with its style and script inside it:
+# cmake -DFOLDER=.../picture -DNAME=kPicturePage -DOUTPUT=page.cc -P embed.cmake
+# A file of its own so that a changed page is a changed dependency of the build, not of its configuration.
+file(READ ${FOLDER}/page.html page)
+foreach(part css js)
+  file(READ ${FOLDER}/page.${part} text)
+  string(REPLACE "@${part}@" "${text}" page "${page}")
+endforeach()
+string(FIND "${page}" ")glimpse\"" found)
+if(NOT found EQUAL -1)
+  message(FATAL_ERROR "the page holds the end of the literal that is to hold it")
+endif()
+file(WRITE ${OUTPUT} "// Made by cmake/embed.cmake.
+#include <string_view>
+
+namespace glimpse::cli {
+extern const std::string_view ${NAME};
+const std::string_view ${NAME} = R\"glimpse(${page})glimpse\";
+}  // namespace glimpse::cli
+")

@@ -1,0 +1,96 @@
+#include "glimpse/cli/picture.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "glimpse/base/error.h"
+#include "glimpse/cli/position_list.h"
+
+namespace glimpse::cli {
+
+/// picture/page.html with its style and script inside; made by cmake/embed.cmake.
+extern const std::string_view kPicturePage;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// As `glimpse plan` has them.
+char letter(plan::RoleKind role) {
+  constexpr std::string_view kLetters = "DSRW";
+  return kLetters[static_cast<std::size_t>(role)];
+}
+
+Json step_json(const TraceStep& step) {
+  std::string roles;
+  Json lists = Json::array(), coverage = Json::array();
+  bool known = false;
+  for (const TraceHead& head : step.heads) {
+    roles += letter(head.role);
+    lists.push_back(head.list);
+    known = known || head.coverage.has_value();
+    coverage.push_back(head.coverage ? Json(std::round(*head.coverage * 1e4) / 1e4) : Json(nullptr));
+  }
+  return {{"position", step.position},
+          {"read", step.bytes_read},
+          {"index", step.index_bytes},
+          {"dense", step.dense_bytes},
+          {"roles", roles},
+          {"lists", lists},
+          {"coverage", known ? coverage : Json(nullptr)}};
+}
+
+Json trace_data(const Trace& trace) {
+  Json steps = Json::array(), sizes = Json::array();
+  for (const TraceStep& step : trace.steps) steps.push_back(step_json(step));
+  std::string bytes;
+  for (const std::string& list : trace.lists) {
+    sizes.push_back(list.size());
+    bytes += list;
+  }
+  const plan::ModelShape& shape = trace.shape;
+  return {{"source", trace.source},
+          {"policy", trace.policy},
+          {"budget", trace.budget},
+          {"model", shape.model_name.empty() ? shape.architecture : shape.model_name},
+          {"layers", shape.layers},
+          {"heads", shape.heads},
+          {"kvHeads", shape.kv_heads},
+          {"headDim", shape.head_dim},
+          {"kvType", trace.kv_type},
+          {"promptTokens", trace.prompt_tokens},
+          {"tokens", trace.tokens},
+          {"steps", steps},
+          {"sizes", sizes},
+          {"lists", base64(bytes)}};
+}
+
+/// JSON whose texts cannot end the script element that holds it: every < is inside a JSON string.
+std::string script_safe(const Json& json) {
+  const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string safe;
+  safe.reserve(text.size() + text.size() / 64);
+  for (const char c : text) {
+    if (c == '<') {
+      safe += "\\u003c";
+    } else {
+      safe += c;
+    }
+  }
+  return safe;
+}
+
+}  // namespace
+
+std::string picture_page(const Trace& trace) {
+  constexpr std::string_view kMark = "@data@";
+  const std::size_t at = kPicturePage.find(kMark);
+  check(at != std::string_view::npos, "the page has a place for its data");
+  std::string page(kPicturePage.substr(0, at));
+  page += script_safe(trace_data(trace));
+  page += kPicturePage.substr(at + kMark.size());
+  return page;
+}
+
+}  // namespace glimpse::cli

@@ -1,0 +1,190 @@
+// Sets of a forced text, and the mass they capture: against a sequence driven by hand and plain loops over its keys.
+#include "glimpse/evaluate/sets.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+#include "glimpse/base/error.h"
+#include "glimpse/policies/policy.h"
+#include "tests/support/models.h"
+
+namespace glimpse::evaluate {
+namespace {
+
+constexpr std::int64_t kPrompt = 90, kSteps = 5;
+
+engine::Engine small_engine() {
+  engine::EngineOptions options;
+  options.model = reference::test_model("llama");
+  options.context = 256;
+  options.threads = 2;
+  options.prefill_chunk = 48;
+  return engine::Engine(options);
+}
+
+std::vector<Token> some_tokens() {
+  std::vector<Token> tokens;
+  for (int i = 0; i < kPrompt + kSteps; ++i) tokens.push_back(260 + (i * 37 + i * i) % 250);
+  return tokens;
+}
+
+plan::Plan plan_of(const engine::Engine& engine, std::string_view policy, int budget,
+                   const std::map<std::string, std::string, std::less<>>& extra = {}) {
+  policies::PolicyOptions options;
+  options.budget = plan::Budget{plan::BudgetRule::tokens, static_cast<double>(budget)};
+  for (const auto& [key, value] : extra) options.extra.emplace(key, value);
+  return policies::make_plan(policy, engine.shape(), options);
+}
+
+/// What one head read in one step, and the mass it captured.
+struct Head {
+  int layer = 0, kv_head = 0;
+  std::int64_t position = 0;
+  bool reads_all = false;
+  std::vector<std::int32_t> tokens;
+  double coverage = 0;
+  friend bool operator==(const Head&, const Head&) = default;
+};
+
+Head head_of(const engine::SetTrace& trace) {
+  Head head{trace.layer, trace.kv_head, trace.position, trace.reads_all, {}};
+  head.tokens.assign(trace.tokens.begin(), trace.tokens.end());
+  return head;
+}
+
+/// The same, by hand. `dense` has the keys that `sequence` forgot.
+std::vector<Head> by_hand(engine::Engine& engine, const plan::Plan& plan, const std::vector<Token>& tokens) {
+  const plan::ModelShape shape = engine.shape();
+  const std::span<const Token> prompt = std::span(tokens).first(kPrompt);
+  std::map<std::tuple<int, int, std::int64_t>, std::vector<float>> keys;
+  const auto note = [&](const engine::Sequence& sequence, bool replace) {
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      for (int head = 0; head < shape.kv_heads; ++head) {
+        for (const std::int32_t position : sequence.live(layer, head)) {
+          auto& key = keys[{layer, head, position}];
+          if (key.empty() || replace) key = sequence.key(layer, head, position);
+        }
+      }
+    }
+  };
+  {
+    engine::Sequence dense = engine.open(plan::dense_plan(shape));
+    dense.prefill(prompt);
+    note(dense, false);
+  }
+  engine::Sequence sequence = engine.open(plan);
+  sequence.prefill(prompt);
+  note(sequence, true);
+  std::vector<Head> heads;
+  std::vector<std::pair<std::vector<float>, std::vector<std::vector<std::int32_t>>>> asked;
+  sequence.on_sets([&](const engine::SetTrace& trace) {
+    heads.push_back(head_of(trace));
+    std::vector<std::vector<std::int32_t>> sets(trace.query_sets.begin(), trace.query_sets.end());
+    asked.emplace_back(std::vector<float>(trace.query.begin(), trace.query.end()), std::move(sets));
+  });
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const std::size_t first = heads.size();
+    sequence.decode(tokens[static_cast<std::size_t>(kPrompt + step)]);
+    note(sequence, false);
+    for (std::size_t i = first; i < heads.size(); ++i) {
+      Head& head = heads[i];
+      const auto& [query, sets] = asked[i];
+      for (int g = 0; g < shape.group(); ++g) {
+        double total = 0, read = 0;
+        for (std::int64_t t = 0; t <= head.position; ++t) {
+          const std::vector<float>& key = keys.at({head.layer, head.kv_head, t});
+          double dot = 0;
+          for (int d = 0; d < shape.head_dim; ++d) {
+            dot += static_cast<double>(query[static_cast<std::size_t>(g * shape.head_dim + d)]) *
+                   key[static_cast<std::size_t>(d)];
+          }
+          const double weight = std::exp(dot / std::sqrt(static_cast<double>(shape.head_dim)));
+          const auto& set = sets.empty() ? head.tokens : sets[static_cast<std::size_t>(g)];
+          total += weight;
+          if (head.reads_all || std::find(set.begin(), set.end(), t) != set.end()) read += weight;
+        }
+        head.coverage += read / total / shape.group();
+      }
+    }
+  }
+  return heads;
+}
+
+void expect_as_by_hand(engine::Engine& engine, const plan::Plan& plan) {
+  SCOPED_TRACE(plan.policy);
+  const std::vector<Token> tokens = some_tokens();
+  std::vector<Head> heads;
+  std::vector<Token> fed;
+  std::vector<std::int64_t> bytes;
+  SetsCallbacks callbacks;
+  callbacks.on_token = [&](Token token) { fed.push_back(token); };
+  callbacks.on_head = [&](const engine::SetTrace& trace, double coverage) {
+    heads.push_back(head_of(trace));
+    heads.back().coverage = coverage;
+  };
+  callbacks.on_step = [&](const engine::AttentionStats& stats) {
+    bytes.push_back(stats.bytes_read);
+    return true;
+  };
+  const SetsResult result = run_sets(engine, plan, {tokens, kPrompt}, callbacks);
+  const std::vector<Head> expected = by_hand(engine, plan, tokens);
+  EXPECT_EQ(fed, std::vector<Token>(tokens.begin() + kPrompt, tokens.end()));
+  EXPECT_EQ(result.steps, kSteps);
+  ASSERT_EQ(heads.size(), expected.size());
+  double sum = 0, least = 1;
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    EXPECT_NEAR(heads[i].coverage, expected[i].coverage, 1e-6) << i;
+    sum += expected[i].coverage;
+    least = std::min(least, expected[i].coverage);
+    heads[i].coverage = expected[i].coverage;
+    EXPECT_EQ(heads[i], expected[i]) << i;
+  }
+  EXPECT_NEAR(*result.coverage_mean, sum / static_cast<double>(heads.size()), 1e-6);
+  EXPECT_NEAR(*result.coverage_min, least, 1e-6);
+  ASSERT_EQ(bytes.size(), static_cast<std::size_t>(kSteps));
+  EXPECT_EQ(bytes.back(), result.attention.bytes_read);
+  EXPECT_TRUE(std::is_sorted(bytes.begin(), bytes.end()));
+}
+
+TEST(Sets, CoverageIsTheMassOfPlainLoops) {
+  engine::Engine engine = small_engine();
+  expect_as_by_hand(engine, plan_of(engine, "tidal", 16));
+  expect_as_by_hand(engine, plan_of(engine, "tidal", 16, {{"set", "query-head"}}));
+  expect_as_by_hand(engine, plan_of(engine, "quest", 48));
+}
+
+TEST(Sets, WhatAHeadForgotCountsAgainstIt) {
+  engine::Engine engine = small_engine();
+  expect_as_by_hand(engine, plan_of(engine, "streaming", 24));
+  expect_as_by_hand(engine, plan_of(engine, "h2o", 32));
+}
+
+TEST(Sets, ABudgetOverTheContextCapturesAll) {
+  engine::Engine engine = small_engine();
+  const std::vector<Token> tokens = some_tokens();
+  const SetsResult result = run_sets(
+      engine, plan_of(engine, "tidal", 250), {tokens, kPrompt},
+      {[](Token) {}, [](const engine::SetTrace&, double) {}, [](const engine::AttentionStats&) { return true; }});
+  EXPECT_EQ(*result.coverage_mean, 1);
+  EXPECT_EQ(*result.coverage_min, 1);
+  EXPECT_EQ(result.attention.kept_ratio(), 1);
+}
+
+TEST(Sets, EndsWhereTheCallbackSaysAndRefusesAPromptOutsideTheText) {
+  engine::Engine engine = small_engine();
+  const std::vector<Token> tokens = some_tokens();
+  int steps = 0;
+  const SetsCallbacks callbacks{[](Token) {}, [](const engine::SetTrace&, double) {},
+                                [&](const engine::AttentionStats&) { return ++steps < 2; }};
+  const plan::Plan plan = plan_of(engine, "tidal", 16);
+  EXPECT_EQ(run_sets(engine, plan, {tokens, kPrompt}, callbacks).steps, 2);
+  EXPECT_THROW(run_sets(engine, plan, {tokens, 0}, callbacks), UserError);
+  EXPECT_THROW(run_sets(engine, plan, {tokens, kPrompt + kSteps}, callbacks), UserError);
+}
+
+}  // namespace
+}  // namespace glimpse::evaluate

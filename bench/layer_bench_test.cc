@@ -59,7 +59,10 @@ TEST(LayerBench, CountsTheBytesOfEveryKindOfLayer) {
 TEST(LayerBench, RunsEveryMethod) {
   const auto rows = rows_of({"all", "shadowkv/rank=0"});
   for (const policies::Policy& policy : policies::registry()) {
-    if (!policy.missing.empty()) continue;
+    // What needs a file of its own is left out.
+    if (std::any_of(policy.options.begin(), policy.options.end(), [](const auto& option) { return option.needed; })) {
+      continue;
+    }
     EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [&](const LayerRow& row) { return row.method == policy.name; }))
         << policy.name;
   }

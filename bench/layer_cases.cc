@@ -165,7 +165,7 @@ void check_step(Subject& subject, const StepBed& bed, const std::vector<std::vec
     const auto layer = static_cast<int>(subject.kind.rend() - last) - 1;
     const auto& heads = reads[static_cast<std::size_t>(layer)];
     check_outputs(bed, subject.number, subject.arm->plan, layer, heads);
-    const SetQuality found = layer_quality(bed, layer, heads);
+    const evaluate::SetQuality found = layer_quality(bed, layer, heads);
     if (found.count == 0) continue;
     LayerRow& row = subject.rows[kind];
     row.mass = found.mass / static_cast<double>(found.count);

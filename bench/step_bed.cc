@@ -202,8 +202,11 @@ std::vector<LayerTime> StepBed::step(int plan, std::vector<std::vector<HeadRead>
       (*reads)[at(record.layer)].push_back(std::move(read));
     };
   }
-  const attention::SequenceRows rows{subject.sequence, subject.plan, subject.state.get(), 0, 1, true, false,
-                                     tokens_ - 1};
+  attention::SequenceRows rows;
+  rows.sequence = subject.sequence;
+  rows.plan = subject.plan;
+  rows.state = subject.state.get();
+  rows.position = tokens_ - 1;
   runner_->begin({&rows, 1});
   std::vector<LayerTime> times(at(shape.layers));
   std::fill(output_.begin(), output_.end(), std::nanf(""));

@@ -94,20 +94,20 @@ void check_outputs(const StepBed& bed, int number, const plan::Plan& plan, int l
   }
 }
 
-SetQuality layer_quality(const StepBed& bed, int layer, const std::vector<HeadRead>& reads) {
+evaluate::SetQuality layer_quality(const StepBed& bed, int layer, const std::vector<HeadRead>& reads) {
   const plan::ModelShape& shape = bed.shape();
-  SetQuality sum;
+  evaluate::SetQuality sum;
   std::vector<float> keys;
   for (const HeadRead& read : reads) {
     if (read.all) continue;
-    HeadSets head{layer, read.kv_head, read.query_sets, {}};
+    evaluate::HeadSets head{layer, read.kv_head, read.query_sets, {}};
     if (head.sets.empty()) head.sets.push_back(read.tokens);
     const float* const query = bed.query(layer, read.kv_head);
     head.query.assign(query, query + shape.group() * shape.head_dim);
     keys.resize(static_cast<std::size_t>(bed.tokens()) * static_cast<std::size_t>(shape.head_dim));
     kernels::read_keys(bed.format(), bed.view(0, layer, read.kv_head), 0, static_cast<std::int32_t>(bed.tokens()),
                        keys.data());
-    sum += quality(head, keys, shape.head_dim);
+    sum += evaluate::quality(head, keys, shape.head_dim);
   }
   return sum;
 }

@@ -14,6 +14,6 @@ void check_outputs(const StepBed& bed, int number, const plan::Plan& plan, int l
                    const std::vector<HeadRead>& reads);
 
 /// Of all heads of a layer that read a set.
-SetQuality layer_quality(const StepBed& bed, int layer, const std::vector<HeadRead>& reads);
+evaluate::SetQuality layer_quality(const StepBed& bed, int layer, const std::vector<HeadRead>& reads);
 
 }  // namespace glimpse::bench

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "glimpse/base/error.h"
+#include "tests/engine/gates.h"
 #include "tests/engine/session_support.h"
 
 namespace glimpse::engine {
@@ -21,13 +22,15 @@ constexpr std::size_t kPrompt = 400;
 std::vector<std::string> policy_names() {
   std::vector<std::string> names;
   for (const policies::Policy& policy : policies::registry()) {
-    if (policy.missing.empty()) names.emplace_back(policy.name);
+    names.emplace_back(policy.name);
   }
   return names;
 }
 
 plan::Plan plan_of(const Engine& engine, const std::string& policy) {
-  return make(engine, policy, policy == "full" ? policies::PolicyOptions{} : budget("160"));
+  policies::PolicyOptions options = policy == "full" ? policies::PolicyOptions{} : budget("160");
+  add_needed(policy, reference::test_model("llama"), options);
+  return make(engine, policy, options);
 }
 
 EngineOptions small_options(const std::string& model = "llama", KvType type = KvType::bf16) {

@@ -41,6 +41,13 @@ void require_finite(const ByteReader& from, std::span<const float> values, std::
   from.require(ok, name);
 }
 
+/// A prompt's stamp is infinite.
+void require_statistics(const ByteReader& from, std::span<const float> values) {
+  const bool ok = std::all_of(values.begin(), values.end(),
+                              [](float value) { return std::isfinite(value) || value == kPromptStamp; });
+  from.require(ok, "statistics");
+}
+
 /// Where a stream's gap begins: behind the sink's pages.
 std::int64_t gap_begin(const plan::Retention& kept) {
   return (kept.sink + kPage - 1) / kPage * kPage;
@@ -91,7 +98,7 @@ void load_state(ByteReader& from, const StateSource& source, SequenceState& stat
   for (std::size_t head = 0; head < plan.roles.size(); ++head) {
     const plan::Retention* kept = retention_of(plan, head);
     state.statistics[head] = from.values<float>(by_statistic(kept) ? at(tokens) : 0, "statistics");
-    require_finite(from, state.statistics[head], "statistics");
+    require_statistics(from, state.statistics[head]);
     const bool tier = kept != nullptr && kept->rule == RetentionRule::host_tier;
     state.chosen_at[head] = from.values<std::int64_t>(tier ? at(pages) : 0, "pages of a host tier");
     for (const std::int64_t step : state.chosen_at[head]) {

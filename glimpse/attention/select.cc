@@ -191,6 +191,7 @@ void Runner::State::select_head(int layer, int batch_index, int head, int ith) {
     choose(how, pooled, scratch, set.lists[offset]);
     publish(set, offset, entry.tokens);
   }
+  if (head_role.attends_set && how.terms.front().source != plan::Source::probability) return;  // no log-sum-exps
   note_coverage(entry, {layer, head}, {head_scores, score_stride, lse, group}, set,
                 threads[static_cast<std::size_t>(ith)]);
 }
@@ -232,6 +233,7 @@ void Runner::State::select_layer(int layer, int batch_index, int ith) {
   }
   publish(set, 0, entry.tokens);
   if (first.source == plan::Source::heat) return;
+  if (head_role.attends_set && first.source != plan::Source::probability) return;  // no log-sum-exps
   for (int head = 0; head < shape.kv_heads; ++head) {
     const HeadScores& scored = heads[static_cast<std::size_t>(head)];
     if (scored.group > 0) note_coverage(entry, {layer, head}, scored, set, thread);

@@ -1,6 +1,7 @@
 // What attention keeps of one sequence between steps, beside its K and V: published sets, key indices, heat,
 // statistics that evicting methods decide by, mean tokens of what streams dropped. A value owned by the sequence; the
-// runner's threads write distinct heads of it during a pass.
+// runner's threads write distinct heads of it during a pass. What is added here is saved with a session
+// (saved_state.h), or follows from what is.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,8 @@ std::string session_text(const engine::SessionUse& use) {
   if (use.file_tokens > 0) {
     text = fmt::format("\nsession    {} of its {} tokens loaded in {:.2f} s ({:.2f} s of processor time)",
                        use.loaded_tokens, use.file_tokens, use.load_s, use.load_cpu_s);
-    if (use.loaded_tokens < use.common_tokens) text += fmt::format(", {} are the prompt's", use.common_tokens);
+    if (use.loaded_tokens < use.common_tokens)
+      text += fmt::format(" of {} that the prompt begins with", use.common_tokens);
     if (!use.why_less.empty()) text += fmt::format(": {}", use.why_less);
   }
   if (use.saved_tokens > 0) {

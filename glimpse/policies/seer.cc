@@ -17,7 +17,7 @@ constexpr double kBudget = 4096;  // the authors' seerattn_token_budget
 
 const std::array<OptionHelp, 2> kOptions{{
     {"gates", "FILE", "none", "the gates' weights, a GGUF that scripts/convert-seer-gates.py makes (docs/gates.md)",
-     true},
+     /*selector=*/false, /*needed=*/true},
     {"first-layer", "LAYER", "0", "layers before it are dense"},
 }};
 

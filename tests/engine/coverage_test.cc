@@ -111,6 +111,7 @@ TEST_P(CoverageOf, EqualsDoublePrecision) {
       if (role.kind != plan::RoleKind::select) continue;
       const plan::Term& term = plan.selectors[static_cast<std::size_t>(role.selector)].terms.front();
       if (plan::is_index(term.source) || term.source == plan::Source::heat) continue;
+      if (role.attends_set && term.source != plan::Source::probability) continue;  // chosen before any softmax
       if (sets.publishes_all) {
         known.add(1);
       } else if (!sets.published.empty()) {

@@ -22,6 +22,7 @@ policies::PolicyOptions with_budget(const std::string& policy, std::string_view 
                                     const std::string& model = "llama") {
   policies::PolicyOptions options = policy == "full" ? policies::PolicyOptions{} : budget(text);
   add_needed(policy, recorded_model(model), options);
+  if (policy == "shadowkv") options.extra.emplace("outliers", "4");  // the usual ones are most of a short prompt
   return options;
 }
 

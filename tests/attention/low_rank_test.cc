@@ -80,7 +80,9 @@ class Layer {
 
   ReadCounters run(int rows, bool decode) {
     const std::int64_t position = cache_.length(sequence_);
-    SequenceRows entry{sequence_, &plan_, &state_, 0, rows, decode, false, position, position + rows};
+    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows, .decode = decode};
+    entry.position = position;
+    entry.prompt_end = position + rows;
     runner_.begin({&entry, 1});
     std::normal_distribution<float> normal;
     const auto fill = [&](std::vector<float>& values, std::size_t count) {

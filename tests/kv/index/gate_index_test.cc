@@ -1,5 +1,5 @@
-// Gates as an index: what it holds follows from the tokens alone, searches keep the budget and allocate nothing when warm.
-// What the gate computes is compared with a transcription in tests/engine.
+// Gates as an index: what it holds follows from the tokens alone, searches keep the budget and allocate nothing when
+// warm. What the gate computes is compared with a transcription in tests/engine.
 #include "glimpse/kv/index/gate_index.h"
 
 #include <gmock/gmock.h>

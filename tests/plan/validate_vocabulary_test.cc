@@ -13,6 +13,13 @@ void as_index(Plan& plan, Source source) {
   plan.selectors[0].block = source == Source::page_bounds ? 16 : source == Source::landmarks ? 8 : 1;
 }
 
+void as_gate(Plan& plan) {
+  as_index(plan, Source::gate);
+  plan.selectors[0].block = 16;
+  plan.selectors[0].terms[0].group = GroupPooling::none;
+  plan.selectors[0].terms[0].index.gates = "gates.gguf";
+}
+
 // NOLINTNEXTLINE(readability-function-size): a table
 std::vector<Bad> bad_plans() {
   const auto index = [](std::function<void(IndexOptions&)> spoil) {
@@ -280,6 +287,31 @@ std::vector<Bad> bad_plans() {
        },
        {"63 resident", "reads 64"}},
 
+      {"gate without a file", [](Plan& p) { as_gate(p), p.selectors[0].terms[0].index.gates.clear(); }, {"needs its weights"}},
+      {"gate of a path too long",
+       [](Plan& p) { as_gate(p), p.selectors[0].terms[0].index.gates.assign(4097, 'g'); },
+       {"no path", "4097"}},
+      {"gate of a path with a zero", [](Plan& p) { as_gate(p), p.selectors[0].terms[0].index.gates[1] = '\0'; }, {"no path"}},
+      {"gate of tokens", [](Plan& p) { as_gate(p), p.selectors[0].block = 1; }, {"gate scores blocks"}},
+      {"gate of pooled queries",
+       [](Plan& p) { as_gate(p), p.selectors[0].terms[0].group = GroupPooling::max_score; },
+       {"takes the group as one", "max-score"}},
+      {"gate of query heads",
+       [](Plan& p) { as_gate(p), p.selectors[0].per = SetPer::query_head; },
+       {"scores for a KV head", "query-head"}},
+      {"gate by mass",
+       [](Plan& p) {
+         as_gate(p);
+         p.selectors[0].budget = {BudgetRule::mass, 0.9};
+       },
+       {"no probabilities of tokens", "p=0.9"}},
+      {"gates of pages",
+       [](Plan& p) {
+         as_index(p, Source::page_bounds);
+         p.selectors[0].terms[0].index.gates = "gates.gguf";
+       },
+       {"gates goes with gate, not page-bounds"}},
+
       {"tiles of an index",
        [](Plan& p) {
          as_index(p, Source::page_bounds);
@@ -304,6 +336,13 @@ std::vector<Bad> bad_plans() {
 
 // What the table spoils is valid before it is spoiled.
 TEST(Validate, AcceptsIndicesHeatAndRetentions) {
+  Plan gate = sample();
+  as_gate(gate);
+  EXPECT_NO_THROW(validate(gate));
+  EXPECT_EQ(from_json(to_json(gate)), gate);
+  gate.selectors[0].budget = {BudgetRule::threshold, 1e-3};
+  EXPECT_NO_THROW(validate(gate));
+  EXPECT_EQ(from_json(to_json(gate)), gate);
   for (const Source source : {Source::page_bounds, Source::chunk_tree, Source::token_clusters, Source::landmarks}) {
     Plan plan = sample();
     as_index(plan, source);

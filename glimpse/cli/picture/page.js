@@ -292,7 +292,7 @@ function drawMap() {
   if (trace.promptTokens > state.first && trace.promptTokens < state.end) {
     const x = (trace.promptTokens - state.first) / (state.end - state.first) * width;
     context.fillStyle = 'rgb(' + colour('--low').join(' ') + ' / 0.5)';
-    context.fillRect(Math.round(x), 0, 1, height);
+    context.fillRect(Math.floor(x), 0, 1, height);
   }
   showAxis();
 }

@@ -22,7 +22,9 @@ void Checksum::take(const std::byte* blocks, std::size_t count) {
     for (std::size_t i = 0; i < kLanes; ++i) {
       std::uint64_t word = 0;
       std::memcpy(&word, blocks + i * sizeof(word), sizeof(word));
-      lanes[i] = std::rotl(lanes[i] ^ word, 29) * kStep;
+      // The shift: a product passes its highest bit on alone, and a flip of one bit in the next word would cancel that.
+      lanes[i] = (lanes[i] ^ word) * kStep;
+      lanes[i] ^= lanes[i] >> 32;
     }
   }
   lanes_ = lanes;
@@ -52,7 +54,10 @@ std::uint64_t Checksum::value() const {
     whole.take(whole.open_.data(), 1);
   }
   std::uint64_t sum = length_ * kStep;
-  for (const std::uint64_t lane : whole.lanes_) sum = (std::rotl(sum, 23) ^ lane) * kFold;
+  for (const std::uint64_t lane : whole.lanes_) {
+    sum = (std::rotl(sum, 23) ^ lane) * kFold;
+    sum ^= sum >> 32;
+  }
   sum = (sum ^ (sum >> 32)) * kEnd;
   return sum ^ (sum >> 29);
 }

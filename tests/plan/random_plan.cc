@@ -114,7 +114,10 @@ class Generator {
       if (term.heads == HeadPooling::none) term.query_heads = {0};
       if (below(2) == 0) term.budget = {BudgetRule::tokens, 1};
       s.terms.push_back(term);
-      if (s.block > 1 && term.budget) s.terms.push_back({Source::heat, GroupPooling::none});
+      if (s.block > 1 && term.budget && (heat_block_ == 0 || heat_block_ == s.block)) {
+        heat_block_ = s.block;
+        s.terms.push_back({Source::heat, GroupPooling::none});
+      }
     } else {
       term.source = s.block == 1 ? one_of({Source::dot, Source::chunk_tree, Source::token_clusters})
                                  : one_of({Source::page_bounds, Source::landmarks,
@@ -223,6 +226,7 @@ class Generator {
   Plan plan_;
   std::vector<SlotId> slots_;
   bool any_select_ = false;
+  int heat_block_ = 0;  ///< of all heat selectors
 };
 
 }  // namespace

@@ -43,6 +43,10 @@ void read(std::span<const std::byte> bytes) {
     const SessionReader reader(bytes, "fuzzed");
     const SavedSession session = read_session(reader, model);
     attention::Runner::require_supported(session.plan);
+    for (const plan::Selector& selector :
+         session.plan.selectors) {  // an engine loads gates, and refuses what it cannot
+      if (!selector.terms.empty() && !selector.terms.front().index.gates.empty()) return;
+    }
     attention::SequenceState state(session.plan);
     read_state(reader, session, state);
     kv::Cache cache({model.shape.layers, model.shape.kv_heads, model.format, kFuzzedTokens});

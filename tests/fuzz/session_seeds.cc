@@ -1,4 +1,5 @@
 // Writes the seed corpus of session_fuzzer into a folder: session_seeds FOLDER
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <random>
@@ -83,7 +84,9 @@ int main(int count, char** arguments) {
   const std::filesystem::path folder = arguments[1];
   std::filesystem::create_directories(folder);
   for (const policies::Policy& policy : policies::registry()) {
-    if (!policy.missing.empty()) continue;
+    const auto& table = policy.options;
+    // What needs a file of its own, as trained gates, cannot be made here.
+    if (std::any_of(table.begin(), table.end(), [](const auto& option) { return option.needed; })) continue;
     policies::PolicyOptions options;
     if (policy.name != "full") options.budget = plan::parse_budget("64");
     write(folder / std::string(policy.name), policies::make_plan(policy.name, fuzzed_model().shape, options));

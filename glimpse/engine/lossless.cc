@@ -11,7 +11,8 @@ namespace {
 using text::Token;
 using text::TokenProbability;
 
-// Time per byte, over that of a byte of weights (docs/benchmarks.md, lossless decoding).
+// Time per byte, over that of a byte of weights: estimates from what the kernels were measured to do
+// (docs/benchmarks.md).
 constexpr double kKvByte = 1.3;        ///< of K and V read in order
 constexpr double kGatheredByte = 2.0;  ///< of the same in pieces
 constexpr double kWeightsRow = 0.05;   ///< of the weights' time, for one row more in a pass

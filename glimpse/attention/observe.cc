@@ -10,9 +10,9 @@ namespace glimpse::attention {
 void Runner::State::observe(int layer, const float* q, const std::function<void(const HeadRecord&)>& observer) {
   std::vector<std::int32_t> read;
   for (std::size_t b = 0; b < batch_size; ++b) {
-    const BatchEntry& entry = batch[b];
+    BatchEntry& entry = batch[b];
     if (!entry.rows.decode) continue;
-    for (int head = 0; head < shape.kv_heads; ++head) {
+    for (int head = 0; head < shape.kv_heads && !entry.failure; ++head) {
       const plan::Role& head_role = role(entry, layer, head);
       HeadRecord record;
       record.batch_index = static_cast<int>(b);
@@ -57,7 +57,7 @@ void Runner::State::observe(int layer, const float* q, const std::function<void(
       }
       record.reads_all = read.empty();
       record.tokens = read;
-      observer(record);
+      guarded(entry, [&] { observer(record); });  // who watches one sequence fails that one alone
     }
   }
 }

@@ -43,6 +43,9 @@ Runner::~Runner() = default;
 
 void Runner::begin(std::span<const SequenceRows> batch) {
   State& state = *state_;
+  state.began = false;
+  state.failure = nullptr;
+  state.stopped.store(false);
   // One extend is all or nothing by itself; several need a way back.
   auto& marks = state.marks;
   marks.clear();
@@ -65,12 +68,15 @@ void Runner::begin(std::span<const SequenceRows> batch) {
     for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark) state.cache->restore(*mark);
     throw;
   }
+  state.began = true;
   for (const kv::Mark& mark : marks) state.cache->commit(mark);
 
   if (state.batch.size() < batch.size()) state.batch.resize(batch.size());
   state.batch_size = batch.size();
   for (std::size_t i = 0; i < batch.size(); ++i) state.open_entry(state.batch[i], batch[i]);
   state.size_scratch();
+  state.counters.clear();
+  state.counters.reserve(batch.size());
   state.arrived.store(0);
 }
 
@@ -90,6 +96,7 @@ void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
   const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
   check(rows.plan->shape.head_dim == shape.head_dim, "a plan is made for the model's head dimension");
   entry.rows = rows;
+  entry.failure = nullptr;
   entry.tokens = rows.position + rows.rows;
   entry.dense = !rows.decode || rows.dense || plan::is_dense_at(*rows.plan, entry.tokens);
   entry.ends_prompt = ends_prompt(rows);
@@ -186,13 +193,14 @@ void Runner::append(const RowsToAppend& rows) {
 
 void Runner::appended(int layer, int nth) {
   State& state = *state_;
-  if (!state.last_to_arrive(nth)) return;
+  if (!state.last_to_arrive(nth) || state.stopped.load(std::memory_order_relaxed)) return;
   state.guarded([&] {
     for (BatchEntry& entry : state.entries()) {
+      if (entry.failure) continue;
       for (int head = 0; head < state.shape.kv_heads; ++head) {
         entry.views[static_cast<std::size_t>(head)] = state.cache->view(entry.rows.sequence, layer, head);
       }
-      if (!entry.rows.decode) state.open_prompt_layer(entry, layer);
+      if (!entry.rows.decode) state.guarded(entry, [&] { state.open_prompt_layer(entry, layer); });
     }
     if (needs_select(layer)) {
       state.build_select(layer);
@@ -215,27 +223,29 @@ double Runner::seconds() const {
 void Runner::select(int layer, const float* q, int ith, int nth) {
   State& state = *state_;
   const Stopwatch watch(ith == 0 ? &state.seconds : nullptr);
-  state.guarded([&] {
+  if (!state.stopped.load(std::memory_order_relaxed)) {
     while (const Item* item = state.select_work.take()) {
-      switch (item->kind) {
-        case Item::Kind::score:
-          state.run_score(*item, layer, q, ith);
-          break;
-        case Item::Kind::search:
-          state.run_search(*item, layer, q, ith);
-          break;
-        case Item::Kind::choose:
-          state.select_layer(layer, item->batch, ith);
-          break;
-        case Item::Kind::factor:
-          state.factor_keys(*item, layer);
-          break;
-        default:
-          state.run_tile(*item, layer, q, ith);
-      }
+      state.guarded(state.batch[static_cast<std::size_t>(item->batch)], [&] {
+        switch (item->kind) {
+          case Item::Kind::score:
+            state.run_score(*item, layer, q, ith);
+            break;
+          case Item::Kind::search:
+            state.run_search(*item, layer, q, ith);
+            break;
+          case Item::Kind::choose:
+            state.select_layer(layer, item->batch, ith);
+            break;
+          case Item::Kind::factor:
+            state.factor_keys(*item, layer);
+            break;
+          default:
+            state.run_tile(*item, layer, q, ith);
+        }
+      });
     }
-  });
-  if (!state.last_to_arrive(nth)) return;
+  }
+  if (!state.last_to_arrive(nth) || state.stopped.load(std::memory_order_relaxed)) return;
   state.guarded([&] {
     state.recall_sets(layer);
     state.build_attend(layer);
@@ -245,21 +255,17 @@ void Runner::select(int layer, const float* q, int ith, int nth) {
 void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
   State& state = *state_;
   const Stopwatch watch(ith == 0 ? &state.seconds : nullptr);
-  const bool ahead = state.attend_work.unit_count() > 0;
-  state.guarded([&] {
+  if (!state.stopped.load(std::memory_order_relaxed)) {
+    const bool ahead = state.attend_work.unit_count() > 0;
     // A thread takes its next item early where there are many: the kernel then fetches that item's first rows.
     const Item* item = state.attend_work.take();
     while (item != nullptr) {
       const Item* next = nullptr;
-      if (item->kind == Item::Kind::prefill) {
-        state.run_prompt(*item, layer, q, out, ith);
-      } else if (item->kind == Item::Kind::grow) {
-        state.grow_index(*item, layer);
-      } else if (item->kind == Item::Kind::factor) {
-        state.factor_keys(*item, layer);
-      } else if (item->kind == Item::Kind::audit) {
-        state.run_audit(*item, layer, q, ith);
-      } else {
+      state.guarded(state.batch[static_cast<std::size_t>(item->batch)], [&] {
+        if (item->kind == Item::Kind::prefill) return state.run_prompt(*item, layer, q, out, ith);
+        if (item->kind == Item::Kind::grow) return state.grow_index(*item, layer);
+        if (item->kind == Item::Kind::factor) return state.factor_keys(*item, layer);
+        if (item->kind == Item::Kind::audit) return state.run_audit(*item, layer, q, ith);
         if (item->kind == Item::Kind::range) {
           state.run_range(*item, q, ith);
         } else if (item->kind == Item::Kind::mean_token) {
@@ -277,11 +283,31 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
           kernels::attend(state.cache->shape().format, work);
         }
         if (state.attend_work.finish_one(item->unit)) state.combine_unit(layer, item->unit, out, ith);
-      }
+      });
       item = next != nullptr ? next : state.attend_work.take();
     }
-  });
-  if (state.last_to_arrive(nth) && observer) state.guarded([&] { state.observe(layer, q, observer); });
+  }
+  if (!state.last_to_arrive(nth) || state.stopped.load(std::memory_order_relaxed)) return;
+  if (observer) state.guarded([&] { state.observe(layer, q, observer); });
+  state.silence(out);
+}
+
+/// Rows of a sequence that failed go on through the model as zeros, not as what lay there.
+void Runner::State::silence(float* out) {
+  const auto width = static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
+  for (const BatchEntry& entry : entries()) {
+    if (!entry.failure) continue;
+    std::fill_n(out + static_cast<std::size_t>(entry.rows.first_row) * width,
+                static_cast<std::size_t>(entry.rows.rows) * width, 0.0F);
+  }
+}
+
+bool Runner::began() const {
+  return state_->began;
+}
+
+std::exception_ptr Runner::failure(std::size_t index) const {
+  return state_->batch[index].failure;
 }
 
 std::span<const ReadCounters> Runner::end() {
@@ -294,7 +320,9 @@ std::span<const ReadCounters> Runner::end() {
   state.counters.clear();
   for (BatchEntry& entry : state.entries()) {
     for (const double seconds : entry.index_build_s) entry.counters.index_build_s += seconds;
-    if (entry.rows.decode) {
+    if (entry.failure) {
+      entry.counters = {};
+    } else if (entry.rows.decode) {
       for (const std::size_t bytes : entry.index_bytes) entry.counters.index_bytes += static_cast<std::int64_t>(bytes);
       const bool sparse =
           entry.counters.k_rows + entry.counters.v_rows < entry.counters.dense_k_rows + entry.counters.dense_v_rows;
@@ -309,6 +337,7 @@ std::span<const ReadCounters> Runner::end() {
     }
     state.counters.push_back(entry.counters);
   }
+  state.began = false;
   return state.counters;
 }
 

@@ -3,11 +3,13 @@
 //
 // Threads. begin() and end() are called by one thread. Between them every thread of the executor's pool calls, for
 // each layer in order, append, select (where needs_select says so) and attend, with a barrier between any two calls
-// (ggml's between graph nodes). Nothing in the phases throws: a failure is kept and end() throws it.
+// (ggml's between graph nodes). Nothing in the phases throws. What fails for one sequence ends that sequence's part of
+// the pass and is kept for failure(); what fails for all ends the pass and is thrown by end().
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -104,7 +106,8 @@ class Runner {
   /// Throws UserError when the plan asks for what this back end does not have yet, by name.
   static void require_supported(const plan::Plan& plan);
 
-  /// Appends slots for all rows (all or none: throws UserError when the cache is full) and evicts what plans forget.
+  /// Appends slots for all rows (all or none: throws UserError when the cache is full, and nothing has changed) and
+  /// evicts what plans forget; what fails from there on leaves began() true.
   void begin(std::span<const SequenceRows> batch);
 
   /// True when some sequence must select before it attends in this layer: its own set, or through an index.
@@ -125,6 +128,11 @@ class Runner {
 
   /// Counters of each sequence of the batch, in order, valid until the next begin(). Throws what a phase could not.
   std::span<const ReadCounters> end();
+  /// What ended entry `index`'s part of the last pass; null when it is whole. Of one that failed, the cache holds the
+  /// pass's rows, not all of them written, and the state may have taken in part of them.
+  std::exception_ptr failure(std::size_t index) const;
+  /// True when begin() gave slots to a pass that did not come to its end: caches and states may have changed.
+  bool began() const;
 
   /// Time that audits took, over all threads, since the runner was made. Seconds.
   double audit_seconds() const;

@@ -73,6 +73,7 @@ struct BatchEntry {
   std::vector<std::vector<BlockMass>> heat_feed;  ///< [layer, kv_head] what attention gave each block it read
   std::vector<Coverage> known, audited;           ///< [layer, kv_head] of this pass
   PromptWork prompt;
+  std::exception_ptr failure;  ///< what ended this sequence's part of the pass; null while it goes on
 
   bool learns() const { return !rows.corrects && !rows.verifies; }
   bool feeds() const { return rows.decode && rows.plan->feedback == plan::Feedback::probabilities; }
@@ -150,7 +151,9 @@ struct Runner::State {
 
   std::atomic<int> arrived{0};
   std::mutex failure_mutex;
-  std::exception_ptr failure;
+  std::exception_ptr failure;        ///< of the whole pass
+  std::atomic<bool> stopped{false};  ///< `failure` is set: work lists may be half made, and nobody touches them
+  bool began = false;
 
   const plan::Role& role(const BatchEntry& entry, int layer, int head) const {
     return entry.rows.plan->role(layer, head);
@@ -184,6 +187,17 @@ struct Runner::State {
     } catch (...) {
       const std::scoped_lock lock(failure_mutex);
       if (!failure) failure = std::current_exception();
+      stopped.store(true, std::memory_order_relaxed);
+    }
+  }
+  /// Work for one sequence: what it throws ends that sequence's part of the pass and leaves the others alone.
+  template <class Work>
+  void guarded(BatchEntry& entry, Work&& work) noexcept {
+    try {
+      work();
+    } catch (...) {
+      const std::scoped_lock lock(failure_mutex);
+      if (!entry.failure) entry.failure = std::current_exception();
     }
   }
 
@@ -191,6 +205,7 @@ struct Runner::State {
   bool ends_prompt(const SequenceRows& rows) const;
   void open_entry(BatchEntry& entry, const SequenceRows& rows);
   void size_scratch();
+  void silence(float* out);
 
   // evict.cc: what plans forget, before a step attends
   void evict(BatchEntry& entry);

@@ -20,6 +20,7 @@ void Runner::State::build_select(int layer) {
   for (std::size_t b = 0; b < batch_size; ++b) {
     BatchEntry& entry = batch[b];
     layer_remaining[b].store(0, std::memory_order_relaxed);
+    if (entry.failure) continue;
     if (!entry.rows.decode) {
       if (entry.prompt.tile_tokens > 0) add_tiles(entry, static_cast<int>(b), layer);
     } else if (!entry.dense) {

@@ -15,9 +15,10 @@ constexpr std::int64_t kPage = kernels::kPageTokens;
 void Runner::State::recall_sets(int layer) {
   for (BatchEntry& entry : entries()) {
     if (!entry.rows.decode || entry.dense) continue;
-    for (int head = 0; head < shape.kv_heads; ++head) {
+    for (int head = 0; head < shape.kv_heads && !entry.failure; ++head) {
       const plan::Retention* kept = retention(entry, role(entry, layer, head));
-      if (kept != nullptr && kept->rule == plan::RetentionRule::host_tier) recall_set(entry, layer, head, *kept);
+      if (kept == nullptr || kept->rule != plan::RetentionRule::host_tier) continue;
+      guarded(entry, [&] { recall_set(entry, layer, head, *kept); });
     }
   }
 }

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "glimpse/attention/runner.h"
 #include "glimpse/kv/cache.h"
@@ -22,13 +24,18 @@ struct StepBatch {
 struct StepResult {
   std::span<const float> logits;                      ///< [output_rows, vocabulary], valid until the next forward
   std::span<const attention::ReadCounters> counters;  ///< [sequences]
+  std::vector<std::exception_ptr> failures;           ///< [sequences] null where it went well; empty: everywhere
 };
 
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Throws UserError when the cache is full (nothing has changed then).
+  /// Throws what ended the pass for all sequences: a UserError when the cache is full, and nothing has changed then
+  /// (began() is false); else caches are longer by the batch's rows, and states may have taken in some of them. What
+  /// ended it for one sequence alone is in `failures`: the same holds for that one, and its logits mean nothing.
   virtual StepResult forward(const StepBatch& batch) = 0;
+  /// True after a forward() that threw when the pass had begun to change caches and states.
+  virtual bool began() const = 0;
   /// Wall time of attention in all passes so far, as one thread saw it. Seconds.
   virtual double attention_seconds() const = 0;
   /// Time of audits in all passes so far, over all threads. Seconds.

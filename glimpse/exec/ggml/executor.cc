@@ -60,12 +60,20 @@ class CpuExecutor final : public Executor {
     compute(graph);
     StepResult result;
     result.counters = runner_.end();
+    for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+      std::exception_ptr failure = runner_.failure(i);
+      if (!failure) continue;
+      result.failures.resize(batch.sequences.size());
+      result.failures[i] = std::move(failure);
+    }
     if (graph.logits() != nullptr) {
       result.logits = {static_cast<const float*>(graph.logits()->data),
                        batch.output_rows.size() * static_cast<std::size_t>(model_.config().vocabulary)};
     }
     return result;
   }
+
+  bool began() const override { return runner_.began(); }
 
   double attention_seconds() const override { return runner_.seconds(); }
   double audit_seconds() const override { return runner_.audit_seconds(); }

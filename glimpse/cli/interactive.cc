@@ -130,7 +130,12 @@ class Dialogue {
     const engine::RequestId id =
         kept_ ? engine_.submit(std::move(request), std::move(*kept_)) : engine_.submit(std::move(request));
     kept_.reset();
-    report.interrupted = drive(id);
+    try {
+      report.interrupted = drive(id);
+    } catch (...) {
+      engine_.release(id);
+      throw;
+    }
     progress.clear();
     report.result = engine_.result(id);
     kept_ = engine_.take(id);
@@ -138,6 +143,7 @@ class Dialogue {
     emit(whole.finish());
     out_.write(arguments_.json ? run_json(report) + "\n" : "\n");
     out_.flush();
+    if (report.result.reason == engine::FinishReason::failed) throw UserError(report.result.error);
     turn.answer = report.result.tokens;
     turn.answer_text = report.text;
     const bool answered = !report.interrupted || !turn.answer.empty();

@@ -116,6 +116,7 @@ int run_command(const Arguments& arguments) {
   out.write(arguments.json ? run_json(report) + "\n" : "\n");
   out.flush();
   if (!arguments.quiet) print_note(statistics(report));
+  if (report.result.reason == engine::FinishReason::failed) throw UserError(report.result.error);
   out.require_ok();
   if (trace) trace->require_ok();
   const auto& session = report.result.stats.session;

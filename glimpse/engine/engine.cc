@@ -47,7 +47,7 @@ text::Tokenizer tokenizer_of(const model::Model& model, const std::filesystem::p
 }  // namespace
 
 std::string_view name(FinishReason reason) {
-  constexpr std::string_view names[] = {"none", "end_of_text", "length", "context_full", "cancelled"};
+  constexpr std::string_view names[] = {"none", "end_of_text", "length", "context_full", "cancelled", "failed"};
   return names[static_cast<int>(reason)];
 }
 
@@ -135,6 +135,7 @@ void Engine::State::require(const plan::Plan& plan) {
   });
   if (tier) cache->open_tier(options.tier_folder);
   load_gates(plan, model, gates);
+  const attention::SequenceState made(plan, gates);  // what cannot be made is refused here, not in the middle of a batch
 }
 
 ActiveSequence Engine::State::open(const plan::Plan& plan) {

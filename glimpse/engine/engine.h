@@ -3,6 +3,17 @@
 // Two levels. Requests: submit, step until idle, take results. Sequences: prefill, decode and fork by hand, for
 // evaluation and benchmarks. One thread at a time calls an Engine; callbacks run on that thread, but on_sets, which
 // runs on one of the pool's threads, one call at a time.
+//
+// Callbacks may call cancel, finished, result and what only reads the engine; on_token, on_prefill and on_logits also
+// submit and open. step, release, and prefill, decode, correct and fork of any Sequence throw a UserError there. No
+// callback destroys a Sequence.
+//
+// What fails. Before anything has changed (the cache is full): the call throws a UserError, and may be made again when
+// there is room. For one sequence (a callback threw, the disk of its tier is full, a correction finds no room): its
+// request ends as FinishReason::failed, or its Sequence's call throws; the others go on. For all (memory is short): the
+// call throws. A sequence that was in a failed pass is as before where all that it keeps is provably so; else it is
+// broken: requests on it end as failed, and calls of a Sequence throw a UserError that says so. A bug (InternalError)
+// is thrown whatever else it did.
 #pragma once
 
 #include <cstdint>
@@ -84,7 +95,7 @@ struct SetTrace {
   std::span<const float> query;  ///< [g, d] after RoPE
 };
 
-enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled };
+enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled, failed };
 std::string_view name(FinishReason reason);
 
 /// Lossless decoding, in tokens and passes.
@@ -129,6 +140,7 @@ struct Request {
 struct Result {
   std::vector<Token> tokens;
   FinishReason reason = FinishReason::none;
+  std::string error;  ///< failed: what ended it
   RequestStats stats;
 };
 
@@ -146,18 +158,24 @@ class Sequence {
   void reset_stats();
   /// Runs the plan's prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of
   /// every token from `first_wanted` on (position, logits) first. Prompts without a decoded token between them are one.
-  /// `go_on` is asked before each chunk; once it says no the rest is not run and there are no logits.
+  /// `go_on` is asked before each chunk; once it says no the rest is not run and there are no logits. Throws UserError
+  /// for no tokens or one that is not in the vocabulary, with nothing done; and what a pass throws (above): length()
+  /// then says how many chunks are in.
   std::span<const float> prefill(std::span<const Token> tokens,
                                  const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {},
                                  std::int64_t first_wanted = 0, const std::function<bool()>& go_on = {});
   /// One token by the plan; logits are valid until the engine's next pass. With `audit` what each head's set captures
-  /// is measured beside it.
+  /// is measured beside it. Throws UserError for a token that is not in the vocabulary, with nothing done; and what a
+  /// pass throws (above).
   std::span<const float> decode(Token token, bool audit = false);
   /// Cache correction (TidalDecode, section 3.3): K and V of the last `tokens` are replaced by those of a dense pass.
-  /// Throws UserError for a plan that forgets tokens, and for more tokens than there are.
+  /// Throws UserError for a plan that forgets tokens, a sequence that has, and for more tokens than there are, with
+  /// nothing done; and what a pass throws (above), which breaks the sequence once rows have been replaced.
   void correct(std::int64_t tokens);
   /// The same tokens under another plan; pages are shared until written. Under an equal plan with all that attention
-  /// keeps; under another with what can be made from the cache: heat and statistics start empty.
+  /// keeps; under another with what can be made from the cache: heat and statistics start empty. Throws UserError for
+  /// a plan that does not fit, and for one that could need tokens that a head has forgotten: such a head is dense in
+  /// it, or streams by the same window. This sequence is as before then.
   Sequence fork(const plan::Plan& plan) const;
   void on_sets(std::function<void(const SetTrace&)> callback);
   /// What is in the cache. Valid until the next call that changes it.
@@ -172,6 +190,7 @@ class Sequence {
   std::vector<float> value(int layer, int kv_head, std::int64_t position) const;
   /// What feedback keeps (tests, inspection): heat of blocks, empty when the plan has none (one vector for all layers
   /// unless the plan keeps one a layer); the statistic that the head forgets by, [positions], empty when it keeps none.
+  /// All of these throw UserError for a layer or head that the model has not.
   std::vector<float> heat(int layer) const;
   std::vector<float> statistic(int layer, int kv_head) const;
   /// Positions that the head has not forgotten.
@@ -211,7 +230,10 @@ class Engine {
   /// The sequence of a request that has ended and was asked to keep it: once. None when it never began.
   std::optional<Sequence> take(RequestId id);
   /// One forward pass over every decoding request and the next chunk of one waiting prompt. False: nothing to do.
+  /// Throws what ended the pass for all (above): no request has lost or repeated a token then, and those whose
+  /// sequences broke are finished as failed. While the cache is full every step throws: cancel or release something.
   bool step();
+  /// From on_sets: when the pass has ended.
   void cancel(RequestId id);
   bool finished(RequestId id) const;
   /// What it has so far; final when finished. release() forgets it.

@@ -1,4 +1,6 @@
 // One forward pass over parts of several sequences, and what it leaves in them.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "glimpse/base/error.h"
@@ -57,7 +59,66 @@ AttentionStats stats_of(const attention::ReadCounters& counters, std::int64_t ro
   return stats;
 }
 
+/// True for plans under which a pass leaves nothing behind but rows of the cache and sets that each step makes anew.
+bool keeps_nothing(const plan::Plan& plan) {
+  return plan.feedback == plan::Feedback::none && plan.retentions.empty() &&
+         std::none_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
+           return !selector.terms.empty() && plan::is_index(selector.terms.front().source);
+         });
+}
+
 }  // namespace
+
+std::string text_of(const std::exception_ptr& why) {
+  try {
+    std::rethrow_exception(why);
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that says nothing";
+  }
+}
+
+bool is_bug(const std::exception_ptr& why) {
+  try {
+    std::rethrow_exception(why);
+  } catch (const InternalError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+void require_whole(const ActiveSequence& sequence) {
+  if (!sequence.broken) return;
+  throw UserError(
+      "the sequence broke in a pass that failed, and its cache and state do not agree any more; open a new "
+      "one. What failed: " +
+      *sequence.broken);
+}
+
+Busy::Busy(bool& flag, std::string_view call) : flag_(flag) {
+  if (flag)
+    throw UserError(std::string(call) + " was called from a callback of the engine; call it when that returned");
+  flag = true;
+}
+
+std::optional<plan::SlotId> Engine::State::forgetful_head(const ActiveSequence& sequence) const {
+  for (int layer = 0; layer < sequence.plan.shape.layers; ++layer) {
+    for (int head = 0; head < sequence.plan.shape.kv_heads; ++head) {
+      if (cache->live_tokens(sequence.id, layer, head) < sequence.length) return plan::SlotId{layer, head};
+    }
+  }
+  return {};
+}
+
+void Engine::State::require_tokens(std::span<const Token> wanted) const {
+  for (const Token token : wanted) {
+    if (token >= 0 && token < tokenizer.size()) continue;
+    throw UserError(fmt::format("token id {} is not in the vocabulary of {}; give 0 to {}", token, tokenizer.size(),
+                                tokenizer.size() - 1));
+  }
+}
 
 void Engine::State::observe_if_wanted() {
   const bool wanted = std::any_of(parts.begin(), parts.end(),
@@ -82,16 +143,49 @@ void Engine::State::remember(ActiveSequence& sequence, std::span<const Token> ap
   }
 }
 
-/// A pass that fails leaves no trace of its tokens.
 exec::StepResult Engine::State::forward(const exec::StepBatch& batch) {
+  passing = true;
   try {
-    return executor->forward(batch);
+    failures.assign(parts.size(), nullptr);
+    exec::StepResult result = executor->forward(batch);
+    passing = false;
+    for (std::size_t i = 0; i < result.failures.size(); ++i) {
+      if (!result.failures[i]) continue;
+      failures[i] = result.failures[i];
+      recover(parts[i], failures[i]);
+    }
+    return result;
   } catch (...) {
+    passing = false;
+    const std::exception_ptr why = std::current_exception();
     for (const PassPart& part : parts) {
-      if (!part.corrects) part.sequence->forget_after(static_cast<std::size_t>(part.sequence->length));
+      if (executor->began()) {
+        recover(part, why);
+      } else if (!part.corrects) {
+        part.sequence->forget_after(static_cast<std::size_t>(part.sequence->length));
+      }
     }
     throw;
   }
+}
+
+void Engine::State::recover(const PassPart& part, const std::exception_ptr& why) {
+  ActiveSequence& sequence = *part.sequence;
+  if (!part.corrects) sequence.forget_after(static_cast<std::size_t>(sequence.length));
+  if (!part.corrects && (part.verifies || keeps_nothing(sequence.plan))) {
+    try {
+      cache->truncate(sequence.id, cache->length(sequence.id) - sequence.length);
+      return;
+    } catch (const std::exception&) {  // no room to call back what waits: broken like the rest
+    }
+  }
+  sequence.broken = text_of(why);
+}
+
+std::span<const float> Engine::State::run_alone() {
+  const std::span<const float> logits = run();
+  if (failures.front()) std::rethrow_exception(failures.front());
+  return logits;
 }
 
 std::size_t Engine::State::chunk_rows(const plan::Plan& plan) const {
@@ -109,7 +203,7 @@ void Engine::State::correct(ActiveSequence& sequence, std::int64_t count) {
     part.corrects = true;
     part.logits = PassPart::Logits::none;
     parts.assign(1, part);
-    run();
+    run_alone();
   }
 }
 
@@ -152,6 +246,7 @@ std::span<const float> Engine::State::run() {
   const auto row_bytes = static_cast<std::int64_t>(cache->shape().format.read_bytes());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     ActiveSequence& sequence = *parts[i].sequence;
+    if (failures[i]) continue;
     sequence.stats.index_build_s += result.counters[i].index_build_s;
     sequence.stats.index_memory = static_cast<std::int64_t>(sequence.attention.index_memory());
     if (parts[i].corrects) continue;

@@ -28,6 +28,7 @@ void require_whole_cache(const plan::Plan& plan, std::string_view what, std::str
 
 RequestId Engine::submit(Request request) {
   State& state = *state_;
+  if (state.passing) throw UserError("Engine::submit was called from on_sets; call it when the step has returned");
   state.require(request.plan);
   text::validate(request.sampling);
   if (request.correct_every < 0) {
@@ -62,11 +63,7 @@ RequestId Engine::submit(Request request) {
                     "shorten the prompt or raise -c (the model was made for {})",
                     length, state.context, state.model.config().context));
   }
-  for (const Token token : request.prompt) {
-    if (token < 0 || token >= state.tokenizer.size()) {
-      throw UserError(fmt::format("token id {} is not in the vocabulary of {}", token, state.tokenizer.size()));
-    }
-  }
+  state.require_tokens(request.prompt);
   const RequestId id = state.next_request++;
   ActiveRequest& active = state.requests.emplace(id, ActiveRequest(std::move(request))).first->second;
   active.result.stats.prompt_tokens = length;
@@ -91,12 +88,31 @@ void Engine::State::finish(ActiveRequest& request, FinishReason reason) {
   request.phase = Phase::done;
   request.result.reason = reason;
   if (!request.sequence) return;
-  if (request.request.keep) {
+  if (request.request.keep && !request.sequence->broken) {
     leave_drafts(request);
     return;
   }
   close(*request.sequence);
   request.sequence.reset();
+}
+
+void Engine::State::fail(ActiveRequest& request, const std::exception_ptr& why) {
+  request.result.error = text_of(why);
+  finish(request, FinishReason::failed);
+}
+
+void Engine::State::end_cancelled() {
+  for (auto& [id, request] : requests) {
+    if (request.cancelled && request.phase != Phase::done) finish(request, FinishReason::cancelled);
+  }
+}
+
+void Engine::State::fail_broken() {
+  for (auto& [id, request] : requests) {
+    if (request.phase == Phase::done || !request.sequence || !request.sequence->broken) continue;
+    request.result.error = *request.sequence->broken;
+    finish(request, FinishReason::failed);
+  }
 }
 
 /// Samples the request's next token from its logits.
@@ -129,7 +145,14 @@ void Engine::State::correct_due(std::span<ActiveRequest* const> decoded) {
     const std::int64_t every = request->request.correct_every;
     if (every == 0 || request->phase != Phase::decode || request->uncorrected < every) continue;
     const auto start = std::chrono::steady_clock::now();
-    correct(*request->sequence, request->uncorrected);
+    try {
+      correct(*request->sequence, request->uncorrected);
+    } catch (...) {
+      const std::exception_ptr why = std::current_exception();
+      fail(*request, why);
+      if (is_bug(why)) throw;
+      continue;
+    }
     request->uncorrected = 0;
     request->result.stats.correction_s += seconds_since(start);
     ++request->result.stats.corrections;
@@ -138,9 +161,12 @@ void Engine::State::correct_due(std::span<ActiveRequest* const> decoded) {
 
 bool Engine::step() {
   State& state = *state_;
+  const Busy busy(state.busy, "Engine::step");
   const auto start = std::chrono::steady_clock::now();
-  state.answer_loaded();
+  std::exception_ptr bug = state.answer_loaded();
   state.parts.clear();
+  auto& owners = state.owners;
+  owners.clear();
   auto& taking = state.taking;
   taking.clear();
   ActiveRequest* prefilling = nullptr;
@@ -151,6 +177,7 @@ bool Engine::step() {
       part.audit = request.request.audit_every > 0 && request.sequence->steps % request.request.audit_every == 0;
       state.parts.push_back(request.drafting ? state.drafting_part(request) : part);
       taking.push_back(&request);
+      owners.push_back(&request);
     } else if (request.phase == Phase::prefill && prefilling == nullptr) {
       prefilling = &request;
     }
@@ -169,28 +196,52 @@ bool Engine::step() {
     part.prompt_end = static_cast<std::int64_t>(prompt.size());
     part.logits = prompt_ends ? PassPart::Logits::last : PassPart::Logits::none;
     state.parts.push_back(part);
-    prefilling->prefilled += static_cast<std::int64_t>(count);
+    owners.push_back(prefilling);
     if (prompt_ends) taking.push_back(prefilling);
   }
-  if (state.parts.empty()) return false;
+  if (state.parts.empty()) {
+    if (bug) std::rethrow_exception(bug);
+    return false;
+  }
 
-  const std::span<const float> logits = state.run();
+  std::span<const float> logits;
+  try {
+    logits = state.run();
+  } catch (...) {
+    state.end_cancelled();
+    state.fail_broken();
+    throw;
+  }
+  // What fails for one request ends that one; a bug of ours is also thrown, when the others have their tokens.
+  const auto fail = [&](ActiveRequest& request, const std::exception_ptr& why) {
+    if (request.phase != Phase::done) state.fail(request, why);
+    if (is_bug(why)) bug = why;
+  };
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    if (state.failures[i]) fail(*owners[i], state.failures[i]);
+  }
+  state.end_cancelled();
   const double seconds = seconds_since(start);
   const auto vocabulary = static_cast<std::size_t>(state.model.config().vocabulary);
   for (std::size_t i = 0; i < taking.size(); ++i) {
-    if (taking[i] == prefilling) continue;
+    if (taking[i] == prefilling || taking[i]->phase == Phase::done) continue;
     taking[i]->result.stats.decode_s += seconds;
     taking[i]->result.stats.attention = taking[i]->sequence->stats;
     ++taking[i]->uncorrected;
   }
-  if (prefilling != nullptr) {
+  if (prefilling != nullptr && prefilling->phase == Phase::prefill) {
+    prefilling->prefilled = prefilling->sequence->length;
     prefilling->result.stats.prefill_s += seconds;
     prefilling->result.stats.attention = prefilling->sequence->stats;
+    if (prompt_ends) prefilling->phase = Phase::decode;
     if (prefilling->request.on_prefill) {
-      prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);
+      try {
+        prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);
+      } catch (...) {
+        fail(*prefilling, std::current_exception());
+      }
     }
     if (prompt_ends && prefilling->request.session) state.save_grown(*prefilling, logits.last(vocabulary));
-    if (prompt_ends) prefilling->phase = Phase::decode;
   }
   std::size_t row = 0;
   for (ActiveRequest* request : taking) {
@@ -200,15 +251,25 @@ bool Engine::step() {
     const auto own = logits.subspan(row * vocabulary, rows * vocabulary);
     row += rows;
     if (request->phase != Phase::decode) continue;
-    drafts ? state.take_drafting(*request, own, seconds) : state.take(*request, own);
+    try {
+      drafts ? state.take_drafting(*request, own, seconds) : state.take(*request, own);
+    } catch (...) {
+      fail(*request, std::current_exception());
+    }
   }
   state.correct_due(taking);
+  if (bug) std::rethrow_exception(bug);
   return true;
 }
 
 void Engine::cancel(RequestId id) {
   ActiveRequest& request = state_->requests.at(id);
-  if (request.phase != Phase::done) state_->finish(request, FinishReason::cancelled);
+  if (request.phase == Phase::done) return;
+  if (state_->passing) {  // from on_sets: the pass still reads its cache
+    request.cancelled = true;
+  } else {
+    state_->finish(request, FinishReason::cancelled);
+  }
 }
 
 bool Engine::finished(RequestId id) const {
@@ -219,6 +280,8 @@ const Result& Engine::result(RequestId id) const {
 }
 
 void Engine::release(RequestId id) {
+  if (state_->busy)
+    throw UserError("Engine::release was called from a callback of the engine; cancel the request there");
   cancel(id);
   ActiveRequest& request = state_->requests.at(id);
   if (request.sequence) state_->close(*request.sequence);

@@ -9,6 +9,34 @@
 
 namespace glimpse::engine {
 
+namespace {
+
+template <class State>
+void require_head(const State& engine, int layer, int head) {
+  const plan::ModelShape shape = engine.shape();
+  if (layer >= 0 && layer < shape.layers && head >= 0 && head < shape.kv_heads) return;
+  throw UserError(fmt::format("no layer {}, KV head {}: the model has layers 0 to {} and KV heads 0 to {}", layer, head,
+                              shape.layers - 1, shape.kv_heads - 1));
+}
+
+/// A head that forgot tokens is read whole, or streamed by the very window that it kept; anything else could want a
+/// token that is gone.
+bool reads_what_is_left(const plan::Plan& from, const plan::Plan& to, int layer, int head) {
+  const plan::Role& before = from.role(layer, head);
+  const plan::Role& after = to.role(layer, head);
+  if (after.kind == plan::RoleKind::dense) return true;
+  if (after.kind != plan::RoleKind::stream || before.kind != plan::RoleKind::stream) return false;
+  if (before.retention < 0 || after.retention < 0) return false;
+  const auto at = [](const auto& list, int index) -> const auto& {
+    return list[static_cast<std::size_t>(index)];
+  };
+  const plan::Retention& kept = at(to.retentions, after.retention);
+  return kept == at(from.retentions, before.retention) && !kept.compensates &&
+         at(from.selectors, before.selector) == at(to.selectors, after.selector);
+}
+
+}  // namespace
+
 Sequence::Sequence(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Sequence::Sequence(Sequence&&) noexcept = default;
 Sequence& Sequence::operator=(Sequence&&) noexcept = default;
@@ -31,7 +59,10 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
                                          const std::function<void(std::int64_t, std::span<const float>)>& on_logits,
                                          std::int64_t first_wanted, const std::function<bool()>& go_on) {
   Engine::State& engine = *impl_->engine;
+  const Busy busy(engine.busy, "Sequence::prefill");
+  require_whole(impl_->sequence);
   if (tokens.empty()) throw UserError("nothing to prefill: give at least one token");
+  engine.require_tokens(tokens);
   std::span<const float> logits;
   const std::size_t chunk = engine.chunk_rows(impl_->sequence.plan);
   const std::int64_t end = impl_->sequence.length + static_cast<std::int64_t>(tokens.size());
@@ -47,7 +78,7 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
     part.prompt_end = end;
     part.logits = wanted;
     engine.parts.assign(1, part);
-    logits = engine.run();
+    logits = engine.run_alone();
     if (!all) continue;
     for (std::size_t row = 0; row < count; ++row) {
       if (position + static_cast<std::int64_t>(row) < first_wanted) continue;
@@ -59,15 +90,26 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
 
 std::span<const float> Sequence::decode(Token token, bool audit) {
   Engine::State& engine = *impl_->engine;
+  const Busy busy(engine.busy, "Sequence::decode");
+  require_whole(impl_->sequence);
+  engine.require_tokens({&token, 1});
   PassPart part{&impl_->sequence, {&token, 1}};
   part.decode = true;
   part.audit = audit;
   engine.parts.assign(1, part);
-  return engine.run();
+  return engine.run_alone();
 }
 
 void Sequence::correct(std::int64_t tokens) {
+  const Busy busy(impl_->engine->busy, "Sequence::correct");
+  require_whole(impl_->sequence);
   require_correction(impl_->sequence.plan);
+  if (const auto gone = impl_->engine->forgetful_head(impl_->sequence)) {  // of the plan that this one was forked from
+    throw UserError(
+        fmt::format("layer {}, KV head {} has forgotten tokens, so nothing can be corrected; prefill a new "
+                    "sequence with this plan",
+                    gone->layer, gone->head));
+  }
   if (tokens < 1 || tokens > length()) {
     throw UserError(
         fmt::format("cannot correct {} tokens of a sequence of {}; give 1 to {}", tokens, length(), length()));
@@ -76,30 +118,46 @@ void Sequence::correct(std::int64_t tokens) {
 }
 
 std::vector<float> Sequence::heat(int layer) const {
+  require_head(*impl_->engine, layer, 0);
   const attention::SequenceState& state = impl_->sequence.attention;
   return state.has_heat() ? state.heat(layer) : std::vector<float>();
 }
 
 std::vector<float> Sequence::statistic(int layer, int kv_head) const {
+  require_head(*impl_->engine, layer, kv_head);
   const attention::SequenceState& state = impl_->sequence.attention;
   return state.statistics[state.head(layer, kv_head)];
 }
 
 std::vector<std::int32_t> Sequence::live(int layer, int kv_head) const {
+  require_head(*impl_->engine, layer, kv_head);
   return kv::live_positions(*impl_->engine->cache, impl_->sequence.id, layer, kv_head);
 }
 
 std::vector<float> Sequence::value(int layer, int kv_head, std::int64_t position) const {
+  require_head(*impl_->engine, layer, kv_head);
   return kv::value_at(*impl_->engine->cache, impl_->sequence.id, layer, kv_head, position);
 }
 
 Sequence Sequence::fork(const plan::Plan& plan) const {
   Engine::State& engine = *impl_->engine;
+  const Busy busy(engine.busy, "Sequence::fork");
+  const ActiveSequence& source = impl_->sequence;
+  require_whole(source);
   engine.require(plan);
+  for (int layer = 0; layer < plan.shape.layers && !(plan == source.plan); ++layer) {
+    for (int head = 0; head < plan.shape.kv_heads; ++head) {
+      if (engine.cache->live_tokens(source.id, layer, head) == source.length) continue;
+      if (reads_what_is_left(source.plan, plan, layer, head)) continue;
+      throw UserError(
+          fmt::format("plan '{}' could need tokens that layer {}, KV head {} has forgotten under '{}'; fork "
+                      "before the first decoded token, or prefill a new sequence",
+                      plan.policy, layer, head, source.plan.policy));
+    }
+  }
   auto impl = std::make_unique<Impl>();
   impl->engine = &engine;
   impl->sequence.plan = plan;
-  const ActiveSequence& source = impl_->sequence;
   if (plan == source.plan) {
     impl->sequence.attention = source.attention;
   } else {  // indices are built from the cache when they are first searched; what was observed is not
@@ -116,10 +174,12 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
 }
 
 std::vector<float> Sequence::key(int layer, int kv_head, std::int64_t position) const {
+  require_head(*impl_->engine, layer, kv_head);
   return kv::key_at(*impl_->engine->cache, impl_->sequence.id, layer, kv_head, position);
 }
 
 Sequence Engine::open(const plan::Plan& plan) {
+  if (state_->passing) throw UserError("Engine::open was called from on_sets; call it when the pass has returned");
   state_->require(plan);
   auto impl = std::make_unique<Sequence::Impl>();
   impl->engine = state_.get();

@@ -222,13 +222,14 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
 
 RequestId Engine::submit(Request request, Sequence&& start) {
   check(start.impl_->engine == state_.get(), "a request goes on from a sequence of its own engine");
+  require_whole(start.impl_->sequence);
   if (request.session)
     throw UserError("a request that goes on from a sequence has no use for a session; leave one out");
   const RequestId id = submit(std::move(request));
   try {
     state_->go_on_from(state_->requests.at(id), start.impl_->sequence);
   } catch (...) {
-    release(id);
+    state_->requests.erase(id);
     throw;
   }
   return id;
@@ -245,14 +246,21 @@ std::optional<Sequence> Engine::take(RequestId id) {
   return Sequence(std::move(impl));
 }
 
-void Engine::State::answer_loaded() {
+std::exception_ptr Engine::State::answer_loaded() {
+  std::exception_ptr bug;
   for (auto& [id, request] : requests) {
     if (request.phase != Phase::prefill || request.prefilled < request.result.stats.prompt_tokens) continue;
-    if (request.request.on_prefill) request.request.on_prefill(request.prefilled, request.prefilled);
-    if (request.phase == Phase::done) continue;  // cancelled from the callback
-    request.phase = Phase::decode;
-    take(request, request.sequence->logits);
+    try {
+      request.phase = Phase::decode;
+      if (request.request.on_prefill) request.request.on_prefill(request.prefilled, request.prefilled);
+      if (request.phase == Phase::decode) take(request, request.sequence->logits);  // else cancelled
+    } catch (...) {
+      const std::exception_ptr why = std::current_exception();
+      if (request.phase != Phase::done) fail(request, why);
+      if (is_bug(why)) bug = why;
+    }
   }
+  return bug;
 }
 
 void Engine::State::save_grown(ActiveRequest& request, std::span<const float> logits) {
@@ -279,7 +287,9 @@ std::span<const float> Sequence::logits() const {
 }
 
 void Sequence::save(const std::filesystem::path& file, std::span<const float> logits) const {
-  const Engine::State& engine = *impl_->engine;
+  Engine::State& engine = *impl_->engine;
+  const Busy busy(engine.busy, "Sequence::save");
+  require_whole(impl_->sequence);
   const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);
   if (!logits.empty() && logits.size() != vocabulary) {
     throw UserError(fmt::format("{} logits to save with a session; give those of the last token, {}, or none",
@@ -289,6 +299,7 @@ void Sequence::save(const std::filesystem::path& file, std::span<const float> lo
 }
 
 Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan) {
+  if (state_->passing) throw UserError("Engine::load was called from on_sets; call it when the pass has returned");
   state_->require(plan);
   const SessionReader reader(file);
   const SavedSession session = read_session(reader, state_->session_model());

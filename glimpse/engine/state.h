@@ -1,9 +1,11 @@
 // What an Engine holds. Inside engine only.
 #pragma once
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "glimpse/attention/runner.h"
 #include "glimpse/engine/engine.h"
@@ -27,6 +29,7 @@ struct ActiveSequence {
   AttentionStats stats;
   std::int64_t last_bytes = 0;  ///< read by attention in its last decoding or verifying pass
   std::function<void(const SetTrace&)> on_sets;
+  std::optional<std::string> broken;  ///< what a pass failed of that left cache and state apart; nothing runs on it
 
   void forget_after(std::size_t kept) {
     tokens.resize(kept);
@@ -62,6 +65,7 @@ struct ActiveRequest {
   Token next = -1;               ///< sampled, not yet fed
   std::int64_t uncorrected = 0;  ///< decoded since the last correction
   std::optional<Drafting> drafting;
+  bool cancelled = false;  ///< asked for while a pass ran
   Result result;
 
   explicit ActiveRequest(Request wanted) : request(std::move(wanted)), sampler(request.sampling) {}
@@ -80,6 +84,9 @@ struct PassPart {
   std::int64_t prompt_end = 0;  ///< not decoding
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
 };
+
+/// Throws UserError for a sequence that a failed pass has broken.
+void require_whole(const ActiveSequence& sequence);
 
 /// Throws UserError for a plan whose heads forget tokens: `what` needs them all, `cure` says what to leave out.
 void require_whole_cache(const plan::Plan& plan, std::string_view what, std::string_view cure);
@@ -116,16 +123,32 @@ struct Engine::State {
   std::vector<Token> tokens;
   std::vector<attention::SequenceRows> rows;
   std::vector<std::int32_t> output_rows;
+  std::vector<ActiveRequest*> owners;        ///< [parts] of a step
+  std::vector<std::exception_ptr> failures;  ///< [parts] what ended single parts of the last pass; null: nothing
   bool observed = false;
+  bool busy = false;     ///< inside step, or a sequence's call: callbacks may not start another
+  bool passing = false;  ///< inside a pass
 
   plan::ModelShape shape() const;
   /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
   void require(const plan::Plan& plan);
   ActiveSequence open(const plan::Plan& plan);
   void close(ActiveSequence& sequence);
-  /// Runs `parts`; returns logits of the wanted rows in order.
+  /// Runs `parts`; returns logits of the wanted rows in order, and in `failures` what ended single parts: those are
+  /// taken back or broken. Throws what ended the pass for all, with every part taken back or broken.
   std::span<const float> run();
+  /// Runs the one part of `parts`; throws what ended it.
+  std::span<const float> run_alone();
   exec::StepResult forward(const exec::StepBatch& batch);
+  /// After a pass that failed for this part: takes its tokens out of the cache again where all that the sequence
+  /// keeps is provably as before, else marks the sequence broken.
+  void recover(const PassPart& part, const std::exception_ptr& why);
+  /// Ends requests whose sequences broke, and those that were cancelled while a pass ran.
+  void fail_broken();
+  void end_cancelled();
+  void require_tokens(std::span<const Token> wanted) const;
+  /// The first head that has freed tokens of the sequence.
+  std::optional<plan::SlotId> forgetful_head(const ActiveSequence& sequence) const;
   /// Notes tokens that the pass appends, with their text boundaries.
   void remember(ActiveSequence& sequence, std::span<const Token> appended) const;
   void observe_if_wanted();
@@ -146,6 +169,7 @@ struct Engine::State {
   /// Takes unverified drafts of a request that ends back.
   void leave_drafts(ActiveRequest& request);
   void finish(ActiveRequest& request, FinishReason reason);
+  void fail(ActiveRequest& request, const std::exception_ptr& why);
 
   // session.cc: saved sessions
   SessionModel session_model() const;
@@ -157,10 +181,27 @@ struct Engine::State {
   void load_session(ActiveRequest& request);
   /// Takes what a sequence has of the request's prompt; its id is -1 then.
   void go_on_from(ActiveRequest& request, ActiveSequence& held);
-  /// First tokens of prompts that a session held whole, with their logits.
-  void answer_loaded();
+  /// First tokens of prompts that a session held whole, with their logits. Returns a bug that one of them showed.
+  std::exception_ptr answer_loaded();
   /// After the prefill, where the rule says so.
   void save_grown(ActiveRequest& request, std::span<const float> logits);
 };
+
+/// Holds an engine for the length of a public call. Throws UserError when a callback calls what only callers may.
+class Busy {
+ public:
+  Busy(bool& flag, std::string_view call);
+  ~Busy() { flag_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool& flag_;
+};
+
+/// The text of any exception.
+std::string text_of(const std::exception_ptr& why);
+/// True for one that only a mistake of ours can throw.
+bool is_bug(const std::exception_ptr& why);
 
 }  // namespace glimpse::engine

@@ -193,12 +193,7 @@ void Engine::State::load_session(ActiveRequest& request) {
 /// Takes of a sequence in memory what serves the request's prompt.
 void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
   const plan::Plan& plan = request.request.plan;
-  bool whole = true;
-  for (int layer = 0; layer < plan.shape.layers; ++layer) {
-    for (int head = 0; head < plan.shape.kv_heads; ++head) {
-      whole = whole && cache->live_tokens(held.id, layer, head) == held.length;
-    }
-  }
+  const bool whole = !forgetful_head(held).has_value();
   const Share share =
       share_of({held.tokens, &held.plan, held.attention.prompt_tokens, held.attention.decode_steps, whole, false},
                {request.request.prompt, &plan, static_cast<std::int64_t>(chunk_rows(plan))});

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "glimpse/base/error.h"
+#include "tests/engine/gates.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::engine {
@@ -328,8 +329,10 @@ TEST(AlteredPlans, WhatIsAcceptedRuns) {
   const std::vector<Token> tokens = random_tokens(200, shared.tokenizer().size(), 9);
   std::vector<plan::Plan> seeds;
   for (const policies::Policy& policy : policies::registry()) {
-    if (!policy.missing.empty() || policy.name == "full") continue;
-    seeds.push_back(make(shared, std::string(policy.name), budget("64")));
+    if (policy.name == "full") continue;
+    policies::PolicyOptions options = budget("64");
+    add_needed(std::string(policy.name), reference::test_model("llama"), options);
+    seeds.push_back(make(shared, std::string(policy.name), options));
   }
   seeds.push_back(make(shared, "evosparse", budget("96", {{"heat", "layer"}})));
   seeds.push_back(union_plan());

@@ -142,7 +142,8 @@ struct Runner::State {
   std::size_t layer_remaining_size = 0;
   std::vector<std::int32_t> evicted;
   std::vector<std::int32_t> missing;
-  std::vector<ScoredUnit> evict_scores;  ///< of those that may go
+  std::vector<std::int64_t> drafted_steps;  ///< a head's chosen_at during a draft
+  std::vector<ScoredUnit> evict_scores;     ///< of those that may go
   std::vector<kv::Mark> marks;
   std::vector<ReadCounters> counters;  ///< [batch], filled by end()
   std::vector<int> heat_readers;

@@ -26,7 +26,10 @@ void Runner::State::recall_sets(int layer) {
 void Runner::State::recall_set(BatchEntry& entry, int layer, int head, const plan::Retention& kept) {
   SequenceState& state = *entry.rows.state;
   const kv::SequenceId sequence = entry.rows.sequence;
-  auto& chosen_at = state.chosen_at[state.head(layer, head)];
+  auto& kept_steps = state.chosen_at[state.head(layer, head)];
+  // A draft leaves no trace.
+  auto& chosen_at = entry.rows.committed < 0 ? kept_steps : drafted_steps;
+  if (entry.rows.committed >= 0) drafted_steps = kept_steps;
   const std::int64_t now = state.decode_steps;
   chosen_at.resize(static_cast<std::size_t>((entry.tokens + kPage - 1) / kPage), -1);
   const PublishedSet& set = state.sets.at({layer, head});

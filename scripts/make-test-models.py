@@ -87,6 +87,8 @@ MODELS = [
     # Every row a multiple of 256, so that K-quants fit; the source of the quantised ones.
     Model("llama256", shape=Shape(hidden=256, heads=4, kv_heads=2, head_dim=64, feed_forward=512)),
     Model("split", split_tensors=15),
+    # A pass costs next to nothing: for tests of ten thousands of them.
+    Model("small", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
 ]
 
 

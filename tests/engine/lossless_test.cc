@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "glimpse/base/error.h"
 #include "tests/engine/support.h"
@@ -28,7 +29,12 @@ std::vector<TokenProbability> distribution(std::initializer_list<double> weights
   return made;
 }
 
-/// Pearson's statistic over its degrees of freedom's 99.9 % point is under 1 in 999 of 1,000 runs.
+/// Wilson and Hilferty's approximation of the chi-square quantile at 0.999.
+double quantile_999(double freedom) {
+  const double cube = 1 - 2 / (9 * freedom) + 3.09 * std::sqrt(2 / (9 * freedom));
+  return freedom * cube * cube * cube;
+}
+
 void expect_distributed(const std::vector<std::int64_t>& seen, const std::vector<TokenProbability>& wanted) {
   std::int64_t draws = 0;
   for (const std::int64_t count : seen) draws += count;
@@ -41,10 +47,7 @@ void expect_distributed(const std::vector<std::int64_t>& seen, const std::vector
     statistic += (static_cast<double>(count) - expected) * (static_cast<double>(count) - expected) / expected;
   }
   EXPECT_EQ(expected_draws, draws) << "a token of probability 0 was drawn";
-  const auto freedom = static_cast<double>(wanted.size() - 1);
-  // Wilson and Hilferty's approximation of the chi-square quantile at 0.999.
-  const double cube = 1 - 2 / (9 * freedom) + 3.09 * std::sqrt(2 / (9 * freedom));
-  EXPECT_LT(statistic, freedom * cube * cube * cube);
+  EXPECT_LT(statistic, quantile_999(static_cast<double>(wanted.size() - 1)));
 }
 
 TEST(RejectionRule, GivesTheWantedDistributionWhateverWasProposed) {
@@ -268,6 +271,113 @@ TEST(LosslessRequests, TheSeedDecidesForAnyThreads) {
   }
   EXPECT_EQ(answers[0], answers[1]);
   EXPECT_EQ(answers[0], answers[2]);
+}
+
+using Continuations = std::map<std::vector<Token>, double>;
+
+/// With what probability dense decoding says each sequence of `more` tokens; `logits` are those of the last token.
+void add_continuations(const Sequence& dense, const plan::Plan& full, const std::vector<float>& logits,
+                       const text::SamplingOptions& sampling, int more, double probability, std::vector<Token>& so_far,
+                       Continuations& all) {
+  std::vector<TokenProbability> next;
+  text::Sampler(sampling).distribution(logits, next);
+  for (const TokenProbability& entry : next) {
+    so_far.push_back(entry.token);
+    const double reached = probability * static_cast<double>(entry.probability);
+    if (more == 1) {
+      all[so_far] = reached;
+    } else {
+      Sequence fork = dense.fork(full);
+      const std::span<const float> after = fork.decode(entry.token);
+      add_continuations(fork, full, {after.begin(), after.end()}, sampling, more - 1, reached, so_far, all);
+    }
+    so_far.pop_back();
+  }
+}
+
+/// Draws are spread as the rejection rule's theorem says, through drafts, verification and what comes after a
+/// rejection: over 100,000 tokens, four at a time, of the three likeliest of a small model. Small budgets make bad
+/// drafts.
+TEST(LosslessRequests, SampledAnswersAreDistributedAsDenseOnes) {
+  constexpr int kTokens = 4;
+  constexpr std::int64_t kAnswers = reference::kSanitized ? 2'500 : 26'000;
+  EngineOptions options = options_for(reference::test_model("small"), KvType::f32, 1);
+  options.context = 128;
+  options.sequences = 24;
+  options.prefill_chunk = 95;
+  Engine engine(options);
+  const std::vector<Token> prompt = random_tokens(96, engine.tokenizer().size(), 40);
+  const plan::Plan full = make(engine, "full");
+  const plan::Plan plan = make(engine, "tidal", budget("4"));
+  text::SamplingOptions sampling;
+  sampling.temperature = 1.5F;
+  sampling.top_k = 3;
+  sampling.top_p = 1;
+  sampling.min_p = 0;
+
+  Continuations expected;
+  {
+    Sequence dense = engine.open(full);
+    const std::span<const float> logits = dense.prefill(prompt);
+    std::vector<Token> so_far;
+    add_continuations(dense, full, {logits.begin(), logits.end()}, sampling, kTokens, 1, so_far, expected);
+  }
+  ASSERT_EQ(expected.size(), 81u);
+
+  Sequence start = engine.open(plan);
+  start.prefill(std::span(prompt).first(95));
+  std::map<std::vector<Token>, std::int64_t> seen;
+  std::int64_t drafted = 0, accepted = 0, submitted = 0;
+  std::vector<RequestId> running;
+  while (submitted < kAnswers || !running.empty()) {
+    while (submitted < kAnswers && running.size() < 16) {
+      Request request = request_for(engine, prompt, plan);
+      request.lossless = true;
+      request.draft_tokens = 1 + static_cast<int>(submitted % 3);
+      request.max_tokens = kTokens + static_cast<int>(submitted % 2);
+      request.sampling = sampling;
+      request.sampling.seed = static_cast<std::uint32_t>(++submitted);
+      running.push_back(engine.submit(std::move(request), start.fork(plan)));
+    }
+    engine.step();
+    for (std::size_t i = 0; i < running.size();) {
+      if (!engine.finished(running[i])) {
+        ++i;
+        continue;
+      }
+      const Result& result = engine.result(running[i]);
+      ASSERT_EQ(result.stats.reused_tokens, 95);
+      drafted += result.stats.lossless.drafted;
+      accepted += result.stats.lossless.accepted;
+      ++seen[{result.tokens.begin(), result.tokens.begin() + kTokens}];
+      engine.release(running[i]);
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  EXPECT_GT(10 * (drafted - accepted), drafted) << "drafts that are never wrong show nothing";
+
+  // Cells of few draws count together.
+  double statistic = 0, rare = 0, freedom = -1;
+  std::int64_t rarely = 0, known = 0;
+  const auto add = [&](double wanted, std::int64_t count) {
+    statistic += (static_cast<double>(count) - wanted) * (static_cast<double>(count) - wanted) / wanted;
+    ++freedom;
+  };
+  for (const auto& [tokens, probability] : expected) {
+    const double wanted = probability * static_cast<double>(kAnswers);
+    known += seen[tokens];
+    if (wanted >= 10) {
+      add(wanted, seen[tokens]);
+    } else {
+      rare += wanted;
+      rarely += seen[tokens];
+    }
+  }
+  EXPECT_EQ(known, kAnswers) << "an answer of probability 0 was given";
+  if (rare > 0) add(rare, rarely);
+  EXPECT_GT(freedom, 15);
+  EXPECT_LT(statistic, quantile_999(freedom))
+      << freedom << " degrees of freedom, " << drafted << " drafted, " << accepted << " accepted";
 }
 
 TEST(LosslessRequests, RefusesWhatCannotBeVerified) {

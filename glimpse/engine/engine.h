@@ -5,8 +5,8 @@
 // runs on one of the pool's threads, one call at a time.
 //
 // Callbacks may call cancel, finished, result and what only reads the engine; on_token, on_prefill and on_logits also
-// submit and open. step, release, and prefill, decode, correct and fork of any Sequence throw a UserError there. No
-// callback destroys a Sequence.
+// submit, open and load. step, release, and prefill, decode, correct, fork and save of any Sequence throw a UserError
+// there. No callback destroys a Sequence.
 //
 // What fails. Before anything has changed (the cache is full): the call throws a UserError, and may be made again when
 // there is room. For one sequence (a callback threw, the disk of its tier is full, a correction finds no room): its

@@ -197,9 +197,10 @@ void run(const Options& options, const std::string& command) {
 
   std::vector<std::string> warnings;
   const std::vector<Arm> arms = make_arms(engine.shape(), {options.methods, options.budgets}, warnings);
+  const bool all = std::find(options.methods.begin(), options.methods.end(), "all") != options.methods.end();
   std::vector<Row> rows;
   for (const Arm& arm : arms) {
-    if (!arm.refused.empty() || arm.method == "full" || forgets(arm.plan)) continue;
+    if (!arm.refused.empty() || arm.method == "full" || (all && forgets(arm.plan))) continue;
     for (const int drafts : options.drafts) rows.push_back({&arm, drafts});
   }
   Json report = Json::parse(header_json(engine, command, options.model));

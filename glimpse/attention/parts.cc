@@ -135,20 +135,24 @@ void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> 
 
 void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionScratch& scratch, PublishedSet& set) {
   set.chosen.clear();
+  UnitSet units(selector, parts.tokens, scratch);
   const plan::Term& first = selector.terms.front();
   if (first.source != plan::Source::heat) {
     const std::int64_t each =
         first.budget ? plan::budget_tokens(*first.budget, static_cast<std::int64_t>(parts.tokens)) : 0;
     const std::size_t k = static_cast<std::size_t>(each) / static_cast<std::size_t>(selector.block);
+    auto& most = scratch.most;  // over all of the heads, whichever chose the unit
+    most.assign(units.count(), kNever);
     for (const HeadScores& head : parts.heads) {
       for (int j = 0; j < head.group; ++j) {
-        best_of(unit_scores(head, static_cast<std::size_t>(j), selector, parts.tokens, scratch), k, scratch,
-                set.chosen);
+        const auto scores = unit_scores(head, static_cast<std::size_t>(j), selector, parts.tokens, scratch);
+        for (std::size_t i = 0; i < scores.size(); ++i) most[i] = std::max(most[i], scores[i]);
+        best_of(scores, k, scratch, set.chosen);
       }
     }
+    for (ScoredUnit& chosen : set.chosen) chosen.score = most[static_cast<std::size_t>(chosen.unit)];
     keep_best(set.chosen);
   }
-  UnitSet units(selector, parts.tokens, scratch);
   for (const ScoredUnit& chosen : parts.inherited) units.take(static_cast<std::size_t>(chosen.unit));
   for (const ScoredUnit& chosen : set.chosen) units.take(static_cast<std::size_t>(chosen.unit));
   if (selector.terms.back().source == plan::Source::heat && units.room() > 0) {

@@ -19,6 +19,7 @@ struct SelectionScratch {
   std::vector<float> blocks;         ///< [blocks]
   std::vector<std::int32_t> chosen;  ///< [N]
   std::vector<char> taken;           ///< [units]
+  std::vector<float> most;           ///< [units] the largest score over heads
   std::vector<ScoredUnit> ranked;    ///< candidates of several heads, head by head
   std::vector<std::size_t> starts;   ///< where each head's begin
   std::vector<std::byte> workspace;

@@ -25,6 +25,8 @@ DraftCosts Engine::State::draft_costs(const ActiveRequest& request) const {
   costs.weights = weight_bytes;
   costs.dense = static_cast<double>(request.sequence->length) * mine.layers * mine.kv_heads * 2 *
                 static_cast<double>(cache->shape().format.read_bytes());
+  costs.group = mine.group();
+  costs.rows = executor->row_costs();
   // Before the first draft: a guess that lets it be tried.
   costs.sparse = request.drafting->sparse_bytes > 0 ? request.drafting->sparse_bytes : costs.dense / 8;
   return costs;

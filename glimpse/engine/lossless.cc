@@ -14,10 +14,7 @@ using text::TokenProbability;
 // Time per byte, over that of a byte of weights: estimates from what the kernels were measured to do
 // (docs/benchmarks.md).
 constexpr double kKvByte = 1.3;        ///< of K and V read in order
-constexpr double kGatheredByte = 2.0;  ///< of the same in pieces
-constexpr double kWeightsRow = 0.05;   ///< of the weights' time, for one row more in a pass
-constexpr double kKvPass = 0.25;       ///< of the dense read's time: what a pass over many rows costs,
-constexpr double kKvRow = 0.25;        ///< and each row of it, which is bound by arithmetic
+constexpr double kGatheredByte = 2.4;  ///< of the same in pieces
 constexpr double kFade = 0.9;          ///< of what earlier drafts say about the next
 constexpr double kLeastGain = 1.03;
 
@@ -32,9 +29,11 @@ float probability_of(Token token, std::span<const TokenProbability> distribution
 double cycle_cost(const DraftCosts& costs, int drafts) {
   const double dense = costs.weights + kKvByte * costs.dense;
   const double draft = std::min(dense, costs.weights + kGatheredByte * costs.sparse);
-  const int rows = drafts + 1;
-  const double verify = costs.weights * (1 + kWeightsRow * drafts) +
-                        kKvByte * costs.dense * std::max(1.0, kKvPass + kKvRow * static_cast<double>(rows));
+  // The rows of a group lie side by side in vectors.
+  const int vectors = ((drafts + 1) * costs.group + costs.rows.vector - 1) / costs.rows.vector;
+  const double attention = costs.rows.attention_once + costs.rows.attention_query * vectors * costs.rows.vector;
+  const double verify =
+      costs.weights * (1 + costs.rows.weights_row * drafts) + kKvByte * costs.dense * std::max(1.0, attention);
   return (drafts * draft + verify) / dense;
 }
 

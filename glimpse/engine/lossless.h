@@ -10,17 +10,20 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/exec/row_costs.h"
 #include "glimpse/text/sampler.h"
 
 namespace glimpse::engine {
 
 inline constexpr int kMostDrafts = 15;  ///< with the token that starts them, rows of one verification: 16
 
-/// What a step reads, in bytes.
+/// What a step reads, in bytes, and what several rows make of it.
 struct DraftCosts {
   double weights = 0;
   double dense = 0;   ///< K and V of a dense step
   double sparse = 0;  ///< K, V and indices of a drafted step
+  int group = 1;      ///< query heads of a KV head
+  exec::RowCosts rows = {};
 };
 
 /// How many tokens to draft before the next verification, from the share of drafts accepted so far.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "glimpse/attention/runner.h"
+#include "glimpse/exec/row_costs.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"
 
@@ -40,6 +41,7 @@ class Executor {
   virtual double attention_seconds() const = 0;
   /// Time of audits in all passes so far, over all threads. Seconds.
   virtual double audit_seconds() const = 0;
+  virtual RowCosts row_costs() const = 0;
   /// What attention did, head by head (see attention::HeadRecord); empty turns it off.
   virtual void set_observer(std::function<void(const attention::HeadRecord&)> observer) = 0;
 };

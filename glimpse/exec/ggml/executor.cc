@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <string_view>
 
 #include "glimpse/base/error.h"
 #include "glimpse/exec/ggml/graph.h"
+#include "glimpse/kernels/attention.h"
 
 namespace glimpse::exec {
 namespace {
@@ -33,6 +35,7 @@ class CpuExecutor final : public Executor {
     pass_.model = &model;
     pass_.runner = &runner_;
     pass_.rope = &rope_;
+    pass_.products.resize(static_cast<std::size_t>(options.threads));
     pass_.scratch.assign(static_cast<std::size_t>(options.threads),
                          std::vector<float>(static_cast<std::size_t>(2 * kAppendBlock * model.config().head_dim)));
   }
@@ -77,6 +80,12 @@ class CpuExecutor final : public Executor {
 
   double attention_seconds() const override { return runner_.seconds(); }
   double audit_seconds() const override { return runner_.audit_seconds(); }
+
+  RowCosts row_costs() const override {
+    const std::string_view set = kernels::instruction_set();
+    if (set.starts_with("AVX3") || set.starts_with("AVX10")) return {};
+    return {.weights_row = 0.45, .attention_once = 1.6, .attention_query = 0.1, .vector = 8};
+  }
 
   void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
     runner_.observer = std::move(observer);

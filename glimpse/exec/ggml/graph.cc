@@ -4,6 +4,8 @@
 #include <ggml-cpu.h>
 #include <ggml.h>
 
+#include <algorithm>
+
 #include "glimpse/base/error.h"
 
 namespace glimpse::exec {
@@ -43,6 +45,13 @@ ggml_tensor* Graph::normalise(ggml_tensor* residual, ggml_tensor* delta, const m
   return custom(residual->ne[0], residual->ne[1], sources, normalise_node, {&pass, 0, delta != nullptr});
 }
 
+ggml_tensor* Graph::multiply(PassState& pass, ggml_tensor* weight, ggml_tensor* input) {
+  if (!multiplies_few_rows(weight, input->ne[1])) return ggml_mul_mat(context_, weight, input);
+  const std::size_t bytes = few_rows_scratch(weight);
+  for (auto& scratch : pass.products) scratch.resize(std::max(scratch.size(), bytes));
+  return custom(weight->ne[1], input->ne[1], {input, weight}, few_rows_node, {&pass});
+}
+
 void Graph::build(const Weights& weights, PassState& pass) {
   const model::Model& model = *pass.model;
   const model::Config& config = model.config();
@@ -60,7 +69,7 @@ void Graph::build(const Weights& weights, PassState& pass) {
 
     ggml_tensor* normalised = normalise(residual, delta, names.attention_norm, pass);
     std::vector<ggml_tensor*> qkv;
-    for (ggml_tensor* part : tensors.qkv.parts) qkv.push_back(ggml_mul_mat(context_, part, normalised));
+    for (ggml_tensor* part : tensors.qkv.parts) qkv.push_back(multiply(pass, part, normalised));
     ggml_tensor* query = custom(q_width, shape_.rows, qkv, append_node, {&pass, l});
     if (last && shape_.outputs == 0 && !shape_.ends_attending) {  // nobody wants more of the chunk than its K and V
       ggml_build_forward_expand(graph_, query);
@@ -78,19 +87,19 @@ void Graph::build(const Weights& weights, PassState& pass) {
       attended = custom(q_width, shape_.outputs, {attended}, gather_node, {&pass, l});
       residual = rest;
     }
-    ggml_tensor* projected = ggml_mul_mat(context_, tensors.output, attended);
+    ggml_tensor* projected = multiply(pass, tensors.output, attended);
     normalised = normalise(residual, projected, names.ffn_norm, pass);
     ggml_tensor* activated = nullptr;
     if (tensors.gate_up.parts.size() == 1) {
-      activated = ggml_swiglu(context_, ggml_mul_mat(context_, tensors.gate_up.parts[0], normalised));
+      activated = ggml_swiglu(context_, multiply(pass, tensors.gate_up.parts[0], normalised));
     } else {
-      activated = ggml_swiglu_split(context_, ggml_mul_mat(context_, tensors.gate_up.parts[0], normalised),
-                                    ggml_mul_mat(context_, tensors.gate_up.parts[1], normalised));
+      activated = ggml_swiglu_split(context_, multiply(pass, tensors.gate_up.parts[0], normalised),
+                                    multiply(pass, tensors.gate_up.parts[1], normalised));
     }
-    delta = ggml_mul_mat(context_, tensors.down, activated);
+    delta = multiply(pass, tensors.down, activated);
   }
   ggml_tensor* normalised = normalise(residual, delta, &model.output_norm(), pass);
-  logits_ = ggml_mul_mat(context_, weights.output(), normalised);
+  logits_ = multiply(pass, weights.output(), normalised);
   ggml_set_output(logits_);
   ggml_build_forward_expand(graph_, logits_);
 }

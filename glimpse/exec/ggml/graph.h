@@ -43,6 +43,7 @@ class Graph {
   ggml_tensor* custom(std::int64_t width, std::int64_t rows, std::vector<ggml_tensor*> sources, NodeFunction function,
                       const NodeData& data);
   ggml_tensor* normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight, PassState& pass);
+  ggml_tensor* multiply(PassState& pass, ggml_tensor* weight, ggml_tensor* input);
   ggml_tensor* weight_view(const model::TensorInfo* weight);
 
   GraphShape shape_;

@@ -19,12 +19,14 @@
 #include "bench/method_arms.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/setup.h"
+#include "glimpse/evaluate/speed.h"
 
 namespace glimpse::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using engine::Token;
+using evaluate::median;
 
 struct Options {
   std::string model, text, kv = "bf16", json;
@@ -55,19 +57,6 @@ struct Row {
   std::int64_t tokens = 0, same = 0;
   std::vector<Parting> partings;
 };
-
-/// What forgets tokens cannot be verified.
-bool forgets(const plan::Plan& plan) {
-  return std::any_of(plan.retentions.begin(), plan.retentions.end(), [](const plan::Retention& retention) {
-    return retention.rule != plan::RetentionRule::all && retention.rule != plan::RetentionRule::host_tier;
-  });
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
 
 class Prompt {
  public:
@@ -200,7 +189,7 @@ void run(const Options& options, const std::string& command) {
   const bool all = std::find(options.methods.begin(), options.methods.end(), "all") != options.methods.end();
   std::vector<Row> rows;
   for (const Arm& arm : arms) {
-    if (!arm.refused.empty() || arm.method == "full" || (all && forgets(arm.plan))) continue;
+    if (!arm.refused.empty() || arm.method == "full" || (all && plan::forgets(arm.plan))) continue;
     for (const int drafts : options.drafts) rows.push_back({&arm, drafts});
   }
   Json report = Json::parse(header_json(engine, command, options.model));

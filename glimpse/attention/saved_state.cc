@@ -23,12 +23,11 @@ const plan::Retention* retention_of(const plan::Plan& plan, std::size_t head) {
 }
 
 bool by_statistic(const plan::Retention* kept) {
-  return kept != nullptr && (kept->rule == RetentionRule::accumulated ||
-                             kept->rule == RetentionRule::last_probability || kept->rule == RetentionRule::stamps);
+  return kept != nullptr && plan::forgets_by_statistic(kept->rule);
 }
 
 bool forgets(const plan::Retention* kept) {
-  return by_statistic(kept) || (kept != nullptr && kept->rule == RetentionRule::window);
+  return kept != nullptr && plan::forgets(kept->rule);
 }
 
 /// Vectors of heat that a state of the plan has.

@@ -135,8 +135,8 @@ void Engine::State::require(const plan::Plan& plan) {
   });
   if (tier) cache->open_tier(options.tier_folder);
   load_gates(plan, model, gates);
-  const attention::SequenceState made(plan,
-                                      gates);  // what cannot be made is refused here, not in the middle of a batch
+  // What cannot be made is refused here, not in the middle of a batch.
+  const attention::SequenceState made(plan, gates);
 }
 
 ActiveSequence Engine::State::open(const plan::Plan& plan) {

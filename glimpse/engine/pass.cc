@@ -61,10 +61,7 @@ AttentionStats stats_of(const attention::ReadCounters& counters, std::int64_t ro
 
 /// True for plans under which a pass leaves nothing behind but rows of the cache and sets that each step makes anew.
 bool keeps_nothing(const plan::Plan& plan) {
-  return plan.feedback == plan::Feedback::none && plan.retentions.empty() &&
-         std::none_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
-           return !selector.terms.empty() && plan::is_index(selector.terms.front().source);
-         });
+  return plan.feedback == plan::Feedback::none && plan.retentions.empty() && !plan::searches_index(plan);
 }
 
 }  // namespace

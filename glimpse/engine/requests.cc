@@ -18,12 +18,10 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 void require_whole_cache(const plan::Plan& plan, std::string_view what, std::string_view cure) {
-  for (const plan::Retention& retention : plan.retentions) {
-    if (retention.rule == plan::RetentionRule::all || retention.rule == plan::RetentionRule::host_tier) continue;
-    throw UserError(
-        fmt::format("plan '{}' forgets tokens, so {}; leave {} out, or take a method that keeps the whole cache",
-                    plan.policy, what, cure));
-  }
+  if (!plan::forgets(plan)) return;
+  throw UserError(
+      fmt::format("plan '{}' forgets tokens, so {}; leave {} out, or take a method that keeps the whole cache",
+                  plan.policy, what, cure));
 }
 
 RequestId Engine::submit(Request request) {

@@ -46,12 +46,6 @@ class KeptTrace {
   HeadSets head_;
 };
 
-bool forgets(const plan::Plan& plan) {
-  return std::any_of(plan.retentions.begin(), plan.retentions.end(), [](const plan::Retention& retention) {
-    return retention.rule != plan::RetentionRule::all && retention.rule != plan::RetentionRule::host_tier;
-  });
-}
-
 }  // namespace
 
 SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsText& text,
@@ -64,7 +58,7 @@ SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsTe
   const std::span<const Token> prompt = text.tokens.first(static_cast<std::size_t>(text.prompt));
   const plan::ModelShape shape = engine.shape();
   KeyHistory keys(shape);
-  if (forgets(plan)) {
+  if (plan::forgets(plan)) {
     engine::Sequence dense = engine.open(plan::dense_plan(shape));
     dense.prefill(prompt);
     keys.follow(dense);

@@ -3,9 +3,9 @@
 
 namespace glimpse::exec {
 
-/// What a pass over several rows of one sequence costs, in parts of what one decoding row does: estimates by
-/// instruction set, measured once (docs/benchmarks.md), and never by a clock, so that who plans by them plans the same
-/// each time. Where 16 floats make a vector, unless a back end says otherwise.
+/// What a pass over several rows of one sequence costs, in parts of what one decoding row does: by instruction set and
+/// never by a clock, so that who plans by them plans the same each time. A back end gives its own; these, for vectors
+/// of 16 floats, are estimates from the rates of prefill (docs/benchmarks.md) and have not been measured themselves.
 struct RowCosts {
   double weights_row = 0.2;       ///< of the weights' time, each further row
   double attention_once = 0.8;    ///< of the dense read's time, all rows together,

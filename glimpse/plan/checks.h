@@ -44,11 +44,6 @@ inline bool needs_probabilities(BudgetRule rule) {
   return rule != BudgetRule::tokens && rule != BudgetRule::ratio;
 }
 
-/// True where tokens leave the cache for good.
-inline bool forgets(RetentionRule rule) {
-  return rule != RetentionRule::all && rule != RetentionRule::host_tier;
-}
-
 /// Throws UserError when the shape cannot be a model's.
 void validate_shape(const ModelShape& shape);
 

@@ -113,6 +113,21 @@ bool reads_heat(const Plan& plan) {
   return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const Selector& s) { return reads_heat(s); });
 }
 
+bool searches_index(const Plan& plan) {
+  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const Selector& selector) {
+    return !selector.terms.empty() && is_index(selector.terms.front().source);
+  });
+}
+
+bool forgets(RetentionRule rule) {
+  return rule != RetentionRule::all && rule != RetentionRule::host_tier;
+}
+
+bool forgets(const Plan& plan) {
+  return std::any_of(plan.retentions.begin(), plan.retentions.end(),
+                     [](const Retention& kept) { return forgets(kept.rule); });
+}
+
 bool forgets_by_statistic(RetentionRule rule) {
   return rule == RetentionRule::accumulated || rule == RetentionRule::last_probability || rule == RetentionRule::stamps;
 }

@@ -234,10 +234,16 @@ bool is_dense_at(const Plan& plan, std::int64_t tokens);
 
 /// True for the sources that keep an index over keys: page_bounds, chunk_tree, token_clusters, landmarks, gate.
 bool is_index(Source source);
+/// True when a selector's first term has such a source.
+bool searches_index(const Plan& plan);
 
 /// True when a term has Source::heat.
 bool reads_heat(const Selector& selector);
 bool reads_heat(const Plan& plan);
+
+/// True for the rules under which tokens leave the cache for good, and for plans that have one.
+bool forgets(RetentionRule rule);
+bool forgets(const Plan& plan);
 
 /// True for the rules that decide by what attention gave each token: accumulated, last_probability, stamps.
 bool forgets_by_statistic(RetentionRule rule);

@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "glimpse/exec/executor.h"
+#include "glimpse/kv/cache.h"
+#include "glimpse/model/model.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::engine {
@@ -109,6 +112,56 @@ TEST(Tolerance, ChunkSizesAndDecodingAgree) {
   }
   for (std::size_t i = 1; i < results.size(); ++i) {
     for (std::size_t v = 0; v < results[0].size(); ++v) ASSERT_NEAR(results[0][v], results[i][v], 2e-2) << i;
+  }
+}
+
+/// Sequences that decode in one pass of a few rows: the logits of each are those of its own pass. F32 weights are in
+/// ggml's plain layout everywhere.
+TEST(Exact, AFewSequencesInAPassSayWhatEachSaysAlone) {
+  const model::Model model(reference::test_model("llama"));
+  const model::Config& config = model.config();
+  kv::Cache cache({config.layers, config.kv_heads, {KvType::bf16, config.head_dim}, 8192});
+  const auto executor = exec::make_cpu_executor(model, cache, {2});
+  const plan::ModelShape shape{config.architecture, config.name,     config.layers, config.heads,
+                               config.kv_heads,     config.head_dim, config.context};
+  const plan::Plan plan = policies::make_plan("tidal", shape, budget("64"));
+  struct Decoding {
+    kv::SequenceId id = -1;
+    attention::SequenceState state;
+  };
+  std::vector<Decoding> together, alone;
+  std::vector<Token> next;
+  for (std::int64_t i = 0; i < 5; ++i) {
+    const std::int64_t length = 200 + 30 * i;
+    Decoding one{cache.create(), attention::SequenceState(plan)};
+    const std::vector<Token> prompt =
+        random_tokens(static_cast<std::size_t>(length), config.vocabulary, static_cast<std::uint32_t>(i));
+    attention::SequenceRows rows{one.id, &plan, &one.state, 0, static_cast<int>(length), false};
+    rows.prompt_end = length;
+    executor->forward({prompt, {&rows, 1}, {}});
+    alone.push_back({cache.fork(one.id), one.state});
+    together.push_back(std::move(one));
+    next.push_back(prompt.front());
+  }
+  for (const std::size_t count : {2u, 5u}) {
+    std::vector<attention::SequenceRows> rows;
+    std::vector<std::int32_t> wanted;
+    for (std::size_t i = 0; i < count; ++i) {
+      rows.push_back({together[i].id, &plan, &together[i].state, static_cast<int>(i)});
+      rows.back().position = cache.length(together[i].id);
+      wanted.push_back(static_cast<std::int32_t>(i));
+    }
+    const auto logits = executor->forward({std::span(next).first(count), rows, wanted}).logits;
+    const std::vector<float> all(logits.begin(), logits.end());
+    const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
+    for (std::size_t i = 0; i < count; ++i) {
+      attention::SequenceRows row{alone[i].id, &plan, &alone[i].state};
+      row.position = cache.length(alone[i].id);
+      const std::int32_t last = 0;
+      const auto own = executor->forward({{&next[i], 1}, {&row, 1}, {&last, 1}}).logits;
+      EXPECT_EQ(std::memcmp(own.data(), all.data() + i * vocabulary, vocabulary * sizeof(float)), 0)
+          << "sequence " << i << " of " << count;
+    }
   }
 }
 

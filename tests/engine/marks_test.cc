@@ -55,12 +55,8 @@ class Walk {
                                  config.head_dim, config.context},
                                 options);
     load_gates(plan_, model_, gates_);
-    whole_ = std::all_of(plan_.retentions.begin(), plan_.retentions.end(), [](const plan::Retention& retention) {
-      return retention.rule == plan::RetentionRule::all || retention.rule == plan::RetentionRule::host_tier;
-    });
-    indexed_ = std::any_of(plan_.selectors.begin(), plan_.selectors.end(), [](const plan::Selector& selector) {
-      return !selector.terms.empty() && plan::is_index(selector.terms.front().source);
-    });
+    whole_ = !plan::forgets(plan_);
+    indexed_ = plan::searches_index(plan_);
     cache_.open_tier(testing::TempDir());
     executor_ = exec::make_cpu_executor(model_, cache_, {1});
   }

@@ -22,7 +22,7 @@ void forget(kv::Cache& cache, kv::SequenceId sequence, const plan::Plan& plan) {
       const int number = plan.role(layer, head).retention;
       if (number < 0) continue;
       const plan::RetentionRule rule = plan.retentions[static_cast<std::size_t>(number)].rule;
-      if (rule == plan::RetentionRule::host_tier || rule == plan::RetentionRule::all) continue;
+      if (!plan::forgets(rule)) continue;
       std::vector<std::int32_t> gone;
       for (std::int32_t position = 16; position < 96; ++position) {
         if (rule == plan::RetentionRule::window || position % 3 == 0) gone.push_back(position);

@@ -126,6 +126,11 @@ inline void expect_near(std::span<const float> got, std::span<const float> want,
   }
 }
 
+/// True where prompt rows round queries and weights to bf16: the processor multiplies those.
+inline bool prefill_rounds() {
+  return std::string(kernels::instruction_set()).ends_with("bf16");
+}
+
 inline std::string label(const std::string& what, const Shape& shape) {
   return fmt::format("{} {} h{} g{} d{}", what, name(shape.format.type), shape.heads, shape.group, shape.format.dim);
 }

@@ -107,9 +107,7 @@ class Tiles {
   void check(const std::string& name) {
     const Shape& shape = cache_->shape;
     const auto width = static_cast<std::size_t>(shape.group * shape.format.dim);
-    // Rounding of queries and weights to bf16, where the processor multiplies those.
-    const bool rounds = shape.format.type == KvType::bf16 && std::string(instruction_set()).ends_with("bf16");
-    const double allowed = rounds ? 2e-2 : 2e-5;
+    const double allowed = shape.format.type == KvType::bf16 && prefill_rounds() ? 2e-2 : 2e-5;
     PrefillItem tile = item(1);
     if (rows_.pass == PrefillPass::columns) {
       // Shares of all keys but the tile's own, by log-sums that the reference makes for one row.

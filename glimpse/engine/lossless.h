@@ -37,8 +37,8 @@ class DraftLength {
   double acceptance() const { return accepted_ / tried_; }
 
  private:
-  static constexpr double kFirstAccepted = 2.4,
-                          kFirstTried = 3;  ///< little weight: a text that does not pay shows soon
+  /// Hopeful, or drafts that would pay are never tried; of little weight: a text that does not pay shows soon.
+  static constexpr double kFirstAccepted = 2.7, kFirstTried = 3;
   static constexpr int kFirstRest = 128;
   static constexpr int kLongestRest = 1024;
 

@@ -11,36 +11,48 @@ HWY_BEFORE_NAMESPACE();
 namespace glimpse::kernels::HWY_NAMESPACE {
 namespace {
 
-/// out[i, lane] = out[i, lane] * fade[lane] + values[key, i] * weights[key, lane], summed over keys.
-template <int kPanelVectors>
-HWY_INLINE void multiply_values(const float* HWY_RESTRICT values, const float* HWY_RESTRICT weights, const float* fade,
-                                Bf16Shape shape, float* HWY_RESTRICT out) {
+/// out[i, lane] = out[i, lane] * fade[lane] + values[key, i] * weights[key, lane], summed over keys, for i in [first,
+/// end), kDims at a time.
+template <int kPanelVectors, std::size_t kDims>
+HWY_INLINE void multiply_columns(const float* HWY_RESTRICT values, const float* HWY_RESTRICT weights, const float* fade,
+                                 std::size_t first, std::size_t end, std::size_t keys, float* HWY_RESTRICT out) {
   const Tag d;
   using V = hn::Vec<Tag>;
   const std::size_t lanes = hn::Lanes(d);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(shape.dim); i += kRows) {
+  for (std::size_t i = first; i < end; i += kDims) {
     const float* column = values + i / kChunk * kChunk * kBlockKeys + i % kChunk;
-    V sums[kRows][kPanelVectors];
-    for (std::size_t r = 0; r < kRows; ++r) {
+    V sums[kDims][kPanelVectors];
+    for (std::size_t r = 0; r < kDims; ++r) {
       for (std::size_t c = 0; c < kPanelVectors; ++c) {
         sums[r][c] = hn::Mul(hn::Load(d, out + ((i + r) * kPanelVectors + c) * lanes), hn::Load(d, fade + c * lanes));
       }
     }
-    for (std::size_t key = 0; key < static_cast<std::size_t>(shape.keys); ++key) {
+    for (std::size_t key = 0; key < keys; ++key) {
       const float* at = weights + key * kPanelVectors * lanes;
       V weight[kPanelVectors];
       for (std::size_t c = 0; c < kPanelVectors; ++c) weight[c] = hn::Load(d, at + c * lanes);
-      for (std::size_t r = 0; r < kRows; ++r) {
-        const V v = hn::Set(d, column[key * kChunk + r]);
+      for (std::size_t r = 0; r < kDims; ++r) {
+        const V v = hn::Set(d, column[r / kChunk * kChunk * kBlockKeys + key * kChunk + r % kChunk]);
         for (std::size_t c = 0; c < kPanelVectors; ++c) sums[r][c] = hn::MulAdd(v, weight[c], sums[r][c]);
       }
     }
-    for (std::size_t r = 0; r < kRows; ++r) {
+    for (std::size_t r = 0; r < kDims; ++r) {
       for (std::size_t c = 0; c < kPanelVectors; ++c) {
         hn::Store(sums[r][c], d, out + ((i + r) * kPanelVectors + c) * lanes);
       }
     }
   }
+}
+
+template <int kPanelVectors>
+HWY_INLINE void multiply_values(const float* HWY_RESTRICT values, const float* HWY_RESTRICT weights, const float* fade,
+                                Bf16Shape shape, float* HWY_RESTRICT out) {
+  constexpr std::size_t kDims = kStep<kPanelVectors>;
+  const auto dim = static_cast<std::size_t>(shape.dim);
+  const auto keys = static_cast<std::size_t>(shape.keys);
+  const std::size_t whole = dim / kDims * kDims;
+  multiply_columns<kPanelVectors, kDims>(values, weights, fade, 0, whole, keys, out);
+  if constexpr (kDims > kRows) multiply_columns<kPanelVectors, kRows>(values, weights, fade, whole, dim, keys, out);
 }
 
 /// Fades a panel's outputs and adds what its weights take of the values.
@@ -78,13 +90,17 @@ HWY_INLINE void prefill_tile(const Tile& tile) {
   arrange_queries(tile);
   clear_sums(tile);
   std::fill(tile.space.out, tile.space.out + kTileLanes * tile.dim(), 0.0F);
-  for_each_block(KeyWalk(tile.item, tile.item.begin, tile.item.end),
+  for_each_block(KeyWalk(tile.format, tile.item, tile.item.begin, tile.item.end),
                  [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
-                   pack_block<kType, true>(tile, block);
-                   for_each_panel<true>(tile, block, next, [&](Panel panel) HWY_ATTR {
-                     score_panel(tile, block, panel);
+                   pack_keys<kType>(tile, block);
+                   bool packed = false;
+                   for_each_panel<true>(tile, block, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
+                     score_panel(tile, block, panel, fetch);
                      hide_keys(tile, block, panel);
                      take_scores<true>(tile, block, panel);
+                     // Not before: K and V of a block together are more than the first cache holds.
+                     if (!packed) pack_values<kType>(tile, block);
+                     packed = true;
                      add_values(tile, block, panel);
                    });
                  });

@@ -26,6 +26,11 @@ namespace glimpse::kernels::HWY_NAMESPACE {
 using Tag = hn::ScalableTag<float>;
 constexpr int kRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 constexpr int kVectors = 3;  ///< 4 x 3 accumulators fill 16 registers, 8 x 3 fill 32
+/// Rows that go together: where one vector is a panel, sums of kRows rows would wait for themselves.
+template <int kPanelVectors>
+constexpr int kStep = kPanelVectors == 1 ? 2 * kRows : kRows;
+constexpr int kLongestStep = kStep<1>;
+static_assert(kBlockKeys % kLongestStep == 0);
 
 /// One call: what it is asked, and where it works.
 struct Tile {
@@ -40,17 +45,43 @@ struct Tile {
   std::size_t lanes() const { return static_cast<std::size_t>(item.rows) * group(); }
 };
 
-/// The live keys of one block.
+/// The live keys of one block, and where their rows of K lie.
 struct KeyBlock {
   int count = 0;
   std::array<std::int32_t, kBlockKeys> slot;
+  std::array<const std::byte*, kBlockKeys> row;
+};
+
+/// Rows to fetch while others are read: of K, and of V `values` bytes behind them unless that is 0.
+struct Fetch {
+  const std::byte* const* rows = nullptr;
+  int count = 0;
+  std::ptrdiff_t values = 0;
+  std::size_t bytes = 0;
+  std::size_t at = 0;  ///< of the first row, fetched already
+
+  int lines() const { return count * static_cast<int>((bytes + 63) / 64); }
+
+  /// The next `some` lines of K, and of V.
+  HWY_INLINE void lines(int some) {
+    for (; some > 0 && count > 0; --some) {
+      prefetch_l2(*rows + at);
+      if (values != 0) prefetch_l2(*rows + values + at);
+      at += 64;
+      if (at < bytes) continue;
+      at = 0;
+      ++rows;
+      --count;
+    }
+  }
 };
 
 /// The keys that a tile sees, a block at a time: its list, then its own part. Only slots of [begin, end).
 class KeyWalk {
  public:
-  KeyWalk(const PrefillItem& item, std::int32_t begin, std::int32_t end)
-      : positions_(item.head->positions),
+  KeyWalk(const KvFormat& format, const PrefillItem& item, std::int32_t begin, std::int32_t end)
+      : format_(format),
+        head_(*item.head),
         at_(std::max(begin, item.own_begin)),
         end_(std::min(end, item.first_slot + item.rows)) {
     if (item.list == nullptr) return;
@@ -75,11 +106,14 @@ class KeyWalk {
 
  private:
   void add(KeyBlock& block, std::int32_t slot) const {
-    block.slot[static_cast<std::size_t>(block.count)] = slot;
-    block.count += positions_ == nullptr || positions_[slot] >= 0;
+    const auto at = static_cast<std::size_t>(block.count);
+    block.slot[at] = slot;
+    block.row[at] = head_.row_of(head_.k_plane, slot, format_);
+    block.count += head_.positions == nullptr || head_.positions[slot] >= 0;
   }
 
-  const std::int32_t* positions_;
+  const KvFormat& format_;
+  const HeadView& head_;
   const std::int32_t* list_ = nullptr;
   const std::int32_t* list_end_ = nullptr;
   std::int32_t at_, end_;
@@ -113,36 +147,50 @@ HWY_INLINE hn::Vec<D> load_values(D d, const std::byte* row, std::size_t i) {
   }
 }
 
-/// K of a block as [key, d], V (if wanted) as [d / 8, key, 8], both f32. Zero rows of K up to the next multiple of
-/// kRows keys.
-template <KvType kType, bool kWithValues>
-void widen_block(const Tile& tile, const KeyBlock& block) {
-  const hn::CappedTag<float, kChunk> d;
+/// A row as floats: values [i, i + 8) at to + i / 8 * chunk_stride.
+template <KvType kType, class D>
+HWY_INLINE void widen_row(D d, const std::byte* row, std::size_t dim, float scale, float* HWY_RESTRICT to,
+                          std::size_t chunk_stride) {
   const std::size_t lanes = hn::Lanes(d);
+  for (std::size_t i = 0; i < dim; i += lanes) {
+    auto values = load_values<kType>(d, row, i);
+    if constexpr (kType == KvType::q8_0) values = hn::Mul(values, hn::Set(d, scale));
+    hn::StoreU(values, d, to + i / kChunk * chunk_stride + i % kChunk);
+  }
+}
+
+/// K of a block as [key, d] floats. Zero rows up to the next multiple of kLongestStep keys.
+template <KvType kType>
+void widen_keys(const Tile& tile, const KeyBlock& block) {
+  const Tag wide;
+  const hn::CappedTag<float, kChunk> narrow;
   const std::size_t dim = tile.dim();
   const HeadView& head = tile.head();
-  const int padded = (block.count + kRows - 1) / kRows * kRows;
-  const auto widen = [&](std::byte* plane, std::int32_t slot, float* to, std::size_t chunk_stride) HWY_ATTR {
-    const std::byte* row = head.row_of(plane, slot, tile.format);
-    auto scale = hn::Set(d, 1.0F);
-    if constexpr (kType == KvType::q8_0) scale = hn::Set(d, row_scale(tile.format, head, plane, slot));
-    for (std::size_t i = 0; i < dim; i += lanes) {
-      auto values = load_values<kType>(d, row, i);
-      if constexpr (kType == KvType::q8_0) values = hn::Mul(values, scale);
-      hn::StoreU(values, d, to + i / kChunk * chunk_stride + i % kChunk);
+  const auto count = static_cast<std::size_t>(block.count);
+  const auto padded = (count + kLongestStep - 1) / kLongestStep * kLongestStep;
+  const bool whole = dim % hn::Lanes(wide) == 0;
+  for (std::size_t key = 0; key < count; ++key) {
+    const float scale = kType == KvType::q8_0 ? row_scale(tile.format, head, head.k_plane, block.slot[key]) : 1.0F;
+    float* to = tile.space.keys + key * dim;
+    if (whole) {
+      widen_row<kType>(wide, block.row[key], dim, scale, to, kChunk);
+    } else {
+      widen_row<kType>(narrow, block.row[key], dim, scale, to, kChunk);
     }
-  };
-  for (int key = 0; key < padded; ++key) {
-    float* k = tile.space.keys + static_cast<std::size_t>(key) * dim;
-    if (key >= block.count) {
-      std::fill(k, k + dim, 0.0F);
-      continue;
-    }
-    const std::int32_t slot = block.slot[static_cast<std::size_t>(key)];
-    widen(head.k_plane, slot, k, kChunk);
-    if constexpr (kWithValues) {
-      widen(head.v_plane, slot, tile.space.values + static_cast<std::size_t>(key) * kChunk, kChunk * kBlockKeys);
-    }
+  }
+  std::fill(tile.space.keys + count * dim, tile.space.keys + padded * dim, 0.0F);
+}
+
+/// V of a block as [d / 8, key, 8] floats.
+template <KvType kType>
+void widen_values(const Tile& tile, const KeyBlock& block) {
+  const hn::CappedTag<float, kChunk> narrow;
+  const HeadView& head = tile.head();
+  const std::ptrdiff_t to_values = head.v_plane - head.k_plane;
+  for (std::size_t key = 0; key < static_cast<std::size_t>(block.count); ++key) {
+    const float scale = kType == KvType::q8_0 ? row_scale(tile.format, head, head.v_plane, block.slot[key]) : 1.0F;
+    widen_row<kType>(narrow, block.row[key] + to_values, tile.dim(), scale, tile.space.values + key * kChunk,
+                     kChunk * kBlockKeys);
   }
 }
 
@@ -189,7 +237,7 @@ struct Panel {
   std::size_t lane = 0, width = 0;
 };
 
-/// The panel that starts at `lane`. Four vectors are two and two: one alone would wait for its own sums.
+/// The panel that starts at `lane`. Four vectors are two and two: one alone loads a value of K for each product.
 inline Panel panel_at(const Tile& tile, std::size_t lane) {
   if (tile.products != nullptr) return {lane, kBf16Lanes};
   const std::size_t vector = hn::Lanes(Tag());
@@ -210,28 +258,36 @@ HWY_INLINE void with_vectors(std::size_t width, const Run& run) {
   }
 }
 
-/// scores[key, lane] = keys[key, i] * queries[i, lane], summed over i; keys in kRows at a time.
-template <int kPanelVectors>
-HWY_INLINE void multiply_keys(const float* HWY_RESTRICT keys, const float* HWY_RESTRICT queries, std::size_t dim,
-                              int count, float* HWY_RESTRICT scores) {
+/// scores[key, lane] = keys[key, i] * queries[i, lane], summed over i; keys in kStep at a time. kDim: the dimension, 0
+/// for any; known, the rows of a step need no register each.
+template <int kPanelVectors, std::size_t kDim>
+HWY_INLINE void multiply_keys(const float* HWY_RESTRICT keys, const float* HWY_RESTRICT queries, std::size_t any_dim,
+                              int count, Fetch fetch, float* HWY_RESTRICT scores) {
+  const std::size_t dim = kDim > 0 ? kDim : any_dim;
   const Tag d;
   using V = hn::Vec<Tag>;
+  constexpr int kKeys = kStep<kPanelVectors>;
   const std::size_t lanes = hn::Lanes(d);
-  for (int key = 0; key < count; key += kRows) {
-    V sums[kRows][kPanelVectors];
-    for (int r = 0; r < kRows; ++r) {
+  // Spread over all products: more at once than the core has miss buffers for would hold it up.
+  constexpr std::size_t kDims = 8;
+  const int turns = (count + kKeys - 1) / kKeys * static_cast<int>(dim / kDims);
+  const int share = (fetch.lines() + turns - 1) / turns;
+  for (int key = 0; key < count; key += kKeys) {
+    V sums[kKeys][kPanelVectors];
+    for (int r = 0; r < kKeys; ++r) {
       for (int c = 0; c < kPanelVectors; ++c) sums[r][c] = hn::Zero(d);
     }
     const float* rows = keys + static_cast<std::size_t>(key) * dim;
     for (std::size_t i = 0; i < dim; ++i) {
+      if (i % kDims == 0) fetch.lines(share);
       V query[kPanelVectors];
       for (std::size_t c = 0; c < kPanelVectors; ++c) query[c] = hn::Load(d, queries + (i * kPanelVectors + c) * lanes);
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kKeys; ++r) {
         const V k = hn::Set(d, rows[static_cast<std::size_t>(r) * dim + i]);
         for (int c = 0; c < kPanelVectors; ++c) sums[r][c] = hn::MulAdd(k, query[c], sums[r][c]);
       }
     }
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kKeys; ++r) {
       for (int c = 0; c < kPanelVectors; ++c) {
         hn::Store(sums[r][c], d, scores + static_cast<std::size_t>((key + r) * kPanelVectors + c) * lanes);
       }
@@ -239,18 +295,27 @@ HWY_INLINE void multiply_keys(const float* HWY_RESTRICT keys, const float* HWY_R
   }
 }
 
-/// space.scores = products of the packed keys with the queries of a panel; a whole number of steps of keys.
-HWY_INLINE void score_panel(const Tile& tile, const KeyBlock& block, Panel panel) {
+/// space.scores = products of the packed keys with the queries of a panel; a whole number of steps of keys. Fetches
+/// what it is told to meanwhile.
+HWY_INLINE void score_panel(const Tile& tile, const KeyBlock& block, Panel panel, Fetch fetch) {
   const PrefillSpace& space = tile.space;
   const std::size_t dim = tile.dim();
   if (tile.products != nullptr) {
+    fetch.lines(fetch.lines());
     tile.products->scores({tile.format.dim, (block.count + 7) / 8 * 8},
                           reinterpret_cast<const std::uint16_t*>(space.keys),
                           reinterpret_cast<const std::uint32_t*>(space.queries) + panel.lane * (dim / 2), space.scores);
   } else {
     with_vectors(panel.width, [&](auto vectors) HWY_ATTR {
-      multiply_keys<decltype(vectors)::value>(space.keys, space.queries + panel.lane * dim, dim, block.count,
-                                              space.scores);
+      constexpr int kPanelVectors = decltype(vectors)::value;
+      const float* queries = space.queries + panel.lane * dim;
+      if (dim == 64) {
+        multiply_keys<kPanelVectors, 64>(space.keys, queries, dim, block.count, fetch, space.scores);
+      } else if (dim == 128) {
+        multiply_keys<kPanelVectors, 128>(space.keys, queries, dim, block.count, fetch, space.scores);
+      } else {
+        multiply_keys<kPanelVectors, 0>(space.keys, queries, dim, block.count, fetch, space.scores);
+      }
     });
   }
 }
@@ -287,7 +352,14 @@ HWY_INLINE void take_scores(const Tile& tile, const KeyBlock& block, Panel panel
     float* HWY_RESTRICT scores = space.scores + c;
     const auto before = hn::Load(d, space.largest + lane);
     auto largest = before;
-    for (std::size_t key = 0; key < count; ++key) largest = hn::Max(largest, hn::Load(d, scores + key * panel.width));
+    auto other = before;
+    std::size_t at_key = 0;
+    for (; at_key + 2 <= count; at_key += 2) {
+      largest = hn::Max(largest, hn::Load(d, scores + at_key * panel.width));
+      other = hn::Max(other, hn::Load(d, scores + (at_key + 1) * panel.width));
+    }
+    if (at_key < count) largest = hn::Max(largest, hn::Load(d, scores + at_key * panel.width));
+    largest = hn::Max(largest, other);
     // A lane that has seen nothing but -inf: any finite reference makes its weights 0.
     const auto none = hn::Eq(largest, hn::Set(d, kMinusInfinity));
     const auto reference = hn::IfThenZeroElse(none, largest);
@@ -333,21 +405,15 @@ inline void arrange_queries(const Tile& tile) {
   }
 }
 
-/// Fetches the share that `panel` has of the rows of the block that comes next.
+/// The share that `panel` has of the rows of the block that comes next.
 template <bool kWithValues>
-HWY_INLINE void prefetch_share(const Tile& tile, const KeyBlock& next, Panel panel) {
-  const HeadView& head = tile.head();
+HWY_INLINE Fetch fetch_share(const Tile& tile, const KeyBlock& next, Panel panel) {
   const auto count = static_cast<std::size_t>(next.count);
   const std::size_t lanes = tile.lanes();
+  const std::size_t begin = (count * panel.lane + lanes - 1) / lanes;
   const std::size_t end = std::min(count, (count * (panel.lane + panel.width) + lanes - 1) / lanes);
-  for (std::size_t key = (count * panel.lane + lanes - 1) / lanes; key < end; ++key) {
-    const std::byte* k = head.row_of(head.k_plane, next.slot[key], tile.format);
-    const std::byte* v = head.row_of(head.v_plane, next.slot[key], tile.format);
-    for (std::size_t at = 0; at < tile.format.row_bytes(); at += 64) {
-      prefetch_l2(k + at);
-      if constexpr (kWithValues) prefetch_l2(v + at);
-    }
-  }
+  return {next.row.data() + begin, static_cast<int>(end - begin),
+          kWithValues ? tile.head().v_plane - tile.head().k_plane : 0, tile.format.row_bytes()};
 }
 
 /// visit(block, next) for all blocks of a walk; `next` is empty behind the last.
@@ -361,23 +427,30 @@ HWY_INLINE void for_each_block(KeyWalk walk, const Visit& visit) {
   }
 }
 
-/// take(panel) for the panels that see some of a block; the next block's rows are fetched meanwhile.
+/// take(panel, fetch) for the panels that see some of a block; what it shall fetch meanwhile is of the next.
 template <bool kWithValues, class Take>
 HWY_INLINE void for_each_panel(const Tile& tile, const KeyBlock& block, const KeyBlock& next, const Take& take) {
   for (Panel panel = panel_at(tile, 0); panel.lane < tile.lanes(); panel = panel_at(tile, panel.lane + panel.width)) {
-    prefetch_share<kWithValues>(tile, next, panel);
-    if (block.slot[0] <= tile.space.limit[panel.lane + panel.width - 1]) take(panel);
+    if (block.slot[0] > tile.space.limit[panel.lane + panel.width - 1]) continue;
+    take(panel, fetch_share<kWithValues>(tile, next, panel));
   }
 }
 
-/// Packs the keys of a block, and its values if wanted.
-template <KvType kType, bool kWithValues>
-HWY_INLINE void pack_block(const Tile& tile, const KeyBlock& block) {
+template <KvType kType>
+HWY_INLINE void pack_keys(const Tile& tile, const KeyBlock& block) {
   if (tile.products != nullptr) {
     pack_keys_bf16(tile, block);
-    if constexpr (kWithValues) pack_values_bf16(tile, block);
   } else {
-    widen_block<kType, kWithValues>(tile, block);
+    widen_keys<kType>(tile, block);
+  }
+}
+
+template <KvType kType>
+HWY_INLINE void pack_values(const Tile& tile, const KeyBlock& block) {
+  if (tile.products != nullptr) {
+    pack_values_bf16(tile, block);
+  } else {
+    widen_values<kType>(tile, block);
   }
 }
 

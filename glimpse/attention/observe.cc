@@ -7,7 +7,7 @@
 
 namespace glimpse::attention {
 
-void Runner::State::observe(int layer, const float* q, const std::function<void(const HeadRecord&)>& observer) {
+void Runner::State::observe(int layer, const float* q, const std::function<void(const HeadRecord&)>& see) {
   std::vector<std::int32_t> read;
   for (std::size_t b = 0; b < batch_size; ++b) {
     BatchEntry& entry = batch[b];
@@ -57,7 +57,7 @@ void Runner::State::observe(int layer, const float* q, const std::function<void(
       }
       record.reads_all = read.empty();
       record.tokens = read;
-      guarded(entry, [&] { observer(record); });  // who watches one sequence fails that one alone
+      guarded(entry, [&] { see(record); });  // who watches one sequence fails that one alone
     }
   }
 }

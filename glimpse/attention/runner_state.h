@@ -288,7 +288,7 @@ struct Runner::State {
   void end_feedback(BatchEntry& entry);
 
   // observe.cc
-  void observe(int layer, const float* q, const std::function<void(const HeadRecord&)>& observer);
+  void observe(int layer, const float* q, const std::function<void(const HeadRecord&)>& see);
 };
 
 }  // namespace glimpse::attention

@@ -39,7 +39,7 @@ class DraftLength {
  private:
   /// Hopeful, or drafts that would pay are never tried; of little weight: a text that does not pay shows soon.
   static constexpr double kFirstAccepted = 2.7, kFirstTried = 3;
-  static constexpr int kFirstRest = 128;
+  static constexpr int kFirstRest = 32;
   static constexpr int kLongestRest = 1024;
 
   int fixed_;

@@ -141,5 +141,7 @@ void prefill_column_sums(const KvFormat& format, const ColumnSumsItem& item, std
 
 /// The instruction set that this process uses for all of the above, e.g. "AVX2", "AVX-512 + bf16".
 const char* instruction_set();
+/// Floats of one of its vectors.
+int vector_floats();
 
 }  // namespace glimpse::kernels

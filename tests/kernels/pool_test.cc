@@ -108,9 +108,11 @@ TEST_P(PoolTest, RunsTheForcedInstructionSet) {
   switch (GetParam()) {
     case HWY_AVX3:
       EXPECT_TRUE(name.starts_with("AVX-512"));
+      EXPECT_EQ(vector_floats(), 16);
       break;
     case HWY_AVX2:
       EXPECT_EQ(name, "AVX2");
+      EXPECT_EQ(vector_floats(), 8);
       break;
     case HWY_SSE4:
       EXPECT_EQ(name, "SSE4");

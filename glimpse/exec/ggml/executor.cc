@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
-#include <string_view>
 
 #include "glimpse/base/error.h"
 #include "glimpse/exec/ggml/graph.h"
@@ -82,8 +81,7 @@ class CpuExecutor final : public Executor {
   double audit_seconds() const override { return runner_.audit_seconds(); }
 
   RowCosts row_costs() const override {
-    const std::string_view set = kernels::instruction_set();
-    if (set.starts_with("AVX3") || set.starts_with("AVX10")) return {};
+    if (kernels::vector_floats() >= 16) return {};
     // Measured with AVX2, of a model in Q8_0 (docs/benchmarks.md).
     return {.weights_row = 0.45, .attention_once = 1.6, .attention_query = 0.1, .vector = 8};
   }

@@ -24,6 +24,10 @@ const char* target_name() {
 #endif
 }
 
+int target_floats() {
+  return static_cast<int>(hwy::HWY_NAMESPACE::Lanes(hwy::HWY_NAMESPACE::ScalableTag<float>()));
+}
+
 }  // namespace
 }  // namespace glimpse::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -31,9 +35,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace glimpse::kernels {
 HWY_EXPORT(target_name);
+HWY_EXPORT(target_floats);
 
 const char* instruction_set() {
   return HWY_DYNAMIC_DISPATCH(target_name)();
+}
+
+int vector_floats() {
+  return HWY_DYNAMIC_DISPATCH(target_floats)();
 }
 
 }  // namespace glimpse::kernels

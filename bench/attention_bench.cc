@@ -1,48 +1,52 @@
-// attention_bench [-o md|csv|json] [-t THREADS] [-r REPEATS] [-c TOKENS] [CASE ...]: the attention kernels against the
-// bandwidth of this machine. CASE keeps the cases whose name contains it.
+// The attention kernels against the bandwidth of this machine.
+//
+//   attention_bench [CASE ...] [--threads N] [--repeats 9] [--tokens 32768] [--json FILE]
+//
+// CASE keeps the cases whose name contains it: dense, gathered, verify, score, select, prefill, bf16, ...
+#include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
-#include <string>
+#include <nlohmann/json.hpp>
 
 #include "bench/attention_cases.h"
+#include "bench/bench_report.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
 
-int main(int argc, char** argv) {
-  try {
-    glimpse::bench::AttentionBenchOptions options;
-    std::string format = "md";
-    for (int i = 1; i < argc; ++i) {
-      const std::string flag = argv[i];
-      if (flag.empty() || flag[0] != '-') {
-        options.only.push_back(flag);
-        continue;
-      }
-      if (i + 1 == argc) throw glimpse::UserError("'" + flag + "' needs a value, or is unknown (-o, -t, -r, -c)");
-      const std::string value = argv[++i];
-      if (flag == "-o") {
-        format = value;
-      } else if (flag == "-t") {
-        options.threads = std::atoi(value.c_str());
-      } else if (flag == "-r") {
-        options.repeats = std::atoi(value.c_str());
-      } else if (flag == "-c") {
-        options.tokens = std::atoi(value.c_str());
-      } else {
-        throw glimpse::UserError("unknown option '" + flag + "' (-o, -t, -r, -c)");
-      }
-    }
-    glimpse::bench::attention_table({}, format);  // refuses an unknown format before measuring
-    const auto rows = glimpse::bench::run_attention_cases(options);
-    if (format == "md") std::printf("instruction set: %s\n\n", glimpse::kernels::instruction_set());
-    std::fputs(glimpse::bench::attention_table(rows, format).c_str(), stdout);
-    return 0;
-  } catch (const glimpse::UserError& error) {
-    std::fprintf(stderr, "attention_bench: %s\n", error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "attention_bench: %s\n", error.what());
-    return 70;
+namespace glimpse::bench {
+namespace {
+
+void run(const AttentionBenchOptions& options, const std::string& json, const std::string& command) {
+  const std::vector<AttentionBenchRow> rows = run_attention_cases(options);
+  if (rows.empty()) throw UserError("no case has such a name; without one, all are measured");
+  std::printf("instruction set: %s\n\n%s", kernels::instruction_set(), attention_table(rows).c_str());
+  if (json.empty()) return;
+  nlohmann::ordered_json report = nlohmann::ordered_json::parse(header_json(command));
+  report["cases"] = nlohmann::ordered_json::array();
+  for (const AttentionBenchRow& row : rows) {
+    report["cases"].push_back({{"case", row.name},
+                               {"bytes", row.bytes},
+                               {"median_s", row.median_s},
+                               {"min_s", row.min_s},
+                               {"max_s", row.max_s},
+                               {"fraction", row.fraction},
+                               {"gflops", row.gflops}});
   }
+  write_file(json, report.dump(1));
+}
+
+}  // namespace
+}  // namespace glimpse::bench
+
+int main(int count, char** words) {
+  glimpse::bench::AttentionBenchOptions options;
+  std::string json;
+  CLI::App app("the attention kernels against the bandwidth of this machine");
+  app.add_option("cases", options.only, "only cases whose name contains one of these");
+  app.add_option("--threads", options.threads, "0: one per core")->capture_default_str();
+  app.add_option("--repeats", options.repeats, "timings of each case")->capture_default_str();
+  app.add_option("--tokens", options.tokens, "in the cache, of the cases of decoding")->capture_default_str();
+  app.add_option("--json", json, "the results");
+  const std::span<char*> all(words, static_cast<std::size_t>(count));
+  return glimpse::bench::run_program(app, all,
+                                     [&] { glimpse::bench::run(options, json, glimpse::bench::command_line(all)); });
 }

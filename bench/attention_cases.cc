@@ -355,30 +355,13 @@ std::vector<AttentionBenchRow> run_attention_cases(const AttentionBenchOptions& 
   return rows;
 }
 
-std::string attention_table(const std::vector<AttentionBenchRow>& rows, const std::string& format) {
-  std::string text;
-  if (format == "md") {
-    text = "| case | bytes needed | median | spread | GB/s | of streamed | GFLOP/s |\n|---|--:|--:|--:|--:|--:|--:|\n";
-    for (const AttentionBenchRow& r : rows) {
-      text += fmt::format("| {} | {:.2f} MB | {:.3f} ms | {:.3f} to {:.3f} | {:.1f} | {:.2f} | {:.1f} |\n", r.name,
-                          r.bytes / 1e6, r.median_s * 1e3, r.min_s * 1e3, r.max_s * 1e3, r.bytes / r.median_s / 1e9,
-                          r.fraction, r.gflops);
-    }
-  } else if (format == "csv") {
-    text = "case,bytes,median_s,min_s,max_s,fraction,gflops\n";
-    for (const AttentionBenchRow& r : rows) {
-      text += fmt::format("\"{}\",{:.0f},{:.9f},{:.9f},{:.9f},{:.4f},{:.2f}\n", r.name, r.bytes, r.median_s, r.min_s,
-                          r.max_s, r.fraction, r.gflops);
-    }
-  } else if (format == "json") {
-    for (const AttentionBenchRow& r : rows) {
-      text += fmt::format(
-          R"({}{{"case":"{}","bytes":{:.0f},"median_s":{:.9f},"min_s":{:.9f},"max_s":{:.9f},"fraction":{:.4f},"gflops":{:.2f}}})",
-          text.empty() ? "[" : ",\n ", r.name, r.bytes, r.median_s, r.min_s, r.max_s, r.fraction, r.gflops);
-    }
-    text += text.empty() ? "[]\n" : "]\n";
-  } else {
-    throw UserError(fmt::format("unknown output format '{}'; one of md, csv, json", format));
+std::string attention_table(const std::vector<AttentionBenchRow>& rows) {
+  std::string text =
+      "| case | bytes needed | median | spread | GB/s | of streamed | GFLOP/s |\n|---|--:|--:|--:|--:|--:|--:|\n";
+  for (const AttentionBenchRow& r : rows) {
+    text += fmt::format("| {} | {:.2f} MB | {:.3f} ms | {:.3f} to {:.3f} | {:.1f} | {:.2f} | {:.1f} |\n", r.name,
+                        r.bytes / 1e6, r.median_s * 1e3, r.min_s * 1e3, r.max_s * 1e3, r.bytes / r.median_s / 1e9,
+                        r.fraction, r.gflops);
   }
   return text;
 }

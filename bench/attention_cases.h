@@ -26,7 +26,7 @@ struct AttentionBenchRow {
 /// Throws InternalError when an answer is not the reference's. The first row is the streaming read.
 std::vector<AttentionBenchRow> run_attention_cases(const AttentionBenchOptions& options);
 
-/// `format` is md, csv or json; anything else throws UserError.
-std::string attention_table(const std::vector<AttentionBenchRow>& rows, const std::string& format);
+/// As Markdown.
+std::string attention_table(const std::vector<AttentionBenchRow>& rows);
 
 }  // namespace glimpse::bench

@@ -140,6 +140,7 @@ Case verify_case(const Shared& cache, int rows, int threads) {
       ref::prefill(cache->shape.format, item);
       const bool rounds = cache->shape.format.type == KvType::bf16 && prefill_rounds();
       expect_near({item_of(i).out, queries}, want, rounds ? 2e-2 : 2e-5, name);
+      expect_near({item_of(i).lse, sums}, want_lse, rounds ? 2e-2 : 1e-4, name);
     }
   };
   return result;

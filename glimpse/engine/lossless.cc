@@ -31,7 +31,8 @@ double cycle_cost(const DraftCosts& costs, int drafts) {
   const double draft = std::min(dense, costs.weights + kGatheredByte * costs.sparse);
   // The rows of a group lie side by side in vectors.
   const int vectors = ((drafts + 1) * costs.group + costs.rows.vector - 1) / costs.rows.vector;
-  const double attention = costs.rows.attention_once + costs.rows.attention_query * vectors * costs.rows.vector;
+  const double attention = (costs.rows.attention_once + costs.rows.attention_query * vectors * costs.rows.vector) /
+                           (1 + costs.rows.dense_query * costs.group);
   const double verify =
       costs.weights * (1 + costs.rows.weights_row * drafts) + kKvByte * costs.dense * std::max(1.0, attention);
   return (drafts * draft + verify) / dense;

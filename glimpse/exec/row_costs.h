@@ -5,12 +5,15 @@ namespace glimpse::exec {
 
 /// What a pass over several rows of one sequence costs, in parts of what one decoding row does: by instruction set and
 /// never by a clock, so that who plans by them plans the same each time. A back end gives its own; those of attention
-/// here were measured with AVX-512 (`attention_bench verify`, docs/benchmarks.md).
+/// here were measured with AVX-512, groups of 3, 4 and 8 (`attention_bench dense verify`, docs/benchmarks.md).
+/// Attention of several rows takes (attention_once + attention_query * lanes) / (1 + dense_query * g) of a dense read's
+/// time, lanes being their query vectors in whole vectors.
 struct RowCosts {
-  double weights_row = 0.2;        ///< of the weights' time, each further row
-  double attention_once = 0.9;     ///< of the dense read's time, all rows together,
-  double attention_query = 0.072;  ///< and each row of each query head of a group, in whole vectors
-  int vector = 16;                 ///< floats
+  double weights_row = 0.2;  ///< of the weights' time, each further row
+  double attention_once = 1.4;
+  double attention_query = 0.08;
+  double dense_query = 0.115;
+  int vector = 16;  ///< floats
 };
 
 }  // namespace glimpse::exec

@@ -143,7 +143,7 @@ TEST(DraftLength, PaysWhereDraftsAreMostlyAcceptedAndCostsLittleWhereTheyAreNot)
     unlikely += gain_of(0.6, costs, 400, seed) / kTexts;
     never += gain_of(0, costs, 400, seed) / kTexts;
   }
-  EXPECT_GT(likely, 1.12);
+  EXPECT_GT(likely, 1.17);
   EXPECT_GT(unlikely, 0.97);
   EXPECT_GT(never, 0.96);
 }

@@ -25,6 +25,8 @@ inline const std::vector<Case>& cases() {
       {.name = "one row", .first = 77, .rows = 1},
       {.name = "ragged", .first = 131, .rows = 13},
       {.name = "dim 16", .dim = 16, .first = 50},
+      {.name = "dim 24", .dim = 24, .group = 3, .first = 131, .rows = 5},
+      {.name = "dim 72", .dim = 72, .group = 2, .first = 100, .rows = 30},
       {.name = "dim 80", .dim = 80, .group = 2, .first = 10, .rows = 30},
       {.name = "dim 96", .dim = 96, .group = 4, .first = 64},
       {.name = "dim 128", .dim = 128, .group = 8, .first = 100},

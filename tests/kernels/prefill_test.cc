@@ -93,10 +93,14 @@ TEST_P(PrefillTest, RangesEqualReferenceAndCombineToTheWhole) {
 }
 
 TEST_P(PrefillTest, RowsDoNotDependOnTheirTile) {
-  for (const Case& c : {Case{.name = "dense", .first = 345, .rows = 50},
-                        Case{.name = "list", .first = 345, .rows = 50, .own = 0, .listed = 0.3}}) {
-    SCOPED_TRACE(c.name);
-    TestHead head = make_head(c, KvType::bf16);
+  std::vector<std::pair<KvType, Case>> table;
+  for (const int dim : {24, 64, 72, 128}) {
+    table.push_back({KvType::bf16, {.name = "dense", .dim = dim, .first = 345, .rows = 50}});
+    table.push_back({KvType::q8_0, {.name = "list", .dim = dim, .first = 345, .rows = 50, .own = 0, .listed = 0.3}});
+  }
+  for (const auto& [type, c] : table) {
+    SCOPED_TRACE(std::string(name(type)) + ", " + c.name + ", " + std::to_string(c.dim));
+    TestHead head = make_head(c, type);
     const HeadView view = head.view();
     Run run = make(c, view, head.format);
     point(run);

@@ -46,10 +46,8 @@ HWY_INLINE void multiply_columns(const float* HWY_RESTRICT values, const float* 
 
 template <int kPanelVectors>
 HWY_INLINE void multiply_values(const float* HWY_RESTRICT values, const float* HWY_RESTRICT weights, const float* fade,
-                                Bf16Shape shape, float* HWY_RESTRICT out) {
+                                std::size_t dim, std::size_t keys, float* HWY_RESTRICT out) {
   constexpr std::size_t kDims = kStep<kPanelVectors>;
-  const auto dim = static_cast<std::size_t>(shape.dim);
-  const auto keys = static_cast<std::size_t>(shape.keys);
   const std::size_t whole = dim / kDims * kDims;
   multiply_columns<kPanelVectors, kDims>(values, weights, fade, 0, whole, keys, out);
   if constexpr (kDims > kRows) multiply_columns<kPanelVectors, kRows>(values, weights, fade, whole, dim, keys, out);
@@ -67,7 +65,8 @@ HWY_INLINE void add_values(const Tile& tile, const KeyBlock& block, Panel panel)
     tile.products->values(shape, reinterpret_cast<const std::uint32_t*>(space.values), space.scores, fade, out);
   } else {
     with_vectors(panel.width, [&](auto vectors) HWY_ATTR {
-      multiply_values<decltype(vectors)::value>(space.values, space.scores, fade, {shape.dim, block.count}, out);
+      multiply_values<decltype(vectors)::value>(space.values, space.scores, fade, tile.dim(),
+                                                static_cast<std::size_t>(block.count), out);
     });
   }
 }

@@ -26,7 +26,8 @@ namespace glimpse::kernels::HWY_NAMESPACE {
 using Tag = hn::ScalableTag<float>;
 constexpr int kRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 constexpr int kVectors = 3;  ///< 4 x 3 accumulators fill 16 registers, 8 x 3 fill 32
-/// Rows that go together: where one vector is a panel, sums of kRows rows would wait for themselves.
+/// Keys (or dimensions) of one register tile. A panel of one vector has one chain of sums for each: kRows chains would
+/// not cover the latency of a multiply-add.
 template <int kPanelVectors>
 constexpr int kStep = kPanelVectors == 1 ? 2 * kRows : kRows;
 constexpr int kLongestStep = kStep<1>;
@@ -52,19 +53,19 @@ struct KeyBlock {
   std::array<const std::byte*, kBlockKeys> row;
 };
 
-/// Rows to fetch while others are read: of K, and of V `values` bytes behind them unless that is 0.
+/// Rows of K to prefetch and, unless `values` is 0, the rows of V that lie `values` bytes from them.
 struct Fetch {
   const std::byte* const* rows = nullptr;
   int count = 0;
   std::ptrdiff_t values = 0;
   std::size_t bytes = 0;
-  std::size_t at = 0;  ///< of the first row, fetched already
+  std::size_t at = 0;  ///< bytes of the first row already fetched
 
   int lines() const { return count * static_cast<int>((bytes + 63) / 64); }
 
-  /// The next `some` lines of K, and of V.
-  HWY_INLINE void lines(int some) {
-    for (; some > 0 && count > 0; --some) {
+  /// Fetches the next lines of K, and of V.
+  HWY_INLINE void next(int many) {
+    for (; many > 0 && count > 0; --many) {
       prefetch_l2(*rows + at);
       if (values != 0) prefetch_l2(*rows + values + at);
       at += 64;
@@ -202,8 +203,7 @@ inline void pack_keys_bf16(const Tile& tile, const KeyBlock& block) {
   for (int key = 0; key < padded; ++key) {
     std::uint16_t* to = keys + static_cast<std::size_t>(key) * dim;
     if (key < block.count) {
-      const std::int32_t slot = block.slot[static_cast<std::size_t>(key)];
-      std::memcpy(to, tile.head().row_of(tile.head().k_plane, slot, tile.format), 2 * dim);
+      std::memcpy(to, block.row[static_cast<std::size_t>(key)], 2 * dim);
     } else {
       std::fill(to, to + dim, std::uint16_t{0});
     }
@@ -215,11 +215,11 @@ inline void pack_values_bf16(const Tile& tile, const KeyBlock& block) {
   const std::size_t dim = tile.dim();
   auto* values = reinterpret_cast<std::uint32_t*>(tile.space.values);
   const int padded = (block.count + 7) / 8 * 8;
+  const std::ptrdiff_t to_values = tile.head().v_plane - tile.head().k_plane;
   for (int key = 0; key < padded; key += 2) {
     std::array<const std::byte*, 2> row{};
     for (int odd = 0; odd < 2 && key + odd < block.count; ++odd) {
-      const std::int32_t slot = block.slot[static_cast<std::size_t>(key + odd)];
-      row[static_cast<std::size_t>(odd)] = tile.head().row_of(tile.head().v_plane, slot, tile.format);
+      row[static_cast<std::size_t>(odd)] = block.row[static_cast<std::size_t>(key + odd)] + to_values;
     }
     for (std::size_t i = 0; i < dim; ++i) {
       std::uint16_t low = 0;
@@ -259,7 +259,7 @@ HWY_INLINE void with_vectors(std::size_t width, const Run& run) {
 }
 
 /// scores[key, lane] = keys[key, i] * queries[i, lane], summed over i; keys in kStep at a time. kDim: the dimension, 0
-/// for any; known, the rows of a step need no register each.
+/// for any; when known, row offsets are constants and need no registers.
 template <int kPanelVectors, std::size_t kDim>
 HWY_INLINE void multiply_keys(const float* HWY_RESTRICT keys, const float* HWY_RESTRICT queries, std::size_t any_dim,
                               int count, Fetch fetch, float* HWY_RESTRICT scores) {
@@ -279,7 +279,7 @@ HWY_INLINE void multiply_keys(const float* HWY_RESTRICT keys, const float* HWY_R
     }
     const float* rows = keys + static_cast<std::size_t>(key) * dim;
     for (std::size_t i = 0; i < dim; ++i) {
-      if (i % kDims == 0) fetch.lines(share);
+      if (i % kDims == 0) fetch.next(share);
       V query[kPanelVectors];
       for (std::size_t c = 0; c < kPanelVectors; ++c) query[c] = hn::Load(d, queries + (i * kPanelVectors + c) * lanes);
       for (int r = 0; r < kKeys; ++r) {
@@ -301,7 +301,7 @@ HWY_INLINE void score_panel(const Tile& tile, const KeyBlock& block, Panel panel
   const PrefillSpace& space = tile.space;
   const std::size_t dim = tile.dim();
   if (tile.products != nullptr) {
-    fetch.lines(fetch.lines());
+    fetch.next(fetch.lines());
     tile.products->scores({tile.format.dim, (block.count + 7) / 8 * 8},
                           reinterpret_cast<const std::uint16_t*>(space.keys),
                           reinterpret_cast<const std::uint32_t*>(space.queries) + panel.lane * (dim / 2), space.scores);
@@ -427,7 +427,8 @@ HWY_INLINE void for_each_block(KeyWalk walk, const Visit& visit) {
   }
 }
 
-/// take(panel, fetch) for the panels that see some of a block; what it shall fetch meanwhile is of the next.
+/// take(panel, fetch) for the panels that see some of a block; what it shall fetch meanwhile is of the next. The share
+/// of a panel that sees nothing stays unfetched: that is in the last blocks of large tiles alone.
 template <bool kWithValues, class Take>
 HWY_INLINE void for_each_panel(const Tile& tile, const KeyBlock& block, const KeyBlock& next, const Take& take) {
   for (Panel panel = panel_at(tile, 0); panel.lane < tile.lanes(); panel = panel_at(tile, panel.lane + panel.width)) {

@@ -78,10 +78,7 @@ class Tiles {
 
   void run(int i) {
     const KvFormat& format = cache_->shape.format;
-    thread_local HostBuffer buffer;
-    const std::size_t need = prefill_workspace(format, cache_->shape.group);
-    if (buffer.size() < need) buffer = HostBuffer(need);
-    const std::span<std::byte> workspace{buffer.data(), buffer.size()};
+    const std::span<std::byte> workspace = prefill_space(cache_->shape);
     if (rows_.pass == PrefillPass::lse) {
       prefill_lse(format, item(i), workspace);
     } else if (rows_.pass == PrefillPass::columns) {
@@ -107,7 +104,7 @@ class Tiles {
   void check(const std::string& name) {
     const Shape& shape = cache_->shape;
     const auto width = static_cast<std::size_t>(shape.group * shape.format.dim);
-    const double allowed = shape.format.type == KvType::bf16 && prefill_rounds() ? 2e-2 : 2e-5;
+    const double allowed = prefill_allowed(shape.format.type);
     PrefillItem tile = item(1);
     if (rows_.pass == PrefillPass::columns) {
       // Shares of all keys but the tile's own, by log-sums that the reference makes for one row.
@@ -121,11 +118,11 @@ class Tiles {
       std::vector<float> want_sums(keys);
       got.sums = got_sums.data();
       want.sums = want_sums.data();
-      HostBuffer workspace(prefill_workspace(shape.format, shape.group));
-      prefill_column_sums(shape.format, got, {workspace.data(), workspace.size()});
+      const std::span<std::byte> workspace = prefill_space(shape);
+      prefill_column_sums(shape.format, got, workspace);
       ref::prefill_column_sums(shape.format, want);
       expect_near(got_sums, want_sums, allowed, name);
-      for (int i = 0; i < count(); ++i) prefill_lse(shape.format, item(i), {workspace.data(), workspace.size()});
+      for (int i = 0; i < count(); ++i) prefill_lse(shape.format, item(i), workspace);
       return;
     }
     run(1);

@@ -89,7 +89,7 @@ HWY_INLINE void prefill_tile(const Tile& tile) {
   arrange_queries(tile);
   clear_sums(tile);
   std::fill(tile.space.out, tile.space.out + kTileLanes * tile.dim(), 0.0F);
-  for_each_block(KeyWalk(tile.format, tile.item, tile.item.begin, tile.item.end),
+  for_each_block(KeyWalk(tile, tile.item.begin, tile.item.end),
                  [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
                    pack_keys<kType>(tile, block);
                    bool packed = false;

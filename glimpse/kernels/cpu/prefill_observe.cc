@@ -14,7 +14,7 @@ template <KvType kType>
 HWY_INLINE void lse_tile(const Tile& tile) {
   arrange_queries(tile);
   clear_sums(tile);
-  for_each_block(KeyWalk(tile.format, tile.item, tile.item.begin, tile.item.end),
+  for_each_block(KeyWalk(tile, tile.item.begin, tile.item.end),
                  [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
                    pack_keys<kType>(tile, block);
                    for_each_panel<false>(tile, block, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
@@ -62,20 +62,19 @@ HWY_INLINE void column_tile(const Tile& tile, const ColumnSumsItem& item) {
   arrange_queries(tile);
   arrange_lse(tile, item.weights);
   float* columns = tile.space.out;
-  for_each_block(
-      KeyWalk(tile.format, tile.item, item.begin, item.end), [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
-        pack_keys<kType>(tile, block);
-        const auto count = static_cast<std::size_t>(block.count);
-        std::fill(columns, columns + count * lanes, 0.0F);
-        for_each_panel<false>(tile, block, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
-          score_panel(tile, block, panel, fetch);
-          hide_keys(tile, block, panel);
-          add_columns(tile, block, panel);
-        });
-        for (std::size_t key = 0; key < count; ++key) {
-          item.sums[block.slot[key] - item.begin] += hn::GetLane(hn::SumOfLanes(d, hn::Load(d, columns + key * lanes)));
-        }
-      });
+  for_each_block(KeyWalk(tile, item.begin, item.end), [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
+    pack_keys<kType>(tile, block);
+    const auto count = static_cast<std::size_t>(block.count);
+    std::fill(columns, columns + count * lanes, 0.0F);
+    for_each_panel<false>(tile, block, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
+      score_panel(tile, block, panel, fetch);
+      hide_keys(tile, block, panel);
+      add_columns(tile, block, panel);
+    });
+    for (std::size_t key = 0; key < count; ++key) {
+      item.sums[block.slot[key] - item.begin] += hn::GetLane(hn::SumOfLanes(d, hn::Load(d, columns + key * lanes)));
+    }
+  });
 }
 
 Tile tile_of(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace,

@@ -41,6 +41,8 @@ struct Tile {
   PrefillSpace space{};
 
   const HeadView& head() const { return *item.head; }
+  /// Bytes from a row of K to its row of V.
+  std::ptrdiff_t to_values() const { return head().v_plane - head().k_plane; }
   std::size_t dim() const { return static_cast<std::size_t>(format.dim); }
   std::size_t group() const { return static_cast<std::size_t>(item.group); }
   std::size_t lanes() const { return static_cast<std::size_t>(item.rows) * group(); }
@@ -80,11 +82,12 @@ struct Fetch {
 /// The keys that a tile sees, a block at a time: its list, then its own part. Only slots of [begin, end).
 class KeyWalk {
  public:
-  KeyWalk(const KvFormat& format, const PrefillItem& item, std::int32_t begin, std::int32_t end)
-      : format_(format),
-        head_(*item.head),
-        at_(std::max(begin, item.own_begin)),
-        end_(std::min(end, item.first_slot + item.rows)) {
+  KeyWalk(const Tile& tile, std::int32_t begin, std::int32_t end)
+      : format_(tile.format),
+        head_(tile.head()),
+        at_(std::max(begin, tile.item.own_begin)),
+        end_(std::min(end, tile.item.first_slot + tile.item.rows)) {
+    const PrefillItem& item = tile.item;
     if (item.list == nullptr) return;
     list_end_ = item.list + item.list_count;
     if (end < item.own_begin) list_end_ = std::lower_bound(item.list, list_end_, end);
@@ -187,10 +190,9 @@ template <KvType kType>
 void widen_values(const Tile& tile, const KeyBlock& block) {
   const hn::CappedTag<float, kChunk> narrow;
   const HeadView& head = tile.head();
-  const std::ptrdiff_t to_values = head.v_plane - head.k_plane;
   for (std::size_t key = 0; key < static_cast<std::size_t>(block.count); ++key) {
     const float scale = kType == KvType::q8_0 ? row_scale(tile.format, head, head.v_plane, block.slot[key]) : 1.0F;
-    widen_row<kType>(narrow, block.row[key] + to_values, tile.dim(), scale, tile.space.values + key * kChunk,
+    widen_row<kType>(narrow, block.row[key] + tile.to_values(), tile.dim(), scale, tile.space.values + key * kChunk,
                      kChunk * kBlockKeys);
   }
 }
@@ -215,11 +217,10 @@ inline void pack_values_bf16(const Tile& tile, const KeyBlock& block) {
   const std::size_t dim = tile.dim();
   auto* values = reinterpret_cast<std::uint32_t*>(tile.space.values);
   const int padded = (block.count + 7) / 8 * 8;
-  const std::ptrdiff_t to_values = tile.head().v_plane - tile.head().k_plane;
   for (int key = 0; key < padded; key += 2) {
     std::array<const std::byte*, 2> row{};
     for (int odd = 0; odd < 2 && key + odd < block.count; ++odd) {
-      row[static_cast<std::size_t>(odd)] = block.row[static_cast<std::size_t>(key + odd)] + to_values;
+      row[static_cast<std::size_t>(odd)] = block.row[static_cast<std::size_t>(key + odd)] + tile.to_values();
     }
     for (std::size_t i = 0; i < dim; ++i) {
       std::uint16_t low = 0;
@@ -412,8 +413,8 @@ HWY_INLINE Fetch fetch_share(const Tile& tile, const KeyBlock& next, Panel panel
   const std::size_t lanes = tile.lanes();
   const std::size_t begin = (count * panel.lane + lanes - 1) / lanes;
   const std::size_t end = std::min(count, (count * (panel.lane + panel.width) + lanes - 1) / lanes);
-  return {next.row.data() + begin, static_cast<int>(end - begin),
-          kWithValues ? tile.head().v_plane - tile.head().k_plane : 0, tile.format.row_bytes()};
+  return {next.row.data() + begin, static_cast<int>(end - begin), kWithValues ? tile.to_values() : 0,
+          tile.format.row_bytes()};
 }
 
 /// visit(block, next) for all blocks of a walk; `next` is empty behind the last.

@@ -2,7 +2,7 @@
 //
 //   attention_bench [CASE ...] [--threads N] [--repeats 9] [--tokens 32768] [--json FILE]
 //
-// CASE keeps the cases whose name contains it: dense, gathered, verify, score, select, prefill, bf16, ...
+// CASE keeps the cases whose name contains it: dense, gathered, verify, "few prompt", score, select, prefill, bf16, ...
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>

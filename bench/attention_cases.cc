@@ -10,6 +10,7 @@
 #include <random>
 
 #include "bench/bench_cache.h"
+#include "bench/few_rows_cases.h"
 #include "bench/prefill_cases.h"
 #include "bench/stream.h"
 #include "bench/workers.h"
@@ -66,77 +67,6 @@ Case attend_case(const Shared& cache, bool gathered, int threads) {
       item.partial = want.data();
       ref::attend(cache->shape.format, item);
       expect_near({partials->data() + i * size, size}, want, 2e-5, name);
-    }
-  };
-  return result;
-}
-
-std::string verify_name(const Shape& shape, int rows) {
-  return label(fmt::format("verify {} rows", rows), shape);
-}
-
-/// The last few rows of every sequence against all keys, as a pass of lossless decoding has them: ranges of keys, which
-/// the caller combines.
-Case verify_case(const Shared& cache, int rows, int threads) {
-  const Shape& shape = cache->shape;
-  constexpr int kRange = 2048;
-  const int ranges = (cache->tokens + kRange - 1) / kRange;
-  const int per_layer = ranges * shape.heads;
-  const std::size_t width = static_cast<std::size_t>(shape.group * shape.format.dim);
-  struct Buffers {
-    std::vector<float> query, out, lse;
-  };
-  const auto buffers = std::make_shared<Buffers>();
-  const std::size_t queries = static_cast<std::size_t>(rows) * width;
-  const std::size_t sums = static_cast<std::size_t>(rows * shape.group);
-  buffers->query.resize(queries);
-  buffers->out.resize(queries * static_cast<std::size_t>(per_layer * cache->layers));
-  buffers->lse.resize(sums * static_cast<std::size_t>(per_layer * cache->layers));
-  std::mt19937 random(13);
-  std::normal_distribution<float> normal;
-  for (float& x : buffers->query) x = normal(random);
-  const auto item_of = [=](int i) {
-    const int begin = i % per_layer / cache->shape.heads * kRange;
-    const auto head = static_cast<std::size_t>(i / per_layer * cache->shape.heads + i % cache->shape.heads);
-    const auto at = static_cast<std::size_t>(i);
-    return PrefillItem{.head = &cache->views[head],
-                       .query = buffers->query.data(),
-                       .query_stride = width,
-                       .out = buffers->out.data() + at * queries,
-                       .out_stride = width,
-                       .group = cache->shape.group,
-                       .scale = cache->scale(),
-                       .first_slot = cache->tokens - rows,
-                       .rows = rows,
-                       .begin = begin,
-                       .end = std::min(cache->tokens, begin + kRange),
-                       .lse = buffers->lse.data() + at * sums};
-  };
-  Case result;
-  result.name = verify_name(shape, rows);
-  result.layers = cache->layers;
-  result.items = threads * cache->layers;
-  result.bytes = 2.0 * shape.heads * cache->tokens * static_cast<double>(shape.format.read_bytes());
-  result.flops = 4.0 * shape.heads * cache->tokens * shape.group * rows * shape.format.dim;
-  result.run = [=](int share) {
-    const int first = share / threads * per_layer;
-    const int number = share % threads;
-    for (int i = number * per_layer / threads; i < (number + 1) * per_layer / threads; ++i) {
-      prefill(cache->shape.format, item_of(first + i), prefill_space(cache->shape));
-    }
-  };
-  result.check = [=, name = result.name] {
-    for (const int i : {0, per_layer - 1}) {
-      PrefillItem item = item_of(i);
-      prefill(cache->shape.format, item, prefill_space(cache->shape));
-      std::vector<float> want(queries);
-      std::vector<float> want_lse(sums);
-      item.out = want.data();
-      item.lse = want_lse.data();
-      ref::prefill(cache->shape.format, item);
-      const double allowed = prefill_allowed(cache->shape.format.type);
-      expect_near({item_of(i).out, queries}, want, allowed, name);
-      expect_near({item_of(i).lse, sums}, want_lse, std::max(allowed, 1e-4), name);
     }
   };
   return result;
@@ -256,10 +186,9 @@ std::vector<Case> make_cases(const AttentionBenchOptions& options, int threads) 
   std::vector<Case> cases;
   const auto add = [&](const Shape& shape, bool with_score) {
     const std::vector<PrefillRows> prefills = prefill_rows(shape, options.tokens);
-    const std::vector<int> verified =
-        shape.format.type == KvType::bf16 ? std::vector<int>{2, 3, 5, 7} : std::vector<int>();
+    const std::vector<FewRows> few = few_rows(shape, options.tokens);
     const bool any =
-        std::any_of(verified.begin(), verified.end(), [&](int rows) { return wanted(verify_name(shape, rows)); }) ||
+        std::any_of(few.begin(), few.end(), [&](const FewRows& rows) { return wanted(few_rows_name(shape, rows)); }) ||
         wanted(label("dense", shape)) || wanted(label("gathered", shape)) || wanted(label("score", shape)) ||
         std::any_of(prefills.begin(), prefills.end(),
                     [&](const PrefillRows& rows) { return wanted(prefill_name(shape, rows)); });
@@ -269,8 +198,8 @@ std::vector<Case> make_cases(const AttentionBenchOptions& options, int threads) 
     for (const PrefillRows& rows : prefills) {
       if (wanted(prefill_name(shape, rows))) made.push_back(prefill_case(cache, rows));
     }
-    for (const int rows : verified) {
-      if (rows < options.tokens && wanted(verify_name(shape, rows))) made.push_back(verify_case(cache, rows, threads));
+    for (const FewRows& rows : few) {
+      if (wanted(few_rows_name(shape, rows))) made.push_back(few_rows_case(cache, rows, threads));
     }
     if (options.tokens > kChosen) made.push_back(attend_case(cache, true, threads));
     if (with_score) made.push_back(score_case(cache));

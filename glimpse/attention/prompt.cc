@@ -14,6 +14,7 @@ using plan::SetPer;
 
 /// Keys of one item of few rows. Fixed, so that results do not depend on threads.
 constexpr std::int32_t kKeyRange = 2048;
+static_assert(kKeyRange % kernels::kSplitTokens == 0);
 
 /// Stamps begin with the first generated token.
 bool observes(plan::RetentionRule rule) {
@@ -131,8 +132,14 @@ void Runner::State::add_rows(const BatchEntry& entry, int index) {
 
 /// Few rows against a long context: as items over rows they would leave threads idle.
 bool Runner::State::splits_keys(const BatchEntry& entry) const {
+  if (verifies_few(entry)) return true;
   return entry.prompt.tiles == 0 && entry.tokens <= entry.prompt.observe_from &&
          entry.rows.rows <= kernels::prefill_tile_rows(group) && entry.tokens > kKeyRange;
+}
+
+/// Verified rows say what decoding them one by one would: as many as the products with weights do that for.
+bool Runner::State::verifies_few(const BatchEntry& entry) {
+  return entry.rows.verifies && entry.rows.rows <= kernels::kFewRows;
 }
 
 void Runner::State::add_few_rows(BatchEntry& entry, int index, int layer) {
@@ -140,7 +147,8 @@ void Runner::State::add_few_rows(BatchEntry& entry, int index, int layer) {
   std::int32_t most = 0;
   for (int head = 0; head < shape.kv_heads; ++head) {
     const std::int32_t slots = entry.views[static_cast<std::size_t>(head)].slots;
-    Unit unit{index, head, -1, group * entry.rows.rows, 0, static_cast<int>((slots + kKeyRange - 1) / kKeyRange)};
+    const std::int32_t part = verifies_few(entry) ? kernels::kSplitTokens : kKeyRange;
+    Unit unit{index, head, -1, group * entry.rows.rows, 0, (slots + part - 1) / part};
     unit.prompt_rows = entry.rows.rows;
     unit.entries = slots;
     attend_work.add_unit(unit);
@@ -154,8 +162,9 @@ void Runner::State::add_few_rows(BatchEntry& entry, int index, int layer) {
     for (int head = 0; head < shape.kv_heads; ++head) {
       const std::int32_t slots = attend_work.unit(first + head).entries;
       if (at >= slots) continue;
-      attend_work.add(
-          {Item::Kind::range, first + head, index, head, at, std::min(slots, at + kKeyRange), nullptr, at / kKeyRange});
+      const bool verify = verifies_few(entry);
+      attend_work.add({verify ? Item::Kind::verify : Item::Kind::range, first + head, index, head, at,
+                       std::min(slots, at + kKeyRange), nullptr, at / (verify ? kernels::kSplitTokens : kKeyRange)});
     }
   }
 }
@@ -171,6 +180,25 @@ void Runner::State::run_range(const Item& item, const float* q, int ith) {
   work.out_stride = static_cast<std::size_t>(group) * static_cast<std::size_t>(shape.head_dim);
   work.lse = work.out + static_cast<std::size_t>(unit.prompt_rows) * work.out_stride;
   kernels::prefill(cache->shape().format, work, threads[static_cast<std::size_t>(ith)].prefill);
+}
+
+void Runner::State::run_verify(const Item& item, const float* q, int ith) {
+  const Unit& unit = attend_work.unit(item.unit);
+  const BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
+  kernels::AttendRowsItem work;
+  work.head = &view;
+  work.query = head_query(entry, q, 0, item.head);
+  work.query_stride = static_cast<std::size_t>(shape.heads) * static_cast<std::size_t>(shape.head_dim);
+  work.group = group;
+  work.rows = unit.prompt_rows;
+  work.scale = scale;
+  work.first_slot = first_slot(entry, view);
+  work.begin = item.begin;
+  work.end = item.end;
+  work.partial = partials.data() + unit.first_partial +
+                 static_cast<std::size_t>(item.partial) * kernels::partial_floats(unit.group, shape.head_dim);
+  kernels::attend_rows(cache->shape().format, work, threads[static_cast<std::size_t>(ith)].prefill);
 }
 
 void Runner::State::combine_few_rows(const Unit& unit, float* out, int ith) {

@@ -137,7 +137,9 @@ void Runner::State::size_scratch() {
     any_select |= !entry.dense || entry.feeds() || entry.prompt.tile_tokens > 0;
   }
   if (any_prefill) {
-    const std::size_t bytes = kernels::prefill_workspace(cache->shape().format, group);
+    const kernels::KvFormat& format = cache->shape().format;
+    const std::size_t bytes = std::max(kernels::prefill_workspace(format, group),
+                                       kernels::attend_rows_workspace(format, kernels::kFewRows * group));
     for (ThreadScratch& thread : threads) {
       if (thread.prefill.size() < bytes) thread.prefill.resize(bytes);
     }
@@ -268,6 +270,8 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
         if (item->kind == Item::Kind::audit) return state.run_audit(*item, layer, q, ith);
         if (item->kind == Item::Kind::range) {
           state.run_range(*item, q, ith);
+        } else if (item->kind == Item::Kind::verify) {
+          state.run_verify(*item, q, ith);
         } else if (item->kind == Item::Kind::mean_token) {
           state.run_mean_token(*item, layer, q, ith);
         } else if (state.attend_work.unit(item->unit).key_rank > 0) {
@@ -282,7 +286,8 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
           }
           kernels::attend(state.cache->shape().format, work);
         }
-        if (state.attend_work.finish_one(item->unit)) state.combine_unit(layer, item->unit, out, ith);
+        const int parts = item->kind == Item::Kind::verify ? split_count(item->end - item->begin) : 1;
+        if (state.attend_work.finish(item->unit, parts)) state.combine_unit(layer, item->unit, out, ith);
       });
       item = next != nullptr ? next : state.attend_work.take();
     }

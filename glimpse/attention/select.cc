@@ -109,7 +109,7 @@ void Runner::State::run_score(const Item& item, int layer, const float* q, int i
     parts[j * unit.partials + item.partial] =
         kernels::log_sum_exp({row + item.begin, static_cast<std::size_t>(item.end - item.begin)});
   }
-  if (!select_work.finish_one(item.unit)) return;
+  if (!select_work.finish(item.unit, 1)) return;
   for (int j = 0; sums && j < unit.group; ++j) {
     entry.lse[head * static_cast<std::size_t>(group) + static_cast<std::size_t>(j)] =
         kernels::log_sum_exp({parts + j * unit.partials, static_cast<std::size_t>(unit.partials)});

@@ -35,7 +35,8 @@ struct Item {
     score,       ///< K alone, a part of a unit
     mean_token,  ///< what stands for dropped tokens: the unit's last partial result
     prefill,     ///< rows of a prompt
-    range,       ///< few rows over part of the keys: a part of a unit
+    range,       ///< few rows of a prompt over part of the keys: a part of a unit
+    verify,      ///< few verified rows over part of the keys: parts of a unit
     choose,      ///< a layer's set that needs no scores
     search,      ///< a head's index
     grow,        ///< a head's index takes in the prompt or what was corrected
@@ -46,9 +47,9 @@ struct Item {
   Kind kind = Kind::attend;
   int unit = -1;  ///< attend, score, mean_token
   int batch = 0, head = 0;
-  std::int32_t begin = 0, end = 0;  ///< slots, list entries, rows of a prompt; range: slots; tile: its number
+  std::int32_t begin = 0, end = 0;  ///< slots, list entries, rows of a prompt; range, verify: slots; tile: its number
   const std::int32_t* list = nullptr;
-  int partial = 0;  ///< which partial result of the unit; prefill: number of the tile's item
+  int partial = 0;  ///< which partial result of the unit, or the first; prefill: number of the tile's item
 };
 
 class WorkList {
@@ -70,8 +71,8 @@ class WorkList {
   bool plenty(int threads) const {
     return next_.load(std::memory_order_relaxed) + 2 * static_cast<std::size_t>(threads) < items_.size();
   }
-  /// True for the thread that finished the unit's last item.
-  bool finish_one(int unit) { return remaining_[unit].fetch_sub(1, std::memory_order_acq_rel) == 1; }
+  /// True for the thread that finished the unit's last partial result.
+  bool finish(int unit, int parts) { return remaining_[unit].fetch_sub(parts, std::memory_order_acq_rel) == parts; }
 
  private:
   std::vector<Item> items_;

@@ -53,7 +53,9 @@ int DraftLength::next(const DraftCosts& costs) {
   }
   int best = 1;
   double most = 0;
-  for (int drafts = 1; drafts <= kMostDrafts; ++drafts) {
+  // Where a verification can have the bits of dense decoding, no more drafts than it has them for.
+  const int longest = costs.rows.same_bits > 1 ? std::min(costs.rows.same_bits - 1, kMostDrafts) : kMostDrafts;
+  for (int drafts = 1; drafts <= longest; ++drafts) {
     const double gain = cycle_tokens(acceptance(), drafts) / cycle_cost(costs, drafts);
     if (gain <= most) continue;
     most = gain;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <utility>
 
 #include "glimpse/base/checksum.h"
 #include "glimpse/base/error.h"
@@ -209,8 +210,9 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
   held.stats = {};
   held.logits.clear();
   held.on_sets = request.request.on_sets;
+  const kv::SequenceId id = std::exchange(held.id, -1);
   request.sequence = std::move(held);
-  held.id = -1;
+  request.sequence->id = id;
   request.prefilled = share.tokens;
   request.result.stats.reused_tokens = share.tokens;
 }

@@ -14,6 +14,8 @@ struct RowCosts {
   double attention_query = 0.08;
   double dense_query = 0.115;
   int vector = 16;  ///< floats
+  /// A verification of so many rows says, bit for bit, what dense decoding says; 1: none does.
+  int same_bits = 1;
 };
 
 }  // namespace glimpse::exec

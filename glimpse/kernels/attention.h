@@ -42,6 +42,27 @@ struct AttendItem {
 };
 void attend(const KvFormat& format, const AttendItem& item);
 
+/// Rows of one pass that are computed as each would be alone, bit for bit: of a sequence here, and the products with
+/// weights (exec).
+inline constexpr int kFewRows = 5;
+
+/// Attend the queries of a few rows that follow each other in a sequence, which share each read of K and V. Row r sits
+/// at slot first_slot + r and sees slots [begin, min(end, first_slot + r + 1)), freed ones excepted: of each
+/// kSplitTokens of them it gets the bits that attend gives it alone.
+struct AttendRowsItem {
+  const HeadView* head = nullptr;
+  const float* query = nullptr;  ///< row r, query head j at query[r * query_stride + j * d ..]
+  std::size_t query_stride = 0;
+  int group = 1;  ///< g, 1 to 16
+  int rows = 1;   ///< 1 to kFewRows
+  float scale = 1;
+  std::int32_t first_slot = 0;
+  std::int32_t begin = 0, end = 0;  ///< begin: a multiple of kSplitTokens
+  float* partial = nullptr;         ///< out: for each kSplitTokens, as attend's with [rows, g] for its group
+};
+std::size_t attend_rows_workspace(const KvFormat& format, int queries);
+void attend_rows(const KvFormat& format, const AttendRowsItem& item, std::span<std::byte> workspace);
+
 /// The scores alone of slots [begin, end): reads K, not V. Freed slots score -inf.
 struct ScoreItem {
   const HeadView* head = nullptr;

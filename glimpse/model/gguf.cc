@@ -103,16 +103,15 @@ GgufFile::GgufFile(const std::filesystem::path& path) : label_(path.string()) {
   }
   check_part(first, name->part - 1, whole, label_);
   for (int index = 0; index < named_count; ++index) {
-    GgufPart part;
-    if (index == name->part - 1) {
-      part = std::move(first);
-    } else {
+    GgufPart other;
+    if (index != name->part - 1) {
       const auto sibling =
           path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", name->prefix, index + 1, named_count);
       files_.emplace_back(sibling);
-      part = read_gguf(files_.back().bytes(), sibling.string());
-      check_part(part, index, whole, sibling.string());
+      other = read_gguf(files_.back().bytes(), sibling.string());
+      check_part(other, index, whole, sibling.string());
     }
+    GgufPart& part = index == name->part - 1 ? first : other;
     if (index == 0) metadata_ = std::move(part.metadata);
     tensors_.insert(tensors_.end(), std::make_move_iterator(part.tensors.begin()),
                     std::make_move_iterator(part.tensors.end()));

@@ -3,7 +3,6 @@
 // The words are those of the five papers and their baselines (docs/methods.md has one entry for each).
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -128,7 +127,10 @@ enum class RoleKind : std::uint8_t { dense, select, reuse, stream };
 struct SlotId {
   int layer = -1;
   int head = -1;
-  friend auto operator<=>(const SlotId&, const SlotId&) = default;
+  friend bool operator==(const SlotId&, const SlotId&) = default;
+  friend bool operator<(const SlotId& a, const SlotId& b) {
+    return a.layer != b.layer ? a.layer < b.layer : a.head < b.head;
+  }
 };
 
 struct Role {

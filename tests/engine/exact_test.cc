@@ -115,6 +115,80 @@ TEST(Tolerance, ChunkSizesAndDecodingAgree) {
   }
 }
 
+/// The rows of a verification: the logits of each are those of decoding densely up to it, also behind the ends of the
+/// ranges and splits that share the work.
+class VerifiedRows : public testing::TestWithParam<const char*> {};
+
+TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
+  const model::Model model(reference::test_model(GetParam()));
+  const model::Config& config = model.config();
+  const plan::ModelShape shape{config.architecture, config.name,     config.layers, config.heads,
+                               config.kv_heads,     config.head_dim, config.context};
+  const plan::Plan plan = plan::dense_plan(shape);
+  const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
+  constexpr std::size_t kMost = 5;
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0}) {
+    kv::Cache cache({config.layers, config.kv_heads, {type, config.head_dim}, 8192});
+    const auto executor = exec::make_cpu_executor(model, cache, {2});
+    const bool exact = executor->row_costs().same_bits == static_cast<int>(kMost);
+    // ggml repacks quantised weights alone, some of them, by machine.
+    ASSERT_TRUE(exact || std::string(GetParam()).starts_with("llama256-q") ||
+                std::string(GetParam()).starts_with("llama256-iq"));
+    for (const std::int64_t length : {20, 509, 2046}) {
+      if (reference::kSanitized && length > 600) continue;
+      SCOPED_TRACE(std::string(name(type)) + ", " + std::to_string(length));
+      const std::vector<Token> text = random_tokens(static_cast<std::size_t>(length) + kMost, config.vocabulary,
+                                                    static_cast<std::uint32_t>(length));
+      const kv::SequenceId prompt = cache.create();
+      attention::SequenceState state(plan);
+      attention::SequenceRows first{prompt, &plan, &state, 0, static_cast<int>(length), false};
+      first.prompt_end = length;
+      executor->forward({std::span(text).first(static_cast<std::size_t>(length)), {&first, 1}, {}});
+      const std::span<const Token> fed = std::span(text).last(kMost);
+      std::vector<float> decoded;
+      {
+        attention::SequenceState own = state;
+        const kv::SequenceId fork = cache.fork(prompt);
+        for (const Token& token : fed) {
+          attention::SequenceRows row{fork, &plan, &own};
+          row.position = cache.length(fork);
+          const std::int32_t wanted = 0;
+          const auto logits = executor->forward({{&token, 1}, {&row, 1}, {&wanted, 1}}).logits;
+          decoded.insert(decoded.end(), logits.begin(), logits.end());
+        }
+        cache.destroy(fork);
+      }
+      for (std::size_t rows = 2; rows <= kMost; ++rows) {
+        attention::SequenceState own = state;
+        const kv::SequenceId fork = cache.fork(prompt);
+        attention::SequenceRows verified{fork, &plan, &own, 0, static_cast<int>(rows), false};
+        verified.position = length;
+        verified.verifies = true;
+        std::vector<std::int32_t> wanted(rows);
+        for (std::size_t r = 0; r < rows; ++r) wanted[r] = static_cast<std::int32_t>(r);
+        const auto logits = executor->forward({fed.first(rows), {&verified, 1}, wanted}).logits;
+        ASSERT_EQ(logits.size(), rows * vocabulary);
+        if (exact) {
+          EXPECT_EQ(std::memcmp(logits.data(), decoded.data(), logits.size() * sizeof(float)), 0) << rows << " rows";
+        }
+        for (std::size_t i = 0; i < logits.size(); ++i) ASSERT_NEAR(logits[i], decoded[i], 0.2) << i;
+        cache.destroy(fork);
+      }
+      cache.destroy(prompt);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, VerifiedRows,
+                         testing::Values("llama", "qwen2", "qwen3", "llama256-f16", "llama256-bf16", "llama256-q8_0",
+                                         "llama256-q4_0", "llama256-q4_1", "llama256-q5_1", "llama256-q4_K",
+                                         "llama256-q6_K", "llama256-iq4_nl", "llama256-iq3_s"),
+                         [](const auto& row) {
+                           std::string name = row.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
 /// Sequences that decode in one pass of a few rows: the logits of each are those of its own pass. F32 weights are in
 /// ggml's plain layout everywhere.
 TEST(Exact, AFewSequencesInAPassSayWhatEachSaysAlone) {

@@ -9,6 +9,7 @@
 
 #include "glimpse/attention/runner.h"
 #include "glimpse/exec/rope.h"
+#include "glimpse/kernels/attention.h"
 #include "glimpse/model/model.h"
 
 struct ggml_tensor;
@@ -51,7 +52,7 @@ void gather_node(ggml_tensor* dst, int ith, int nth, void* data);
 /// A pass over a few rows (a verification, sequences that decode together) multiplies as one row does, dot by dot, each
 /// row of the weight read once: with the bits of one row, and faster than ggml's products of tiles, which waste most of
 /// a tile on them. Measured with Q8_0 and AVX2: from six rows on the tiles win.
-inline constexpr std::int64_t kFewRows = 5;
+inline constexpr std::int64_t kFewRows = kernels::kFewRows;
 /// True when few_rows_node multiplies so many rows by `weight`: not from a repacked layout.
 bool multiplies_few_rows(const ggml_tensor* weight, std::int64_t rows);
 /// Bytes that a thread needs for it.

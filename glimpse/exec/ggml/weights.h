@@ -36,6 +36,9 @@ class Weights {
   const std::vector<LayerTensors>& layers() const { return layers_; }
   ggml_tensor* token_embedding() const { return token_embedding_; }
   ggml_tensor* output() const { return output_; }
+  /// True when ggml repacked some: its products of several rows from there may differ from those of one in their last
+  /// bits (Q4_K does, Q4_0 and IQ4_NL did not with AVX2).
+  bool any_repacked() const { return !repacked_.empty(); }
 
  private:
   ggml_tensor* load(std::span<const model::TensorInfo* const> parts);

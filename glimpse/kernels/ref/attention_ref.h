@@ -7,6 +7,7 @@
 namespace glimpse::kernels::ref {
 
 void attend(const KvFormat& format, const AttendItem& item);
+void attend_rows(const KvFormat& format, const AttendRowsItem& item);
 void score(const KvFormat& format, const ScoreItem& item);
 void combine(const float* partials, int count, int group, int dim, float* out);
 float log_sum_exp(std::span<const float> scores);

@@ -159,7 +159,20 @@ Json json_of(const Cell& cell) {
           {"ms_per_step", cell.ms_per_step}};
 }
 
-void read_results(const std::string& path, const Json& setup, RetrievalResults& results) {
+/// What ran the answers of a report, as often as they differ.
+Json source_of(const Json& report) {
+  Json source = Json::object();
+  for (const char* key : {"commit", "machine", "threads"}) source[key] = report.value(key, Json());
+  return source;
+}
+
+void add_sources(const Json& added, Json& sources) {
+  for (const Json& source : added) {
+    if (std::find(sources.begin(), sources.end(), source) == sources.end()) sources.push_back(source);
+  }
+}
+
+void read_results(const std::string& path, const Json& setup, RetrievalResults& results, Json& sources) {
   const Json report = Json::parse(cli::read_text(path), nullptr, /*allow_exceptions=*/false);
   if (!report.is_object() || !report.contains("setup") || !report.contains("answers")) {
     throw UserError(fmt::format("'{}' is no result of retrieval_bench; give a file that --json wrote", path));
@@ -170,6 +183,7 @@ void read_results(const std::string& path, const Json& setup, RetrievalResults& 
                                 report["setup"].value(key, Json()).dump(), value.dump()));
   }
   results.read(report["answers"].dump(), path);
+  add_sources(report.value("sources", Json::array({source_of(report)})), sources);
 }
 
 void print_table(const std::vector<Cell>& cells) {
@@ -225,8 +239,11 @@ void run(const Options& options, const std::string& command) {
 
   const Json setup = setup_of(options);
   RetrievalResults results;
-  for (const std::string& path : options.resume) read_results(path, setup, results);
+  Json sources = Json::array();
+  for (const std::string& path : options.resume) read_results(path, setup, results, sources);
   Json report = Json::parse(header_json(engine, command, options.model));
+  if (options.prompts > 0) add_sources(Json::array({source_of(report)}), sources);
+  report["sources"] = sources;  // of the answers; the head is that of the run that wrote the file
   report["setup"] = setup;
   report["warnings"] = warnings;
   report["refused"] = Json::array();

@@ -249,10 +249,10 @@ void Runner::State::run_mean_token(const Item& item, int layer, const float* q, 
 }
 
 /// The last thread to finish a unit merges its parts, in order, and lets it select: no barrier of its own.
-void Runner::State::combine_unit(int layer, int unit_index, float* out, int ith) {
+void Runner::State::combine_unit(int layer, int unit_index, const float* q, float* out, int ith) {
   const Unit& unit = attend_work.unit(unit_index);
   if (unit.prompt_rows > 0) {
-    combine_few_rows(unit, out, ith);
+    combine_few_rows(unit, layer, q, out, ith);
     return;
   }
   BatchEntry& entry = batch[static_cast<std::size_t>(unit.batch)];

@@ -130,11 +130,11 @@ void Runner::State::add_rows(const BatchEntry& entry, int index) {
   }
 }
 
-/// Few rows against a long context: as items over rows they would leave threads idle.
+/// Few rows against a long context: as items over rows they would leave threads idle. Whether a plan observes them is
+/// no matter: what a prompt leaves in the cache depends on its pieces alone.
 bool Runner::State::splits_keys(const BatchEntry& entry) const {
   if (verifies_few(entry)) return true;
-  return entry.prompt.tiles == 0 && entry.tokens <= entry.prompt.observe_from &&
-         entry.rows.rows <= kernels::prefill_tile_rows(group) && entry.tokens > kKeyRange;
+  return entry.prompt.tiles == 0 && entry.rows.rows <= kernels::prefill_tile_rows(group) && entry.tokens > kKeyRange;
 }
 
 /// Verified rows say what decoding them one by one would: as many as the products with weights do that for.
@@ -201,7 +201,7 @@ void Runner::State::run_verify(const Item& item, const float* q, int ith) {
   kernels::attend_rows(cache->shape().format, work, threads[static_cast<std::size_t>(ith)].prefill);
 }
 
-void Runner::State::combine_few_rows(const Unit& unit, float* out, int ith) {
+void Runner::State::combine_few_rows(const Unit& unit, int layer, const float* q, float* out, int ith) {
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   const std::size_t width = static_cast<std::size_t>(group) * dim;
   auto& combined = threads[static_cast<std::size_t>(ith)].combined;
@@ -209,13 +209,22 @@ void Runner::State::combine_few_rows(const Unit& unit, float* out, int ith) {
     combined.resize(static_cast<std::size_t>(unit.prompt_rows) * width);
   }
   kernels::combine(partials.data() + unit.first_partial, unit.partials, unit.group, shape.head_dim, combined.data());
-  const auto row = static_cast<std::size_t>(batch[static_cast<std::size_t>(unit.batch)].rows.first_row);
+  const BatchEntry& entry = batch[static_cast<std::size_t>(unit.batch)];
+  const auto row = static_cast<std::size_t>(entry.rows.first_row);
   float* to = out + (row * static_cast<std::size_t>(shape.heads) +
                      static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(group)) *
                         dim;
   for (int r = 0; r < unit.prompt_rows; ++r, to += static_cast<std::size_t>(shape.heads) * dim) {
     std::copy_n(combined.data() + static_cast<std::size_t>(r) * width, width, to);
   }
+  if (entry.tokens <= entry.prompt.observe_from) return;
+  const Item item{Item::Kind::prefill, -1, unit.batch, unit.head, 0, unit.prompt_rows, nullptr, 0};
+  kernels::PrefillItem work = prompt_item(item, q);
+  ThreadScratch& thread = threads[static_cast<std::size_t>(ith)];
+  if (thread.lse.size() < static_cast<std::size_t>(unit.group)) thread.lse.resize(static_cast<std::size_t>(unit.group));
+  work.lse = thread.lse.data();
+  kernels::prefill_lse(cache->shape().format, work, thread.prefill);
+  observe_rows(item, layer, work, ith);
 }
 
 /// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.

@@ -287,7 +287,7 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
           kernels::attend(state.cache->shape().format, work);
         }
         const int parts = item->kind == Item::Kind::verify ? split_count(item->end - item->begin) : 1;
-        if (state.attend_work.finish(item->unit, parts)) state.combine_unit(layer, item->unit, out, ith);
+        if (state.attend_work.finish(item->unit, parts)) state.combine_unit(layer, item->unit, q, out, ith);
       });
       item = next != nullptr ? next : state.attend_work.take();
     }

@@ -244,7 +244,7 @@ struct Runner::State {
   kernels::AttendItem kernel_item(const Item& item, const float* q);
   void take_dropped(const BatchEntry& entry, int layer, int head, std::int64_t end, int ith);
   void run_mean_token(const Item& item, int layer, const float* q, int ith);
-  void combine_unit(int layer, int unit_index, float* out, int ith);
+  void combine_unit(int layer, int unit_index, const float* q, float* out, int ith);
 
   // prompt.cc: rows of a prompt
   void open_prompt(BatchEntry& entry);
@@ -259,7 +259,7 @@ struct Runner::State {
   void add_few_rows(BatchEntry& entry, int index, int layer);
   void run_range(const Item& item, const float* q, int ith);
   void run_verify(const Item& item, const float* q, int ith);
-  void combine_few_rows(const Unit& unit, float* out, int ith);
+  void combine_few_rows(const Unit& unit, int layer, const float* q, float* out, int ith);
   kernels::PrefillItem prompt_item(const Item& item, const float* q) const;
   void run_prompt(const Item& item, int layer, const float* q, float* out, int ith);
   void observe_rows(const Item& item, int layer, kernels::PrefillItem work, int ith);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glimpse/attention/runner_state.h"
+#include "glimpse/kv/page_pool.h"
 
 namespace glimpse::attention {
 namespace {
@@ -46,11 +47,12 @@ void Runner::State::recall_set(BatchEntry& entry, int layer, int head, const pla
   evicted.clear();
   std::int64_t needed = 0, resident = 0;
   const std::int64_t covered = state.indices[state.head(layer, head)]->covered() / kPage;
+  const kernels::PageId* const pages = entry.views[static_cast<std::size_t>(head)].pages;
   for (std::size_t i = 0; i < chosen_at.size(); ++i) {
     const auto page = static_cast<std::int32_t>(i);
     const bool wanted = chosen_at[i] == now;
     needed += wanted;
-    if (!cache->resident(sequence, layer, head, page)) {
+    if (pages[i] == kv::kNoPage) {
       if (wanted) missing.push_back(page);
       continue;
     }

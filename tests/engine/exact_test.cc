@@ -115,6 +115,24 @@ TEST(Tolerance, ChunkSizesAndDecodingAgree) {
   }
 }
 
+// A short piece behind a long context: its attention is divided by keys, and what the plan observes is no part of it.
+TEST(Exact, WhatAPlanObservesChangesNoBitOfAPrompt) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(2120, engine.tokenizer().size());
+  const auto said = [&](const plan::Plan& plan, std::size_t piece) {
+    Sequence sequence = engine.open(plan);
+    sequence.prefill(std::span(tokens).first(tokens.size() - piece));
+    const auto logits = sequence.prefill(std::span(tokens).last(piece));
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  for (const std::size_t piece : {1u, 7u, 64u}) {
+    const std::vector<float> plain = said(make(engine, "full"), piece);
+    for (const char* policy : {"evosparse", "h2o", "tova"}) {
+      EXPECT_TRUE(same_bits(plain, said(make(engine, policy, budget("4096")), piece))) << policy << ", " << piece;
+    }
+  }
+}
+
 /// The rows of a verification: the logits of each are those of decoding densely up to it, also behind the ends of the
 /// ranges and splits that share the work.
 class VerifiedRows : public testing::TestWithParam<const char*> {};

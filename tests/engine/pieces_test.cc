@@ -16,7 +16,7 @@ Engine& engine_of_chunk(int chunk) {
   std::unique_ptr<Engine>& engine = engines[chunk];
   if (!engine) {
     EngineOptions options = options_for(reference::test_model("llama"), KvType::f32, 1);
-    options.context = 1024;
+    options.context = 2304;
     options.prefill_chunk = chunk;
     engine = std::make_unique<Engine>(options);
   }
@@ -68,6 +68,12 @@ TEST(ChunkedPrompts, SeedTheSameHeat) {
   const StateCopy whole = after_prompt(512, "evosparse", {392});
   const StateCopy chunks = after_prompt(128, "evosparse", {392});
   expect_near(chunks.heat.at(0), whole.heat.at(0), 1e-4);
+}
+
+TEST(ChunkedPrompts, SeedTheSameHeatBehindALongContext) {
+  // The last chunk has 40 rows, whose attention is divided by keys.
+  const StateCopy whole = after_prompt(700, "evosparse", {2100});
+  expect_near(after_prompt(515, "evosparse", {2100}).heat.at(0), whole.heat.at(0), 1e-4);
 }
 
 double seed_mass(int rows) {

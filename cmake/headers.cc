@@ -1,0 +1,1 @@
+// Nothing: the targets exist for their precompiled headers.

@@ -14,15 +14,15 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
+#include "bench/bench_report.h"
 #include "glimpse/base/error.h"
+#include "glimpse/cli/setup.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/evaluate/speed.h"
-#include "glimpse/kernels/attention.h"
 #include "glimpse/policies/policy.h"
 #include "tests/support/llama_reference.h"
 
@@ -30,6 +30,7 @@ namespace glimpse::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
 using evaluate::Arm;
 using evaluate::SpeedRow;
 using evaluate::Token;
@@ -135,18 +136,18 @@ plan::Plan plan_of(const std::string& arm, const plan::ModelShape& shape) {
   return policies::make_plan(arm.substr(0, colon), shape, options);
 }
 
-nlohmann::json rows_json(const std::vector<SpeedRow>& rows) {
-  nlohmann::json list = nlohmann::json::array();
+Json rows_json(const std::vector<SpeedRow>& rows) {
+  Json list = Json::array();
   for (const SpeedRow& row : rows) {
     double llama = 0;
     for (const SpeedRow& other : rows) {
       if (other.arm == "llama.cpp" && other.depth == row.depth) llama = other.median_s;
     }
-    nlohmann::json entry{{"arm", row.arm},
-                         {"depth", row.depth},
-                         {"median_s", row.median_s},
-                         {"least_s", row.least_s},
-                         {"most_s", row.most_s}};
+    Json entry{{"arm", row.arm},
+               {"depth", row.depth},
+               {"median_s", row.median_s},
+               {"least_s", row.least_s},
+               {"most_s", row.most_s}};
     if (llama > 0) entry["speed_over_llama"] = llama / row.median_s;
     if (row.attention_s) entry["attention_s"] = *row.attention_s;
     if (row.kept_ratio) entry["kept_ratio"] = *row.kept_ratio;
@@ -156,7 +157,7 @@ nlohmann::json rows_json(const std::vector<SpeedRow>& rows) {
   return list;
 }
 
-void print(const nlohmann::json& rows, const char* title, double unit, const char* unit_name) {
+void print(const Json& rows, const char* title, double unit, const char* unit_name) {
   fmt::print("\n| {} | depth | {} | least | most | x llama.cpp | attention | kept | KV MB/token |\n", title, unit_name);
   fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
   for (const auto& row : rows) {
@@ -172,10 +173,14 @@ void print(const nlohmann::json& rows, const char* title, double unit, const cha
   std::fflush(stdout);
 }
 
-int run(const Options& options, const std::string& command) {
-  std::ifstream file(options.text);
-  std::stringstream text;
-  text << file.rdbuf();
+void run(const Options& options, const std::string& command) {
+  const std::string text = cli::read_text(options.text);
+  require_range("--repetitions", options.repetitions, 1, 1000);
+  require_range("--prefill-repetitions", options.prefill_repetitions, 1, 1000);
+  require_range("--tokens", options.tokens, 1, 1 << 20);
+  require_range("--threads", options.threads, 0, 4096);
+  for (const std::int64_t depth : options.depths) require_range("--depth", depth, 0, 1 << 22);
+  for (const std::int64_t length : options.prefill) require_range("--prefill", length, 1, 1 << 22);
   std::int64_t longest = 512;
   for (const std::int64_t depth : options.depths) longest = std::max(longest, depth + options.tokens);
   for (const std::int64_t length : options.prefill) longest = std::max(longest, length);
@@ -187,7 +192,7 @@ int run(const Options& options, const std::string& command) {
   engine_options.threads = options.threads;
   engine_options.kv_type = parse_kv_type(options.kv);
   engine::Engine engine(engine_options);
-  std::vector<Token> tokens = engine.tokenizer().encode(text.str(), text::Special::as_text, true);
+  std::vector<Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
   if (tokens.empty()) throw UserError(fmt::format("'{}' has no text", options.text));
   for (std::size_t i = 0; static_cast<std::int64_t>(tokens.size()) < longest; ++i) tokens.push_back(tokens[i]);
 
@@ -201,15 +206,7 @@ int run(const Options& options, const std::string& command) {
   std::vector<Arm> arms{llama_arm(llama, options.llama_state)};
   for (Arm& arm : evaluate::engine_arms(engine, plans)) arms.push_back(settled(std::move(arm)));
 
-  nlohmann::json report{{"command", command},
-                        {"commit", GLIMPSE_COMMIT},
-                        {"threads", engine.threads()},
-                        {"kv_type", options.kv},
-                        {"instruction_set", kernels::instruction_set()}};
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (line.starts_with("model name")) report["cpu"] = line.substr(line.find(':') + 2);
-  }
+  Json report = Json::parse(header_json(engine, command, options.model));
   if (!options.prefill.empty()) {
     evaluate::PrefillOptions how;
     how.lengths = options.prefill;
@@ -231,8 +228,7 @@ int run(const Options& options, const std::string& command) {
     report["decode"] = rows_json(evaluate::measure_decode(arms, tokens, how));
     print(report["decode"], "decode", 1e3, "ms/token");
   }
-  if (!options.json.empty()) std::ofstream(options.json) << report.dump(2) << "\n";
-  return 0;
+  if (!options.json.empty()) write_file(options.json, report.dump(2));
 }
 
 }  // namespace
@@ -241,30 +237,27 @@ int run(const Options& options, const std::string& command) {
 int main(int count, char** words) {
   glimpse::bench::Options options;
   CLI::App app("glimpse beside llama.cpp");
-  app.add_option("model", options.model)->required();
-  app.add_option("text", options.text)->required();
-  app.add_option("--depth", options.depths)->delimiter(',');
-  app.add_option("--prefill", options.prefill)->delimiter(',');
+  app.add_option("model", options.model, "a GGUF file")->required();
+  app.add_option("text", options.text, "UTF-8 prose; repeated where it is short")->required();
+  const auto list = [&](const char* flag, auto& field, const char* help) {
+    app.add_option(flag, field, help)->delimiter(',')->capture_default_str();
+  };
+  const auto value = [&](const char* flag, auto& field, const char* help) {
+    app.add_option(flag, field, help)->capture_default_str();
+  };
+  list("--depth", options.depths, "tokens of context to decode behind");
+  list("--prefill", options.prefill, "tokens of prompts");
   app.add_flag("--prefill-ours", options.prefill_ours, "prefill without llama.cpp");
-  app.add_option("--arms", options.arms);
-  app.add_option("--repetitions", options.repetitions);
-  app.add_option("--prefill-repetitions", options.prefill_repetitions);
-  app.add_option("--tokens", options.tokens);
-  app.add_option("--threads", options.threads);
-  app.add_option("--kv", options.kv);
-  app.add_option("--divergence", options.divergence);
-  app.add_option("--llama-state", options.llama_state);
-  app.add_option("--json", options.json);
-  CLI11_PARSE(app, count, words);
-  std::string command = "compare_bench";
-  for (int i = 1; i < count; ++i) {
-    const std::string word = words[i];
-    command += " " + word.substr(word.find_last_of('/') == std::string::npos ? 0 : word.find_last_of('/') + 1);
-  }
-  try {
-    return glimpse::bench::run(options, command);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return 2;
-  }
+  value("--arms", options.arms, "POLICY[:BUDGET] by commas; the first is dense");
+  value("--repetitions", options.repetitions, "of each decoding");
+  value("--prefill-repetitions", options.prefill_repetitions, "of each prefill");
+  value("--tokens", options.tokens, "decoded each time");
+  value("--threads", options.threads, "0: one per core");
+  value("--kv", options.kv, "type of our cache");
+  value("--divergence", options.divergence, "mean KL that is still the same answer");
+  value("--llama-state", options.llama_state, "folder that keeps llama.cpp's cache between runs");
+  value("--json", options.json, "the results");
+  const std::span<char*> all(words, static_cast<std::size_t>(count));
+  return glimpse::bench::run_program(app, all,
+                                     [&] { glimpse::bench::run(options, glimpse::bench::command_line(all)); });
 }

@@ -1,6 +1,7 @@
 // Lossless decoding beside plain dense decoding, greedy, in turns on the same prompts: are the answers the same token
 // for token, and what do drafts gain. Where answers part, the dense logits of both tokens behind the common beginning
-// are compared: rows of one pass and of several differ in their last bits (docs/architecture.md), and so do their ties.
+// are compared: rows of one pass and of more than five differ in their last bits (docs/architecture.md), and so do
+// ties.
 //
 //   lossless_bench MODEL TEXT [--prompt 8192] [--prompts 1] [--tokens 200] [--methods tidal,kascade] [--budgets 512]
 //                  [--drafts 0,4] [--rounds 1] [--skip 0] [--kv bf16] [--threads N] [--json FILE]

@@ -9,7 +9,8 @@
 // A prompt has length - reserve tokens. An answer may have as many tokens as what is wanted and --spare more; it ends
 // with the first that completes what is wanted. --tail runs the last tokens of the prompt through the method, as
 // TidalDecode's evaluation does; else its first token comes from the prefill, as in `glimpse run`. Results are written
-// after every prompt; runs over other prompts (--skip) or methods come together with --resume.
+// after every prompt; runs over other prompts (--skip) or methods come together with --resume, and the file names the
+// commits and machines of all ("sources").
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -183,7 +184,9 @@ void read_results(const std::string& path, const Json& setup, RetrievalResults& 
                                 report["setup"].value(key, Json()).dump(), value.dump()));
   }
   results.read(report["answers"].dump(), path);
-  add_sources(report.value("sources", Json::array({source_of(report)})), sources);
+  const Json from = report.value("sources", Json::array({source_of(report)}));
+  if (!from.is_array()) throw UserError(fmt::format("'{}' names its sources, but not as a list", path));
+  add_sources(from, sources);
 }
 
 void print_table(const std::vector<Cell>& cells) {

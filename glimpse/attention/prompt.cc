@@ -98,8 +98,13 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
   if (prompt.tiles > 0 && tiles_follow(entry, layer)) open_tiles(entry, layer);
   if (entry.ends_prompt) entry.rows.state->low_rank[static_cast<std::size_t>(layer)].reset();
   if (wants_factors(entry, layer)) attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
+  for (int head = 0; head < shape.kv_heads && entry.rows.verifies; ++head) {
+    const std::int64_t live = cache->live_tokens(entry.rows.sequence, layer, head);
+    entry.counters.k_rows += live;
+    entry.counters.v_rows += live;
+  }
   if (splits_keys(entry)) {
-    add_few_rows(entry, index, layer);
+    add_few_rows(entry, index);
   } else {
     add_rows(entry, index);
   }
@@ -142,29 +147,25 @@ bool Runner::State::verifies_few(const BatchEntry& entry) {
   return entry.rows.verifies && entry.rows.rows <= kernels::kFewRows;
 }
 
-void Runner::State::add_few_rows(BatchEntry& entry, int index, int layer) {
+void Runner::State::add_few_rows(const BatchEntry& entry, int index) {
+  const bool verify = verifies_few(entry);
+  const std::int32_t part = verify ? kernels::kSplitTokens : kKeyRange;
   const int first = static_cast<int>(attend_work.unit_count());
   std::int32_t most = 0;
   for (int head = 0; head < shape.kv_heads; ++head) {
     const std::int32_t slots = entry.views[static_cast<std::size_t>(head)].slots;
-    const std::int32_t part = verifies_few(entry) ? kernels::kSplitTokens : kKeyRange;
     Unit unit{index, head, -1, group * entry.rows.rows, 0, (slots + part - 1) / part};
     unit.prompt_rows = entry.rows.rows;
     unit.entries = slots;
     attend_work.add_unit(unit);
     most = std::max(most, slots);
-    if (!entry.rows.verifies) continue;
-    const std::int64_t live = cache->live_tokens(entry.rows.sequence, layer, head);
-    entry.counters.k_rows += live;
-    entry.counters.v_rows += live;
   }
   for (std::int32_t at = 0; at < most; at += kKeyRange) {
     for (int head = 0; head < shape.kv_heads; ++head) {
       const std::int32_t slots = attend_work.unit(first + head).entries;
       if (at >= slots) continue;
-      const bool verify = verifies_few(entry);
       attend_work.add({verify ? Item::Kind::verify : Item::Kind::range, first + head, index, head, at,
-                       std::min(slots, at + kKeyRange), nullptr, at / (verify ? kernels::kSplitTokens : kKeyRange)});
+                       std::min(slots, at + kKeyRange), nullptr, at / part});
     }
   }
 }
@@ -217,13 +218,27 @@ void Runner::State::combine_few_rows(const Unit& unit, int layer, const float* q
   for (int r = 0; r < unit.prompt_rows; ++r, to += static_cast<std::size_t>(shape.heads) * dim) {
     std::copy_n(combined.data() + static_cast<std::size_t>(r) * width, width, to);
   }
-  if (entry.tokens <= entry.prompt.observe_from) return;
+  if (entry.tokens > entry.prompt.observe_from) observe_few_rows(unit, layer, q, ith);
+}
+
+/// What the rows of a unit saw is known from its parts.
+void Runner::State::observe_few_rows(const Unit& unit, int layer, const float* q, int ith) {
   const Item item{Item::Kind::prefill, -1, unit.batch, unit.head, 0, unit.prompt_rows, nullptr, 0};
   kernels::PrefillItem work = prompt_item(item, q);
-  ThreadScratch& thread = threads[static_cast<std::size_t>(ith)];
-  if (thread.lse.size() < static_cast<std::size_t>(unit.group)) thread.lse.resize(static_cast<std::size_t>(unit.group));
-  work.lse = thread.lse.data();
-  kernels::prefill_lse(cache->shape().format, work, thread.prefill);
+  const auto queries = static_cast<std::size_t>(unit.group);
+  const auto parts = static_cast<std::size_t>(unit.partials);
+  auto& lse = threads[static_cast<std::size_t>(ith)].lse;
+  if (lse.size() < queries + parts) lse.resize(queries + parts);
+  const std::span<float> of_query(lse.data() + queries, parts);
+  for (std::size_t j = 0; j < queries; ++j) {
+    const float* from = partials.data() + unit.first_partial + queries * static_cast<std::size_t>(shape.head_dim) + j;
+    for (float& part : of_query) {
+      part = *from;
+      from += kernels::partial_floats(unit.group, shape.head_dim);
+    }
+    lse[j] = kernels::log_sum_exp(of_query);
+  }
+  work.lse = lse.data();
   observe_rows(item, layer, work, ith);
 }
 

@@ -256,12 +256,13 @@ struct Runner::State {
   static bool verifies_few(const BatchEntry& entry);
   /// True when a prompt's end, or a correction, makes or mends indices of the layer.
   bool grows_indices(const BatchEntry& entry, int layer) const;
-  void add_few_rows(BatchEntry& entry, int index, int layer);
+  void add_few_rows(const BatchEntry& entry, int index);
   void run_range(const Item& item, const float* q, int ith);
   void run_verify(const Item& item, const float* q, int ith);
   void combine_few_rows(const Unit& unit, int layer, const float* q, float* out, int ith);
   kernels::PrefillItem prompt_item(const Item& item, const float* q) const;
   void run_prompt(const Item& item, int layer, const float* q, float* out, int ith);
+  void observe_few_rows(const Unit& unit, int layer, const float* q, int ith);
   void observe_rows(const Item& item, int layer, kernels::PrefillItem work, int ith);
   void take_observed(BatchEntry& entry, int layer, int head);
 

@@ -45,7 +45,7 @@ struct Item {
     audit,       ///< what a head's set captures
   };
   Kind kind = Kind::attend;
-  int unit = -1;  ///< attend, score, mean_token
+  int unit = -1;  ///< attend, score, mean_token, range, verify
   int batch = 0, head = 0;
   std::int32_t begin = 0, end = 0;  ///< slots, list entries, rows of a prompt; range, verify: slots; tile: its number
   const std::int32_t* list = nullptr;

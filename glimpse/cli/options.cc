@@ -242,7 +242,8 @@ const std::array kOptions{
         "",
         kAttention,
         "the answer of dense attention: T tokens are drafted by the method, then verified by one dense pass; without "
-        "T, or 0: as many as should pay, and as can be verified bit for bit (more than 4 may differ in near ties)",
+        "T, or 0: as many as should pay, and as can be verified bit for bit (more than 4, or a weight that ggml "
+        "repacked, may differ in near ties)",
         kRun},
 
     Option{"--json", "", &A::json, {}, "", kOutput, "print one JSON object", kRun | kPlan | kPerplexity | kSets},

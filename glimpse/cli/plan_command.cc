@@ -7,6 +7,7 @@
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/engine/gates.h"
+#include "glimpse/engine/model_shape.h"
 #include "glimpse/model/model.h"
 #include "glimpse/policies/selectors.h"
 
@@ -58,9 +59,7 @@ int plan_command(const Arguments& arguments) {
     throw UserError("no model: a plan is made for a model's shape; give -m FILE, or --list for the policies");
   }
   const model::Model model{std::filesystem::path(arguments.model)};
-  const model::Config& config = model.config();
-  const plan::Plan plan = make_plan(arguments, {config.architecture, config.name, config.layers, config.heads,
-                                                config.kv_heads, config.head_dim, config.context});
+  const plan::Plan plan = make_plan(arguments, engine::shape_of(model.config()));
   attention::GateFiles gates;
   engine::load_gates(plan, model, gates);  // a plan that is printed is one that runs
   std::string text = arguments.json ? plan::to_json(plan) : plan::explain(plan);

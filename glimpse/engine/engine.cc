@@ -8,6 +8,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
 #include "glimpse/engine/gates.h"
+#include "glimpse/engine/model_shape.h"
 #include "glimpse/engine/state.h"
 
 namespace glimpse::engine {
@@ -113,9 +114,7 @@ Engine::State::State(const EngineOptions& wanted)
 }
 
 plan::ModelShape Engine::State::shape() const {
-  const model::Config& config = model.config();
-  return {config.architecture, config.name,     config.layers, config.heads,
-          config.kv_heads,     config.head_dim, config.context};
+  return shape_of(model.config());
 }
 
 void Engine::State::require(const plan::Plan& plan) {

@@ -15,8 +15,8 @@ using text::TokenProbability;
 // (docs/benchmarks.md).
 constexpr double kKvByte = 1.3;        ///< of K and V read in order
 constexpr double kGatheredByte = 2.4;  ///< of the same in pieces
-constexpr double kFade = 0.9;          ///< of what earlier drafts say about the next
-constexpr double kLeastGain = 1.03;
+constexpr double kFade = 0.95;         ///< of what earlier drafts say about the next
+constexpr double kLeastGain = 1.01;    ///< over dense decoding, or drafting rests
 
 float probability_of(Token token, std::span<const TokenProbability> distribution) {
   const auto found = std::lower_bound(distribution.begin(), distribution.end(), token,

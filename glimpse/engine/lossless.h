@@ -37,9 +37,10 @@ class DraftLength {
   double acceptance() const { return accepted_ / tried_; }
 
  private:
-  /// Hopeful, or drafts that would pay are never tried; of little weight: a text that does not pay shows soon.
-  static constexpr double kFirstAccepted = 2.7, kFirstTried = 3;
-  static constexpr int kFirstRest = 32;
+  /// Hopeful, or drafts that would pay are never tried; and of so much weight that one early rejection stops nothing
+  /// and a text that does not pay shows after two or three.
+  static constexpr double kFirstAccepted = 9.5, kFirstTried = 10;
+  static constexpr int kFirstRest = 48;
   static constexpr int kLongestRest = 1024;
 
   int fixed_;

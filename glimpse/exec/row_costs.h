@@ -4,8 +4,9 @@
 namespace glimpse::exec {
 
 /// What a pass over several rows of one sequence costs, in parts of what one decoding row does: by instruction set and
-/// never by a clock, so that who plans by them plans the same each time. A back end gives its own; those of attention
-/// here were measured with AVX-512, groups of 3, 4 and 8 (`attention_bench dense verify`, docs/benchmarks.md).
+/// never by a clock, so that who plans by them plans the same each time. A back end gives its own; these are those of
+/// AVX-512: what a verification of five rows takes in the engine at 30,000 tokens (`lossless_bench`: 1.94 dense steps),
+/// which is more than the kernel alone does (`attention_bench dense verify`, docs/benchmarks.md).
 /// Attention of several rows takes (attention_once + attention_query * lanes) / (1 + dense_query * g) of a dense read's
 /// time, lanes being their query vectors in whole vectors.
 struct RowCosts {

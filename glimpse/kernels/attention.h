@@ -58,8 +58,9 @@ struct AttendRowsItem {
   float scale = 1;
   std::int32_t first_slot = 0;
   std::int32_t begin = 0, end = 0;  ///< begin: a multiple of kSplitTokens
-  float* partial = nullptr;         ///< out: for each kSplitTokens, as attend's with [rows, g] for its group
+  float* partial = nullptr;         ///< out: for each kSplitTokens begun, as attend's with [rows, g] for its group
 };
+/// Bytes of workspace for rows * g queries; any alignment.
 std::size_t attend_rows_workspace(const KvFormat& format, int queries);
 void attend_rows(const KvFormat& format, const AttendRowsItem& item, std::span<std::byte> workspace);
 

@@ -34,7 +34,7 @@ struct KvFormat {
 struct HeadView {
   std::byte* k_plane = nullptr;
   std::byte* v_plane = nullptr;
-  const PageId* pages = nullptr;            ///< [pages]
+  const PageId* pages = nullptr;            ///< [pages]; no kernel is asked for one that waits (kv::kNoPage)
   const std::int32_t* positions = nullptr;  ///< [slots] logical position, -1 a freed slot; null: slot == position
   std::int32_t slots = 0;                   ///< slots in use, freed ones included
 

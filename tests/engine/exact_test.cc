@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "glimpse/engine/model_shape.h"
 #include "glimpse/exec/executor.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"
@@ -140,8 +141,7 @@ class VerifiedRows : public testing::TestWithParam<const char*> {};
 TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
   const model::Model model(reference::test_model(GetParam()));
   const model::Config& config = model.config();
-  const plan::ModelShape shape{config.architecture, config.name,     config.layers, config.heads,
-                               config.kv_heads,     config.head_dim, config.context};
+  const plan::ModelShape shape = shape_of(config);
   const plan::Plan plan = plan::dense_plan(shape);
   const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
   constexpr std::size_t kMost = 5;
@@ -214,8 +214,7 @@ TEST(Exact, AFewSequencesInAPassSayWhatEachSaysAlone) {
   const model::Config& config = model.config();
   kv::Cache cache({config.layers, config.kv_heads, {KvType::bf16, config.head_dim}, 8192});
   const auto executor = exec::make_cpu_executor(model, cache, {2});
-  const plan::ModelShape shape{config.architecture, config.name,     config.layers, config.heads,
-                               config.kv_heads,     config.head_dim, config.context};
+  const plan::ModelShape shape = shape_of(config);
   const plan::Plan plan = policies::make_plan("tidal", shape, budget("64"));
   struct Decoding {
     kv::SequenceId id = -1;

@@ -86,9 +86,9 @@ TEST(DraftLength, TokensOfACycleAreTheGeometricSum) {
   EXPECT_NEAR(cycle_tokens(0.5, 3), 1 + 0.5 + 0.25 + 0.125, 1e-12);
 }
 
-TEST(DraftLength, GrowsWithAcceptanceAndRestsWhereItDoesNotPay) {
+TEST(DraftLength, FollowsAcceptanceAndRestsWhereItDoesNotPay) {
   const DraftCosts costs{.weights = 100, .dense = 900, .sparse = 60, .rows = {.same_bits = 16}};
-  DraftLength good, bad;
+  DraftLength good, some, bad;
   int longest = 0;
   for (int i = 0; i < 30; ++i) {
     const int drafts = good.next(costs);
@@ -96,7 +96,13 @@ TEST(DraftLength, GrowsWithAcceptanceAndRestsWhereItDoesNotPay) {
     longest = std::max(longest, drafts);
     good.record(drafts, drafts);
   }
-  EXPECT_GT(longest, DraftLength().next(costs));
+  int shorter = 0;
+  for (int i = 0; i < 10; ++i) {
+    shorter = some.next(costs);
+    ASSERT_GT(shorter, 0);
+    some.record(shorter, std::min(shorter, 6));
+  }
+  EXPECT_LT(shorter, longest);
   int rests = 0;
   double spent = 0;
   std::int64_t tokens = 0;
@@ -143,8 +149,8 @@ TEST(DraftLength, PaysWhereDraftsAreMostlyAcceptedAndCostsLittleWhereTheyAreNot)
     unlikely += gain_of(0.6, costs, 400, seed) / kTexts;
     never += gain_of(0, costs, 400, seed) / kTexts;
   }
-  EXPECT_GT(likely, 1.17);
-  EXPECT_GT(unlikely, 0.97);
+  EXPECT_GT(likely, 1.2);
+  EXPECT_GT(unlikely, 0.96);
   EXPECT_GT(never, 0.96);
 }
 
@@ -239,7 +245,9 @@ TEST_P(Lossless, GreedyIsDenseDecoding) {
       EXPECT_EQ(static_cast<std::int64_t>(got.tokens.size()),
                 1 + stats.accepted + stats.verify_passes + stats.dense_steps);
     }
-    EXPECT_GT(got.stats.attention.bytes_read, 0);
+    // Every verification reads the whole context, whatever the number of its rows.
+    const plan::ModelShape shape = engine_.shape();
+    EXPECT_GE(got.stats.attention.k_rows, stats.verify_passes * 500 * shape.layers * shape.kv_heads);
   }
 }
 

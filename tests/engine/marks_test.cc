@@ -12,6 +12,7 @@
 #include "glimpse/attention/saved_state.h"
 #include "glimpse/base/error.h"
 #include "glimpse/engine/gates.h"
+#include "glimpse/engine/model_shape.h"
 #include "glimpse/exec/executor.h"
 #include "glimpse/kv/inspect.h"
 #include "glimpse/model/model.h"
@@ -46,14 +47,10 @@ class Walk {
  public:
   Walk(const std::string& policy, std::uint32_t seed)
       : model_(reference::test_model("llama")), cache_(cache_shape(model_)), random_(seed) {
-    const model::Config& config = model_.config();
     policies::PolicyOptions options;
     if (policy != "full") options = budget(policy == "seer" ? "128" : "48");
     add_needed(policy, reference::test_model("llama"), options);
-    plan_ = policies::make_plan(policy,
-                                {config.architecture, config.name, config.layers, config.heads, config.kv_heads,
-                                 config.head_dim, config.context},
-                                options);
+    plan_ = policies::make_plan(policy, shape_of(model_.config()), options);
     load_gates(plan_, model_, gates_);
     whole_ = !plan::forgets(plan_);
     indexed_ = plan::searches_index(plan_);

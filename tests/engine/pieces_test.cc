@@ -76,6 +76,18 @@ TEST(ChunkedPrompts, SeedTheSameHeatBehindALongContext) {
   expect_near(after_prompt(515, "evosparse", {2100}).heat.at(0), whole.heat.at(0), 1e-4);
 }
 
+TEST(ChunkedPrompts, AreObservedBehindALongContext) {
+  for (const char* policy : {"h2o", "tova"}) {
+    const StateCopy whole = after_prompt(700, policy, {2100});
+    const StateCopy chunks = after_prompt(515, policy, {2100});
+    ASSERT_EQ(chunks.statistic.size(), whole.statistic.size());
+    for (std::size_t head = 0; head < whole.statistic.size(); ++head) {
+      SCOPED_TRACE(std::string(policy) + ", " + std::to_string(head));
+      expect_near(chunks.statistic[head], whole.statistic[head], 1e-4);
+    }
+  }
+}
+
 double seed_mass(int rows) {
   double mass = 0;
   for (int age = 0; age < rows; ++age) mass += std::pow(0.99609375, age);

@@ -363,6 +363,7 @@ std::size_t attend_rows_workspace(const KvFormat& format, int queries) {
 
 void attend_rows(const KvFormat& format, const AttendRowsItem& item, std::span<std::byte> workspace) {
   check(item.rows >= 1 && item.rows <= kFewRows, "attend_rows takes 1 to kFewRows rows");
+  check(item.group >= 1 && item.group <= 16, "attend_rows takes groups of 1 to 16");
   check(item.begin % kSplitTokens == 0, "attend_rows begins where a split begins");
   check(workspace.size() >= attend_rows_workspace(format, item.rows * item.group), "attend_rows needs more workspace");
   HWY_DYNAMIC_DISPATCH(attend_rows_target)(format, item, workspace);

@@ -26,7 +26,7 @@ function(glimpse_module name)
   target_include_directories(glimpse_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_options(glimpse_${name} PRIVATE ${glimpse_warnings})
   list(TRANSFORM arg_DEPENDS PREPEND glimpse_)
-  target_link_libraries(glimpse_${name} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LIBRARIES} fmt::fmt)
+  target_link_libraries(glimpse_${name} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LIBRARIES})
   if(arg_HOT)
     target_compile_options(glimpse_${name} PRIVATE ${glimpse_hot})
     target_precompile_headers(glimpse_${name} REUSE_FROM module_headers_hot)
@@ -35,8 +35,9 @@ function(glimpse_module name)
   endif()
 endfunction()
 
-# Tests spend their time in the libraries, and a build in theirs: half of it with these and with GoogleTest parsed once.
-set(glimpse_test_options $<$<CONFIG:Release>:-O1>)
+# Tests and benchmarks spend their time in the libraries, and a build in theirs: half of it with this and with their
+# headers parsed once.
+set(glimpse_cold $<$<CONFIG:Release>:-O1>)
 
 # A GoogleTest program, tests/<folder>/<name>: glimpse_test(kv_test SOURCES ... DEPENDS kv [LIBRARIES ...]
 # [PROPERTIES FIXTURES_REQUIRED models ...] [THREADS 2] [SINGLE "Sets/*"]); the properties go to each of its tests. THREADS
@@ -51,7 +52,7 @@ function(glimpse_test name)
   list(TRANSFORM arg_DEPENDS PREPEND glimpse_)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow -Wno-missing-field-initializers ${glimpse_quiet})
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} ${arg_LIBRARIES} GTest::gmock GTest::gtest_main fmt::fmt)
-  target_compile_options(${name} PRIVATE ${glimpse_test_options})
+  target_compile_options(${name} PRIVATE ${glimpse_cold})
   target_precompile_headers(${name} REUSE_FROM test_headers)
   if(arg_SINGLE)
     gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${arg_SINGLE}"

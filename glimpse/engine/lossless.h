@@ -40,7 +40,7 @@ class DraftLength {
   /// Hopeful, or drafts that would pay are never tried; and of so much weight that one early rejection stops nothing
   /// and a text that does not pay shows after two or three.
   static constexpr double kFirstAccepted = 9.5, kFirstTried = 10;
-  static constexpr int kFirstRest = 48;
+  static constexpr int kFirstRest = 64;
   static constexpr int kLongestRest = 1024;
 
   int fixed_;

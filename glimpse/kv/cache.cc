@@ -401,10 +401,6 @@ void Cache::recall_all(SequenceId id) {
   }
 }
 
-bool Cache::resident(SequenceId sequence, int layer, int head, std::int32_t page) const {
-  return state_->at(sequence).heads[state_->head_index(layer, head)].resident(page);
-}
-
 std::int64_t Cache::waiting_pages(SequenceId sequence, int layer, int head) const {
   return state_->at(sequence).heads[state_->head_index(layer, head)].waiting();
 }

@@ -112,7 +112,6 @@ class Cache {
   /// Brings everything back, and nothing of the sequence is left in the tier: before it is read whole, written to, or
   /// loses tokens.
   void recall_all(SequenceId sequence);
-  bool resident(SequenceId sequence, int layer, int head, std::int32_t page) const;
   std::int64_t waiting_pages(SequenceId sequence, int layer, int head) const;
   /// The bytes of a page that waits, K then V, [2 * page_bytes]; null for a resident one.
   const std::byte* waiting_page(SequenceId sequence, int layer, int head, std::int32_t page) const;

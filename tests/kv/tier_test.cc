@@ -60,7 +60,7 @@ class TierWalk : public ::testing::TestWithParam<KvType> {
         for (std::int32_t at = 0; at < static_cast<std::int32_t>(stamps.size()); ++at) {
           const RowName row{stamps[static_cast<std::size_t>(at)], layer, head, at};
           const std::int32_t page = at / kPageTokens;
-          if (cache_.resident(id, layer, head, page)) {
+          if (cache_.waiting_page(id, layer, head, page) == nullptr) {
             ASSERT_TRUE(row_is(cache_, id, row, at)) << at;
             continue;
           }
@@ -95,7 +95,7 @@ TEST_P(TierWalk, KeepsEveryByte) {
     const auto full = static_cast<std::int32_t>(chosen->second.size()) / kPageTokens;
     std::vector<std::int32_t> resident, waiting;
     for (std::int32_t page = 0; page < full; ++page) {
-      (cache_.resident(id, layer, head, page) ? resident : waiting).push_back(page);
+      (cache_.waiting_page(id, layer, head, page) == nullptr ? resident : waiting).push_back(page);
     }
     const auto sample = [&](std::vector<std::int32_t>& pages) {
       std::erase_if(pages, [&](std::int32_t) { return draw(0, 2) == 0; });

@@ -136,6 +136,16 @@ HWY_INLINE void take_scores(float* HWY_RESTRICT scores, int count, RunningSoftma
   }
 }
 
+/// The same for the first `count` entries of a block; the weights of q8_0 values take in the values' scales.
+template <KvType kType>
+HWY_INLINE void take_block(const Block& block, int count, float* HWY_RESTRICT scores, RunningSoftmax& state,
+                           float* HWY_RESTRICT out, std::size_t dim) {
+  take_scores(scores, count, state, out, dim);
+  if constexpr (kType == KvType::q8_0) {
+    for (int i = 0; i < count; ++i) scores[i] *= read_scale(block.v()[i], block.scale[i]);
+  }
+}
+
 /// Row order again, normalised.
 template <KvType kType, class D>
 HWY_INLINE void write_output(D d, const float* HWY_RESTRICT out, std::size_t dim, float factor,

@@ -45,11 +45,7 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item)
       write_scores(*block, from, to, scores, item.group, item.scores, item.score_stride);
     }
     for (std::size_t j = 0; j < group; ++j) {
-      float* weights = scores + j * kPaddedBlock;
-      take_scores(weights, block->count, states[j], out + j * dim, dim);
-      if constexpr (kType == KvType::q8_0) {
-        for (int i = 0; i < block->count; ++i) weights[i] *= read_scale(block->v()[i], block->scale[i]);
-      }
+      take_block<kType>(*block, block->count, scores + j * kPaddedBlock, states[j], out + j * dim, dim);
     }
     ValueRange values{.rows = block->v(), .end = block->count};
     if (gathered && block->linked >= kAhead) {

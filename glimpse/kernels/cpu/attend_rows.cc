@@ -255,14 +255,7 @@ HWY_INLINE void score_rows(D d, const FewRows& work, const Block& block) {
       }
     }
   }
-  if constexpr (kType == KvType::q8_0) {
-    float scales[kMaxBlock];
-    for (int i = 0; i < block.count; ++i) scales[i] = read_scale(block.k()[i], block.scale[i]);
-    for (std::size_t j = 0; j < work.queries(); ++j) {
-      float* row = work.space.scores + j * kPaddedBlock;
-      for (int i = 0; i < block.count; ++i) row[i] *= scales[i];
-    }
-  }
+  scale_scores<kType>(block, static_cast<int>(work.queries()), work.space.scores);
 }
 
 /// Entries of the block of slots [from, ...) that lie at `slot` or before.
@@ -282,11 +275,7 @@ HWY_INLINE void add_rows(D d, const FewRows& work, const Block& block, std::int3
     seen[r] = count_seen(block, *work.item.head, from, work.item.first_slot + r);
     for (std::size_t j = static_cast<std::size_t>(r) * group; j < static_cast<std::size_t>(r + 1) * group; ++j) {
       if (seen[r] == 0) continue;
-      float* weights = work.space.scores + j * kPaddedBlock;
-      take_scores(weights, seen[r], states[j], work.space.out + j * dim, dim);
-      if constexpr (kType == KvType::q8_0) {
-        for (int i = 0; i < seen[r]; ++i) weights[i] *= read_scale(block.v()[i], block.scale[i]);
-      }
+      take_block<kType>(block, seen[r], work.space.scores + j * kPaddedBlock, states[j], work.space.out + j * dim, dim);
     }
   }
   // Nothing is left to fetch: rows are asked for again, which the first cache answers.

@@ -244,6 +244,19 @@ HWY_INLINE void with_queries(int queries, const Run& run) {
   }
 }
 
+/// Scores of q8_0 keys times the keys' scales.
+template <KvType kType>
+HWY_INLINE void scale_scores(const Block& block, int queries, float* HWY_RESTRICT scores) {
+  if constexpr (kType == KvType::q8_0) {
+    float scales[kMaxBlock];
+    for (int i = 0; i < block.count; ++i) scales[i] = read_scale(block.k()[i], block.scale[i]);
+    for (int j = 0; j < queries; ++j) {
+      float* row = scores + static_cast<std::size_t>(j) * kPaddedBlock;
+      for (int i = 0; i < block.count; ++i) row[i] *= scales[i];
+    }
+  }
+}
+
 /// Scores of a block: scores[j * kPaddedBlock + i] of query j and entry i, scaled.
 template <KvType kType, class D>
 HWY_INLINE void score_block(D d, const KvFormat& format, const Block& block, const QueryRows& query, const Fetch& fetch,
@@ -262,14 +275,7 @@ HWY_INLINE void score_block(D d, const KvFormat& format, const Block& block, con
       step.fetch.count = 0;
     }
   }
-  if constexpr (kType == KvType::q8_0) {
-    float scales[kMaxBlock];
-    for (int i = 0; i < block.count; ++i) scales[i] = read_scale(block.k()[i], block.scale[i]);
-    for (int j = 0; j < query.group; ++j) {
-      float* row = scores + static_cast<std::size_t>(j) * kPaddedBlock;
-      for (int i = 0; i < block.count; ++i) row[i] *= scales[i];
-    }
-  }
+  scale_scores<kType>(block, query.group, scores);
 }
 
 /// Scores of entries [from, to) to their places: out[j * stride + i].

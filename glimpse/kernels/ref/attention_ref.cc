@@ -114,7 +114,8 @@ void attend(const KvFormat& format, const AttendItem& item) {
   }
 }
 
-void attend_rows(const KvFormat& format, const AttendRowsItem& item) {
+void attend_rows(const KvFormat& format, const AttendRowsItem& item,
+                 void (*alone)(const KvFormat&, const AttendItem&)) {
   const auto dim = static_cast<std::size_t>(format.dim);
   const auto group = static_cast<std::size_t>(item.group);
   const std::size_t queries = group * static_cast<std::size_t>(item.rows);
@@ -124,13 +125,13 @@ void attend_rows(const KvFormat& format, const AttendRowsItem& item) {
     for (int r = 0; r < item.rows; ++r) {
       const auto row = static_cast<std::size_t>(r);
       const std::int32_t end = std::min({item.end, begin + kSplitTokens, item.first_slot + r + 1});
-      ref::attend(format, {.head = item.head,
-                           .query = item.query + row * item.query_stride,
-                           .group = item.group,
-                           .scale = item.scale,
-                           .begin = begin,
-                           .end = std::max(begin, end),
-                           .partial = own.data()});
+      alone(format, {.head = item.head,
+                     .query = item.query + row * item.query_stride,
+                     .group = item.group,
+                     .scale = item.scale,
+                     .begin = begin,
+                     .end = std::max(begin, end),
+                     .partial = own.data()});
       std::copy_n(own.data(), group * dim, partial + row * group * dim);
       std::copy_n(own.data() + group * dim, group, partial + queries * dim + row * group);
     }

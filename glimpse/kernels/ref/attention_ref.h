@@ -7,7 +7,9 @@
 namespace glimpse::kernels::ref {
 
 void attend(const KvFormat& format, const AttendItem& item);
-void attend_rows(const KvFormat& format, const AttendRowsItem& item);
+/// Row by row and split by split through `alone`.
+void attend_rows(const KvFormat& format, const AttendRowsItem& item,
+                 void (*alone)(const KvFormat&, const AttendItem&) = ref::attend);
 void score(const KvFormat& format, const ScoreItem& item);
 void combine(const float* partials, int count, int group, int dim, float* out);
 float log_sum_exp(std::span<const float> scores);

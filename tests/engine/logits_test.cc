@@ -62,8 +62,9 @@ std::vector<float> our_logits(Engine& engine, std::span<const Token> tokens, std
   return logits;
 }
 
-std::vector<float> their_logits(const std::filesystem::path& model, std::span<const Token> tokens, bool exact = true) {
-  LlamaReference llama(model, {.context = static_cast<int>(tokens.size()) + 64, .exact = exact});
+std::vector<float> their_logits(const std::filesystem::path& model, std::span<const Token> tokens, bool exact = true,
+                                int threads = reference::kTestThreads) {
+  LlamaReference llama(model, {.context = static_cast<int>(tokens.size()) + 64, .threads = threads, .exact = exact});
   std::vector<float> logits(tokens.size() * static_cast<std::size_t>(llama.vocabulary()));
   llama.append(tokens, &logits);
   return logits;
@@ -74,8 +75,8 @@ std::vector<float> their_logits(const std::filesystem::path& model, std::span<co
 /// without flash attention differ by a KL of 2e-3 to 1e-2 for the same file. 1e-3 where that noise is smaller; else
 /// twice it, our cache being bf16 or, where that is faster, the products too.
 double allowed_divergence(const std::filesystem::path& model, std::span<const Token> tokens,
-                          std::span<const float> exact, std::size_t width) {
-  const std::vector<float> flash = their_logits(model, tokens, false);
+                          std::span<const float> exact, std::size_t width, int threads = reference::kTestThreads) {
+  const std::vector<float> flash = their_logits(model, tokens, false, threads);
   return std::max(1e-3, 2 * compare(flash, exact, width, 1.0).mean_kl);
 }
 
@@ -137,7 +138,8 @@ TEST(SplitModel, LogitsEqualTheWhole) {
 void real_model(const std::filesystem::path& path, const std::string& prose) {
   if (path.empty() || prose.empty()) GTEST_SKIP() << "the model or the text is not on this machine";
   if (reference::kSanitized) GTEST_SKIP() << "too slow under sanitizers; the small models run there";
-  EngineOptions options = options_for(path, kDefaultKvType);
+  constexpr int kThreads = 2;
+  EngineOptions options = options_for(path, kDefaultKvType, kThreads);
   options.context = 2048;
   Engine engine(options);
   const auto width = static_cast<std::size_t>(engine.tokenizer().size());
@@ -145,9 +147,9 @@ void real_model(const std::filesystem::path& path, const std::string& prose) {
   ASSERT_GT(tokens.size(), 1000u);
   tokens.resize(1000);
   const std::vector<float> ours = our_logits(engine, tokens, tokens.size() - 64);
-  const std::vector<float> theirs = their_logits(path, tokens);
+  const std::vector<float> theirs = their_logits(path, tokens, true, kThreads);
   const Difference difference = compare(ours, theirs, width, 2.0);
-  EXPECT_LT(difference.mean_kl, allowed_divergence(path, tokens, theirs, width));
+  EXPECT_LT(difference.mean_kl, allowed_divergence(path, tokens, theirs, width, kThreads));
   EXPECT_EQ(difference.top_flips, 0);
   double nll[2] = {0, 0};
   const std::vector<float>* both[2] = {&ours, &theirs};

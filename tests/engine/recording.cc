@@ -103,6 +103,53 @@ methods::Set everything(std::int64_t tokens) {
   return methods::sink_and_window(tokens, 0, tokens);
 }
 
+/// The beginning of a passage under dense attention, and the logits of its last token.
+struct Start {
+  Sequence sequence;
+  std::vector<float> logits;
+};
+
+/// An engine, and the starts that its recordings have in common.
+struct Shared {
+  Engine engine;
+  std::map<std::size_t, Start> starts;  ///< by length
+
+  // One thread: the sets are the same for any number, and pools that spin are slow where tests run side by side.
+  explicit Shared(const std::filesystem::path& path) : engine(options_for(path, KvType::bf16, 1)) {}
+
+  const Start& start(std::span<const Token> tokens) {
+    const auto found = starts.find(tokens.size());
+    if (found != starts.end()) return found->second;
+    Sequence sequence = engine.open(plan::dense_plan(engine.shape()));
+    const std::span<const float> logits = sequence.prefill(tokens);
+    Start start{std::move(sequence), {logits.begin(), logits.end()}};
+    return starts.emplace(tokens.size(), std::move(start)).first->second;
+  }
+};
+
+Shared& shared(const std::string& model) {
+  static std::map<std::string, std::unique_ptr<Shared>> engines;
+  const std::filesystem::path path = recorded_model(model);
+  std::unique_ptr<Shared>& found = engines[path.string()];
+  if (!found) found = std::make_unique<Shared>(path);
+  return *found;
+}
+
+/// How many of the first `tokens` any plan may leave to a dense prefill: what it takes from them is in the cache.
+/// Nothing where it is made while they run: an index, a statistic, sparse attention.
+std::size_t dense_tokens(const plan::Plan& plan, std::size_t tokens) {
+  const auto indexed = [](const plan::Selector& selector) {
+    return std::any_of(selector.terms.begin(), selector.terms.end(),
+                       [](const plan::Term& term) { return plan::is_index(term.source); });
+  };
+  if (plan.prefill.sparse || plan.prefill.observe == plan::Observe::all || !plan.retentions.empty() ||
+      std::any_of(plan.selectors.begin(), plan.selectors.end(), indexed)) {
+    return 0;
+  }
+  const bool observed = plan.prefill.observe == plan::Observe::last_rows;
+  return tokens - std::min(tokens, observed ? static_cast<std::size_t>(plan.prefill.observe_rows) : 0);
+}
+
 }  // namespace
 
 std::filesystem::path recorded_model(const std::string& model) {
@@ -111,12 +158,7 @@ std::filesystem::path recorded_model(const std::string& model) {
 }
 
 Engine& shared_engine(const std::string& model) {
-  static std::map<std::string, std::unique_ptr<Engine>> engines;
-  const std::filesystem::path path = recorded_model(model);
-  std::unique_ptr<Engine>& engine = engines[path.string()];
-  // One thread: the sets are the same for any number, and pools that spin are slow where tests run side by side.
-  if (!engine) engine = std::make_unique<Engine>(options_for(path, KvType::bf16, 1));
-  return *engine;
+  return shared(model).engine;
 }
 
 std::vector<Token> passage(const Engine& engine) {
@@ -148,11 +190,14 @@ Recording record_run(const std::string& policy, const policies::PolicyOptions& o
   Recording run;
   run.plan = make(engine, policy, options);
   const plan::ModelShape& shape = run.plan.shape;
-  Sequence sequence = engine.open(run.plan);
   const std::vector<Token> tokens = passage(engine);
   const std::size_t prefilled = tokens.size() - static_cast<std::size_t>(how.replayed);
   run.prompt = static_cast<std::int64_t>(prefilled);
-  const std::span<const float> first = sequence.prefill(std::span(tokens).first(prefilled));
+  const std::size_t dense = dense_tokens(run.plan, prefilled);
+  const Start* start = dense > 0 ? &shared(how.model).start(std::span(tokens).first(dense)) : nullptr;
+  Sequence sequence = start != nullptr ? start->sequence.fork(run.plan) : engine.open(run.plan);
+  const std::span<const float> first =
+      dense == prefilled ? start->logits : sequence.prefill(std::span(tokens).subspan(dense, prefilled - dense));
   auto token = static_cast<Token>(std::max_element(first.begin(), first.end()) - first.begin());
   run.keys.resize(run.index(shape.layers, 0));
   for (int layer = 0; layer < shape.layers; ++layer) {

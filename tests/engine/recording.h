@@ -59,7 +59,7 @@ struct RunOptions {
 Recording record_run(const std::string& policy, const policies::PolicyOptions& options, const RunOptions& how = {});
 /// The file of RunOptions::model.
 std::filesystem::path recorded_model(const std::string& model);
-/// The engine that record_run uses; lives as long as the program.
+/// The engine that record_run uses; lives as long as the program, and so does what its recordings share.
 Engine& shared_engine(const std::string& model);
 std::vector<Token> passage(const Engine& engine);
 /// The state of a sequence under `plan`, empty where the plan has none.

@@ -19,7 +19,8 @@ inline std::vector<Token> random_tokens(std::size_t count, int vocabulary, std::
   return tokens;
 }
 
-inline EngineOptions options_for(const std::filesystem::path& model, KvType type = KvType::f32, int threads = 2) {
+inline EngineOptions options_for(const std::filesystem::path& model, KvType type = KvType::f32,
+                                 int threads = reference::kTestThreads) {
   EngineOptions options;
   options.model = model;
   options.kv_type = type;

@@ -17,6 +17,14 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+/// Threads of an engine whose number does not matter: results are the same for any, and pools that spin are slow where
+/// tests run side by side. Under ThreadSanitizer two, or it would have nothing to see.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr int kTestThreads = 2;
+#else
+inline constexpr int kTestThreads = 1;
+#endif
+
 inline std::filesystem::path test_model(const std::string& name) {
   return std::filesystem::path(GLIMPSE_TEST_MODELS) / (name + ".gguf");
 }

@@ -74,7 +74,7 @@ HWY_INLINE void add_values(D d, const ValueRange& range, std::size_t unit, const
 }
 
 template <KvType kType, int kQueries, class D>
-HWY_INLINE void add_values_of(D d, const ValueRange& range, const float* HWY_RESTRICT weights, const OutRows& out) {
+HWY_NOINLINE void add_values_of(D d, const ValueRange& range, const float* HWY_RESTRICT weights, const OutRows& out) {
   constexpr int kWide = kQueries == 1 ? 4 : 2;
   const std::size_t units = out.dim / (2 * hn::Lanes(d));
   std::size_t unit = 0;
@@ -109,8 +109,8 @@ struct RunningSoftmax {
   float sum = 0;
 };
 
-HWY_INLINE void take_scores(float* HWY_RESTRICT scores, int count, RunningSoftmax& state, float* HWY_RESTRICT out,
-                            std::size_t dim) {
+inline HWY_NOINLINE void take_scores(float* HWY_RESTRICT scores, int count, RunningSoftmax& state,
+                                     float* HWY_RESTRICT out, std::size_t dim) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int>(hn::Lanes(d));
   const int padded = (count + lanes - 1) / lanes * lanes;

@@ -53,8 +53,8 @@ struct Block {
 
 /// Finds entries [from, to) of `list`, or slots [from, to) without one.
 template <KvType kType>
-HWY_INLINE void locate(const KvFormat& format, const HeadView& head, const std::int32_t* list, std::int32_t from,
-                       std::int32_t to, Block& block) {
+HWY_NOINLINE void locate(const KvFormat& format, const HeadView& head, const std::int32_t* list, std::int32_t from,
+                         std::int32_t to, Block& block) {
   const std::size_t row_bytes = format.row_bytes();
   const std::size_t page_bytes = format.page_bytes();
   const auto scale_offset = static_cast<std::uint32_t>(format.scale_offset());

@@ -42,9 +42,10 @@ if(CMAKE_CXX_FLAGS MATCHES "sanitize=thread")
 endif()
 
 # A GoogleTest program, tests/<folder>/<name>: glimpse_test(kv_test SOURCES ... DEPENDS kv [LIBRARIES ...]
-# [PROPERTIES FIXTURES_REQUIRED models ...] [THREADS 2] [BUSY "Threads.*"] [TOGETHER "Sets/PageSets" ...]); the
+# [PROPERTIES FIXTURES_REQUIRED models ...] [THREADS 2] [BUSY "Threads.*"] [TOGETHER Sets/TidalSets ...]); the
 # properties go to each of its tests. THREADS are what a test keeps busy, 2 for those that the filter BUSY names. Each
-# suite of TOGETHER is one test of ctest, so that its tests share what the first of them makes.
+# suite of TOGETHER is one test of ctest, so that its tests share what the first of them makes; none of them may skip,
+# which ctest would not show.
 function(glimpse_test name)
   cmake_parse_arguments(arg "" "THREADS;BUSY" "SOURCES;DEPENDS;LIBRARIES;PROPERTIES;TOGETHER" ${ARGN})
   if(NOT arg_THREADS)

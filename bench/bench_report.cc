@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,17 @@ int fail(const char* kind, const char* what, int status) {
   return status;
 }
 
+/// In single quotes where a shell would not read the word as it is.
+std::string as_shell_word(const std::string& word) {
+  const bool plain = !word.empty() && std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return c >= 0x80 || std::isalnum(c) != 0 || std::strchr("-_=+/.,:@%", c) != nullptr;
+  });
+  if (plain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 }  // namespace
 
 int run_program(CLI::App& app, std::span<char*> words, const std::function<void()>& body) {
@@ -72,16 +84,16 @@ int run_program(CLI::App& app, std::span<char*> words, const std::function<void(
 std::string command_line(std::span<char*> words) {
   std::string line;
   for (const std::string word : words) {
-    if (!line.empty()) line += ' ';
     // --flag=a,b as well as a,b
     const std::size_t value = word.starts_with("--") ? word.find('=') + 1 : 0;
-    line += word.substr(0, value);
+    std::string said = word.substr(0, value);
     for (std::size_t begin = value; begin <= word.size();) {
       const std::size_t end = std::min(word.find(',', begin), word.size());
       const std::string piece = word.substr(begin, end - begin);
-      line += (begin > value ? "," : "") + (is_method(piece) ? piece : file_name(piece));
+      said += (begin > value ? "," : "") + (is_method(piece) ? piece : file_name(piece));
       begin = end + 1;
     }
+    line += (line.empty() ? "" : " ") + as_shell_word(said);
   }
   return line;
 }

@@ -86,6 +86,13 @@ TEST(BenchReport, CommandsNameFilesWithoutTheirFolders) {
             "some_bench m.gguf --methods quest/score=meanstd,tidal --json=o.json --resume 1.json,2.json");
 }
 
+TEST(BenchReport, CommandsQuoteWhatAShellWouldRead) {
+  std::vector<std::string> words{"bench", "dense f32", "it's", "", "p=0.9", "--budgets=10%,$HOME"};
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  EXPECT_EQ(command_line(pointers), R"(bench 'dense f32' 'it'\''s' '' p=0.9 '--budgets=10%,$HOME')");
+}
+
 plan::ModelShape small_shape() {
   return {"llama", "small", 6, 9, 3, 64, 4096};
 }

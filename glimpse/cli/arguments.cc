@@ -217,7 +217,9 @@ class Parser {
 
   /// Words that nothing took: an unknown command, an unknown flag, or a stray word.
   void refuse_unknown(CLI::App& leaf, const std::string& path) {
-    const std::vector<std::string> rest = leaf.remaining();
+    // Behind a bare "--" a word that the command has no place for is left with the commands above it.
+    std::vector<std::string> rest = app_.remaining(true);
+    std::erase(rest, "--");
     const auto flag =
         std::find_if(rest.begin(), rest.end(), [](const std::string& w) { return w.size() > 1 && w[0] == '-'; });
     if (rest.empty()) return;
@@ -234,6 +236,9 @@ class Parser {
     std::vector<std::string_view> known;
     for (const CLI::Option* option : leaf.get_options()) {
       if (const auto row = rows_.find(option); row != rows_.end()) known.push_back(long_name(row->second->flags));
+    }
+    if (std::find(known.begin(), known.end(), typed) != known.end()) {
+      throw UserError(fmt::format("'{}' stands behind '--', where nothing is an option; give it before", typed));
     }
     const std::string_view near = nearest_name(typed, known);
     const std::string hint = near.empty() ? "" : fmt::format("did you mean '{}'? ", near);

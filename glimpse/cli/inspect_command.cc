@@ -151,13 +151,20 @@ int inspect_command(const Arguments& arguments) {
   }
   if (looks_like_json(arguments.subject)) {
     const std::string json = read_file(arguments.subject);
+    const auto named = [&](auto parse) {
+      try {
+        return parse(json);
+      } catch (const UserError& error) {
+        throw UserError(fmt::format("'{}': {}", arguments.subject, error.what()));
+      }
+    };
     if (plan::is_profile_text(json)) {
-      const plan::Profile profile = plan::parse_profile(json);
+      const plan::Profile profile = named([](const std::string& text) { return plan::parse_profile(text); });
       print(line("file", printable(arguments.subject)) + line("profile", "of calibration") +
             line("for", shape_text(profile.model)) + plan::explain(profile));
       return kExitOk;
     }
-    const plan::Plan plan = plan::from_json(json);
+    const plan::Plan plan = named([](const std::string& text) { return plan::from_json(text); });
     std::string text = line("file", printable(arguments.subject));
     text += line("plan", printable(plan.policy));
     text += line("for", shape_text(plan.shape));

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <string>
 
@@ -13,6 +16,7 @@
 #include "glimpse/cli/run_request.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/engine/session_file.h"
 
 namespace glimpse::cli {
 namespace {
@@ -48,9 +52,11 @@ class Dialogue {
       if (!std::getline(std::cin, line)) break;
       if (!line.empty() && line.back() == '\r') line.pop_back();
       if (line.empty()) continue;
+      if (line.starts_with('/')) line.erase(line.find_last_not_of(" \t") + 1);
       if (line == "/quit" || line == "/exit") break;
       guarded([&] { line.front() == '/' ? command(line) : ask(line); });
     }
+    if (std::ferror(stdin) != 0) throw UserError(fmt::format("cannot read standard input: {}", std::strerror(errno)));
     if (person) std::cerr << '\n';
     out_.require_ok();
     return refused_ ? kExitUserError : kExitOk;
@@ -188,6 +194,7 @@ int interactive_command(const Arguments& arguments) {
   if (arguments.file && *arguments.file == "-") {
     throw UserError("-f - and -i both read standard input; give the document as a file");
   }
+  if (arguments.session) engine::require_session_place(*arguments.session);  // once, not for every question
   if (arguments.system) require_utf8(*arguments.system, "the text of --system");
   if (arguments.raw && arguments.system) {
     throw UserError("--system and --raw: without a chat template there is no system message");

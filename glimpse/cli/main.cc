@@ -8,6 +8,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 
 namespace {
@@ -15,6 +16,7 @@ namespace {
 using namespace glimpse;
 
 int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
+  cli::check_outputs(arguments);
   switch (command) {
     case cli::kRun:
       return cli::run_command(arguments);
@@ -43,6 +45,7 @@ int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
 
 int main(int count, char** words) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that left is an error of write(), reported like a full disk
+  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file as large as this process may write
   cli::reserve_standard_files();
   try {
     const cli::Parsed parsed = cli::parse_arguments(count, words);

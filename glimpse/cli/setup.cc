@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <initializer_list>
 
 #include "glimpse/base/error.h"
@@ -125,6 +127,45 @@ engine::EngineOptions engine_options(const Arguments& arguments) {
   return options;
 }
 
+void check_outputs(const Arguments& arguments) {
+  struct Place {
+    std::string_view flag, path;
+  };
+  const auto given = [](const std::optional<std::string>& path) {
+    return path ? std::string_view(*path) : std::string_view();
+  };
+  const std::array<Place, 4> written{{{"--trace", given(arguments.trace)},
+                                      {"-o", arguments.output},
+                                      {"--html", given(arguments.html)},
+                                      {"--session", given(arguments.session)}}};
+  const std::array<Place, 5> read{{{"-m", arguments.model},
+                                   {"-f", given(arguments.file)},
+                                   {"--attn-plan", given(arguments.plan_file)},
+                                   {"--attn-profile", given(arguments.profile)},
+                                   {"what it reads", arguments.subject}}};
+  // The same file by another name too, and one that is not there yet; of devices several may be one.
+  const auto same = [](std::string_view a, std::string_view b) {
+    std::error_code failed;
+    if (a.empty() || b.empty()) return false;
+    if (std::filesystem::exists(a, failed) && !std::filesystem::is_regular_file(a, failed)) return false;
+    if (std::filesystem::equivalent(a, b, failed)) return true;
+    const auto one = std::filesystem::weakly_canonical(a, failed);
+    return !failed && one == std::filesystem::weakly_canonical(b, failed) && !failed;
+  };
+  const auto refuse = [](const Place& output, const Place& other) {
+    throw UserError(fmt::format("{} '{}' is also {}, and writing it would destroy that; give it another name",
+                                output.flag, output.path, other.flag));
+  };
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    for (const Place& input : read) {
+      if (same(written[i].path, input.path)) refuse(written[i], input);
+    }
+    for (std::size_t j = i + 1; j < written.size(); ++j) {
+      if (same(written[i].path, written[j].path)) refuse(written[i], written[j]);
+    }
+  }
+}
+
 void check_attention(const Arguments& arguments) {
   if (arguments.plan_file) {
     refuse_beside_plan_file(arguments);
@@ -138,7 +179,13 @@ void check_attention(const Arguments& arguments) {
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) {
   check_attention(arguments);
   if (arguments.plan_file) {
-    return plan::from_json(read_all(*arguments.plan_file, fmt::format("plan file '{}'", *arguments.plan_file)));
+    const std::string label = fmt::format("plan file '{}'", *arguments.plan_file);
+    const std::string text = read_all(*arguments.plan_file, label);
+    try {
+      return plan::from_json(text);
+    } catch (const UserError& error) {
+      throw UserError(fmt::format("{}: {}", label, error.what()));
+    }
   }
   policies::PolicyOptions options = policy_options(arguments);
   const plan::Profile* profile = arguments.profile ? &read_profile(arguments) : nullptr;

@@ -20,6 +20,8 @@ engine::EngineOptions engine_options(const Arguments& arguments);
 
 /// Refuses a wrong policy, budget or mix of flags before a model is loaded.
 void check_attention(const Arguments& arguments);
+/// Throws UserError where writing one file of the command line would destroy another of it.
+void check_outputs(const Arguments& arguments);
 /// What the policy warns of goes to standard error, but with -q.
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape);
 /// An arm is "POLICY[:BUDGET]"; the check needs no model.

@@ -168,7 +168,7 @@ void Engine::State::load_session(ActiveRequest& request) {
   const std::filesystem::path& file = *request.request.session;
   SessionUse& use = request.result.stats.session.emplace();
   require_session_place(file);
-  if (!std::filesystem::exists(file)) return;
+  if (std::error_code failed; !std::filesystem::exists(file, failed)) return;
   const auto start = std::chrono::steady_clock::now();
   const double cpu = cpu_seconds();
   const SessionReader reader(file);

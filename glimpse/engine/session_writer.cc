@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 
 #include "glimpse/base/error.h"
@@ -36,6 +37,14 @@ std::uint64_t aligned(std::uint64_t bytes) {
 
 std::size_t head_bytes(std::size_t sections) {
   return aligned(sizeof(SessionHeader) + sections * sizeof(SessionEntry));
+}
+
+/// Whether a part file is one that a save left behind: empty, or its head not written yet, or ours.
+bool is_abandoned(int part) {
+  char magic[kSessionMagic.size()] = {};
+  const ::ssize_t got = ::pread(part, magic, sizeof magic, 0);
+  const bool blank = std::all_of(std::begin(magic), std::end(magic), [](char c) { return c == 0; });
+  return got == 0 || (got == sizeof magic && (blank || std::string_view(magic, sizeof magic) == kSessionMagic));
 }
 
 /// FILE.part under a lock, or -1 with errno. A process that was killed leaves one behind; nobody holds its lock.
@@ -68,8 +77,13 @@ void require_session_place(const std::filesystem::path& file) {
     throw UserError(fmt::format("--session '{}': {}", file.string(), why));
   };
   if (file.empty() || !target.has_filename()) fail("give the name of a file");
-  if (std::filesystem::exists(target, failed) && !std::filesystem::is_regular_file(target, failed)) {
-    fail("is not a regular file; give another name");
+  const bool there = std::filesystem::exists(target, failed);
+  if (failed) fail(fmt::format("{}; give another name", failed.message()));
+  if (there && !std::filesystem::is_regular_file(target, failed)) fail("is not a regular file; give another name");
+  constexpr std::string_view kPart = ".part";
+  const auto longest = static_cast<std::size_t>(NAME_MAX) - kPart.size();
+  if (target.filename().native().size() > longest) {
+    fail(fmt::format("its name has {} bytes; give one of {} at most", target.filename().native().size(), longest));
   }
   const std::filesystem::path folder = folder_of(target);
   if (!std::filesystem::is_directory(folder, failed)) fail("its folder does not exist; make it, or give another name");
@@ -88,6 +102,12 @@ SessionWriter::SessionWriter(const std::filesystem::path& file, std::size_t sect
         fmt::format("--session '{}': another process is saving it; wait for it, or give another name", file_.string()));
   }
   if (descriptor_ < 0) fail("open");
+  if (!is_abandoned(descriptor_)) {
+    ::close(descriptor_);
+    throw UserError(fmt::format(
+        "--session '{}': '{}', where it would be written first, is another file; move it, or give another name",
+        file_.string(), part_.string()));
+  }
   struct stat old {};
   if (::stat(file_.c_str(), &old) == 0) ::fchmod(descriptor_, old.st_mode & 0777);
   buffer_.reserve(kBuffer);

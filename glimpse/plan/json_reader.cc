@@ -99,6 +99,10 @@ JsonValue parse_json(std::string_view text, std::string_view what) {
   if (text.size() > kMaxText) {
     throw UserError(fmt::format("{}: {} bytes are over the limit of {}", what, text.size(), kMaxText));
   }
+  // The parser takes it for the end of the text.
+  if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
+    throw UserError(fmt::format("{}: byte {} is zero, which JSON has nowhere; write the file anew", what, at));
+  }
   Builder builder(what);
   Json::sax_parse(text, &builder);
   return builder.take();
@@ -114,7 +118,7 @@ void JsonObject::refuse(const std::string& path, const std::string& text) const 
 }
 
 const JsonValue* JsonObject::find(std::string_view key) {
-  known_.push_back(key);
+  if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.push_back(key);
   const auto it = std::find_if(members_->begin(), members_->end(), [key](const JsonMember& m) { return m.key == key; });
   return it == members_->end() ? nullptr : &it->value;
 }

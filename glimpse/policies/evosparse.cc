@@ -124,6 +124,11 @@ class Builder {
       if (read_.profile() != nullptr) read_.warn("with prop=off the profile is not used");
       return;
     }
+    const int most = std::max(shape_.layers - kFirstSparse, 0) * shape_.heads;
+    if (heads.value_or(0) > most) {
+      read_.refuse("retrieval-heads", *read_.text("retrieval-heads"),
+                   fmt::format("the model has {} query heads in its sparse layers", most));
+    }
     heads_ = retrieval_query_heads(read_, shape_, kFirstSparse, heads.value_or(static_cast<int>(settings_.heads)));
     // The table counts blocks of 16; larger blocks hold as many tokens, rounded up.
     const double block = std::max(base_.block, 1);

@@ -50,6 +50,37 @@ TEST(Errors, WhatDoesNotGoTogether) {
   expect_refused(run_words({"-p", "x", "--device", "tpu"}), "unknown --device 'tpu'");
 }
 
+TEST(Errors, WordsBehindADoubleDash) {
+  expect_refused(run_words({"-p", "x", "--", "stray"}), "'stray' is not an option of 'glimpse run'");
+  expect_refused(run_words({"-p", "x", "--", "--attn", "tidal"}), "'--attn' stands behind '--'");
+  expect_refused({"inspect", model(), "--", "stray"}, "'stray' is not an option of 'glimpse inspect'");
+  EXPECT_EQ(run_program({"inspect", "--", model()}).code, 0);
+}
+
+TEST(Errors, OutputsThatWouldDestroyAnotherFileOfTheCommand) {
+  const auto document = scratch("document.txt"), link = scratch("link.gguf"), copy = scratch("copy.gguf");
+  write_file(document, prose(2));
+  std::filesystem::copy_file(model(), copy);
+  std::filesystem::create_symlink(copy, link);
+  const auto size = std::filesystem::file_size(copy);
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"run", "-m", copy.string(), "-t", "1", "-n", "4", "-f", document.string()});
+    return more;
+  };
+  expect_refused(run({"--trace", copy.string()}), "is also -m");
+  expect_refused(run({"--trace", link.string()}), "is also -m");
+  expect_refused(run({"--trace", document.string()}), "is also -f");
+  const auto both = scratch("both");
+  expect_refused(run({"--trace", both.string(), "--session", both.string()}), "is also --session");
+  EXPECT_FALSE(std::filesystem::exists(both));
+  for (const char* what : {"sets", "logits"}) {
+    expect_refused({"eval", what, "-m", copy.string(), "-f", document.string(), "-o", link.string()}, "is also -m");
+  }
+  expect_refused({"inspect", document.string(), "--html", document.string()}, "is also what it reads");
+  EXPECT_EQ(read_file(document), prose(2));
+  EXPECT_EQ(std::filesystem::file_size(copy), size);
+}
+
 struct BadValue {
   const char* flag;
   const char* value;

@@ -85,6 +85,14 @@ TEST(Interactive, WhatIsRefusedCostsNothingButItself) {
   }
 }
 
+TEST(Interactive, BlanksBehindACommandSayNothing) {
+  const Outcome outcome = talk("hi\n/stats \n/help\t\n/attn \n/attn tidal  \nhi\n/quit \nhi\n", {}, false);
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 2) << outcome.out;
+  EXPECT_NE(outcome.err.find("/attn needs a method"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("internal"), std::string::npos) << outcome.err;
+}
+
 TEST(Interactive, StatsBeforeAnAnswerAndQuit) {
   const Outcome outcome = talk("/stats\n/quit\nnever asked\n", {});
   EXPECT_EQ(outcome.code, 2);

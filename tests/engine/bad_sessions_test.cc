@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <random>
 
 #include "glimpse/base/error.h"
@@ -260,6 +261,26 @@ TEST(SessionWriter, WhatIsNotCommittedLeavesNothing) {
   }
   EXPECT_FALSE(std::filesystem::exists(file));
   EXPECT_FALSE(std::filesystem::exists(file.string() + ".part"));
+}
+
+TEST(SessionWriter, AnotherFileInThePlaceOfThePartStays) {
+  const auto file = session_path("file");
+  const std::filesystem::path part = file.string() + ".part";
+  std::ofstream(part) << "notes\n";
+  EXPECT_THROW(SessionWriter(file, 1), UserError);
+  EXPECT_EQ(std::filesystem::file_size(part), 6u);
+  EXPECT_FALSE(std::filesystem::exists(file));
+}
+
+TEST(SessionWriter, NamesThatCannotBeAreRefused) {
+  const auto folder = session_path("file").parent_path();
+  for (const std::size_t length : {251, 256, 5000}) {
+    EXPECT_THROW(require_session_place(folder / std::string(length, 'y')), UserError) << length;
+  }
+  require_session_place(folder / std::string(250, 'y'));
+  const auto loop = session_path("loop");
+  std::filesystem::create_symlink(loop.filename(), loop);
+  EXPECT_THROW(require_session_place(loop), UserError);
 }
 
 TEST(SessionWriter, ALinkStaysOneAndModesStay) {

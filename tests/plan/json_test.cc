@@ -81,6 +81,7 @@ TEST(PlanJson, RefusesEachBadTextNamingThePath) {
       {"{}", "'glimpse_plan' is missing"},
       {std::string(kSample) + "x", "not valid JSON"},
       {"\xff\xfe", "not valid JSON"},
+      {std::string(kSample).append({'\0', '{'}), "is zero"},
       {many, "nested deeper"},
       {std::string(5u << 20, ' '), "over the limit"},
       {replaced("\"glimpse_plan\": 1", "\"glimpse_plan\": 2"), "$.glimpse_plan: version 2"},

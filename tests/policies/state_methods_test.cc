@@ -182,6 +182,7 @@ TEST(EvoSparse, Ablations) {
   EXPECT_FALSE(with({{"count-local", "off"}}).selectors[0].counts_local);
   EXPECT_THAT(refused("evosparse", kSmol, opts({{"prop", "off"}, {"accum", "off"}})), HasSubstr("nothing is left"));
   EXPECT_THAT(refused("evosparse", kSmol, opts({{"lambda", "1.01"}})), HasSubstr("lambda=1.01"));
+  EXPECT_THAT(refused("evosparse", kSmol, opts({{"retrieval-heads", "999"}})), HasSubstr("retrieval-heads=999"));
   EXPECT_THAT(refused("evosparse", kSmol, opts({{"accum", "off"}, {"lambda", "0.5"}})), HasSubstr("there is no heat"));
   for (const int block : {32, 64}) {
     PolicyOptions options = opts({}, "512");

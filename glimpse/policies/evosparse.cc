@@ -1,5 +1,7 @@
 // EvoSparse: Han, Zhang, Qiao, Nie, "Evolving Sparsity: Leveraging Token Importance Dynamics for Efficient LLM Decoding
 // with Sparse Attention", sections 4.1 to 4.3 and appendix (heat over steps, sets of retrieval heads over layers).
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -23,9 +23,8 @@ PrefilledPrompt::PrefilledPrompt(engine::Engine& engine, std::vector<Token> toke
   if (tokens_.empty()) throw UserError("an empty prompt; give at least one token");
   const auto length = static_cast<std::int64_t>(tokens_.size());
   for (const Arm& arm : arms) {
-    const plan::Prefill& prefill = arm.plan.prefill;
-    if (!arm.refused.empty() || prefill.sparse || prefill.observe != plan::Observe::last_rows) continue;
-    if (prefill.observe_rows < length) before_.emplace(length - prefill.observe_rows, std::nullopt);
+    const std::int64_t dense = arm.refused.empty() ? arm.plan.prefill.dense_tokens(length) : 0;
+    if (dense > 0 && dense < length) before_.emplace(dense, std::nullopt);
   }
 }
 
@@ -52,13 +51,12 @@ const engine::Sequence& PrefilledPrompt::dense() {
   return *dense_;
 }
 
-PrefilledPrompt::Start PrefilledPrompt::observe_last(const Arm& arm) {
+PrefilledPrompt::Start PrefilledPrompt::observe_last(const Arm& arm, std::int64_t dense) {
   run_dense();
-  const int rows = arm.plan.prefill.observe_rows;
-  const auto at = tokens_.size() - static_cast<std::size_t>(rows);
-  engine::Sequence sequence = before_.at(static_cast<std::int64_t>(at))->fork(arm.plan);
-  const auto logits = sequence.prefill(std::span(tokens_).subspan(at));
-  return {std::move(sequence), {logits.begin(), logits.end()}, fmt::format("last {} rows", rows)};
+  engine::Sequence sequence = before_.at(dense)->fork(arm.plan);
+  const std::span<const Token> rows = std::span(tokens_).subspan(static_cast<std::size_t>(dense));
+  const auto logits = sequence.prefill(rows);
+  return {std::move(sequence), {logits.begin(), logits.end()}, fmt::format("last {} rows", rows.size())};
 }
 
 PrefilledPrompt::Start PrefilledPrompt::run_own(const Arm& arm) {
@@ -74,12 +72,10 @@ PrefilledPrompt::Start PrefilledPrompt::run_own(const Arm& arm) {
 }
 
 PrefilledPrompt::Start PrefilledPrompt::start(const Arm& arm) {
-  const plan::Prefill& prefill = arm.plan.prefill;
-  if (prefill.sparse || prefill.observe == plan::Observe::all) return run_own(arm);
-  if (prefill.observe == plan::Observe::last_rows) {
-    const bool room = prefill.observe_rows < static_cast<std::int64_t>(tokens_.size());
-    return room ? observe_last(arm) : run_own(arm);
-  }
+  const auto length = static_cast<std::int64_t>(tokens_.size());
+  const std::int64_t dense = arm.plan.prefill.dense_tokens(length);
+  if (dense == 0) return run_own(arm);
+  if (dense < length) return observe_last(arm, dense);
   run_dense();
   return {dense_->fork(arm.plan), dense_logits_, "dense"};
 }

@@ -46,7 +46,7 @@ class PrefilledPrompt {
     engine::Sequence sequence;
     std::vector<float> logits;
   };
-  Start observe_last(const Arm& arm);
+  Start observe_last(const Arm& arm, std::int64_t dense);
   Start run_own(const Arm& arm);
   void run_dense();
 

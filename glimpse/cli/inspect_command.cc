@@ -151,20 +151,15 @@ int inspect_command(const Arguments& arguments) {
   }
   if (looks_like_json(arguments.subject)) {
     const std::string json = read_file(arguments.subject);
-    const auto named = [&](auto parse) {
-      try {
-        return parse(json);
-      } catch (const UserError& error) {
-        throw UserError(fmt::format("'{}': {}", arguments.subject, error.what()));
-      }
-    };
+    const std::string label = fmt::format("'{}'", arguments.subject);
     if (plan::is_profile_text(json)) {
-      const plan::Profile profile = named([](const std::string& text) { return plan::parse_profile(text); });
+      const plan::Profile profile =
+          parse_of(label, json, [](std::string_view text) { return plan::parse_profile(text); });
       print(line("file", printable(arguments.subject)) + line("profile", "of calibration") +
             line("for", shape_text(profile.model)) + plan::explain(profile));
       return kExitOk;
     }
-    const plan::Plan plan = named([](const std::string& text) { return plan::from_json(text); });
+    const plan::Plan plan = parse_of(label, json, [](std::string_view text) { return plan::from_json(text); });
     std::string text = line("file", printable(arguments.subject));
     text += line("plan", printable(plan.policy));
     text += line("for", shape_text(plan.shape));

@@ -139,7 +139,7 @@ void check_outputs(const Arguments& arguments) {
                                       {"--html", given(arguments.html)},
                                       {"--session", given(arguments.session)}}};
   const std::array<Place, 5> read{{{"-m", arguments.model},
-                                   {"-f", given(arguments.file)},
+                                   {"-f", given(arguments.file) == "-" ? "" : given(arguments.file)},
                                    {"--attn-plan", given(arguments.plan_file)},
                                    {"--attn-profile", given(arguments.profile)},
                                    {"what it reads", arguments.subject}}};
@@ -181,11 +181,7 @@ plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) 
   if (arguments.plan_file) {
     const std::string label = fmt::format("plan file '{}'", *arguments.plan_file);
     const std::string text = read_all(*arguments.plan_file, label);
-    try {
-      return plan::from_json(text);
-    } catch (const UserError& error) {
-      throw UserError(fmt::format("{}: {}", label, error.what()));
-    }
+    return parse_of(label, text, [](std::string_view json) { return plan::from_json(json); });
   }
   policies::PolicyOptions options = policy_options(arguments);
   const plan::Profile* profile = arguments.profile ? &read_profile(arguments) : nullptr;
@@ -220,12 +216,9 @@ const plan::Profile& read_profile(const Arguments& arguments) {
   if (read != nullptr) return *read;
   const std::string label = fmt::format("--attn-profile '{}'", *arguments.profile);
   const std::string text = read_all(*arguments.profile, label);
-  try {
-    read = std::make_shared<const plan::Profile>(plan::parse_profile(text));
-    return *read;
-  } catch (const UserError& error) {
-    throw UserError(fmt::format("{}: {}", label, error.what()));
-  }
+  read = std::make_shared<const plan::Profile>(
+      parse_of(label, text, [](std::string_view json) { return plan::parse_profile(json); }));
+  return *read;
 }
 
 std::string read_file(const std::string& path) {

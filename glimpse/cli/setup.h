@@ -1,11 +1,14 @@
 // From arguments to what the engine takes: model, plan, texts. Each throws UserError.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "glimpse/base/error.h"
 #include "glimpse/cli/arguments.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/plan/profile.h"
@@ -33,6 +36,15 @@ std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<con
 const plan::Profile& read_profile(const Arguments& arguments);
 /// A whole file's bytes.
 std::string read_file(const std::string& path);
+/// `parse(text)`; what it throws of a user's mistake names `label`, the file that the text is of.
+template <class Parse>
+auto parse_of(std::string_view label, std::string_view text, Parse parse) {
+  try {
+    return parse(text);
+  } catch (const UserError& error) {
+    throw UserError(fmt::format("{}: {}", label, error.what()));
+  }
+}
 /// The budgets of a plan's selectors and of what its heads keep, "512"; several by commas, empty for none.
 std::string budget_text(const plan::Plan& plan);
 /// For whom the plan's sets are made, "kv-head"; several by commas, empty where none is made.

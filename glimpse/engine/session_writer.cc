@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
 constexpr mode_t kNewMode = 0600;  // a session holds what the user said
+constexpr std::string_view kPart = ".part";
 
 /// A link is followed, so that it stays one.
 std::filesystem::path target_of(const std::filesystem::path& file) {
@@ -80,7 +81,6 @@ void require_session_place(const std::filesystem::path& file) {
   const bool there = std::filesystem::exists(target, failed);
   if (failed) fail(fmt::format("{}; give another name", failed.message()));
   if (there && !std::filesystem::is_regular_file(target, failed)) fail("is not a regular file; give another name");
-  constexpr std::string_view kPart = ".part";
   const auto longest = static_cast<std::size_t>(NAME_MAX) - kPart.size();
   if (target.filename().native().size() > longest) {
     fail(fmt::format("its name has {} bytes; give one of {} at most", target.filename().native().size(), longest));
@@ -95,7 +95,7 @@ void require_session_place(const std::filesystem::path& file) {
 SessionWriter::SessionWriter(const std::filesystem::path& file, std::size_t sections)
     : file_(target_of(file)), part_(file_), sections_(sections) {
   require_session_place(file);
-  part_ += ".part";
+  part_ += kPart;
   descriptor_ = open_part(part_);
   if (descriptor_ < 0 && errno == EWOULDBLOCK) {
     throw UserError(

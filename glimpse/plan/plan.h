@@ -175,6 +175,11 @@ struct Prefill {
   Observe observe = Observe::none;
   int observe_rows = 0;  ///< Observe::last_rows: w
   int tile_tokens(int group) const { return tile_rows / group > 0 ? tile_rows / group : 1; }
+  /// How many of a prompt's `tokens` a dense prefill may run: all before those that are observed; 0 where it is sparse.
+  std::int64_t dense_tokens(std::int64_t tokens) const {
+    const std::int64_t observed = observe == Observe::all ? tokens : observe == Observe::last_rows ? observe_rows : 0;
+    return sparse || observed > tokens ? 0 : tokens - observed;
+  }
   friend bool operator==(const Prefill&, const Prefill&) = default;
 };
 

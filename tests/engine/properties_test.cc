@@ -69,7 +69,7 @@ std::int64_t beside(const plan::Selector& selector, std::int64_t generated) {
 }
 
 TEST_P(AnyPolicy, ReadsTheCurrentTokenAndTheSinkWithinTheBudget) {
-  const Recording run = record_run(GetParam(), with_budget(GetParam(), "160", ""), {.steps = 24, .late_index = true});
+  const Recording run = record_run(GetParam(), with_budget(GetParam(), "160", ""), {.steps = 24});
   int sparse = 0;
   for (const StepRecord& step : run.steps) {
     const std::int64_t tokens = step.position + 1;

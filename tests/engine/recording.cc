@@ -135,19 +135,15 @@ Shared& shared(const std::string& model) {
   return *found;
 }
 
-/// How many of the first `tokens` the plan leaves to a dense prefill: what it takes from them is in the cache. None
-/// where it is made while they run: an index, a statistic, sparse attention.
-std::size_t dense_tokens(const plan::Plan& plan, std::size_t tokens, bool late_index) {
+/// How many of the first `tokens` are taken from a dense prefill. None where the plan makes something while they run
+/// that could be made late, too: an index, a statistic.
+std::int64_t dense_tokens(const plan::Plan& plan, std::int64_t tokens) {
   const auto indexed = [](const plan::Selector& selector) {
     return std::any_of(selector.terms.begin(), selector.terms.end(),
                        [](const plan::Term& term) { return plan::is_index(term.source); });
   };
-  if (plan.prefill.sparse || plan.prefill.observe == plan::Observe::all || !plan.retentions.empty() ||
-      (!late_index && std::any_of(plan.selectors.begin(), plan.selectors.end(), indexed))) {
-    return 0;
-  }
-  const bool observed = plan.prefill.observe == plan::Observe::last_rows;
-  return tokens - std::min(tokens, observed ? static_cast<std::size_t>(plan.prefill.observe_rows) : 0);
+  const bool kept = !plan.retentions.empty() || std::any_of(plan.selectors.begin(), plan.selectors.end(), indexed);
+  return kept ? 0 : plan.prefill.dense_tokens(tokens);
 }
 
 }  // namespace
@@ -193,7 +189,7 @@ Recording record_run(const std::string& policy, const policies::PolicyOptions& o
   const std::vector<Token> tokens = passage(engine);
   const std::size_t prefilled = tokens.size() - static_cast<std::size_t>(how.replayed);
   run.prompt = static_cast<std::int64_t>(prefilled);
-  const std::size_t dense = dense_tokens(run.plan, prefilled, how.late_index);
+  const auto dense = static_cast<std::size_t>(dense_tokens(run.plan, run.prompt));
   const Start* start = dense > 0 ? &shared(how.model).start(std::span(tokens).first(dense)) : nullptr;
   Sequence sequence = start != nullptr ? start->sequence.fork(run.plan) : engine.open(run.plan);
   const std::span<const float> first =

@@ -51,9 +51,8 @@ struct Recording {
 
 struct RunOptions {
   int steps = 16;
-  int replayed = 0;         ///< so many tokens at the passage's end are decoded instead of prefilled
-  std::string model;        ///< a small test model; empty: the embedded one, where it is and no sanitizer slows it
-  bool late_index = false;  ///< what a plan indexes of the passage is made from the cache, after a dense prefill
+  int replayed = 0;   ///< so many tokens at the passage's end are decoded instead of prefilled
+  std::string model;  ///< a small test model; empty: the embedded one, where it is and no sanitizer slows it
 };
 
 /// Prefills a passage of about 320 tokens and decodes greedily by the policy's plan.

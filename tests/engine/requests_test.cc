@@ -49,12 +49,12 @@ TEST(Requests, AMixedBatchFinishesEachWithItsOwnPlan) {
 
 TEST(Requests, SamplingWithASeedRepeatsForAnyThreads) {
   std::vector<std::vector<Token>> runs;
-  for (const int threads : {1, 2, 3}) {
+  for (const int threads : {1, 2, 4}) {
     Engine engine(options_for(reference::test_model("llama"), KvType::bf16, threads));
     Request request = request_for(engine, 200, "tidal", 5);
     request.sampling.temperature = 0.9f;
     request.sampling.seed = 1234;
-    request.max_tokens = 24;
+    request.max_tokens = 40;
     const RequestId id = engine.submit(request);
     while (engine.step()) {
     }

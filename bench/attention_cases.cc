@@ -98,7 +98,12 @@ Case score_case(const Shared& cache) {
   result.bytes = static_cast<double>(shape.heads) * cache->tokens *
                  (static_cast<double>(shape.format.read_bytes()) + sizeof(float) * shape.group);
   result.flops = 2.0 * shape.heads * cache->tokens * shape.group * shape.format.dim;
-  result.run = [=](int i) { score(cache->shape.format, item_of(i)); };
+  result.run = [=, items = result.items](int i) {
+    ScoreItem item = item_of(i);
+    const ScoreItem following = item_of(std::min(i + 1, items - 1));
+    item.next = i + 1 < items ? &following : nullptr;
+    score(cache->shape.format, item);
+  };
   result.check = [=, name = result.name] {
     ScoreItem item = item_of(0);
     score(cache->shape.format, item);

@@ -222,15 +222,19 @@ double Runner::seconds() const {
   return state_->seconds;
 }
 
+// A thread takes its next item early where there are many: kernels then fetch that item's first rows.
 void Runner::select(int layer, const float* q, int ith, int nth) {
   State& state = *state_;
   const Stopwatch watch(ith == 0 ? &state.seconds : nullptr);
   if (!state.stopped.load(std::memory_order_relaxed)) {
-    while (const Item* item = state.select_work.take()) {
+    const Item* item = state.select_work.take();
+    while (item != nullptr) {
+      const Item* next = nullptr;
       state.guarded(state.batch[static_cast<std::size_t>(item->batch)], [&] {
         switch (item->kind) {
           case Item::Kind::score:
-            state.run_score(*item, layer, q, ith);
+            next = state.select_work.plenty(nth) ? state.select_work.take() : nullptr;
+            state.run_score(*item, next, layer, q, ith);
             break;
           case Item::Kind::search:
             state.run_search(*item, layer, q, ith);
@@ -245,6 +249,7 @@ void Runner::select(int layer, const float* q, int ith, int nth) {
             state.run_tile(*item, layer, q, ith);
         }
       });
+      item = next != nullptr ? next : state.select_work.take();
     }
   }
   if (!state.last_to_arrive(nth) || state.stopped.load(std::memory_order_relaxed)) return;
@@ -259,7 +264,6 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
   const Stopwatch watch(ith == 0 ? &state.seconds : nullptr);
   if (!state.stopped.load(std::memory_order_relaxed)) {
     const bool ahead = state.attend_work.unit_count() > 0;
-    // A thread takes its next item early where there are many: the kernel then fetches that item's first rows.
     const Item* item = state.attend_work.take();
     while (item != nullptr) {
       const Item* next = nullptr;

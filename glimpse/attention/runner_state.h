@@ -220,7 +220,7 @@ struct Runner::State {
   // select.cc: what happens before a layer attends
   void build_select(int layer);
   void add_decode_selects(BatchEntry& entry, int index, int layer, std::size_t& score_floats);
-  void run_score(const Item& item, int layer, const float* q, int ith);
+  void run_score(const Item& item, const Item* next, int layer, const float* q, int ith);
   void run_search(const Item& item, int layer, const float* q, int ith);
   void grow_index(const Item& item, int layer);
   void select_head(int layer, int batch_index, int head, int ith);

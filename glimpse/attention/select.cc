@@ -75,7 +75,7 @@ void Runner::State::add_decode_selects(BatchEntry& entry, int index, int layer, 
   if (for_layer && scored == 0) select_work.add({Item::Kind::choose, -1, index, 0, 0, 0, nullptr, 0});
 }
 
-void Runner::State::run_score(const Item& item, int layer, const float* q, int ith) {
+void Runner::State::run_score(const Item& item, const Item* next, int layer, const float* q, int ith) {
   BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
   const auto head = static_cast<std::size_t>(item.head);
   const plan::Term& term = selector(entry, role(entry, layer, item.head)).terms.front();
@@ -100,6 +100,13 @@ void Runner::State::run_score(const Item& item, int layer, const float* q, int i
   work.end = item.end;
   work.scores = scores.data() + entry.score_offset[head];
   work.score_stride = score_stride;
+  kernels::ScoreItem following;
+  if (next != nullptr && next->kind == Item::Kind::score) {
+    following.head = &batch[static_cast<std::size_t>(next->batch)].views[static_cast<std::size_t>(next->head)];
+    following.begin = next->begin;
+    following.end = next->end;
+    work.next = &following;
+  }
   kernels::score(cache->shape().format, work);
   // Part by part while the scores are near, and on every thread; scores before softmax need none.
   const bool sums = term.source == plan::Source::probability;

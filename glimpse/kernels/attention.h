@@ -73,6 +73,8 @@ struct ScoreItem {
   std::int32_t begin = 0, end = 0;
   float* scores = nullptr;  ///< out: scores[j * score_stride + i]
   std::size_t score_stride = 0;
+  /// A hint, as in AttendItem; its head and its slots are what matters.
+  const ScoreItem* next = nullptr;
 };
 void score(const KvFormat& format, const ScoreItem& item);
 

@@ -22,9 +22,9 @@ struct OutRows {
 };
 
 /// Rows [first, end) of V, and what to fetch meanwhile: number i >> shift at row i (null: nothing). More at once than
-/// the core's miss buffers hold slows down what is read, so what the hardware fetches by itself (the second half of
-/// each block of K) is left to it, and V is fetched while K is read: 0.70 of the streamed bandwidth; all by hand 0.62,
-/// all by hardware 0.50.
+/// the core's miss buffers hold slows down what is read, so what the hardware fetches by itself (next_keys_shift) is
+/// left to it, and V is fetched while K is read: 0.70 of the streamed bandwidth; all by hand 0.62, all by hardware
+/// 0.50.
 struct ValueRange {
   const std::byte* const* rows = nullptr;
   int first = 0;

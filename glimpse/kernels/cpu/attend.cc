@@ -3,6 +3,7 @@
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "glimpse/kernels/cpu/attend-inl.h"
+#include "glimpse/kernels/cpu/machine.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace glimpse::kernels::HWY_NAMESPACE {
@@ -21,6 +22,7 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item)
   std::fill(out, out + group * dim, 0.0F);
 
   const std::int32_t step = block_rows(format);
+  const int least_shift = next_keys_shift();
   Block* block = &blocks[0];
   Block* next = &blocks[1];
   const auto locate_from = [&](const AttendItem& from, std::int32_t first, Block& found) HWY_ATTR {
@@ -50,9 +52,10 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item)
     ValueRange values{.rows = block->v(), .end = block->count};
     if (gathered && block->linked >= kAhead) {
       values.fetch = block->v() + kAhead;
-    } else if (!gathered && block->linked >= (block->count + 1) / 2) {
-      values.fetch = block->v() + block->count;
-      values.shift = 1;
+    } else if (!gathered) {
+      values.shift = block->linked >= block->count ? least_shift : 1;
+      const bool known_all = block->linked >= (block->count + values.shift) >> values.shift;
+      if (known_all) values.fetch = block->v() + block->count;
     }
     add_block<kType>(d, values, scores, {out, item.group, dim});
     std::swap(block, next);
@@ -76,14 +79,22 @@ HWY_INLINE void score_item(D d, const KvFormat& format, const ScoreItem& item) {
   HWY_ALIGN float scores[kMaxGroup * kPaddedBlock];
   Block blocks[2];
   arrange_queries<kType>(d, item.query, item.group, dim, queries);
-  const std::int32_t step = block_rows(format);
+  const std::int32_t step =
+      64;  // without V between them fewer rows at a time: 0.73 of the streamed bandwidth, 128 0.64
   Block* block = &blocks[0];
   Block* next = &blocks[1];
-  locate<kType>(format, *item.head, nullptr, item.begin, std::min(item.begin + step, item.end), *block);
+  const auto locate_from = [&](const ScoreItem& from, std::int32_t first, Block& found) HWY_ATTR {
+    locate<kType>(format, *from.head, nullptr, first, std::min(first + step, from.end), found);
+  };
+  locate_from(item, item.begin, *block);
   for (std::int32_t from = item.begin; from < item.end; from += step) {
     const std::int32_t to = std::min(from + step, item.end);
     next->count = 0;
-    if (to < item.end) locate<kType>(format, *item.head, nullptr, to, std::min(to + step, item.end), *next);
+    if (to < item.end) {
+      locate_from(item, to, *next);
+    } else if (item.next != nullptr) {
+      locate_from(*item.next, item.next->begin, *next);
+    }
     score_block<kType>(d, format, *block, {queries, item.group, item.scale}, {next->k(), next->count}, scores);
     write_scores(*block, from, to, scores, item.group, item.scores, item.score_stride);
     std::swap(block, next);

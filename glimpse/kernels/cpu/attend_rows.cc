@@ -124,7 +124,7 @@ HWY_INLINE void sum_lane(const float* HWY_RESTRICT keys, const float* HWY_RESTRI
   }
 }
 
-/// The sums of all lanes, added as store_part and sum_four add them.
+/// The sums of all lanes, added as dot_step adds them.
 template <std::size_t kRowLanes, int kMany, int kPanelVectors, class V = hn::Vec<Tag>>
 HWY_INLINE void sum_lanes(const float* HWY_RESTRICT keys, const float* HWY_RESTRICT queries, std::size_t dim,
                           float scale, V (&scores)[kMany][kPanelVectors]) {

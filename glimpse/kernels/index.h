@@ -78,6 +78,20 @@ struct DigestScoreItem {
 };
 void score_digests(const DigestScoreItem& item);
 
+/// Rows from their factors: out[n, i] = sum_k U[positions[n], k] * basis[k, i], k from 0 to rank - 1 in one chain, so
+/// that a row is the same beside whatever others.
+struct FactorItem {
+  const std::byte* coefficients = nullptr;  ///< U [tokens, at least rank]
+  KvType type = KvType::f32;                ///< of U: f32, f16 or bf16
+  std::size_t row_bytes = 0;                ///< from a row of U to the next
+  std::span<const std::int32_t> positions;
+  const float* basis = nullptr;  ///< [rank, dim]
+  int rank = 0;
+  int dim = 0;           ///< d
+  float* out = nullptr;  ///< [positions, dim]
+};
+void multiply_factors(const FactorItem& item);
+
 /// The assignment step of k-means by inner product: for each row the centroid of the largest product (equal products:
 /// the lower one) and that product.
 struct AssignItem {

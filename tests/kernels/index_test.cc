@@ -226,6 +226,38 @@ TEST_P(IndexKernel, Assignment) {
   }
 }
 
+TEST_P(IndexKernel, RowsOfFactors) {
+  constexpr std::size_t kTokens = 40;
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) {
+    for (const int dim : kDims) {
+      for (const int rank : {1, 13, 160, 256, 300}) {
+        const std::size_t columns = static_cast<std::size_t>(rank) + 3;  // fewer are wanted than there are
+        std::vector<float> u = normals(kTokens * columns);
+        const std::vector<std::byte> bytes = stored(type, u);
+        const std::vector<float> basis = normals(static_cast<std::size_t>(rank) * static_cast<std::size_t>(dim));
+        std::vector<std::int32_t> positions;
+        for (std::int32_t at = below(4); at < static_cast<std::int32_t>(kTokens); at += 1 + below(5))
+          positions.push_back(at);
+        const std::size_t size = positions.size() * static_cast<std::size_t>(dim);
+        Guarded<float> got(size), alone(static_cast<std::size_t>(dim));
+        std::vector<float> expected(size);
+        FactorItem item{bytes.data(), type, bytes.size() / kTokens, positions, basis.data(), rank, dim, got.data()};
+        multiply_factors(item);
+        item.out = expected.data();
+        ref::multiply_factors(item);
+        const double bound = 1e-6 * std::sqrt(rank) * 8;
+        for (std::size_t i = 0; i < size; ++i)
+          ASSERT_NEAR(got[i], expected[i], bound) << rank << ' ' << dim << ' ' << i;
+        item.positions = std::span(positions).last(1);
+        item.out = alone.data();
+        multiply_factors(item);
+        for (std::size_t i = 0; i < alone.size(); ++i) ASSERT_EQ(alone.data()[i], got.data()[size - alone.size() + i]);
+        EXPECT_TRUE(got.guards_intact() && alone.guards_intact());
+      }
+    }
+  }
+}
+
 TEST_P(IndexKernel, AssignmentTakesTheLowerOfEqualCentroids) {
   const std::vector<float> row = normals(3 * 16);
   std::vector<float> centroids = normals(60 * 16, 1e-3F);

@@ -131,6 +131,20 @@ void score_digests(const DigestScoreItem& item) {
   }
 }
 
+void multiply_factors(const FactorItem& item) {
+  const auto dim = static_cast<std::size_t>(item.dim);
+  for (std::size_t n = 0; n < item.positions.size(); ++n) {
+    const std::byte* row = item.coefficients + static_cast<std::size_t>(item.positions[n]) * item.row_bytes;
+    for (std::size_t i = 0; i < dim; ++i) {
+      double sum = 0;
+      for (std::size_t k = 0; k < static_cast<std::size_t>(item.rank); ++k) {
+        sum += element(item.type, row, k) * static_cast<double>(item.basis[k * dim + i]);
+      }
+      item.out[n * dim + i] = static_cast<float>(sum);
+    }
+  }
+}
+
 void assign_rows(const AssignItem& item) {
   const auto dim = static_cast<std::size_t>(item.dim);
   for (std::size_t r = 0; r < static_cast<std::size_t>(item.count); ++r) {

@@ -12,6 +12,7 @@ void row_moments(const FloatRows& rows, float* mean, float* variance);
 double row_radius(const FloatRows& rows, const float* centre);
 void score_nodes(const NodeScoreItem& item);
 void score_digests(const DigestScoreItem& item);
+void multiply_factors(const FactorItem& item);
 void assign_rows(const AssignItem& item);
 
 }  // namespace glimpse::kernels::ref

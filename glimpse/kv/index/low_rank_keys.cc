@@ -1,7 +1,6 @@
 #include "glimpse/kv/index/low_rank_keys.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "glimpse/base/error.h"
@@ -155,28 +154,15 @@ std::span<const float> LowRankKeys::basis(int head) const {
 }
 
 void LowRankKeys::read(const Read& wanted) const {
-  constexpr std::size_t kRows = 4, kColumns = 8;  // sums that stay in registers
   check(wanted.rank >= 1 && wanted.rank <= rank_, "no more columns than there are");
-  const auto dim = static_cast<std::size_t>(dim_);
-  const auto rank = static_cast<std::size_t>(wanted.rank);
-  const float* basis_rows = basis(wanted.head).data();
-  std::vector<float> u(kRows * rank, 0.0F);
-  for (std::size_t first = 0; first < wanted.positions.size(); first += kRows) {
-    const std::size_t rows = std::min(kRows, wanted.positions.size() - first);
-    for (std::size_t r = 0; r < rows; ++r) load(wanted.positions[first + r], wanted.rank, u.data() + r * rank);
-    for (std::size_t column = 0; column < dim; column += kColumns) {
-      std::array<std::array<float, kColumns>, kRows> sums{};
-      for (std::size_t k = 0; k < rank; ++k) {
-        const float* b = basis_rows + k * dim + column;
-        for (std::size_t r = 0; r < kRows; ++r) {
-          for (std::size_t i = 0; i < kColumns; ++i) sums[r][i] += u[r * rank + k] * b[i];
-        }
-      }
-      for (std::size_t r = 0; r < rows; ++r) {
-        std::copy_n(sums[r].begin(), kColumns, wanted.out + (first + r) * dim + column);
-      }
-    }
-  }
+  kernels::multiply_factors({.coefficients = coefficients_.data(),
+                             .type = type_,
+                             .row_bytes = row_bytes(rank_),
+                             .positions = wanted.positions,
+                             .basis = basis(wanted.head).data(),
+                             .rank = wanted.rank,
+                             .dim = dim_,
+                             .out = wanted.out});
 }
 
 }  // namespace glimpse::kv

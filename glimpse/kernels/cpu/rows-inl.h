@@ -163,21 +163,6 @@ HWY_INLINE void add_products(D d, const std::byte* const* rows, const float* HWY
   }
 }
 
-#if HWY_TARGET == HWY_AVX3
-/// What store_part and sum_four make of four vectors of sixteen lanes, in the same order, in registers.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void sum_four_wide(D d, V a, V b, V c, V e, float factor, float* HWY_RESTRICT sums) {
-  const hn::Half<D> half;
-  const V ab = hn::Add(hn::ConcatLowerLower(d, b, a), hn::ConcatUpperUpper(d, b, a));
-  const V ce = hn::Add(hn::ConcatLowerLower(d, e, c), hn::ConcatUpperUpper(d, e, c));
-  const V both = hn::Add(hn::InterleaveLower(d, ab, ce), hn::InterleaveUpper(d, ab, ce));
-  const auto ac = hn::LowerHalf(half, both);
-  const auto be = hn::UpperHalf(half, both);
-  const auto all = hn::Add(hn::InterleaveLower(half, ac, be), hn::InterleaveUpper(half, ac, be));
-  hn::StoreU(hn::Mul(fold_blocks(half, all), hn::Set(D4(), factor)), D4(), sums);
-}
-#endif
-
 /// Products of a few rows with the queries. Each sum has one accumulator, whatever the others are.
 template <KvType kType, int kQueries, int kRows, class D, class V = hn::Vec<D>>
 HWY_INLINE void dot_rows(D d, const std::byte* const* rows, const float* HWY_RESTRICT queries, std::size_t dim,

@@ -23,7 +23,28 @@ namespace {
 
 using namespace kernels;  // NOLINT(google-build-using-namespace): the whole file is about them
 
-/// Work items of a layer in storage order (by range, then by head), an even share of them for each thread.
+/// Work items of all layers in storage order (by range, then by head), an even share of each layer's for each thread.
+/// They know what comes next.
+template <class Item>
+struct LayerItems {
+  std::vector<Item> items;
+  int per_layer = 0;
+  int threads = 1;
+
+  void link() {
+    for (std::size_t i = 0; i + 1 < items.size(); ++i) items[i].next = &items[i + 1];
+  }
+  /// Calls `work` with each item of share number `share`, of [layer, thread].
+  template <class Work>
+  void run(int share, const Work& work) const {
+    const int first = share / threads * per_layer;
+    const int thread = share % threads;
+    for (int i = first + thread * per_layer / threads; i < first + (thread + 1) * per_layer / threads; ++i) {
+      work(items[static_cast<std::size_t>(i)]);
+    }
+  }
+};
+
 Case attend_case(const Shared& cache, bool gathered, int threads) {
   const Shape& shape = cache->shape;
   const int entries = gathered ? kChosen : cache->tokens;
@@ -31,20 +52,21 @@ Case attend_case(const Shared& cache, bool gathered, int threads) {
   const int per_layer = ranges * shape.heads;
   const std::size_t size = partial_floats(shape.group, shape.format.dim);
   auto partials = std::make_shared<std::vector<float>>(static_cast<std::size_t>(per_layer * cache->layers) * size);
-  auto items = std::make_shared<std::vector<AttendItem>>();
+  const auto all = std::make_shared<LayerItems<AttendItem>>(LayerItems<AttendItem>{{}, per_layer, threads});
+  std::vector<AttendItem>& items = all->items;
   for (int i = 0; i < per_layer * cache->layers; ++i) {
     const int range = i % per_layer / shape.heads;
     const auto head = static_cast<std::size_t>(i / per_layer * shape.heads + i % shape.heads);
-    items->push_back({.head = &cache->views[head],
-                      .query = cache->query_of(head),
-                      .group = shape.group,
-                      .scale = cache->scale(),
-                      .begin = range * kSplitTokens,
-                      .end = std::min(entries, (range + 1) * kSplitTokens),
-                      .list = gathered ? cache->lists[head].data() : nullptr,
-                      .partial = partials->data() + static_cast<std::size_t>(i) * size});
+    items.push_back({.head = &cache->views[head],
+                     .query = cache->query_of(head),
+                     .group = shape.group,
+                     .scale = cache->scale(),
+                     .begin = range * kSplitTokens,
+                     .end = std::min(entries, (range + 1) * kSplitTokens),
+                     .list = gathered ? cache->lists[head].data() : nullptr,
+                     .partial = partials->data() + static_cast<std::size_t>(i) * size});
   }
-  for (std::size_t i = 0; i + 1 < items->size(); ++i) (*items)[i].next = &(*items)[i + 1];
+  all->link();
   Case result;
   result.name = label(gathered ? "gathered" : "dense", shape);
   result.layers = cache->layers;
@@ -52,16 +74,10 @@ Case attend_case(const Shared& cache, bool gathered, int threads) {
   result.bytes = static_cast<double>(shape.heads) * entries *
                  (2.0 * static_cast<double>(shape.format.read_bytes()) + (gathered ? sizeof(std::int32_t) : 0));
   result.flops = 4.0 * shape.heads * entries * shape.group * shape.format.dim;
-  result.run = [=, views = cache](int share) {
-    const int first = share / threads * per_layer;
-    for (int i = first + share % threads * per_layer / threads; i < first + (share % threads + 1) * per_layer / threads;
-         ++i) {
-      attend(views->shape.format, (*items)[static_cast<std::size_t>(i)]);
-    }
-  };
+  result.run = [=](int share) { all->run(share, [&](const AttendItem& item) { attend(cache->shape.format, item); }); };
   result.check = [=, name = result.name] {
-    for (const std::size_t i : {std::size_t{0}, items->size() - 1}) {
-      AttendItem item = (*items)[i];
+    for (const std::size_t i : {std::size_t{0}, all->items.size() - 1}) {
+      AttendItem item = all->items[i];
       attend(cache->shape.format, item);
       std::vector<float> want(size);
       item.partial = want.data();
@@ -72,40 +88,37 @@ Case attend_case(const Shared& cache, bool gathered, int threads) {
   return result;
 }
 
-Case score_case(const Shared& cache) {
+Case score_case(const Shared& cache, int threads) {
   const Shape& shape = cache->shape;
   const int ranges = (cache->tokens + kSplitTokens - 1) / kSplitTokens;
   const int per_layer = ranges * shape.heads;
   const auto stride = static_cast<std::size_t>(cache->tokens);
   const std::size_t size = stride * static_cast<std::size_t>(shape.group);
   auto scores = std::make_shared<std::vector<float>>(size * static_cast<std::size_t>(shape.heads * cache->layers));
-  const auto item_of = [=](int i) {
-    const int range = i % per_layer / cache->shape.heads;
-    const auto head = static_cast<std::size_t>(i / per_layer * cache->shape.heads + i % cache->shape.heads);
-    return ScoreItem{.head = &cache->views[head],
-                     .query = cache->query_of(head),
-                     .group = cache->shape.group,
-                     .scale = cache->scale(),
-                     .begin = range * kSplitTokens,
-                     .end = std::min(cache->tokens, (range + 1) * kSplitTokens),
-                     .scores = scores->data() + head * size,
-                     .score_stride = stride};
-  };
+  const auto all = std::make_shared<LayerItems<ScoreItem>>(LayerItems<ScoreItem>{{}, per_layer, threads});
+  for (int i = 0; i < per_layer * cache->layers; ++i) {
+    const int range = i % per_layer / shape.heads;
+    const auto head = static_cast<std::size_t>(i / per_layer * shape.heads + i % shape.heads);
+    all->items.push_back({.head = &cache->views[head],
+                          .query = cache->query_of(head),
+                          .group = shape.group,
+                          .scale = cache->scale(),
+                          .begin = range * kSplitTokens,
+                          .end = std::min(cache->tokens, (range + 1) * kSplitTokens),
+                          .scores = scores->data() + head * size,
+                          .score_stride = stride});
+  }
+  all->link();
   Case result;
   result.name = label("score", shape);
   result.layers = cache->layers;
-  result.items = per_layer * cache->layers;
+  result.items = threads * cache->layers;
   result.bytes = static_cast<double>(shape.heads) * cache->tokens *
                  (static_cast<double>(shape.format.read_bytes()) + sizeof(float) * shape.group);
   result.flops = 2.0 * shape.heads * cache->tokens * shape.group * shape.format.dim;
-  result.run = [=, items = result.items](int i) {
-    ScoreItem item = item_of(i);
-    const ScoreItem following = item_of(std::min(i + 1, items - 1));
-    item.next = i + 1 < items ? &following : nullptr;
-    score(cache->shape.format, item);
-  };
+  result.run = [=](int share) { all->run(share, [&](const ScoreItem& item) { score(cache->shape.format, item); }); };
   result.check = [=, name = result.name] {
-    ScoreItem item = item_of(0);
+    ScoreItem item = all->items[0];
     score(cache->shape.format, item);
     std::vector<float> want(size);
     item.scores = want.data();
@@ -207,7 +220,7 @@ std::vector<Case> make_cases(const AttentionBenchOptions& options, int threads) 
       if (wanted(few_rows_name(shape, rows))) made.push_back(few_rows_case(cache, rows, threads));
     }
     if (options.tokens > kChosen) made.push_back(attend_case(cache, true, threads));
-    if (with_score) made.push_back(score_case(cache));
+    if (with_score) made.push_back(score_case(cache, threads));
     for (Case& c : made) {
       if (wanted(c.name)) cases.push_back(std::move(c));
     }

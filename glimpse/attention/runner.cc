@@ -222,7 +222,6 @@ double Runner::seconds() const {
   return state_->seconds;
 }
 
-// A thread takes its next item early where there are many: kernels then fetch that item's first rows.
 void Runner::select(int layer, const float* q, int ith, int nth) {
   State& state = *state_;
   const Stopwatch watch(ith == 0 ? &state.seconds : nullptr);
@@ -233,7 +232,7 @@ void Runner::select(int layer, const float* q, int ith, int nth) {
       state.guarded(state.batch[static_cast<std::size_t>(item->batch)], [&] {
         switch (item->kind) {
           case Item::Kind::score:
-            next = state.select_work.plenty(nth) ? state.select_work.take() : nullptr;
+            next = state.select_work.take_ahead(nth);
             state.run_score(*item, next, layer, q, ith);
             break;
           case Item::Kind::search:
@@ -263,7 +262,6 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
   State& state = *state_;
   const Stopwatch watch(ith == 0 ? &state.seconds : nullptr);
   if (!state.stopped.load(std::memory_order_relaxed)) {
-    const bool ahead = state.attend_work.unit_count() > 0;
     const Item* item = state.attend_work.take();
     while (item != nullptr) {
       const Item* next = nullptr;
@@ -281,7 +279,7 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
         } else if (state.attend_work.unit(item->unit).key_rank > 0) {
           state.run_low_rank(*item, layer, q, ith);
         } else {
-          next = ahead && state.attend_work.plenty(nth) ? state.attend_work.take() : nullptr;
+          next = state.attend_work.take_ahead(nth);
           kernels::AttendItem work = state.kernel_item(*item, q);
           kernels::AttendItem following;
           if (next != nullptr && next->kind == Item::Kind::attend) {

@@ -67,9 +67,11 @@ class WorkList {
     const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
     return index < items_.size() ? &items_[index] : nullptr;
   }
-  /// True while so many items are left that a thread may hold one ahead without leaving another idle.
-  bool plenty(int threads) const {
-    return next_.load(std::memory_order_relaxed) + 2 * static_cast<std::size_t>(threads) < items_.size();
+  /// The same while so many are left that a thread may hold one ahead without leaving another idle; else null. Kernels
+  /// fetch its first rows meanwhile.
+  const Item* take_ahead(int threads) {
+    const bool plenty = next_.load(std::memory_order_relaxed) + 2 * static_cast<std::size_t>(threads) < items_.size();
+    return plenty ? take() : nullptr;
   }
   /// True for the thread that finished the unit's last partial result.
   bool finish(int unit, int parts) { return remaining_[unit].fetch_sub(parts, std::memory_order_acq_rel) == parts; }

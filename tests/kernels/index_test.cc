@@ -236,8 +236,9 @@ TEST_P(IndexKernel, RowsOfFactors) {
         const std::vector<std::byte> bytes = stored(type, u);
         const std::vector<float> basis = normals(static_cast<std::size_t>(rank) * static_cast<std::size_t>(dim));
         std::vector<std::int32_t> positions;
-        for (std::int32_t at = below(4); at < static_cast<std::int32_t>(kTokens); at += 1 + below(5))
+        for (std::int32_t at = below(4); at < static_cast<std::int32_t>(kTokens); at += 1 + below(5)) {
           positions.push_back(at);
+        }
         const std::size_t size = positions.size() * static_cast<std::size_t>(dim);
         Guarded<float> got(size), alone(static_cast<std::size_t>(dim));
         std::vector<float> expected(size);
@@ -246,8 +247,9 @@ TEST_P(IndexKernel, RowsOfFactors) {
         item.out = expected.data();
         ref::multiply_factors(item);
         const double bound = 1e-6 * std::sqrt(rank) * 8;
-        for (std::size_t i = 0; i < size; ++i)
+        for (std::size_t i = 0; i < size; ++i) {
           ASSERT_NEAR(got[i], expected[i], bound) << rank << ' ' << dim << ' ' << i;
+        }
         item.positions = std::span(positions).last(1);
         item.out = alone.data();
         multiply_factors(item);

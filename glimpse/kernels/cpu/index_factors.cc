@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cpu/vec-inl.h"
 #include "glimpse/kernels/index.h"
@@ -14,26 +13,26 @@ HWY_BEFORE_NAMESPACE();
 namespace glimpse::kernels::HWY_NAMESPACE {
 namespace {
 
-constexpr int kWideRows = HWY_TARGET == HWY_AVX3 ? 6 : 4;  ///< rows that share each load of the basis
-constexpr int kWideVectors =
-    HWY_TARGET == HWY_AVX3 ? 4 : 2;  ///< vectors of a row; with the rows the sums that registers hold
-constexpr int kColumns = 256;        ///< columns of U that are floats at a time
+/// Rows that share each load of the basis, and vectors of a row: with the basis as many sums as registers hold.
+constexpr int kWideRows = HWY_TARGET == HWY_AVX3 ? 6 : 4;
+constexpr int kWideVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+/// Columns of U that are floats at a time.
+constexpr int kColumns = 256;
 
-/// Columns [first, first + count) of one row of U as floats.
-HWY_INLINE void widen(const FactorItem& item, std::int32_t position, int first, int count, float* HWY_RESTRICT to) {
-  const std::byte* row = item.coefficients + static_cast<std::size_t>(position) * item.row_bytes;
-  if (item.type == KvType::f32) {
-    std::memcpy(to, row + static_cast<std::size_t>(first) * sizeof(float),
-                static_cast<std::size_t>(count) * sizeof(float));
-    return;
-  }
-  std::uint16_t values[kColumns];
-  std::memcpy(values, row + static_cast<std::size_t>(first) * 2, static_cast<std::size_t>(count) * 2);
-  if (item.type == KvType::bf16) {
-    for (int k = 0; k < count; ++k) to[k] = float_from_bf16(values[k]);
-  } else {
-    for (int k = 0; k < count; ++k) to[k] = float_from_f16(values[k]);
-  }
+/// `count` values from `first` on of a row of U as floats; writes whole vectors.
+HWY_INLINE void read_columns(KvType type, const std::byte* row, std::size_t first, std::size_t count,
+                             float* HWY_RESTRICT to) {
+  with_kv_type(type, [&](auto kind) HWY_ATTR {
+    constexpr KvType kType = decltype(kind)::value;
+    constexpr std::size_t kBytes = Unit<kType>::kBytes;
+    const RowTag d;
+    std::size_t i = 0;
+    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) hn::StoreU(widen<kType>(row, first + i), d, to + i);
+    if (i == count) return;
+    std::byte rest[hn::MaxLanes(d) * sizeof(float)] = {};
+    std::memcpy(rest, row + (first + i) * kBytes, (count - i) * kBytes);
+    hn::StoreU(widen<kType>(rest, 0), d, to + i);
+  });
 }
 
 /// A few rows and vectors of the product, added to what `out` holds: each sum is one chain, in the order of k.
@@ -49,8 +48,8 @@ HWY_INLINE void add_tile(D d, const FactorItem& item, const float* HWY_RESTRICT 
   }
   for (int k = 0; k < count; ++k) {
     V b[kVectors];
-    for (std::size_t c = 0; c < kVectors; ++c)
-      b[c] = hn::LoadU(d, basis + static_cast<std::size_t>(k) * dim + c * lanes);
+    const float* const row = basis + static_cast<std::size_t>(k) * dim;
+    for (std::size_t c = 0; c < kVectors; ++c) b[c] = hn::LoadU(d, row + c * lanes);
     for (int r = 0; r < kRows; ++r) {
       const V factor = hn::Set(d, u[r * kColumns + k]);
       for (int c = 0; c < kVectors; ++c) sums[r][c] = hn::MulAdd(factor, b[c], sums[r][c]);
@@ -70,7 +69,10 @@ HWY_INLINE void add_rows(D d, const FactorItem& item, std::size_t first) {
   std::fill_n(out, kRows * dim, 0.0F);
   for (int from = 0; from < item.rank; from += kColumns) {
     const int count = std::min(kColumns, item.rank - from);
-    for (std::size_t r = 0; r < kRows; ++r) widen(item, item.positions[first + r], from, count, u + r * kColumns);
+    for (std::size_t r = 0; r < kRows; ++r) {
+      const std::byte* row = item.coefficients + static_cast<std::size_t>(item.positions[first + r]) * item.row_bytes;
+      read_columns(item.type, row, static_cast<std::size_t>(from), static_cast<std::size_t>(count), u + r * kColumns);
+    }
     const float* const basis = item.basis + static_cast<std::size_t>(from) * dim;
     std::size_t i = 0;
     for (; i + wide <= dim; i += wide) add_tile<kRows, kWideVectors>(d, item, u, basis + i, count, out + i);

@@ -14,29 +14,6 @@ HWY_BEFORE_NAMESPACE();
 namespace glimpse::kernels::HWY_NAMESPACE {
 namespace {
 
-/// Dimensions are multiples of 8: whole vectors for every instruction set.
-using RowTag = hn::CappedTag<float, 8>;
-
-template <KvType kType>
-HWY_INLINE hn::Vec<RowTag> widen(const std::byte* row, std::size_t i) {
-  const RowTag d;
-  if constexpr (kType == KvType::f32) {
-    return hn::LoadU(d, reinterpret_cast<const float*>(row) + i);
-  } else if constexpr (kType == KvType::f16) {
-    const hn::Rebind<hwy::float16_t, RowTag> dh;
-    return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(row) + i));
-  } else if constexpr (kType == KvType::bf16) {
-    const hn::RebindToUnsigned<RowTag> du;
-    const hn::Rebind<std::uint16_t, RowTag> d16;
-    const auto halves = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(row) + i);
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, halves)));
-  } else {
-    const hn::RebindToSigned<RowTag> di;
-    const hn::Rebind<std::int8_t, RowTag> d8;
-    return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(row) + i)));
-  }
-}
-
 template <KvType kType>
 void read_rows(const KvFormat& format, const HeadView& head, std::int32_t first, std::int32_t count,
                float* HWY_RESTRICT out) {

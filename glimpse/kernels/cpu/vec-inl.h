@@ -238,6 +238,30 @@ HWY_INLINE void with_kv_type(KvType type, Run&& run) {
   }
 }
 
+/// Dimensions are multiples of 8: whole vectors for every instruction set.
+using RowTag = hn::CappedTag<float, 8>;
+
+/// Values i and after of a row as floats, in row order; of q8_0 before their scale.
+template <KvType kType>
+HWY_INLINE hn::Vec<RowTag> widen(const std::byte* row, std::size_t i) {
+  const RowTag d;
+  if constexpr (kType == KvType::f32) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(row) + i);
+  } else if constexpr (kType == KvType::f16) {
+    const hn::Rebind<hwy::float16_t, RowTag> dh;
+    return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(row) + i));
+  } else if constexpr (kType == KvType::bf16) {
+    const hn::RebindToUnsigned<RowTag> du;
+    const hn::Rebind<std::uint16_t, RowTag> d16;
+    const auto halves = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(row) + i);
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, halves)));
+  } else {
+    const hn::RebindToSigned<RowTag> di;
+    const hn::Rebind<std::int8_t, RowTag> d8;
+    return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(row) + i)));
+  }
+}
+
 /// Loads n < Lanes(d) values, the other lanes `fill`: tails take the same arithmetic as whole vectors, so that
 /// results don't depend on where a range is cut.
 template <class D, class V = hn::Vec<D>>

@@ -129,22 +129,18 @@ void LowRankKeys::store(std::int64_t position, const float* row) {
   }
 }
 
-void LowRankKeys::load(std::int64_t position, int rank, float* to) const {
-  const std::byte* from = coefficients_.data() + static_cast<std::size_t>(position) * row_bytes(rank_);
-  if (type_ == KvType::f32) {
-    std::memcpy(to, from, row_bytes(rank));
-    return;
-  }
-  for (std::size_t k = 0; k < static_cast<std::size_t>(rank); ++k) {
-    std::uint16_t value = 0;
-    std::memcpy(&value, from + k * sizeof(value), sizeof(value));
-    to[k] = type_ == KvType::f16 ? float_from_f16(value) : float_from_bf16(value);
-  }
-}
-
 std::vector<float> LowRankKeys::coefficients(std::int64_t position) const {
   std::vector<float> row(static_cast<std::size_t>(rank_));
-  load(position, rank_, row.data());
+  const std::byte* from = coefficients_.data() + static_cast<std::size_t>(position) * row_bytes(rank_);
+  if (type_ == KvType::f32) {
+    std::memcpy(row.data(), from, row_bytes(rank_));
+    return row;
+  }
+  for (std::size_t k = 0; k < row.size(); ++k) {
+    std::uint16_t value = 0;
+    std::memcpy(&value, from + k * sizeof(value), sizeof(value));
+    row[k] = type_ == KvType::f16 ? float_from_f16(value) : float_from_bf16(value);
+  }
   return row;
 }
 

@@ -63,7 +63,6 @@ class LowRankKeys {
   void read(const Read& wanted) const;
 
  private:
-  void load(std::int64_t position, int rank, float* to) const;
   void store(std::int64_t position, const float* row);
 
   int rank_;

@@ -56,7 +56,7 @@ HWY_INLINE void multiply_values(const float* HWY_RESTRICT values, const float* H
 /// Fades a panel's outputs and adds what its weights take of the values.
 HWY_INLINE void add_values(const Tile& tile, const KeyBlock& block, Panel panel) {
   const PrefillSpace& space = tile.space;
-  const Bf16Shape shape{tile.format.dim, (block.count + 7) / 8 * 8};
+  const Bf16Shape shape{tile.format.dim, (block.count + 7) / 8 * 8, static_cast<int>(panel.width)};
   float* out = space.out + panel.lane * tile.dim();
   const float* fade = space.fade + panel.lane;
   if (tile.products != nullptr) {

@@ -8,14 +8,16 @@
 
 namespace glimpse::kernels {
 
-/// Query vectors (lanes) that one panel holds.
-inline constexpr int kBf16Lanes = 48;
+/// Query vectors (lanes) that one panel holds: whole vectors, and at most kBf16Lanes.
+inline constexpr int kBf16Vector = 16;
+inline constexpr int kBf16Lanes = 3 * kBf16Vector;
 /// Keys that one block holds, at most.
 inline constexpr int kBf16Keys = 64;
 
 struct Bf16Shape {
   int dim = 0;
-  int keys = 0;  ///< a multiple of 8, rows past the block's end zero
+  int keys = 0;   ///< a multiple of 8, rows past the block's end zero
+  int lanes = 0;  ///< of the panel: 16, 32 or 48
 };
 
 struct Bf16Products {

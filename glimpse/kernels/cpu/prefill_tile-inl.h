@@ -213,22 +213,23 @@ inline void pack_keys_bf16(const Tile& tile, const KeyBlock& block) {
 }
 
 /// V of a block as pairs of keys [d / 8, key / 2, 8]. Zero rows up to the next multiple of 8.
-inline void pack_values_bf16(const Tile& tile, const KeyBlock& block) {
+HWY_INLINE void pack_values_bf16(const Tile& tile, const KeyBlock& block) {
+  const hn::CappedTag<std::uint16_t, kChunk> d;
   const std::size_t dim = tile.dim();
-  auto* values = reinterpret_cast<std::uint32_t*>(tile.space.values);
+  const std::size_t lanes = hn::Lanes(d);
+  auto* values = reinterpret_cast<std::uint16_t*>(tile.space.values);
   const int padded = (block.count + 7) / 8 * 8;
+  const auto row_of = [&](int key) {
+    return reinterpret_cast<const std::uint16_t*>(block.row[static_cast<std::size_t>(key)] + tile.to_values());
+  };
   for (int key = 0; key < padded; key += 2) {
-    std::array<const std::byte*, 2> row{};
-    for (int odd = 0; odd < 2 && key + odd < block.count; ++odd) {
-      row[static_cast<std::size_t>(odd)] = block.row[static_cast<std::size_t>(key + odd)] + tile.to_values();
-    }
-    for (std::size_t i = 0; i < dim; ++i) {
-      std::uint16_t low = 0;
-      std::uint16_t high = 0;
-      if (row[0] != nullptr) std::memcpy(&low, row[0] + 2 * i, 2);
-      if (row[1] != nullptr) std::memcpy(&high, row[1] + 2 * i, 2);
-      values[i / kChunk * kChunk * (kBlockKeys / 2) + static_cast<std::size_t>(key / 2) * kChunk + i % kChunk] =
-          static_cast<std::uint32_t>(high) << 16 | low;
+    std::uint16_t* to = values + static_cast<std::size_t>(key) * kChunk;
+    const std::uint16_t* even = key < block.count ? row_of(key) : nullptr;
+    const std::uint16_t* odd = key + 1 < block.count ? row_of(key + 1) : nullptr;
+    for (std::size_t i = 0; i < dim; i += lanes) {
+      const auto low = even != nullptr ? hn::LoadU(d, even + i) : hn::Zero(d);
+      const auto high = odd != nullptr ? hn::LoadU(d, odd + i) : hn::Zero(d);
+      hn::StoreInterleaved2(low, high, d, to + i / kChunk * kChunk * kBlockKeys + 2 * (i % kChunk));
     }
   }
 }
@@ -240,8 +241,7 @@ struct Panel {
 
 /// The panel that starts at `lane`. Four vectors are two and two: one alone loads a value of K for each product.
 inline Panel panel_at(const Tile& tile, std::size_t lane) {
-  if (tile.products != nullptr) return {lane, kBf16Lanes};
-  const std::size_t vector = hn::Lanes(Tag());
+  const std::size_t vector = tile.products != nullptr ? kBf16Vector : hn::Lanes(Tag());
   const std::size_t left = (tile.lanes() - lane + vector - 1) / vector;
   return {lane, (left == 4 ? 2 : std::min<std::size_t>(left, kVectors)) * vector};
 }
@@ -303,7 +303,7 @@ HWY_INLINE void score_panel(const Tile& tile, const KeyBlock& block, Panel panel
   const std::size_t dim = tile.dim();
   if (tile.products != nullptr) {
     fetch.next(fetch.lines());
-    tile.products->scores({tile.format.dim, (block.count + 7) / 8 * 8},
+    tile.products->scores({tile.format.dim, (block.count + 7) / 8 * 8, static_cast<int>(panel.width)},
                           reinterpret_cast<const std::uint16_t*>(space.keys),
                           reinterpret_cast<const std::uint32_t*>(space.queries) + panel.lane * (dim / 2), space.scores);
   } else {

@@ -165,7 +165,7 @@ std::string_view name(Task task) {
 
 Task parse_task(std::string_view text) {
   const auto found = std::find(kTasks.begin(), kTasks.end(), text);
-  if (found == kTasks.end()) throw UserError(unknown_name("task", text.substr(0, 64), kTasks));
+  if (found == kTasks.end()) throw UserError(unknown_name("task", text, kTasks));
   return static_cast<Task>(found - kTasks.begin());
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 
 namespace glimpse {
 namespace {
@@ -27,7 +28,7 @@ KvType parse_kv_type(std::string_view text) {
   for (const auto& [value, known] : kNames) {
     if (known == text) return value;
   }
-  throw UserError(fmt::format("unknown KV cache type '{}'; one of f32, f16, bf16, q8_0", text));
+  throw UserError(fmt::format("unknown KV cache type '{}'; one of f32, f16, bf16, q8_0", excerpt(text)));
 }
 
 std::uint16_t f16_from_float(float value) {

@@ -17,4 +17,13 @@ std::string printable(std::string_view text) {
   return result;
 }
 
+std::string excerpt(std::string_view text) {
+  constexpr std::size_t kLongest = 64;
+  if (text.size() <= kLongest) return printable(text);
+  const auto continues = [&](std::size_t i) { return (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80; };
+  std::size_t end = kLongest;
+  while (end > kLongest - 4 && continues(end)) --end;
+  return printable(text.substr(0, end)) + "...";
+}
+
 }  // namespace glimpse

@@ -10,4 +10,7 @@ namespace glimpse {
 /// which some terminals obey in UTF-8.
 std::string printable(std::string_view text);
 
+/// The same of at most 64 bytes, in whole characters, and "..." for the rest: how a message repeats a wrong value.
+std::string excerpt(std::string_view text);
+
 }  // namespace glimpse

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "glimpse/base/printable.h"
+
 namespace glimpse {
 namespace {
 
@@ -42,7 +44,7 @@ std::string_view nearest_name(std::string_view typed, std::span<const std::strin
 std::string unknown_name(std::string_view kind, std::string_view typed, std::span<const std::string_view> known) {
   const std::string_view near = nearest_name(typed, known);
   const std::string hint = near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
-  return fmt::format("unknown {} '{}'{} (known: {})", kind, typed, hint, fmt::join(known, ", "));
+  return fmt::format("unknown {} '{}'{} (known: {})", kind, excerpt(typed), hint, fmt::join(known, ", "));
 }
 
 }  // namespace glimpse

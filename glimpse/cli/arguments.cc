@@ -9,14 +9,13 @@
 #include <map>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/base/suggest.h"
 #include "glimpse/cli/machine.h"
 #include "glimpse/cli/options.h"
 
 namespace glimpse::cli {
 namespace {
-
-constexpr std::size_t kShown = 64;  // bytes of a wrong value that a message repeats
 
 template <class... Cases>
 struct Overload : Cases... {
@@ -26,7 +25,7 @@ template <class... Cases>
 Overload(Cases...) -> Overload<Cases...>;
 
 [[noreturn]] void refuse(std::string_view shown, std::string_view text, std::string_view why) {
-  throw UserError(fmt::format("{} '{}{}': {}", shown, text.substr(0, kShown), text.size() > kShown ? "..." : "", why));
+  throw UserError(fmt::format("{} '{}': {}", shown, excerpt(text), why));
 }
 
 std::string range_words(const Option& option, std::string_view kind) {
@@ -226,13 +225,12 @@ class Parser {
     if (!leaves_.contains(&leaf) && flag != rest.begin()) {
       const std::vector<std::string> known = names(leaf);
       const std::vector<std::string_view> views(known.begin(), known.end());
-      throw UserError(unknown_name("command", std::string_view(rest.front()).substr(0, kShown), views));
+      throw UserError(unknown_name("command", rest.front(), views));
     }
     if (flag == rest.end()) {
-      throw UserError(
-          fmt::format("'{}' is not an option of '{}'; see '{} --help'", rest.front().substr(0, kShown), path, path));
+      throw UserError(fmt::format("'{}' is not an option of '{}'; see '{} --help'", excerpt(rest.front()), path, path));
     }
-    const std::string typed = flag->substr(0, std::min(flag->find('='), kShown));
+    const std::string typed = excerpt(std::string_view(*flag).substr(0, flag->find('=')));
     std::vector<std::string_view> known;
     for (const CLI::Option* option : leaf.get_options()) {
       if (const auto row = rows_.find(option); row != rows_.end()) known.push_back(long_name(row->second->flags));

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/base/suggest.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/json_output.h"
@@ -31,14 +32,27 @@ std::vector<std::string> split(std::string_view list) {
   return parts;
 }
 
+/// Arms and the commas between them; one that ends a budget, as in tidal:10%,min=128, belongs to its arm.
+std::vector<std::string> split_arms(std::string_view list) {
+  std::vector<std::string> arms;
+  for (std::string& part : split(list)) {
+    if (part.starts_with("min=") && !arms.empty()) {
+      arms.back() += "," + part;
+    } else {
+      arms.push_back(std::move(part));
+    }
+  }
+  return arms;
+}
+
 std::vector<std::int64_t> parse_lengths(std::string_view flag, std::string_view list, std::int64_t least) {
   std::vector<std::int64_t> lengths;
   for (const std::string& part : split(list)) {
     std::int64_t value = -1;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (error != std::errc() || end != part.data() + part.size() || value < least || value > kMostDepth) {
-      throw UserError(
-          fmt::format("{} '{}': give whole numbers from {} to {} with commas between", flag, list, least, kMostDepth));
+      throw UserError(fmt::format("{} '{}': give whole numbers from {} to {} with commas between", flag, excerpt(list),
+                                  least, kMostDepth));
     }
     lengths.push_back(value);
   }
@@ -49,7 +63,7 @@ std::vector<std::int64_t> parse_lengths(std::string_view flag, std::string_view 
 void check_format(const std::string& format) {
   constexpr std::array<std::string_view, 3> kFormats{"md", "csv", "json"};
   if (std::find(kFormats.begin(), kFormats.end(), format) == kFormats.end()) {
-    throw UserError(unknown_name("format", std::string_view(format).substr(0, 64), kFormats));
+    throw UserError(unknown_name("format", format, kFormats));
   }
 }
 
@@ -89,7 +103,11 @@ std::string table(const std::vector<std::vector<std::string>>& rows, const std::
   std::string text;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (format == "csv") {
-      text += fmt::format("{}\n", fmt::join(rows[i], ","));
+      std::vector<std::string> cells = rows[i];
+      for (std::string& cell : cells) {
+        if (cell.find(',') != std::string::npos) cell = fmt::format("\"{}\"", cell);  // a budget such as 10%,min=128
+      }
+      text += fmt::format("{}\n", fmt::join(cells, ","));
       continue;
     }
     text += fmt::format("| {} |\n", fmt::join(rows[i], " | "));
@@ -161,15 +179,15 @@ int bench_decode_command(const Arguments& arguments) {
   how.depths = parse_lengths("--depth", arguments.depths, 0);
   how.tokens = arguments.bench_tokens;
   how.repetitions = static_cast<int>(arguments.repetitions);
-  const std::vector<std::string> names = split(arguments.arms);
+  const std::vector<std::string> names = split_arms(arguments.arms);
   for (const std::string& arm : names) check_arm(arm);
   if (arguments.profile) read_profile(arguments);
   engine::EngineOptions options = engine_options(arguments);
   const std::int64_t needed = how.depths.back() + how.tokens;
   if (options.context == 0) options.context = needed;
   if (options.context < needed) {
-    throw UserError(
-        fmt::format("-c {}: the greatest depth and {} tokens need {}", options.context, how.tokens, needed));
+    throw UserError(fmt::format("-c {}: the greatest depth and {} tokens need {}; give that or leave -c out",
+                                options.context, how.tokens, needed));
   }
   options.sequences = 2;
   engine::Engine engine(options);

@@ -129,11 +129,17 @@ std::string shape_text(const plan::ModelShape& shape) {
                      printable(shape.model_name), shape.layers, shape.heads, shape.kv_heads, shape.head_dim);
 }
 
-/// The first byte tells JSON from a model; a folder or a file that cannot be read has none, and the model's reader
-/// says what is wrong with it.
+/// The first byte, behind a byte order mark, tells JSON from a model; a folder or a file that cannot be read has none,
+/// and the model's reader says what is wrong with it.
 bool looks_like_json(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   char first = 0;
+  constexpr std::string_view kMark = "\xef\xbb\xbf";
+  std::array<char, kMark.size()> start{};
+  if (!file.read(start.data(), start.size()) || std::string_view(start.data(), start.size()) != kMark) {
+    file.clear();
+    file.seekg(0);
+  }
   while (file.get(first)) {
     if (first != ' ' && first != '\n' && first != '\r' && first != '\t') return first == '{';
   }

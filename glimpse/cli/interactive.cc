@@ -10,6 +10,7 @@
 #include <string>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/conversation.h"
 #include "glimpse/cli/json_output.h"
@@ -86,8 +87,8 @@ class Dialogue {
     } else if (name == "/attn") {
       change_method(rest);
     } else {
-      throw UserError(fmt::format("unknown command '{}'; /help lists them, and a question does not begin with '/'",
-                                  name.substr(0, 40)));
+      throw UserError(
+          fmt::format("unknown command '{}'; /help lists them, and a question does not begin with '/'", excerpt(name)));
     }
   }
 

@@ -56,7 +56,8 @@ int main(int count, char** words) {
     cli::print_error(error.what());
     return cli::kExitUserError;
   } catch (const std::bad_alloc&) {
-    cli::print_error("out of memory; a smaller -c or --prefill-chunk needs less");
+    cli::print_error(
+        "out of memory; a shorter context needs less, and a smaller --prefill-chunk where the command has one");
     return cli::kExitUserError;
   } catch (const std::exception& error) {
     cli::print_error(fmt::format("internal error: {}; please report it with the command line", error.what()));

@@ -13,6 +13,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/plan/words.h"
 #include "glimpse/policies/policy.h"
@@ -60,10 +61,11 @@ policies::PolicyOptions policy_options(const Arguments& arguments) {
       const std::string one = several.substr(begin, end - begin);
       const std::size_t equals = one.find('=');
       if (equals == std::string::npos || equals == 0) {
-        throw UserError(fmt::format("--attn-opt '{}': give KEY=VALUE; 'glimpse plan --list' shows the keys", one));
+        throw UserError(
+            fmt::format("--attn-opt '{}': give KEY=VALUE; 'glimpse plan --list' shows the keys", excerpt(one)));
       }
       if (!options.extra.emplace(one.substr(0, equals), one.substr(equals + 1)).second) {
-        throw UserError(fmt::format("--attn-opt '{}': the key is given twice", one));
+        throw UserError(fmt::format("--attn-opt '{}': the key is given twice", excerpt(one)));
       }
       begin = end + 1;
     }
@@ -112,10 +114,11 @@ void set_log(const Arguments& arguments) {
 engine::EngineOptions engine_options(const Arguments& arguments) {
   if (arguments.model.empty()) throw UserError("no model: give a GGUF file with -m FILE");
   if (arguments.device.starts_with("cuda")) {
-    throw UserError(fmt::format("--device {} is not in this version yet; give --device cpu", arguments.device));
+    throw UserError(
+        fmt::format("--device {} is not in this version yet; give --device cpu", excerpt(arguments.device)));
   }
   if (arguments.device != "cpu") {
-    throw UserError(fmt::format("unknown --device '{}'; give --device cpu", arguments.device));
+    throw UserError(fmt::format("unknown --device '{}'; give --device cpu", excerpt(arguments.device)));
   }
   engine::EngineOptions options;
   options.model = arguments.model;

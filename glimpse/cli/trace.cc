@@ -11,6 +11,7 @@
 #include <unordered_map>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/cli/position_list.h"
 #include "glimpse/plan/words.h"
 
@@ -44,7 +45,7 @@ class Reader {
       } else if (kind.empty()) {
         read_head();
       } else {
-        refuse(fmt::format("unknown kind '{}'", kind.substr(0, 40)));
+        refuse(fmt::format("unknown kind '{}'", excerpt(kind)));
       }
     }
     if (!ended_) {
@@ -172,7 +173,7 @@ class Reader {
     const std::string role = text(json_, "role");
     const auto& words = plan::kWords<plan::RoleKind>;
     const auto word = std::find(words.begin(), words.end(), role);
-    if (word == words.end()) refuse(fmt::format("unknown role '{}'", role.substr(0, 40)));
+    if (word == words.end()) refuse(fmt::format("unknown role '{}'", excerpt(role)));
     head.role = static_cast<plan::RoleKind>(word - words.begin());
     head.coverage = coverage();
     head.tokens = tokens;

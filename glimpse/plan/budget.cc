@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/plan/checks.h"
 
 namespace glimpse::plan {
@@ -17,8 +18,7 @@ constexpr std::string_view kForms =
 constexpr std::string_view kMinimum = ",min=";
 
 [[noreturn]] void refuse(std::string_view text, std::string_view why) {
-  const bool cut = text.size() > 40;
-  throw UserError(fmt::format("budget '{}{}': {}", text.substr(0, 40), cut ? "..." : "", why));
+  throw UserError(fmt::format("budget '{}': {}", excerpt(text), why));
 }
 
 // The whole text as a number; nothing for junk before or after, NaN and infinity are left to budget_problem.

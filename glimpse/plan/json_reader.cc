@@ -7,6 +7,7 @@
 #include <set>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/base/suggest.h"
 #include "glimpse/plan/checks.h"
 
@@ -44,14 +45,16 @@ class Builder : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
   bool key(std::string& value) override {
     if (!keys_.back().insert(value).second) {
-      throw UserError(fmt::format("{}: key '{}' is given twice", what_, value.substr(0, 64)));
+      throw UserError(fmt::format("{}: key '{}' is given twice", what_, excerpt(value)));
     }
     std::get<JsonMembers>(open_.back()->value).push_back({value, {}});
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
-    throw UserError(
-        fmt::format("{}: not valid JSON, or cut short: {}", what_, std::string_view(error.what()).substr(0, 300)));
+    constexpr std::string_view kBefore = "parse error at ";  // of the library's own text, which is the rest
+    std::string_view what = error.what();
+    what.remove_prefix(what.find(kBefore) == std::string_view::npos ? 0 : what.find(kBefore) + kBefore.size());
+    throw UserError(fmt::format("{}: not valid JSON, or cut short: {}", what_, what.substr(0, 300)));
   }
 
  private:
@@ -209,14 +212,14 @@ std::vector<int> JsonObject::integers(std::string_view key, std::size_t most) {
 std::size_t JsonObject::word_index(std::string_view key, std::span<const std::string_view> words) {
   const std::string chosen = text(key);
   const auto it = std::find(words.begin(), words.end(), chosen);
-  if (it == words.end()) refuse(path_of(key), unknown_name("word", std::string_view(chosen).substr(0, 64), words));
+  if (it == words.end()) refuse(path_of(key), unknown_name("word", chosen, words));
   return static_cast<std::size_t>(it - words.begin());
 }
 
 void JsonObject::finish() const {
   for (const auto& [key, value] : *members_) {
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
-      refuse(path_, unknown_name("key", std::string_view(key).substr(0, 64), known_));
+      refuse(path_, unknown_name("key", key, known_));
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/plan/checks.h"
 #include "glimpse/plan/json_reader.h"
 #include "glimpse/plan/words.h"
@@ -227,7 +228,7 @@ Role read_role(JsonObject object) {
   if (object.find("attends") != nullptr) {
     const std::string attends = object.text("attends");
     if (attends != "set" && attends != "all") {
-      object.refuse(object.path_of("attends"), fmt::format("'{}' is neither set nor all", attends.substr(0, 64)));
+      object.refuse(object.path_of("attends"), fmt::format("'{}' is neither set nor all", excerpt(attends)));
     }
     role.attends_set = attends == "set";
   }

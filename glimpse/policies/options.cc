@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/base/suggest.h"
 
 namespace glimpse::policies {
@@ -23,7 +24,8 @@ OptionReader::OptionReader(std::string_view policy, std::span<const OptionHelp> 
                          return row.selector && row.key == host;
                        });
     if (inner) continue;  // `nested` knows which selector it must belong to
-    if (keys.empty()) throw UserError(fmt::format("policy '{}' takes no --attn-opt; remove '{}'", policy, key));
+    if (keys.empty())
+      throw UserError(fmt::format("policy '{}' takes no --attn-opt; remove '{}'", policy, excerpt(key)));
     throw UserError(unknown_name(fmt::format("--attn-opt key of policy '{}':", policy), key, keys));
   }
 }
@@ -195,8 +197,7 @@ void OptionReader::warn(std::string_view text) const {
 }
 
 void OptionReader::refuse(std::string_view key, std::string_view value, std::string_view text) const {
-  throw UserError(
-      fmt::format("--attn-opt {}{}={} of policy '{}': {}", prefix_, key, value.substr(0, 64), policy_, text));
+  throw UserError(fmt::format("--attn-opt {}{}={} of policy '{}': {}", prefix_, key, excerpt(value), policy_, text));
 }
 
 plan::Budget with_room(plan::Budget budget, const plan::Selector& selector) {

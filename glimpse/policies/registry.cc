@@ -22,7 +22,7 @@ const Policy& find_policy(std::string_view name) {
     if (policy.name == name) return policy;
     names.push_back(policy.name);
   }
-  throw UserError(unknown_name("attention policy", name.substr(0, 64), names));
+  throw UserError(unknown_name("attention policy", name, names));
 }
 
 bool uses_profile(const Policy& policy, const plan::Profile& profile) {

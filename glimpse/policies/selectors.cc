@@ -83,6 +83,11 @@ plan::IndexOptions index_options(const OptionReader& read, std::string_view name
   } else if (name == "clusterkv") {
     index.tokens_per_cluster = read.integer("tokens-per-cluster", 1, 4096, {}).value_or(index.tokens_per_cluster);
     index.new_tokens = read.integer("new-tokens", 1, 65536, {}).value_or(index.new_tokens);
+    if (index.new_tokens < index.tokens_per_cluster) {
+      read.refuse("new-tokens", fmt::format("{}", index.new_tokens),
+                  fmt::format("new tokens become clusters of tokens-per-cluster={}; give as many or more",
+                              index.tokens_per_cluster));
+    }
   } else if (name == "arkvale") {
     if (read.choice("digest", kDigests) == "sphere") index.digest = plan::Digest::sphere;
   } else if (name == "shadowkv") {

@@ -15,5 +15,17 @@ TEST(Printable, LeavesTextAndTakesWhatATerminalObeys) {
   EXPECT_EQ(printable(""), "");
 }
 
+TEST(Printable, ExcerptsAreShortAndOfWholeCharacters) {
+  EXPECT_EQ(excerpt("a\nb"), "a?b");
+  const std::string all(64, 'x');
+  EXPECT_EQ(excerpt(all), all);
+  EXPECT_EQ(excerpt(all + "x"), all + "...");
+  EXPECT_EQ(excerpt(std::string(63, 'x') + "\xc3\xa4 and more"), std::string(63, 'x') + "...");
+  EXPECT_EQ(excerpt(std::string(62, 'x') + "\xc3\xa4 and more"), std::string(62, 'x') + "\xc3\xa4...");
+  EXPECT_EQ(excerpt(std::string(61, 'x') + "\xf0\x9f\x8c\x8a"), std::string(61, 'x') + "...");
+  // Bytes that are no characters are cut anywhere.
+  EXPECT_EQ(excerpt(std::string(70, '\x80')).size(), 63u);
+}
+
 }  // namespace
 }  // namespace glimpse

@@ -1,5 +1,9 @@
 // Every wrong command line ends in one clear line and exit code 2.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
 
 #include "tests/cli/process.h"
 
@@ -87,7 +91,19 @@ struct BadValue {
   const char* part;
 };
 
+void PrintTo(const BadValue& row, std::ostream* out) {
+  std::string name = fmt::format("{} {}", row.flag, row.value);  // which ctest takes for the name of the test
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return c > 0x7e || (std::isalnum(c) == 0 && c != '-'); }, '_');
+  *out << name;
+}
+
 class BadValues : public ::testing::TestWithParam<BadValue> {};
+
+constexpr const char* kLong = "sixty-four bytes of a value are enough to know which one it is that is wrong";
+constexpr const char* kLongKey = "sixty-four-bytes-of-a-key-are-enough-to-know-which-one-it-is-that-is-wrong=1";
+constexpr const char* kCut = "one it is t...'";
+constexpr const char* kKeyCut = "one-it-is-tha...'";
 
 TEST_P(BadValues, AreRefusedInOneLine) {
   const BadValue& row = GetParam();
@@ -107,7 +123,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"--attn-sink", "-1", "--attn-sink"}, BadValue{"--attn-local", "x", "--attn-local"},
         BadValue{"--attn-opt", "set", "KEY=VALUE"}, BadValue{"--attn-opt", "sets=layer", "did you mean 'set'?"},
         BadValue{"--attn-opt", "set=heads", "set=heads"}, BadValue{"--attn-opt", "select=99", "select=99"},
-        BadValue{"--attn-opt", "set=layer,set=layer", "twice"},
+        BadValue{"--attn-opt", "set=layer,set=layer", "twice"}, BadValue{"--attn-opt", kLong, kCut},
+        BadValue{"--attn-opt", kLongKey, kKeyCut}, BadValue{"--attn-budget", kLong, kCut},
+        BadValue{"--attn", kLong, kCut}, BadValue{"--device", kLong, kCut}, BadValue{"--kv-type", kLong, kCut},
         BadValue{"--attn-plan", "p.json", "--attn and --attn-plan"}, BadValue{"--attn-min-ctx", "-3", "--attn-min-ctx"},
         BadValue{"--temp", "-1", "--temp '-1'"}, BadValue{"--temp", "nan", "--temp 'nan'"},
         BadValue{"--temp", "1x", "--temp '1x'"}, BadValue{"--top-p", "1.5", "--top-p"},
@@ -206,6 +224,10 @@ TEST(Errors, EvalAndBench) {
   expect_refused({"inspect"}, "no file");
   expect_refused({"inspect", "/nonexistent"}, "/nonexistent");
   expect_refused({"plan"}, "-m FILE");
+  expect_refused({"plan", "--list", "--attn", "tidal"}, "leave the other options out");
+  const std::vector<std::string> clusters{"plan", "-m", model(), "--attn", "clusterkv", "--attn-opt"};
+  expect_refused(with(clusters, {"tokens-per-cluster=400"}), "new-tokens=320");
+  EXPECT_EQ(run_program(with(clusters, {"tokens-per-cluster=400,new-tokens=400"})).code, 0);
 }
 
 }  // namespace

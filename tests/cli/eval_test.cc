@@ -166,6 +166,15 @@ TEST(Bench, DecodeInEveryFormat) {
   EXPECT_NE(in("csv").find("\ntidal:16,64,"), std::string::npos);
 }
 
+TEST(Bench, ABudgetWithALeastIsOneArm) {
+  const Outcome outcome = run_program({"bench", "decode", "-m", model(), "--depth", "64", "-r", "1", "-n", "16",
+                                       "--arms", "tidal:10%,min=24,full,tidal:16", "-o", "csv"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("\n\"tidal:10%,min=24\",64,"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\nfull,64,"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\ntidal:16,64,"), std::string::npos) << outcome.out;
+}
+
 TEST(Bench, PrefillAndAttention) {
   const Outcome prefill =
       run_program({"bench", "prefill", "-m", model(), "--length", "32,96", "-r", "1", "-o", "json"});

@@ -83,6 +83,11 @@ TEST(Inspect, APlan) {
   const Outcome outcome = run_program({"inspect", path.string()});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find(plan::explain(plan::from_json(json.out))), std::string::npos) << outcome.out;
+  const auto marked = scratch("marked.json");
+  write_file(marked, "\xef\xbb\xbf" + json.out);  // as some editors save it
+  const Outcome same = run_program({"inspect", marked.string()});
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_NE(same.out.find(plan::explain(plan::from_json(json.out))), std::string::npos) << same.out;
 }
 
 // A profile of the test model that maps every head to the anchor's other one.

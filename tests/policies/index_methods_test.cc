@@ -96,7 +96,7 @@ TEST(ClusterKv, ClustersOf80AndNewTokensBesideTheBudget) {
   EXPECT_EQ(plan.selectors[0], expected);
   EXPECT_EQ(plan.selectors[0].terms[0].index.tokens_per_cluster, 80);
   EXPECT_EQ(plan.selectors[0].terms[0].index.new_tokens, 320);
-  EXPECT_THAT(refused("clusterkv", kLlama8B, opts({{"new-tokens", "10"}})), HasSubstr("new_tokens = 10"));
+  EXPECT_THAT(refused("clusterkv", kLlama8B, opts({{"new-tokens", "10"}})), HasSubstr("new-tokens=10"));
 }
 
 TEST(ArkVale, PagesOf32WithAHostTier) {

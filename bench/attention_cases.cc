@@ -27,9 +27,10 @@ using namespace kernels;  // NOLINT(google-build-using-namespace): the whole fil
 /// They know what comes next.
 template <class Item>
 struct LayerItems {
-  std::vector<Item> items;
   int per_layer = 0;
   int threads = 1;
+  std::vector<Item> items;
+  std::vector<float> results;  ///< what they write
 
   void link() {
     for (std::size_t i = 0; i + 1 < items.size(); ++i) items[i].next = &items[i + 1];
@@ -51,20 +52,19 @@ Case attend_case(const Shared& cache, bool gathered, int threads) {
   const int ranges = (entries + kSplitTokens - 1) / kSplitTokens;
   const int per_layer = ranges * shape.heads;
   const std::size_t size = partial_floats(shape.group, shape.format.dim);
-  auto partials = std::make_shared<std::vector<float>>(static_cast<std::size_t>(per_layer * cache->layers) * size);
-  const auto all = std::make_shared<LayerItems<AttendItem>>(LayerItems<AttendItem>{{}, per_layer, threads});
-  std::vector<AttendItem>& items = all->items;
+  const auto all = std::make_shared<LayerItems<AttendItem>>(LayerItems<AttendItem>{per_layer, threads, {}, {}});
+  all->results.resize(static_cast<std::size_t>(per_layer * cache->layers) * size);
   for (int i = 0; i < per_layer * cache->layers; ++i) {
     const int range = i % per_layer / shape.heads;
     const auto head = static_cast<std::size_t>(i / per_layer * shape.heads + i % shape.heads);
-    items.push_back({.head = &cache->views[head],
-                     .query = cache->query_of(head),
-                     .group = shape.group,
-                     .scale = cache->scale(),
-                     .begin = range * kSplitTokens,
-                     .end = std::min(entries, (range + 1) * kSplitTokens),
-                     .list = gathered ? cache->lists[head].data() : nullptr,
-                     .partial = partials->data() + static_cast<std::size_t>(i) * size});
+    all->items.push_back({.head = &cache->views[head],
+                          .query = cache->query_of(head),
+                          .group = shape.group,
+                          .scale = cache->scale(),
+                          .begin = range * kSplitTokens,
+                          .end = std::min(entries, (range + 1) * kSplitTokens),
+                          .list = gathered ? cache->lists[head].data() : nullptr,
+                          .partial = all->results.data() + static_cast<std::size_t>(i) * size});
   }
   all->link();
   Case result;
@@ -82,7 +82,7 @@ Case attend_case(const Shared& cache, bool gathered, int threads) {
       std::vector<float> want(size);
       item.partial = want.data();
       ref::attend(cache->shape.format, item);
-      expect_near({partials->data() + i * size, size}, want, 2e-5, name);
+      expect_near({all->results.data() + i * size, size}, want, 2e-5, name);
     }
   };
   return result;
@@ -94,8 +94,8 @@ Case score_case(const Shared& cache, int threads) {
   const int per_layer = ranges * shape.heads;
   const auto stride = static_cast<std::size_t>(cache->tokens);
   const std::size_t size = stride * static_cast<std::size_t>(shape.group);
-  auto scores = std::make_shared<std::vector<float>>(size * static_cast<std::size_t>(shape.heads * cache->layers));
-  const auto all = std::make_shared<LayerItems<ScoreItem>>(LayerItems<ScoreItem>{{}, per_layer, threads});
+  const auto all = std::make_shared<LayerItems<ScoreItem>>(LayerItems<ScoreItem>{per_layer, threads, {}, {}});
+  all->results.resize(size * static_cast<std::size_t>(shape.heads * cache->layers));
   for (int i = 0; i < per_layer * cache->layers; ++i) {
     const int range = i % per_layer / shape.heads;
     const auto head = static_cast<std::size_t>(i / per_layer * shape.heads + i % shape.heads);
@@ -105,7 +105,7 @@ Case score_case(const Shared& cache, int threads) {
                           .scale = cache->scale(),
                           .begin = range * kSplitTokens,
                           .end = std::min(cache->tokens, (range + 1) * kSplitTokens),
-                          .scores = scores->data() + head * size,
+                          .scores = all->results.data() + head * size,
                           .score_stride = stride});
   }
   all->link();
@@ -123,7 +123,7 @@ Case score_case(const Shared& cache, int threads) {
     std::vector<float> want(size);
     item.scores = want.data();
     ref::score(cache->shape.format, item);
-    expect_near({scores->data(), kSplitTokens}, std::span(want).first(kSplitTokens), 2e-5, name);
+    expect_near({all->results.data(), kSplitTokens}, std::span(want).first(kSplitTokens), 2e-5, name);
   };
   return result;
 }

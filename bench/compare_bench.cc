@@ -15,7 +15,6 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "bench/bench_report.h"
@@ -201,8 +200,7 @@ void run(const Options& options, const std::string& command) {
   check_answers(engine, llama, std::span(tokens).first(256), options.divergence);
 
   std::vector<std::pair<std::string, plan::Plan>> plans;
-  std::stringstream names(options.arms);
-  for (std::string name; std::getline(names, name, ',');) plans.emplace_back(name, plan_of(name, engine.shape()));
+  for (const std::string& name : cli::split_arms(options.arms)) plans.emplace_back(name, plan_of(name, engine.shape()));
   std::vector<Arm> arms{llama_arm(llama, options.llama_state)};
   for (Arm& arm : evaluate::engine_arms(engine, plans)) arms.push_back(settled(std::move(arm)));
 

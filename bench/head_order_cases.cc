@@ -89,14 +89,17 @@ double run(const BenchCache& cache, const Arrangement& arm, SpinTeam& team) {
   team.run([&](int) {
     for (std::size_t layer = 0; layer < next.size(); ++layer) {
       const std::size_t end = arm.layer_ends[layer];
-      const auto left = 2 * static_cast<std::size_t>(team.threads());
-      // As the runner takes work: one item ahead while many are left, for its first rows to be fetched.
+      // As attention::WorkList::take_ahead: one item more while enough are left for the others.
+      const auto reserve = 2 * static_cast<std::size_t>(team.threads());
       for (std::size_t i = next[layer]++, after = end; i < end; i = after < end ? after : next[layer]++) {
-        after = next[layer].load(std::memory_order_relaxed) + left < end ? next[layer]++ : end;
+        after = next[layer].load(std::memory_order_relaxed) + reserve < end ? next[layer]++ : end;
         for (std::size_t c = arm.items[i].first; c < arm.items[i].second; ++c) {
           kernels::AttendItem call = arm.calls[c];
-          const std::size_t following = c + 1 < arm.items[i].second ? c + 1 : after < end ? arm.items[after].first : 0;
-          if (following > 0) call.next = &arm.calls[following];
+          if (c + 1 < arm.items[i].second) {
+            call.next = &arm.calls[c + 1];
+          } else if (after < end) {
+            call.next = &arm.calls[arm.items[after].first];
+          }
           kernels::attend(cache.shape.format, call);
         }
       }

@@ -259,6 +259,7 @@ class Parser {
         assign(arguments, row, shown, row.value.starts_with('[') && results[i].empty() ? "0" : results[i]);
       }
       arguments.given.emplace(long_name(row.flags));
+      if (by_flag) arguments.typed.emplace(long_name(row.flags));
     }
   }
 

@@ -61,6 +61,8 @@ struct Arguments {
 
   /// First long names of the options that were given, by flag or environment.
   std::set<std::string, std::less<>> given;
+  /// Those that were given by flag.
+  std::set<std::string, std::less<>> typed;
   /// The words of the command line, for reports.
   std::vector<std::string> words;
 

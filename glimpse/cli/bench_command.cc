@@ -32,19 +32,6 @@ std::vector<std::string> split(std::string_view list) {
   return parts;
 }
 
-/// Arms and the commas between them; one that ends a budget, as in tidal:10%,min=128, belongs to its arm.
-std::vector<std::string> split_arms(std::string_view list) {
-  std::vector<std::string> arms;
-  for (std::string& part : split(list)) {
-    if (part.starts_with("min=") && !arms.empty()) {
-      arms.back() += "," + part;
-    } else {
-      arms.push_back(std::move(part));
-    }
-  }
-  return arms;
-}
-
 std::vector<std::int64_t> parse_lengths(std::string_view flag, std::string_view list, std::int64_t least) {
   std::vector<std::int64_t> lengths;
   for (const std::string& part : split(list)) {

@@ -303,7 +303,7 @@ const std::array kOptions{
            {},
            "full,tidal:512",
            kMeasure,
-           "policies to compare, POLICY[:BUDGET]",
+           "policies to compare, POLICY[:BUDGET], as in full,tidal:512,quest:10%,min=128",
            kBenchDecode},
     Option{"-n,--predict,--n-predict",
            "N",

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/setup.h"
@@ -50,9 +52,13 @@ std::string policy_list() {
 
 int plan_command(const Arguments& arguments) {
   if (arguments.list) {
-    constexpr std::size_t kAlone = 3;  // glimpse plan --list
-    if (arguments.words.size() > kAlone)
-      throw UserError("--list shows all policies as text; leave the other options out");
+    // What the environment says of other commands may stay, but the form of what is printed is asked for.
+    const auto other = std::find_if(arguments.typed.begin(), arguments.typed.end(),
+                                    [](const std::string& flag) { return flag != "--list"; });
+    if (arguments.json || other != arguments.typed.end()) {
+      throw UserError(fmt::format("--list prints all policies as text; leave {} out",
+                                  arguments.json ? std::string_view("--json") : std::string_view(*other)));
+    }
     print(policy_list());
     return kExitOk;
   }

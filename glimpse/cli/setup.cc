@@ -191,6 +191,21 @@ plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) 
   return make_policy_plan(arguments, arguments.policy, shape, {std::move(options), profile});
 }
 
+std::vector<std::string> split_arms(std::string_view list) {
+  std::vector<std::string> arms;
+  for (std::size_t begin = 0; begin <= list.size();) {
+    const std::size_t end = std::min(list.find(',', begin), list.size());
+    const std::string part(list.substr(begin, end - begin));
+    if (part.starts_with("min=") && !arms.empty()) {
+      arms.back() += "," + part;
+    } else {
+      arms.push_back(part);
+    }
+    begin = end + 1;
+  }
+  return arms;
+}
+
 void check_arm(std::string_view arm) {
   const auto [policy, options] = parse_arm(arm);
   policies::find_policy(policy);

@@ -27,7 +27,10 @@ void check_attention(const Arguments& arguments);
 void check_outputs(const Arguments& arguments);
 /// What the policy warns of goes to standard error, but with -q.
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape);
-/// An arm is "POLICY[:BUDGET]"; the check needs no model.
+/// The arms of a list with commas between, each "POLICY[:BUDGET]". A comma that ends a budget, as in tidal:10%,min=128,
+/// is none between arms.
+std::vector<std::string> split_arms(std::string_view list);
+/// Refuses a wrong arm before a model is loaded.
 void check_arm(std::string_view arm);
 /// A plan for each arm. --attn-profile goes to the policies that use it, of which there must be one.
 std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const std::string> arms,

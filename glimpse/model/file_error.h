@@ -11,7 +11,8 @@
 
 namespace glimpse::model {
 
-/// Text of the file as it may be shown: printable ASCII, at most 60 characters.
+/// Text of the file as it may be shown: printable ASCII (what a file holds may be in no encoding), at most 60
+/// characters.
 std::string shown(std::string_view text);
 
 /// Throws UserError "'LABEL': what".

@@ -43,7 +43,7 @@ Budget parse_share(std::string_view text, std::string_view body) {
   std::optional<double> value;
   if (body.find_first_of("eE") == std::string_view::npos) value = parse_number(std::string(body) + "e-2");
   if (!value) value = parse_number(body);  // "nan%", "inf%", "1e3%"
-  if (!value) refuse(text, fmt::format("'{}' is not a number; {}", body, kForms));
+  if (!value) refuse(text, fmt::format("'{}' is not a number; {}", excerpt(body), kForms));
   if (std::isfinite(*value) && body.find_first_of("eE") != std::string_view::npos) {
     refuse(text, "a share is written without exponent, such as 0.5%");
   }
@@ -71,10 +71,10 @@ Budget parse_named(std::string_view text, std::string_view body, std::size_t equ
   } else if (key == "coverage") {
     budget.rule = BudgetRule::coverage;
   } else {
-    refuse(text, fmt::format("unknown kind '{}'; {}", key, kForms));
+    refuse(text, fmt::format("unknown kind '{}'; {}", excerpt(key), kForms));
   }
   const std::optional<double> value = parse_number(body.substr(equals + 1));
-  if (!value) refuse(text, fmt::format("'{}' is not a number; {}", body.substr(equals + 1), kForms));
+  if (!value) refuse(text, fmt::format("'{}' is not a number; {}", excerpt(body.substr(equals + 1)), kForms));
   budget.value = *value;
   return budget;
 }

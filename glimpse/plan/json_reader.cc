@@ -51,9 +51,10 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const Json::exception& error) override {
-    constexpr std::string_view kBefore = "parse error at ";  // of the library's own text, which is the rest
+    // Behind the library's own name for the error: "[json.exception.parse_error.101] ".
     std::string_view what = error.what();
-    what.remove_prefix(what.find(kBefore) == std::string_view::npos ? 0 : what.find(kBefore) + kBefore.size());
+    const std::size_t name = what.find("] ");
+    if (name != std::string_view::npos) what.remove_prefix(name + 2);
     throw UserError(fmt::format("{}: not valid JSON, or cut short: {}", what_, what.substr(0, 300)));
   }
 

@@ -197,7 +197,8 @@ void OptionReader::warn(std::string_view text) const {
 }
 
 void OptionReader::refuse(std::string_view key, std::string_view value, std::string_view text) const {
-  throw UserError(fmt::format("--attn-opt {}{}={} of policy '{}': {}", prefix_, key, excerpt(value), policy_, text));
+  throw UserError(
+      fmt::format("--attn-opt {}{}={} of policy '{}': {}", prefix_, excerpt(key), excerpt(value), policy_, text));
 }
 
 plan::Budget with_room(plan::Budget budget, const plan::Selector& selector) {

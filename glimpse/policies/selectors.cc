@@ -57,7 +57,7 @@ constexpr std::array<OptionHelp, 6> kLycheeCluster{{
 constexpr std::array<OptionHelp, 2> kClusterKv{{
     {"tokens-per-cluster", "1..4096", "80", "prompt tokens of a cluster, on average"},
     {"new-tokens", "1..65536", "320",
-     "new tokens that are kept beside the clusters until they make clusters of their own"},
+     "new tokens that are kept beside the clusters until they make clusters of their own; tokens-per-cluster or more"},
 }};
 constexpr std::array<OptionHelp, 1> kArkVale{{
     {"digest", "cuboid|sphere", "cuboid", "what bounds the keys of a page"},
@@ -82,10 +82,14 @@ plan::IndexOptions index_options(const OptionReader& read, std::string_view name
     index.deviation_weight = read.number("deviation-weight", 0, kMostWeight, index.deviation_weight);
   } else if (name == "clusterkv") {
     index.tokens_per_cluster = read.integer("tokens-per-cluster", 1, 4096, {}).value_or(index.tokens_per_cluster);
-    index.new_tokens = read.integer("new-tokens", 1, 65536, {}).value_or(index.new_tokens);
-    if (index.new_tokens < index.tokens_per_cluster) {
-      read.refuse("new-tokens", fmt::format("{}", index.new_tokens),
-                  fmt::format("new tokens become clusters of tokens-per-cluster={}; give as many or more",
+    const auto new_tokens = read.integer("new-tokens", 1, 65536, {});
+    index.new_tokens = new_tokens.value_or(index.new_tokens);
+    if (index.new_tokens < index.tokens_per_cluster && new_tokens) {
+      read.refuse("new-tokens", *read.text("new-tokens"),
+                  fmt::format("they make no cluster of {} tokens; give as many or more", index.tokens_per_cluster));
+    } else if (index.new_tokens < index.tokens_per_cluster) {
+      read.refuse("tokens-per-cluster", *read.text("tokens-per-cluster"),
+                  fmt::format("new-tokens={} make no such cluster; give new-tokens={} or more, too", index.new_tokens,
                               index.tokens_per_cluster));
     }
   } else if (name == "arkvale") {

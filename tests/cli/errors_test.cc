@@ -102,6 +102,9 @@ class BadValues : public ::testing::TestWithParam<BadValue> {};
 
 constexpr const char* kLong = "sixty-four bytes of a value are enough to know which one it is that is wrong";
 constexpr const char* kLongKey = "sixty-four-bytes-of-a-key-are-enough-to-know-which-one-it-is-that-is-wrong=1";
+constexpr const char* kLongShare = "sixty-four-bytes-of-a-key-are-enough-to-know-which-one-it-is-that-is-wrong%";
+constexpr const char* kLongMass = "p=sixty-four-bytes-of-a-key-are-enough-to-know-which-one-it-is-that-is-wrong";
+constexpr const char* kMassCut = "'sixty-four-bytes-of-a-key-are-enough-to-know-which-one-it-is-tha...' is not";
 constexpr const char* kCut = "one it is t...'";
 constexpr const char* kKeyCut = "one-it-is-tha...'";
 
@@ -125,7 +128,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"--attn-opt", "set=heads", "set=heads"}, BadValue{"--attn-opt", "select=99", "select=99"},
         BadValue{"--attn-opt", "set=layer,set=layer", "twice"}, BadValue{"--attn-opt", kLong, kCut},
         BadValue{"--attn-opt", kLongKey, kKeyCut}, BadValue{"--attn-budget", kLong, kCut},
-        BadValue{"--attn", kLong, kCut}, BadValue{"--device", kLong, kCut}, BadValue{"--kv-type", kLong, kCut},
+        BadValue{"--attn", kLong, kCut}, BadValue{"--attn-budget", kLongShare, kKeyCut},
+        BadValue{"--attn-budget", kLongKey, kKeyCut}, BadValue{"--attn-budget", kLongMass, kMassCut},
+        BadValue{"--device", kLong, kCut}, BadValue{"--kv-type", kLong, kCut},
         BadValue{"--attn-plan", "p.json", "--attn and --attn-plan"}, BadValue{"--attn-min-ctx", "-3", "--attn-min-ctx"},
         BadValue{"--temp", "-1", "--temp '-1'"}, BadValue{"--temp", "nan", "--temp 'nan'"},
         BadValue{"--temp", "1x", "--temp '1x'"}, BadValue{"--top-p", "1.5", "--top-p"},
@@ -224,9 +229,11 @@ TEST(Errors, EvalAndBench) {
   expect_refused({"inspect"}, "no file");
   expect_refused({"inspect", "/nonexistent"}, "/nonexistent");
   expect_refused({"plan"}, "-m FILE");
-  expect_refused({"plan", "--list", "--attn", "tidal"}, "leave the other options out");
+  expect_refused({"plan", "--list", "--attn", "tidal"}, "leave --attn out");
+  expect_refused({"plan", "--list", "--json"}, "leave --json out");
+  EXPECT_EQ(run_program({"plan", "--list"}, {.environment = {"GLIMPSE_ARG_ATTN=tidal"}}).code, 0);
   const std::vector<std::string> clusters{"plan", "-m", model(), "--attn", "clusterkv", "--attn-opt"};
-  expect_refused(with(clusters, {"tokens-per-cluster=400"}), "new-tokens=320");
+  expect_refused(with(clusters, {"tokens-per-cluster=400"}), "give new-tokens=400 or more");
   EXPECT_EQ(run_program(with(clusters, {"tokens-per-cluster=400,new-tokens=400"})).code, 0);
 }
 

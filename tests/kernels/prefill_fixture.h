@@ -59,6 +59,15 @@ class PrefillTest : public KernelTest {
     PrefillItem item;
   };
 
+  /// f32 products, and for bf16 the tables of products that this processor runs.
+  static std::vector<const Bf16Products*> tables(KvType type) {
+    std::vector<const Bf16Products*> tables{nullptr};
+    if (type != KvType::bf16) return tables;
+    tables.push_back(bf16_products_portable());
+    if (bf16_products() != nullptr) tables.push_back(bf16_products());
+    return tables;
+  }
+
   static std::int32_t rows_of(const Case& c) { return c.rows == 0 ? prefill_tile_rows(c.group) : c.rows; }
 
   /// A head for a case. Slots behind the last row hold NaN: nothing may read them.

@@ -5,15 +5,6 @@ namespace {
 
 class PrefillObserveTest : public PrefillTest {
  protected:
-  /// f32 products, and for bf16 the tables of products that this processor runs.
-  static std::vector<const Bf16Products*> tables(KvType type) {
-    std::vector<const Bf16Products*> tables{nullptr};
-    if (type != KvType::bf16) return tables;
-    tables.push_back(bf16_products_portable());
-    if (bf16_products() != nullptr) tables.push_back(bf16_products());
-    return tables;
-  }
-
   /// Calls test(c, head, run, products) for every case, type and table.
   template <class Test>
   void for_each_run(const Test& test) {

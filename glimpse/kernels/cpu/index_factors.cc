@@ -27,11 +27,11 @@ HWY_INLINE void read_columns(KvType type, const std::byte* row, std::size_t firs
     constexpr std::size_t kBytes = Unit<kType>::kBytes;
     const RowTag d;
     std::size_t i = 0;
-    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) hn::StoreU(widen<kType>(row, first + i), d, to + i);
+    for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) hn::StoreU(load_values<kType>(d, row, first + i), d, to + i);
     if (i == count) return;
     std::byte rest[hn::MaxLanes(d) * sizeof(float)] = {};
     std::memcpy(rest, row + (first + i) * kBytes, (count - i) * kBytes);
-    hn::StoreU(widen<kType>(rest, 0), d, to + i);
+    hn::StoreU(load_values<kType>(d, rest, 0), d, to + i);
   });
 }
 

@@ -27,7 +27,7 @@ void read_rows(const KvFormat& format, const HeadView& head, std::int32_t first,
       std::memcpy(&scale, scales + sizeof(float) * static_cast<std::size_t>(slot & (kPageTokens - 1)), sizeof scale);
     }
     for (std::size_t i = 0; i < dim; i += hn::Lanes(d)) {
-      auto values = widen<kType>(row, i);
+      auto values = load_values<kType>(d, row, i);
       if constexpr (kType == KvType::q8_0) values = hn::Mul(values, hn::Set(d, scale));
       hn::StoreU(values, d, out + i);
     }

@@ -19,7 +19,7 @@ inline __m512i broadcast_pair(const void* pair) {
 
 template <int kVectors>
 void scores_of(const Bf16Shape& shape, const std::uint16_t* keys, const std::uint32_t* queries, float* scores) {
-  constexpr int kLanes = 16 * kVectors;
+  constexpr int kLanes = kBf16Vector * kVectors;
   for (int key = 0; key < shape.keys; key += kRows) {
     __m512 sums[kRows][kVectors];
     for (auto& row : sums) {
@@ -49,7 +49,7 @@ inline __m512i round_pair(const float* even, const float* odd) {
 template <int kVectors>
 void values_of(const Bf16Shape& shape, const std::uint32_t* values, const float* weights, const float* fade,
                float* out) {
-  constexpr int kLanes = 16 * kVectors;
+  constexpr int kLanes = kBf16Vector * kVectors;
   alignas(64) std::uint32_t pairs[kBf16Keys / 2 * kLanes];
   for (int t = 0; t < shape.keys / 2; ++t) {
     const float* even = weights + 2 * t * kLanes;
@@ -80,13 +80,13 @@ void values_of(const Bf16Shape& shape, const std::uint32_t* values, const float*
 }
 
 void scores_avx512(const Bf16Shape& shape, const std::uint16_t* keys, const std::uint32_t* queries, float* scores) {
-  const auto of = shape.lanes == 48 ? scores_of<3> : shape.lanes == 32 ? scores_of<2> : scores_of<1>;
+  const auto of = shape.lanes == kBf16Lanes ? scores_of<3> : shape.lanes == kBf16Vector ? scores_of<1> : scores_of<2>;
   of(shape, keys, queries, scores);
 }
 
 void values_avx512(const Bf16Shape& shape, const std::uint32_t* values, const float* weights, const float* fade,
                    float* out) {
-  const auto of = shape.lanes == 48 ? values_of<3> : shape.lanes == 32 ? values_of<2> : values_of<1>;
+  const auto of = shape.lanes == kBf16Lanes ? values_of<3> : shape.lanes == kBf16Vector ? values_of<1> : values_of<2>;
   of(shape, values, weights, fade, out);
 }
 

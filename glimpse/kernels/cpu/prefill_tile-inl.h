@@ -32,6 +32,7 @@ template <int kPanelVectors>
 constexpr int kStep = kPanelVectors == 1 ? 2 * kRows : kRows;
 constexpr int kLongestStep = kStep<1>;
 static_assert(kBlockKeys % kLongestStep == 0);
+static_assert(kVectors * kBf16Vector == kBf16Lanes);
 
 /// One call: what it is asked, and where it works.
 struct Tile {
@@ -128,27 +129,6 @@ inline float row_scale(const KvFormat& format, const HeadView& head, std::byte* 
   const std::byte* scales = head.page_of(plane, slot, format) + format.scale_offset();
   std::memcpy(&scale, scales + sizeof(float) * static_cast<std::size_t>(slot & (kPageTokens - 1)), sizeof scale);
   return scale;
-}
-
-/// Values [i, i + Lanes(d)) of a row, in row order.
-template <KvType kType, class D>
-HWY_INLINE hn::Vec<D> load_values(D d, const std::byte* row, std::size_t i) {
-  const std::byte* at = row + i * Unit<kType>::kBytes;
-  if constexpr (kType == KvType::f32) {
-    return hn::LoadU(d, reinterpret_cast<const float*>(at));
-  } else if constexpr (kType == KvType::f16) {
-    const hn::Rebind<hwy::float16_t, D> dh;
-    return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(at)));
-  } else if constexpr (kType == KvType::bf16) {
-    const hn::Rebind<std::uint16_t, D> dh;
-    const hn::RebindToUnsigned<D> du;
-    const auto bits = hn::LoadU(dh, reinterpret_cast<const std::uint16_t*>(at));
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
-  } else {
-    const hn::Rebind<std::int8_t, D> d8;
-    const hn::RebindToSigned<D> di;
-    return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(at))));
-  }
 }
 
 /// A row as floats: values [i, i + 8) at to + i / 8 * chunk_stride.

@@ -241,24 +241,24 @@ HWY_INLINE void with_kv_type(KvType type, Run&& run) {
 /// Dimensions are multiples of 8: whole vectors for every instruction set.
 using RowTag = hn::CappedTag<float, 8>;
 
-/// Values i and after of a row as floats, in row order; of q8_0 before their scale.
-template <KvType kType>
-HWY_INLINE hn::Vec<RowTag> widen(const std::byte* row, std::size_t i) {
-  const RowTag d;
+/// Values [i, i + Lanes(d)) of a row as floats, in row order; of q8_0 before their scale.
+template <KvType kType, class D>
+HWY_INLINE hn::Vec<D> load_values(D d, const std::byte* row, std::size_t i) {
+  const std::byte* at = row + i * Unit<kType>::kBytes;
   if constexpr (kType == KvType::f32) {
-    return hn::LoadU(d, reinterpret_cast<const float*>(row) + i);
+    return hn::LoadU(d, reinterpret_cast<const float*>(at));
   } else if constexpr (kType == KvType::f16) {
-    const hn::Rebind<hwy::float16_t, RowTag> dh;
-    return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(row) + i));
+    const hn::Rebind<hwy::float16_t, D> dh;
+    return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(at)));
   } else if constexpr (kType == KvType::bf16) {
-    const hn::RebindToUnsigned<RowTag> du;
-    const hn::Rebind<std::uint16_t, RowTag> d16;
-    const auto halves = hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(row) + i);
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, halves)));
+    const hn::Rebind<std::uint16_t, D> dh;
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::LoadU(dh, reinterpret_cast<const std::uint16_t*>(at));
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
   } else {
-    const hn::RebindToSigned<RowTag> di;
-    const hn::Rebind<std::int8_t, RowTag> d8;
-    return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(row) + i)));
+    const hn::Rebind<std::int8_t, D> d8;
+    const hn::RebindToSigned<D> di;
+    return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(at))));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "glimpse/cli/machine.h"
 
+#include <fmt/format.h>
 #include <sys/utsname.h>
 
 #include <fstream>
@@ -7,11 +8,14 @@
 
 namespace glimpse::cli {
 
+extern const std::string_view kCommit;  // in a file that every build looks after
+
 std::string_view version_text() {
-  return "glimpse " GLIMPSE_VERSION " (" GLIMPSE_COMMIT ")";
+  static const std::string text = fmt::format("glimpse " GLIMPSE_VERSION " ({})", kCommit);
+  return text;
 }
 std::string_view commit() {
-  return GLIMPSE_COMMIT;
+  return kCommit;
 }
 
 std::string cpu_name() {

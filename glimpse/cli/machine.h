@@ -8,7 +8,7 @@ namespace glimpse::cli {
 
 /// "glimpse 0.1.0 (commit)".
 std::string_view version_text();
-/// `git describe` of the sources when they were configured, or "unknown".
+/// `git describe` of the sources when they were built, or "unknown".
 std::string_view commit();
 /// The processor's name, or its architecture where the system does not tell.
 std::string cpu_name();

@@ -46,6 +46,23 @@ struct LayerItems {
   }
 };
 
+/// Item `i` of all layers': a range of what a head reads, `entries` rows.
+template <class Item>
+Item range_of_head(const BenchCache& cache, int entries, int i) {
+  const int heads = cache.shape.heads;
+  const int per_layer = (entries + kSplitTokens - 1) / kSplitTokens * heads;
+  const int range = i % per_layer / heads;
+  const auto head = static_cast<std::size_t>(i / per_layer * heads + i % heads);
+  Item item;
+  item.head = &cache.views[head];
+  item.query = cache.query_of(head);
+  item.group = cache.shape.group;
+  item.scale = cache.scale();
+  item.begin = range * kSplitTokens;
+  item.end = std::min(entries, (range + 1) * kSplitTokens);
+  return item;
+}
+
 Case attend_case(const Shared& cache, bool gathered, int threads) {
   const Shape& shape = cache->shape;
   const int entries = gathered ? kChosen : cache->tokens;
@@ -55,16 +72,10 @@ Case attend_case(const Shared& cache, bool gathered, int threads) {
   const auto all = std::make_shared<LayerItems<AttendItem>>(LayerItems<AttendItem>{per_layer, threads, {}, {}});
   all->results.resize(static_cast<std::size_t>(per_layer * cache->layers) * size);
   for (int i = 0; i < per_layer * cache->layers; ++i) {
-    const int range = i % per_layer / shape.heads;
-    const auto head = static_cast<std::size_t>(i / per_layer * shape.heads + i % shape.heads);
-    all->items.push_back({.head = &cache->views[head],
-                          .query = cache->query_of(head),
-                          .group = shape.group,
-                          .scale = cache->scale(),
-                          .begin = range * kSplitTokens,
-                          .end = std::min(entries, (range + 1) * kSplitTokens),
-                          .list = gathered ? cache->lists[head].data() : nullptr,
-                          .partial = all->results.data() + static_cast<std::size_t>(i) * size});
+    AttendItem& item = all->items.emplace_back(range_of_head<AttendItem>(*cache, entries, i));
+    const auto head = static_cast<std::size_t>(item.head - cache->views.data());
+    item.list = gathered ? cache->lists[head].data() : nullptr;
+    item.partial = all->results.data() + static_cast<std::size_t>(i) * size;
   }
   all->link();
   Case result;
@@ -97,16 +108,9 @@ Case score_case(const Shared& cache, int threads) {
   const auto all = std::make_shared<LayerItems<ScoreItem>>(LayerItems<ScoreItem>{per_layer, threads, {}, {}});
   all->results.resize(size * static_cast<std::size_t>(shape.heads * cache->layers));
   for (int i = 0; i < per_layer * cache->layers; ++i) {
-    const int range = i % per_layer / shape.heads;
-    const auto head = static_cast<std::size_t>(i / per_layer * shape.heads + i % shape.heads);
-    all->items.push_back({.head = &cache->views[head],
-                          .query = cache->query_of(head),
-                          .group = shape.group,
-                          .scale = cache->scale(),
-                          .begin = range * kSplitTokens,
-                          .end = std::min(cache->tokens, (range + 1) * kSplitTokens),
-                          .scores = all->results.data() + head * size,
-                          .score_stride = stride});
+    ScoreItem& item = all->items.emplace_back(range_of_head<ScoreItem>(*cache, cache->tokens, i));
+    item.scores = all->results.data() + static_cast<std::size_t>(item.head - cache->views.data()) * size;
+    item.score_stride = stride;
   }
   all->link();
   Case result;

@@ -22,19 +22,9 @@ namespace {
 
 constexpr std::int64_t kMostDepth = 1 << 24;
 
-std::vector<std::string> split(std::string_view list) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    parts.emplace_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 std::vector<std::int64_t> parse_lengths(std::string_view flag, std::string_view list, std::int64_t least) {
   std::vector<std::int64_t> lengths;
-  for (const std::string& part : split(list)) {
+  for (const std::string& part : split_commas(list)) {
     std::int64_t value = -1;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (error != std::errc() || end != part.data() + part.size() || value < least || value > kMostDepth) {

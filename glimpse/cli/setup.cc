@@ -56,9 +56,7 @@ policies::PolicyOptions policy_options(const Arguments& arguments) {
   options.local = narrow(arguments.local);
   options.min_context = static_cast<int>(arguments.min_context);
   for (const std::string& several : arguments.policy_options) {
-    for (std::size_t begin = 0; begin <= several.size();) {
-      const std::size_t end = std::min(several.find(',', begin), several.size());
-      const std::string one = several.substr(begin, end - begin);
+    for (const std::string& one : split_commas(several)) {
       const std::size_t equals = one.find('=');
       if (equals == std::string::npos || equals == 0) {
         throw UserError(
@@ -67,7 +65,6 @@ policies::PolicyOptions policy_options(const Arguments& arguments) {
       if (!options.extra.emplace(one.substr(0, equals), one.substr(equals + 1)).second) {
         throw UserError(fmt::format("--attn-opt '{}': the key is given twice", excerpt(one)));
       }
-      begin = end + 1;
     }
   }
   return options;
@@ -191,17 +188,24 @@ plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) 
   return make_policy_plan(arguments, arguments.policy, shape, {std::move(options), profile});
 }
 
-std::vector<std::string> split_arms(std::string_view list) {
-  std::vector<std::string> arms;
+std::vector<std::string> split_commas(std::string_view list) {
+  std::vector<std::string> parts;
   for (std::size_t begin = 0; begin <= list.size();) {
     const std::size_t end = std::min(list.find(',', begin), list.size());
-    const std::string part(list.substr(begin, end - begin));
+    parts.emplace_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::vector<std::string> split_arms(std::string_view list) {
+  std::vector<std::string> arms;
+  for (std::string& part : split_commas(list)) {
     if (part.starts_with("min=") && !arms.empty()) {
       arms.back() += "," + part;
     } else {
-      arms.push_back(part);
+      arms.push_back(std::move(part));
     }
-    begin = end + 1;
   }
   return arms;
 }

@@ -27,6 +27,8 @@ void check_attention(const Arguments& arguments);
 void check_outputs(const Arguments& arguments);
 /// What the policy warns of goes to standard error, but with -q.
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape);
+/// The parts of a list between its commas, empty ones too.
+std::vector<std::string> split_commas(std::string_view list);
 /// The arms of a list with commas between, each "POLICY[:BUDGET]". A comma that ends a budget, as in tidal:10%,min=128,
 /// is none between arms.
 std::vector<std::string> split_arms(std::string_view list);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "glimpse/base/error.h"
@@ -15,6 +16,15 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Rows of the prompt that a plan with indices runs itself, densely: the last of a prompt builds them.
+constexpr std::int64_t kIndexingRows = 32;
+
+bool keeps_indices(const plan::Plan& plan) {
+  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
+    return !selector.terms.empty() && plan::is_index(selector.terms.front().source);
+  });
+}
+
 }  // namespace
 
 PrefilledPrompt::PrefilledPrompt(engine::Engine& engine, std::vector<Token> tokens, std::span<const Arm> arms,
@@ -23,9 +33,16 @@ PrefilledPrompt::PrefilledPrompt(engine::Engine& engine, std::vector<Token> toke
   if (tokens_.empty()) throw UserError("an empty prompt; give at least one token");
   const auto length = static_cast<std::int64_t>(tokens_.size());
   for (const Arm& arm : arms) {
-    const std::int64_t dense = arm.refused.empty() ? arm.plan.prefill.dense_tokens(length) : 0;
+    const std::int64_t dense = arm.refused.empty() ? dense_tokens(arm) : 0;
     if (dense > 0 && dense < length) before_.emplace(dense, std::nullopt);
   }
+}
+
+std::int64_t PrefilledPrompt::dense_tokens(const Arm& arm) const {
+  const auto length = static_cast<std::int64_t>(tokens_.size());
+  const std::int64_t dense = arm.plan.prefill.dense_tokens(length);
+  const bool all = dense == length && length > kIndexingRows;
+  return all && keeps_indices(arm.plan) ? length - kIndexingRows : dense;
 }
 
 void PrefilledPrompt::run_dense() {
@@ -59,6 +76,15 @@ PrefilledPrompt::Start PrefilledPrompt::observe_last(const Arm& arm, std::int64_
   return {std::move(sequence), {logits.begin(), logits.end()}, fmt::format("last {} rows", rows.size())};
 }
 
+PrefilledPrompt::Start PrefilledPrompt::fork_indexed(const Arm& arm, std::int64_t dense) {
+  if (!indexed_ || indexed_->method != arm.method) {
+    indexed_.reset();  // its cache first
+    Start start = observe_last(arm, dense);
+    indexed_.emplace(Indexed{arm.method, std::move(start.sequence), std::move(start.logits)});
+  }
+  return {indexed_->sequence.fork(arm.plan), indexed_->logits, "dense"};
+}
+
 PrefilledPrompt::Start PrefilledPrompt::run_own(const Arm& arm) {
   if (!own_ || !(own_->plan == arm.prefill_plan)) {
     own_.reset();  // its cache first, or a third prompt would need room
@@ -73,8 +99,9 @@ PrefilledPrompt::Start PrefilledPrompt::run_own(const Arm& arm) {
 
 PrefilledPrompt::Start PrefilledPrompt::start(const Arm& arm) {
   const auto length = static_cast<std::int64_t>(tokens_.size());
-  const std::int64_t dense = arm.plan.prefill.dense_tokens(length);
+  const std::int64_t dense = dense_tokens(arm);
   if (dense == 0) return run_own(arm);
+  if (dense < arm.plan.prefill.dense_tokens(length)) return fork_indexed(arm, dense);
   if (dense < length) return observe_last(arm, dense);
   run_dense();
   return {dense_->fork(arm.plan), dense_logits_, "dense"};

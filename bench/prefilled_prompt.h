@@ -1,5 +1,6 @@
 // A prompt that runs once for each kind of prefill and is forked for every plan of that kind: dense; dense with the
 // last w rows observed, forked w tokens before the end; and the plan's own, where it is sparse or observes all rows.
+// Key indices, whose build can take longer than all that is decoded, are built once for all budgets of a method.
 // Owns its sequences; the engine outlives it and needs room for kSequences of them. One thread.
 #pragma once
 
@@ -19,8 +20,8 @@ using engine::Token;
 
 class PrefilledPrompt {
  public:
-  /// The dense one with its forks, one sparse or observed one, and the fork that decodes.
-  static constexpr int kSequences = 3;
+  /// The dense one with its forks, one sparse or observed one, one with a method's indices, and the fork that decodes.
+  static constexpr int kSequences = 4;
 
   /// Told of each prefill that was run: its kind, tokens and seconds.
   using OnPrefill = std::function<void(const std::string& kind, std::int64_t tokens, double seconds)>;
@@ -33,7 +34,8 @@ class PrefilledPrompt {
     std::vector<float> logits;  ///< [vocabulary] after the prompt's last token
     std::string kind;           ///< of the prefill: "dense", "last 32 rows", "own"
   };
-  /// The prompt under the arm's plan, to decode from. Arms of one own prefill should come one after the other.
+  /// The prompt under the arm's plan, to decode from. Arms of one own prefill, and those of one method, should come one
+  /// after the other.
   Start start(const Arm& arm);
 
   /// The prompt after a dense prefill.
@@ -46,9 +48,17 @@ class PrefilledPrompt {
     engine::Sequence sequence;
     std::vector<float> logits;
   };
+  struct Indexed {
+    std::string method;
+    engine::Sequence sequence;
+    std::vector<float> logits;
+  };
   Start observe_last(const Arm& arm, std::int64_t dense);
+  Start fork_indexed(const Arm& arm, std::int64_t dense);
   Start run_own(const Arm& arm);
   void run_dense();
+  /// Tokens of the prompt that come before what the arm's own plan runs of it: 0 to all.
+  std::int64_t dense_tokens(const Arm& arm) const;
 
   engine::Engine& engine_;
   std::vector<Token> tokens_;
@@ -57,6 +67,7 @@ class PrefilledPrompt {
   std::optional<engine::Sequence> dense_;
   std::vector<float> dense_logits_;
   std::optional<Own> own_;
+  std::optional<Indexed> indexed_;
 };
 
 }  // namespace glimpse::bench

@@ -227,7 +227,7 @@ TEST(PrefilledPrompt, StartsAreThoseOfTheirOwnSequences) {
   const std::vector<Arm> arms = make_arms(
       engine.shape(),
       {{"tidal", "evosparse", "tova", "h2o", "kascade", "streaming", "quest", "lychee-cluster", "clusterkv", "raas"},
-       {"200"}},
+       {"200", "120"}},
       warnings);
   std::vector<std::string> kinds;
   PrefilledPrompt prompt(engine, tokens, arms,
@@ -251,7 +251,8 @@ TEST(PrefilledPrompt, StartsAreThoseOfTheirOwnSequences) {
       EXPECT_LT(divergence(alone.decode(token), ours[static_cast<std::size_t>(token - 4)]), 1e-5) << token;
     }
   }
-  EXPECT_THAT(kinds, ElementsAre("dense", "own, h2o 200", "own, kascade 200", "own, kascade 10%"));
+  EXPECT_THAT(kinds, ElementsAre("dense", "own, h2o 200", "own, h2o 120", "own, kascade 200", "own, kascade 120",
+                                 "own, kascade 10%"));
 }
 
 TEST(KeyHistory, RemembersWhatTheSequenceForgot) {

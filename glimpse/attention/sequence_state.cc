@@ -80,6 +80,24 @@ SequenceState& SequenceState::operator=(const SequenceState& other) {
   return *this;
 }
 
+void SequenceState::take_over(const SequenceState& source, const plan::Plan& from, const plan::Plan& to,
+                              std::int64_t tokens) {
+  boundaries = source.boundaries;
+  prompt_tokens = source.prompt_tokens;
+  const auto selector_of = [](const plan::Plan& plan, std::size_t i) -> const plan::Selector& {
+    return plan.selectors[static_cast<std::size_t>(plan.roles[i].selector)];
+  };
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] == nullptr || source.indices[i] == nullptr) continue;
+    if (!kv::same_content(selector_of(from, i), selector_of(to, i), prompt_tokens, tokens)) continue;
+    indices[i] = source.indices[i]->clone();
+    indices[i]->serve(selector_of(to, i));
+  }
+  for (std::size_t layer = 0; layer < key_ranks.size(); ++layer) {
+    if (key_ranks[layer] == source.key_ranks[layer]) low_rank[layer] = source.low_rank[layer];
+  }
+}
+
 void SequenceState::scale_heat(double factor) {
   for (std::vector<float>& heat : heat_) {
     for (float& value : heat) value = static_cast<float>(factor * static_cast<double>(value));

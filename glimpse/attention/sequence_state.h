@@ -58,6 +58,9 @@ class SequenceState {
   void scale_heat(double factor);
   /// Bytes that indices and factors of keys hold; factors that copies share count for each.
   std::size_t index_memory() const;
+  /// For the state of a fork under plan `to`: takes over from the state of the same `tokens` under plan `from` what no
+  /// plan changes, and indices and low-rank keys that `to` would build alike.
+  void take_over(const SequenceState& source, const plan::Plan& from, const plan::Plan& to, std::int64_t tokens);
   /// A step of the heat: h <- decay * h + gains.
   void take_heat(const HeatGains& gains, double decay);
   /// Makes the first `rows` rows of a verified draft part of the state, at a length of `tokens`, and forgets the rest

@@ -173,9 +173,10 @@ class Sequence {
   /// nothing done; and what a pass throws (above), which breaks the sequence once rows have been replaced.
   void correct(std::int64_t tokens);
   /// The same tokens under another plan; pages are shared until written. Under an equal plan with all that attention
-  /// keeps; under another with what can be made from the cache: heat and statistics start empty. Throws UserError for
-  /// a plan that does not fit, and for one that could need tokens that a head has forgotten: such a head is dense in
-  /// it, or streams by the same window. This sequence is as before then.
+  /// keeps; under another with what can be made from the cache: heat and statistics start empty, and key indices come
+  /// along where the plans differ in their budgets alone, else they are built late. Throws UserError for a plan that
+  /// does not fit, and for one that could need tokens that a head has forgotten: such a head is dense in it, or streams
+  /// by the same window. This sequence is as before then.
   Sequence fork(const plan::Plan& plan) const;
   void on_sets(std::function<void(const SetTrace&)> callback);
   /// What is in the cache. Valid until the next call that changes it.

@@ -160,10 +160,9 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
   impl->sequence.plan = plan;
   if (plan == source.plan) {
     impl->sequence.attention = source.attention;
-  } else {  // indices are built from the cache when they are first searched; what was observed is not
+  } else {  // other indices are built from the cache when they are first searched; what was observed is not
     impl->sequence.attention = attention::SequenceState(plan, engine.gates);
-    impl->sequence.attention.boundaries = source.attention.boundaries;
-    impl->sequence.attention.prompt_tokens = source.attention.prompt_tokens;
+    impl->sequence.attention.take_over(source.attention, source.plan, plan, source.length);
   }
   impl->sequence.tokens = source.tokens;
   impl->sequence.length = source.length;

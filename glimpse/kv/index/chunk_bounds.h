@@ -22,6 +22,10 @@ class ChunkBounds final : public KeyIndex {
   std::int64_t covered() const override { return chunks_.covered(); }
   std::size_t bytes() const override { return chunks_.bytes() + digests_.bytes(); }
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<ChunkBounds>(*this); }
+  void serve(const plan::Selector& selector) override {
+    selector_ = selector;
+    chunks_.serve(selector);
+  }
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
 

@@ -26,6 +26,8 @@ class ChunkList {
 
   /// Cuts what can be cut of [0, tokens), token by token: what comes out does not depend on the size of the steps.
   void advance(std::span<const Boundary> classes, std::int64_t prompt_tokens, std::int64_t tokens);
+  /// What is generated from now on waits as `selector` says, which differs in the budget alone.
+  void serve(const plan::Selector& selector) { budget_ = selector.budget; }
 
   std::int32_t count() const { return static_cast<std::int32_t>(ends_.size()); }
   std::int64_t begin(std::int32_t chunk) const { return chunk == 0 ? 0 : ends_[static_cast<std::size_t>(chunk) - 1]; }

@@ -31,6 +31,10 @@ class ChunkTree final : public KeyIndex {
   std::int64_t covered() const override { return built_ ? chunks_.covered() : 0; }
   std::size_t bytes() const override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<ChunkTree>(*this); }
+  void serve(const plan::Selector& selector) override {
+    selector_ = selector;
+    chunks_.serve(selector);
+  }
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
 

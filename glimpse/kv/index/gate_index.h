@@ -27,6 +27,7 @@ class GateIndex final : public KeyIndex {
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<GateIndex>(*this); }
+  void serve(const plan::Selector& selector) override { selector_ = selector; }
 
   /// [held, dim]
   const std::vector<float>& keys() const { return keys_; }

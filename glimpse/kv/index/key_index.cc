@@ -74,4 +74,14 @@ std::unique_ptr<KeyIndex> make_index(const plan::Selector& selector, int head_di
   }
 }
 
+bool same_content(const plan::Selector& a, const plan::Selector& b, std::int64_t prompt_tokens, std::int64_t tokens) {
+  plan::Selector with_budget = b;
+  with_budget.budget = a.budget;
+  if (!(a == with_budget)) return false;
+  if (a.terms.front().source != plan::Source::chunk_tree) return true;
+  // What is generated waits in a buffer that the budget bounds, and a tree is built once the budget covers less.
+  const auto covers = [&](const plan::Budget& budget) { return plan::budget_tokens(budget, tokens) >= tokens; };
+  return tokens == prompt_tokens && covers(a.budget) == covers(b.budget);
+}
+
 }  // namespace glimpse::kv

@@ -72,6 +72,8 @@ class KeyIndex {
   /// Bytes held.
   virtual std::size_t bytes() const = 0;
   virtual std::unique_ptr<KeyIndex> clone() const = 0;
+  /// Searches and growth go by `selector` from now on, one of the same_content() as that which it was made for.
+  virtual void serve(const plan::Selector& selector) = 0;
   /// All that it holds, and back into an empty index of the same selector, which then answers bit for bit alike. load
   /// throws UserError for what no index of that selector and those tokens can hold; the index is of no use then.
   virtual void save(ByteWriter& to) const = 0;
@@ -87,5 +89,9 @@ struct HeadGates {
 /// An empty index for a selector with one term of such a source; `gates` are needed by Source::gate alone. Throws
 /// UserError for index options that cannot run.
 std::unique_ptr<KeyIndex> make_index(const plan::Selector& selector, int head_dim, const HeadGates& gates = {});
+
+/// True when indices of both selectors hold the same of `tokens` tokens, of which `prompt_tokens` are prompt: the
+/// selectors differ in the budget alone, and that has had no say in what was taken in.
+bool same_content(const plan::Selector& a, const plan::Selector& b, std::int64_t prompt_tokens, std::int64_t tokens);
 
 }  // namespace glimpse::kv

@@ -23,6 +23,7 @@ class Landmarks final : public KeyIndex {
   std::int64_t covered() const override { return std::int64_t{digests_.count()} * selector_.block; }
   std::size_t bytes() const override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<Landmarks>(*this); }
+  void serve(const plan::Selector& selector) override { selector_ = selector; }
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
 

@@ -24,6 +24,7 @@ class TokenClusters final : public KeyIndex {
   std::int64_t covered() const override { return covered_; }
   std::size_t bytes() const override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<TokenClusters>(*this); }
+  void serve(const plan::Selector& selector) override { selector_ = selector; }
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
 

@@ -1,0 +1,123 @@
+// What a fork under another budget takes over: key indices and low-rank keys that it would build alike, and only those.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/engine/gates.h"
+#include "tests/engine/support.h"
+
+namespace glimpse::engine {
+namespace {
+
+constexpr std::size_t kPrompt = 400, kDecoded = 40, kAll = kPrompt + 2 * kDecoded;
+
+struct Case {
+  const char* policy;
+  std::map<std::string, std::string> extra;
+  bool while_decoding = true;  ///< what is generated is taken in alike at every budget
+};
+
+void PrintTo(const Case& value, std::ostream* out) {
+  *out << value.policy;
+  for (const auto& [key, text] : value.extra) *out << " " << key << "=" << text;
+}
+
+class ForkedBudgets : public testing::TestWithParam<Case> {
+ protected:
+  ForkedBudgets() : engine_(options_for(reference::test_model("llama"), KvType::bf16)) {
+    tokens_ = random_tokens(kAll, engine_.tokenizer().size());
+  }
+
+  plan::Plan plan(std::string_view tokens) const {
+    policies::PolicyOptions options = budget(tokens, GetParam().extra);
+    add_needed(GetParam().policy, reference::test_model("llama"), options);
+    return make(engine_, GetParam().policy, options);
+  }
+
+  std::span<const Token> part(std::size_t first, std::size_t count) const {
+    return std::span(tokens_).subspan(first, count);
+  }
+
+  static std::vector<float> decode(Sequence& sequence, std::span<const Token> tokens) {
+    std::vector<float> all;
+    for (const Token token : tokens) {
+      const auto logits = sequence.decode(token);
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+    return all;
+  }
+
+  /// A fork of `from` under `to` decodes as one that has built everything itself, from the same cache. Returns the
+  /// time that it took to build indices.
+  double expect_alike(const Sequence& from, const plan::Plan& to, std::size_t first) {
+    const Sequence bare = from.fork(make(engine_, "full"));
+    Sequence late = bare.fork(to);
+    Sequence fork = from.fork(to);
+    const auto expected = decode(late, part(first, kDecoded));
+    const auto got = decode(fork, part(first, kDecoded));
+    EXPECT_EQ(std::memcmp(expected.data(), got.data(), expected.size() * sizeof(float)), 0);
+    EXPECT_GT(late.stats().index_build_s, 0);
+    EXPECT_EQ(late.stats().index_memory, fork.stats().index_memory);
+    return fork.stats().index_build_s;
+  }
+
+  Engine engine_;
+  std::vector<Token> tokens_;
+};
+
+TEST_P(ForkedBudgets, TakeOverWhatAPromptBuilt) {
+  Sequence source = engine_.open(plan("100"));
+  source.prefill(part(0, kPrompt));
+  for (const char* other : {"64", "160", "30%"}) {
+    SCOPED_TRACE(other);
+    EXPECT_EQ(expect_alike(source, plan(other), kPrompt), 0);
+  }
+}
+
+TEST_P(ForkedBudgets, AreRightAfterDecodedTokens) {
+  Sequence source = engine_.open(plan("100"));
+  source.prefill(part(0, kPrompt));
+  decode(source, part(kPrompt, kDecoded));
+  for (const char* other : {"64", "160", "30%"}) {
+    SCOPED_TRACE(other);
+    const double built = expect_alike(source, plan(other), kPrompt + kDecoded);
+    EXPECT_EQ(built == 0, GetParam().while_decoding);
+  }
+}
+
+TEST_P(ForkedBudgets, MayCoverThePromptAndNotWhatFollows) {
+  Sequence source = engine_.open(plan("100"));
+  source.prefill(part(0, kPrompt));
+  expect_alike(source, plan("420"), kPrompt);
+  Sequence covered = engine_.open(plan("420"));
+  covered.prefill(part(0, kPrompt));
+  expect_alike(covered, plan("100"), kPrompt);
+}
+
+INSTANTIATE_TEST_SUITE_P(Indices, ForkedBudgets,
+                         testing::Values(Case{"quest", {}}, Case{"quest", {{"score", "meanstd"}}}, Case{"arkvale", {}},
+                                         Case{"clusterkv", {}}, Case{"seer", {}}, Case{"lychee-cluster", {}, false},
+                                         Case{"lychee-cluster", {{"chunks", "fixed"}}, false},
+                                         Case{"shadowkv", {{"rank", "12"}, {"outliers", "2"}}}));
+
+/// Another option of the same index is another index.
+TEST(ForkedIndices, OfAnotherMakeAreBuiltAgain) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(kAll, engine.tokenizer().size());
+  const auto quest = [&](const char* score) { return make(engine, "quest", budget("100", {{"score", score}})); };
+  Sequence source = engine.open(quest("minmax"));
+  source.prefill(std::span(tokens).first(kPrompt));
+  Sequence other = source.fork(quest("meanstd"));
+  other.decode(3);
+  EXPECT_GT(other.stats().index_build_s, 0);
+  Sequence bare = source.fork(make(engine, "full"));
+  Sequence late = bare.fork(quest("meanstd"));
+  const auto expected = late.decode(3);
+  const std::vector<float> kept(expected.begin(), expected.end());
+  Sequence again = source.fork(quest("meanstd"));
+  const auto got = again.decode(3);
+  EXPECT_EQ(std::memcmp(kept.data(), got.data(), kept.size() * sizeof(float)), 0);
+}
+
+}  // namespace
+}  // namespace glimpse::engine

@@ -7,6 +7,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
+#include "glimpse/base/machine_memory.h"
 #include "glimpse/engine/gates.h"
 #include "glimpse/engine/model_shape.h"
 #include "glimpse/engine/state.h"
@@ -34,6 +35,12 @@ std::int64_t checked_context(std::int64_t wanted, const model::Config& config) {
                                                wanted, config.context));
   }
   return wanted > 0 ? wanted : config.context;
+}
+
+/// K and V of one token in all layers and heads.
+std::int64_t token_bytes(const kv::CacheShape& shape) {
+  const auto page = static_cast<std::int64_t>(2 * shape.format.page_bytes());
+  return page / kernels::kPageTokens * shape.layers * shape.kv_heads;
 }
 
 /// The tokenizer does not know its file's name; its errors get it here.
@@ -98,19 +105,44 @@ Engine::State::State(const EngineOptions& wanted)
     throw UserError(fmt::format("'{}': the tokenizer has {} tokens, the weights {}", wanted.model.string(),
                                 tokenizer.size(), config.vocabulary));
   }
-  kv::CacheShape cache_shape;
-  cache_shape.layers = config.layers;
-  cache_shape.kv_heads = config.kv_heads;
-  cache_shape.format = {options.kv_type, config.head_dim};
-  // Every sequence reserves whole runs of pages.
-  constexpr std::int64_t run = kv::kRunPages * kernels::kPageTokens;
-  cache_shape.capacity_tokens = (context + run - 1) / run * run * std::max(1, options.sequences);
-  cache.emplace(cache_shape);
   for (const model::TensorInfo& tensor : model.file().tensors()) weight_bytes += static_cast<double>(tensor.bytes);
   if (&model.output() != &model.token_embedding()) {  // one row of it
     weight_bytes -= static_cast<double>(model.token_embedding().bytes);
   }
+  open_cache();
   executor = exec::make_cpu_executor(model, *cache, {options.threads});
+}
+
+void Engine::State::open_cache() {
+  kv::CacheShape cache_shape;
+  cache_shape.layers = model.config().layers;
+  cache_shape.kv_heads = model.config().kv_heads;
+  cache_shape.format = {options.kv_type, model.config().head_dim};
+  // Every sequence reserves whole runs of pages.
+  constexpr std::int64_t run = kv::kRunPages * kernels::kPageTokens;
+  cache_shape.capacity_tokens = (context + run - 1) / run * run * std::max(1, options.sequences);
+  std::optional<std::int64_t> bytes = machine_memory();
+  if (bytes) *bytes -= static_cast<std::int64_t>(weight_bytes);
+  if (options.cache_bytes > 0) bytes = options.cache_bytes;
+  if (bytes) {
+    const std::int64_t fit = std::max<std::int64_t>(*bytes / token_bytes(cache_shape) / run, 1) * run;
+    bound_by_memory = fit < cache_shape.capacity_tokens;
+    cache_shape.capacity_tokens = std::min(cache_shape.capacity_tokens, fit);
+  }
+  if (bound_by_memory) cache_shape.cure = "memory holds no more; shorten the text or take a smaller --kv-type";
+  cache.emplace(cache_shape);
+}
+
+void Engine::State::require_memory(std::int64_t length) const {
+  const kv::CacheShape& shape = cache->shape();
+  if (!bound_by_memory || length <= shape.capacity_tokens) return;
+  constexpr double kGigabyte = 1e9;
+  const auto per_token = static_cast<double>(token_bytes(shape));
+  throw UserError(fmt::format(
+      "{} tokens need {:.1f} GB of KV cache in {}, and memory has room for {:.1f} GB ({} tokens); shorten the text or "
+      "take a smaller --kv-type",
+      length, static_cast<double>(length) * per_token / kGigabyte, name(options.kv_type),
+      static_cast<double>(shape.capacity_tokens) * per_token / kGigabyte, shape.capacity_tokens));
 }
 
 plan::ModelShape Engine::State::shape() const {

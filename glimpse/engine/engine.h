@@ -47,7 +47,8 @@ struct EngineOptions {
   int sequences = 1;         ///< sequences that the cache has room for at full context
   int threads = 0;           ///< 0: one per core
   KvType kv_type = kDefaultKvType;
-  int prefill_chunk = 512;                     ///< prompt rows of one forward pass
+  std::int64_t cache_bytes = 0;  ///< that the cache may grow to at most; 0: what the weights leave of memory
+  int prefill_chunk = 512;       ///< prompt rows of one forward pass
   std::filesystem::path tier_folder = "/tmp";  ///< of the file where plans with a host tier keep cold pages
 };
 
@@ -159,8 +160,8 @@ class Sequence {
   /// Runs the plan's prefill in chunks. Returns the logits of the last token, or with `on_logits` hands out those of
   /// every token from `first_wanted` on (position, logits) first. Prompts without a decoded token between them are one.
   /// `go_on` is asked before each chunk; once it says no the rest is not run and there are no logits. Throws UserError
-  /// for no tokens or one that is not in the vocabulary, with nothing done; and what a pass throws (above): length()
-  /// then says how many chunks are in.
+  /// for no tokens, one that is not in the vocabulary and more than memory holds, with nothing done; and what a pass
+  /// throws (above): length() then says how many chunks are in.
   std::span<const float> prefill(std::span<const Token> tokens,
                                  const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {},
                                  std::int64_t first_wanted = 0, const std::function<bool()>& go_on = {});
@@ -223,7 +224,8 @@ class Engine {
   /// Wall time of attention in all passes so far, as one thread saw it. Seconds.
   double attention_seconds() const;
 
-  /// Checks and queues. Throws UserError: an empty prompt, one longer than the context, a plan that does not fit.
+  /// Checks and queues. Throws UserError: an empty prompt, one longer than the context or than memory holds, a plan
+  /// that does not fit.
   RequestId submit(Request request);
   /// The same, going on from a sequence of this engine, which it takes: what it has of the prompt is not prefilled
   /// again, by the rule of saved sessions. A sequence that is of no use stays, and so does it when this throws.

@@ -61,6 +61,7 @@ RequestId Engine::submit(Request request) {
                     "shorten the prompt or raise -c (the model was made for {})",
                     length, state.context, state.model.config().context));
   }
+  if (!plan::forgets(request.plan)) state.require_memory(length);  // else what it goes on from may hold less
   state.require_tokens(request.prompt);
   const RequestId id = state.next_request++;
   ActiveRequest& active = state.requests.emplace(id, ActiveRequest(std::move(request))).first->second;

@@ -110,6 +110,7 @@ struct Engine::State {
   text::BoundaryClassifier boundaries;
   double weight_bytes = 0;  ///< of all tensors that a step reads
   std::int64_t context = 0;
+  bool bound_by_memory = false;  ///< the cache holds less than all sequences at full context
   std::optional<kv::Cache> cache;
   std::unique_ptr<exec::Executor> executor;
   attention::GateFiles gates;  ///< of the plans so far; read once
@@ -129,6 +130,8 @@ struct Engine::State {
   bool busy = false;     ///< inside step, or a sequence's call: callbacks may not start another
   bool passing = false;  ///< inside a pass
 
+  /// Once, when context and weights are known.
+  void open_cache();
   plan::ModelShape shape() const;
   /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
   void require(const plan::Plan& plan);
@@ -147,6 +150,8 @@ struct Engine::State {
   void fail_broken();
   void end_cancelled();
   void require_tokens(std::span<const Token> wanted) const;
+  /// Throws UserError where memory has no room for so many tokens of one sequence, whatever else is in the cache.
+  void require_memory(std::int64_t length) const;
   /// The first head that has freed tokens of the sequence.
   std::optional<plan::SlotId> forgetful_head(const ActiveSequence& sequence) const;
   /// Notes tokens that the pass appends, with their text boundaries.

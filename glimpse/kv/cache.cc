@@ -98,10 +98,8 @@ struct Cache::State {
 
 void Cache::State::require_pages(std::size_t pages) const {
   if (pages <= pool.pages_free()) return;
-  throw UserError(
-      fmt::format("the KV cache is full: {} pages wait in the tier and are needed, and {} are free; use a larger "
-                  "context (-c) or fewer sequences",
-                  pages, pool.pages_free()));
+  throw UserError(fmt::format("the KV cache is full: {} pages wait in the tier and are needed, and {} are free; {}",
+                              pages, pool.pages_free(), shape.cure));
 }
 
 SequenceId Cache::State::install(std::unique_ptr<Sequence> sequence) {
@@ -210,10 +208,8 @@ SequenceId Cache::adopt(std::int64_t length, std::span<const HeadLayout> heads) 
     runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
   }
   if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
-    throw UserError(
-        fmt::format("the KV cache is full: a saved session of {} tokens needs {} pages and {} are free; use "
-                    "a larger context (-c) or fewer sequences",
-                    length, pages, state_->pool.pages_free()));
+    throw UserError(fmt::format("the KV cache is full: a saved session of {} tokens needs {} pages and {} are free; {}",
+                                length, pages, state_->pool.pages_free(), state_->shape.cure));
   }
   const bool whole_runs = runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
   for (std::size_t i = 0; i < heads.size(); ++i) {
@@ -255,11 +251,11 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
     runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
   }
   if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
-    throw UserError(fmt::format(
-        "the KV cache is full: {} more tokens asked, room for {} (of {} in all); use a larger context (-c) or fewer "
-        "sequences",
-        tokens, state_->room(sequence, tokens),
-        state_->pool.pages_total() / sequence.heads.size() * static_cast<std::size_t>(kPageTokens)));
+    throw UserError(
+        fmt::format("the KV cache is full: {} more tokens asked, room for {} (of {} in all); {}", tokens,
+                    state_->room(sequence, tokens),
+                    state_->pool.pages_total() / sequence.heads.size() * static_cast<std::size_t>(kPageTokens),
+                    state_->shape.cure));
   }
   const bool whole_runs = runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
   for (std::size_t i = 0; i < sequence.heads.size(); ++i) {
@@ -349,8 +345,8 @@ void Cache::rewrite(SequenceId id, std::int64_t tokens) {
   if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
     throw UserError(
         fmt::format("the KV cache is full: correcting {} tokens that another sequence shares needs {} pages "
-                    "and {} are free; use a larger context (-c) or fewer sequences",
-                    tokens, pages, state_->pool.pages_free()));
+                    "and {} are free; {}",
+                    tokens, pages, state_->pool.pages_free(), state_->shape.cure));
   }
   for (HeadTable& head : sequence.heads) {
     head.own_pages(state_->pool, head.slots() - static_cast<std::int32_t>(tokens));

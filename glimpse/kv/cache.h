@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "glimpse/kernels/views.h"
@@ -22,6 +23,7 @@ struct CacheShape {
   kernels::KvFormat format;
   std::int64_t capacity_tokens =
       0;  ///< tokens of all sequences together, per (layer, KV head); rounded up to whole runs
+  std::string cure = "use a larger context (-c) or fewer sequences";  ///< for errors of a full cache
 };
 
 /// Pages handed out together, so that streaming over one head stays sequential.

@@ -244,5 +244,53 @@ TEST(Failures, LayersAndHeadsAreInRange) {
   EXPECT_THROW(sequence.key(0, -1, 0), UserError);
 }
 
+/// Room for 256 tokens of a context of 1,024.
+EngineOptions in_little_memory() {
+  EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16);
+  options.context = 1024;
+  options.prefill_chunk = 64;
+  const plan::ModelShape shape = Engine(options).shape();
+  options.cache_bytes = std::int64_t{256 * 2 * 2} * shape.layers * shape.kv_heads * shape.head_dim;
+  return options;
+}
+
+TEST(LittleMemory, RefusesWhatCannotFitBeforeItRuns) {
+  Engine engine(in_little_memory());
+  EXPECT_THAT([&] { engine.submit(request_for(engine, 400, "full", 1)); },
+              ThrowsMessage<UserError>(
+                  testing::AllOf(HasSubstr("400 tokens need"), HasSubstr("(256 tokens)"), HasSubstr("--kv-type"))));
+  EXPECT_FALSE(engine.step());
+  Sequence sequence = engine.open(make(engine, "full"));
+  const std::vector<Token> tokens = random_tokens(300, engine.tokenizer().size());
+  sequence.prefill(std::span(tokens).first(100));
+  EXPECT_THAT([&] { sequence.prefill(std::span(tokens).first(200)); },
+              ThrowsMessage<UserError>(HasSubstr("300 tokens need")));
+  EXPECT_EQ(sequence.length(), 100);
+}
+
+TEST(LittleMemory, EndsAnAnswerThatOutgrowsIt) {
+  Engine engine(in_little_memory());
+  Sequence sequence = engine.open(make(engine, "full"));
+  const std::vector<Token> tokens = random_tokens(256, engine.tokenizer().size());
+  sequence.prefill(tokens);
+  EXPECT_THAT([&] { sequence.decode(3); },
+              ThrowsMessage<UserError>(testing::AllOf(HasSubstr("full"), HasSubstr("memory holds no more"))));
+  EXPECT_EQ(sequence.length(), 256);
+}
+
+TEST(LittleMemory, HoldsAnyLengthOfWhatForgets) {
+  Engine engine(in_little_memory());
+  Sequence sequence = engine.open(make(engine, "streaming", budget("48")));
+  for (int turn = 0; turn < 5; ++turn) {
+    sequence.prefill(random_tokens(150, engine.tokenizer().size()));
+    sequence.decode(3);
+    sequence.decode(4);
+  }
+  EXPECT_EQ(sequence.length(), 760);
+  EXPECT_THAT([&] { sequence.prefill(random_tokens(230, engine.tokenizer().size())); },
+              ThrowsMessage<UserError>(HasSubstr("tokens need")));
+  EXPECT_EQ(sequence.length(), 760);
+}
+
 }  // namespace
 }  // namespace glimpse::engine

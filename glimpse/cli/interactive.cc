@@ -195,6 +195,9 @@ int interactive_command(const Arguments& arguments) {
   if (arguments.file && *arguments.file == "-") {
     throw UserError("-f - and -i both read standard input; give the document as a file");
   }
+  if (arguments.prompt && arguments.prompt->empty()) {
+    throw UserError("the prompt is empty: give some text with -p, or leave it out and ask on standard input");
+  }
   if (arguments.session) engine::require_session_place(*arguments.session);  // once, not for every question
   if (arguments.system) require_utf8(*arguments.system, "the text of --system");
   if (arguments.raw && arguments.system) {

@@ -15,6 +15,7 @@
 #include "glimpse/base/log.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/model/gguf.h"
 #include "glimpse/plan/words.h"
 #include "glimpse/policies/policy.h"
 #include "glimpse/text/utf8.h"
@@ -129,22 +130,27 @@ engine::EngineOptions engine_options(const Arguments& arguments) {
 
 void check_outputs(const Arguments& arguments) {
   struct Place {
-    std::string_view flag, path;
+    std::string_view flag;
+    std::string path;
   };
-  const auto given = [](const std::optional<std::string>& path) {
-    return path ? std::string_view(*path) : std::string_view();
-  };
+  const auto given = [](const std::optional<std::string>& path) { return path.value_or(""); };
   const std::array<Place, 4> written{{{"--trace", given(arguments.trace)},
                                       {"-o", arguments.output},
                                       {"--html", given(arguments.html)},
                                       {"--session", given(arguments.session)}}};
-  const std::array<Place, 5> read{{{"-m", arguments.model},
-                                   {"-f", given(arguments.file) == "-" ? "" : given(arguments.file)},
-                                   {"--attn-plan", given(arguments.plan_file)},
-                                   {"--attn-profile", given(arguments.profile)},
-                                   {"what it reads", arguments.subject}}};
+  std::vector<Place> read{{"-f", given(arguments.file) == "-" ? "" : given(arguments.file)},
+                          {"--attn-plan", given(arguments.plan_file)},
+                          {"--attn-profile", given(arguments.profile)}};
+  for (const auto& part : model::model_parts(arguments.model)) read.push_back({"-m", part.string()});
+  for (const auto& part : model::model_parts(arguments.subject)) read.push_back({"what it reads", part.string()});
+  constexpr std::string_view kGates = "gates=";
+  for (const std::string& several : arguments.policy_options) {
+    for (const std::string& option : split_commas(several)) {
+      if (option.starts_with(kGates)) read.push_back({"--attn-opt gates", option.substr(kGates.size())});
+    }
+  }
   // The same file by another name too, and one that is not there yet; of devices several may be one.
-  const auto same = [](std::string_view a, std::string_view b) {
+  const auto same = [](const std::string& a, const std::string& b) {
     std::error_code failed;
     if (a.empty() || b.empty()) return false;
     if (std::filesystem::exists(a, failed) && !std::filesystem::is_regular_file(a, failed)) return false;

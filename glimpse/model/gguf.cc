@@ -1,5 +1,7 @@
 #include "glimpse/model/gguf.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <iterator>
@@ -34,6 +36,10 @@ std::optional<PartName> parse_part_name(const std::string& name) {
   result.part = std::stoi(std::string(tail.substr(1, 5)));
   result.count = std::stoi(std::string(tail.substr(10, 5)));
   return result;
+}
+
+std::filesystem::path part_path(const std::filesystem::path& path, const PartName& name, int part) {
+  return path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", name.prefix, part, name.count);
 }
 
 /// What a part says of its place; a file without the keys is whole.
@@ -85,6 +91,14 @@ void check_part(const GgufPart& part, int index, const SplitKeys& whole, const s
 
 }  // namespace
 
+std::vector<std::filesystem::path> model_parts(const std::filesystem::path& path) {
+  const auto name = parse_part_name(path.filename().string());
+  if (!name || name->count < 2) return {path};
+  std::vector<std::filesystem::path> parts;
+  for (int part = 1; part <= name->count; ++part) parts.push_back(part_path(path, *name, part));
+  return parts;
+}
+
 GgufFile::GgufFile(const std::filesystem::path& path) : label_(path.string()) {
   files_.emplace_back(path);
   GgufPart first = read_gguf(files_.front().bytes(), label_);
@@ -105,8 +119,7 @@ GgufFile::GgufFile(const std::filesystem::path& path) : label_(path.string()) {
   for (int index = 0; index < named_count; ++index) {
     GgufPart other;
     if (index != name->part - 1) {
-      const auto sibling =
-          path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", name->prefix, index + 1, named_count);
+      const auto sibling = part_path(path, *name, index + 1);
       files_.emplace_back(sibling);
       other = read_gguf(files_.back().bytes(), sibling.string());
       check_part(other, index, whole, sibling.string());

@@ -26,6 +26,10 @@ struct TensorInfo {
   std::int64_t rows() const { return shape[1] * shape[2] * shape[3]; }
 };
 
+/// The files of the model that `path` names: all parts where it is named like one of a split model, else itself. Opens
+/// nothing.
+std::vector<std::filesystem::path> model_parts(const std::filesystem::path& path);
+
 class GgufFile {
  public:
   /// Opens PATH, and its siblings when PATH is part of a split model (-00001-of-0000N; any part may be named). Throws

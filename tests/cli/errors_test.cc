@@ -81,6 +81,13 @@ TEST(Errors, OutputsThatWouldDestroyAnotherFileOfTheCommand) {
     expect_refused({"eval", what, "-m", copy.string(), "-f", document.string(), "-o", link.string()}, "is also -m");
   }
   expect_refused({"inspect", document.string(), "--html", document.string()}, "is also what it reads");
+  const auto first = scratch("split-00001-of-00002.gguf"), second = scratch("split-00002-of-00002.gguf");
+  std::filesystem::copy_file(model(), second);
+  expect_refused({"run", "-m", first.string(), "-p", "x", "--trace", second.string()}, "is also -m");
+  EXPECT_EQ(std::filesystem::file_size(second), size);
+  expect_refused(run({"--attn", "seer", "--attn-opt", "gates=" + second.string(), "--trace", second.string()}),
+                 "is also --attn-opt gates");
+  EXPECT_EQ(std::filesystem::file_size(second), size);
   EXPECT_EQ(read_file(document), prose(2));
   EXPECT_EQ(std::filesystem::file_size(copy), size);
 }
@@ -160,6 +167,7 @@ TEST(Errors, Prompts) {
   const auto empty = scratch("empty.txt");
   write_file(empty, "");
   expect_refused(run_words({"-f", empty.string()}), "the prompt is empty");
+  expect_refused(run_words({"-i", "-p", ""}), "the prompt is empty");
   const auto broken = scratch("broken.txt");
   write_file(broken, "good text \xed\xa0\x80");
   expect_refused(run_words({"-f", broken.string()}), "broken.txt' is not UTF-8: byte 10");

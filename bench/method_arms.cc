@@ -7,6 +7,7 @@
 
 #include "glimpse/attention/runner.h"
 #include "glimpse/base/error.h"
+#include "glimpse/cli/setup.h"
 #include "glimpse/policies/policy.h"
 
 namespace glimpse::bench {
@@ -88,13 +89,18 @@ plan::Plan plan_of(const Method& method, const std::string& budget, const plan::
   return plan;
 }
 
-void check_budgets(const ArmRequest& request) {
-  for (auto it = request.budgets.begin(); it != request.budgets.end(); ++it) {
+std::vector<std::string> checked_budgets(const ArmRequest& request) {
+  const std::vector<std::string> budgets = cli::join_budgets(request.budgets);
+  for (auto it = budgets.begin(); it != budgets.end(); ++it) {
     plan::parse_budget(*it);
-    if (std::find(request.budgets.begin(), it, *it) != it) {
+    if (std::find(budgets.begin(), it, *it) != it) {
       throw UserError(fmt::format("budget '{}' is given twice; leave one out", *it));
     }
   }
+  return budgets;
+}
+
+void check_sparse_prefill(const ArmRequest& request) {
   if (!request.sparse_prefill) return;
   const plan::BudgetRule rule = plan::parse_budget(*request.sparse_prefill).rule;
   if (rule != plan::BudgetRule::tokens && rule != plan::BudgetRule::ratio) {
@@ -128,10 +134,11 @@ const std::vector<std::string>& variant_methods() {
 
 std::vector<Arm> make_arms(const plan::ModelShape& shape, const ArmRequest& request,
                            std::vector<std::string>& warnings) {
-  check_budgets(request);
+  const std::vector<std::string> given = checked_budgets(request);
+  check_sparse_prefill(request);
   std::vector<Arm> arms;
   for (const Method& method : parse_methods(request)) {
-    std::vector<std::string> budgets = request.budgets;
+    std::vector<std::string> budgets = given;
     if (method.name == "full") budgets = {""};
     if (method.name == "kascade" && std::find(budgets.begin(), budgets.end(), "10%") == budgets.end()) {
       budgets.push_back("10%");

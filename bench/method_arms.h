@@ -25,7 +25,7 @@ struct Arm {
 struct ArmRequest {
   /// NAME[/KEY=VALUE...], with the keys of --attn-opt and block, sink and local for those flags; or "all".
   std::vector<std::string> methods;
-  std::vector<std::string> budgets;           ///< forms of --attn-budget without commas
+  std::vector<std::string> budgets;           ///< as --attn-budget, or parted at its comma: "10%", "min=128"
   bool variants = false;                      ///< the papers' ablations beside the methods
   std::optional<std::string> sparse_prefill;  ///< the budget of every sparse prefill
   const plan::Profile* profile = nullptr;     ///< for the methods that use it; borrowed for the call

@@ -143,6 +143,18 @@ TEST(MethodArms, OneBudgetServesAllSparsePrefills) {
   EXPECT_EQ(arms[3].prefill_plan, arms[3].plan);
 }
 
+TEST(MethodArms, ABudgetMayHaveAComma) {
+  std::vector<std::string> warnings;
+  const std::vector<Arm> arms = make_arms(small_shape(), {{"quest"}, {"10%", "min=128", "64"}}, warnings);
+  ASSERT_THAT(arms, SizeIs(3));
+  EXPECT_EQ(arms[1].label(), "quest 10%,min=128");
+  const auto chosen = std::find_if(arms[1].plan.selectors.begin(), arms[1].plan.selectors.end(),
+                                   [](const plan::Selector& selector) { return !selector.terms.empty(); });
+  ASSERT_NE(chosen, arms[1].plan.selectors.end());
+  EXPECT_EQ(plan::budget_tokens(chosen->budget, 300), 128);
+  EXPECT_EQ(plan::budget_tokens(chosen->budget, 3000), 300);
+}
+
 TEST(MethodArms, RefuseWhatIsWrong) {
   const auto refused = [](std::vector<std::string> methods, std::vector<std::string> budgets) {
     return refusal([&] {

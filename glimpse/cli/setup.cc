@@ -204,16 +204,20 @@ std::vector<std::string> split_commas(std::string_view list) {
   return parts;
 }
 
-std::vector<std::string> split_arms(std::string_view list) {
-  std::vector<std::string> arms;
-  for (std::string& part : split_commas(list)) {
-    if (part.starts_with("min=") && !arms.empty()) {
-      arms.back() += "," + part;
+std::vector<std::string> join_budgets(std::span<const std::string> parts) {
+  std::vector<std::string> joined;
+  for (const std::string& part : parts) {
+    if (part.starts_with("min=") && !joined.empty()) {
+      joined.back().append(",").append(part);
     } else {
-      arms.push_back(std::move(part));
+      joined.push_back(part);
     }
   }
-  return arms;
+  return joined;
+}
+
+std::vector<std::string> split_arms(std::string_view list) {
+  return join_budgets(split_commas(list));
 }
 
 void check_arm(std::string_view arm) {

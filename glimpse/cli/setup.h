@@ -29,8 +29,9 @@ void check_outputs(const Arguments& arguments);
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape);
 /// The parts of a list between its commas, empty ones too.
 std::vector<std::string> split_commas(std::string_view list);
-/// The arms of a list with commas between, each "POLICY[:BUDGET]". A comma that ends a budget, as in tidal:10%,min=128,
-/// is none between arms.
+/// Parts of a list in which a budget was parted at its own comma: "10%" and the "min=128" behind it are one again.
+std::vector<std::string> join_budgets(std::span<const std::string> parts);
+/// The arms of a list with commas between, each "POLICY[:BUDGET]".
 std::vector<std::string> split_arms(std::string_view list);
 /// Refuses a wrong arm before a model is loaded.
 void check_arm(std::string_view arm);

@@ -143,10 +143,12 @@ void check_outputs(const Arguments& arguments) {
                           {"--attn-profile", given(arguments.profile)}};
   for (const auto& part : model::model_parts(arguments.model)) read.push_back({"-m", part.string()});
   for (const auto& part : model::model_parts(arguments.subject)) read.push_back({"what it reads", part.string()});
-  constexpr std::string_view kGates = "gates=";
   for (const std::string& several : arguments.policy_options) {
     for (const std::string& option : split_commas(several)) {
-      if (option.starts_with(kGates)) read.push_back({"--attn-opt gates", option.substr(kGates.size())});
+      const std::size_t equals = std::min(option.find('='), option.size());
+      const std::string key = option.substr(0, equals);
+      if (key != "gates" && !key.ends_with(".gates")) continue;
+      read.push_back({"--attn-opt gates", option.substr(std::min(equals + 1, option.size()))});
     }
   }
   // The same file by another name too, and one that is not there yet; of devices several may be one.

@@ -155,7 +155,7 @@ enum class RetentionRule : std::uint8_t {
   accumulated,       ///< H2O: the last tokens and those of the largest accumulated probability
   last_probability,  ///< TOVA: the token of least probability in the last step goes
   stamps,            ///< RaaS: of the generated tokens those stamped last; the prompt stays
-  host_tier,         ///< ArkVale: nothing; cold pages wait in host memory
+  host_tier,         ///< ArkVale, ShadowKV: nothing; cold pages wait in host memory
 };
 struct Retention {
   RetentionRule rule = RetentionRule::all;

@@ -154,11 +154,13 @@ class Validator {
     }
   }
 
-  // Pages are fetched by their digests, so only a head that chooses pages and reads no others can leave them out.
+  // Pages are fetched by their digests, so only a head that chooses pages, or chunks by their landmarks, and reads no
+  // others can leave them out.
   void check_host_tier(const std::string& where, const Role& role, const Retention& kept) const {
-    if (role.kind != RoleKind::select || !role.attends_set ||
-        selector(role.selector).terms[0].source != Source::page_bounds) {
-      refuse(where, "host-tier goes with a select of page-bounds that attends its own set, not with this {} role",
+    const auto by_digest = [](Source source) { return source == Source::page_bounds || source == Source::landmarks; };
+    if (role.kind != RoleKind::select || !role.attends_set || !by_digest(selector(role.selector).terms[0].source)) {
+      refuse(where,
+             "host-tier goes with a select of page-bounds or landmarks that attends its own set, not with this {} role",
              word(role.kind));
     }
     const Budget& reads = selector(role.selector).budget;

@@ -21,8 +21,9 @@ constexpr std::array<std::string_view, 3> kPrefill{"auto", "sparse", "dense"};
 constexpr std::array<std::string_view, 2> kAnchorWords{"auto", "all"};
 
 const std::array<OptionHelp, 7> kOptions{{
-    {"anchors", "0+LAYER...|auto|all", "auto",
-     "the layers that select, layer 0 first; auto: the profile's, else the paper's for this model, else those of its "
+    {"anchors", "0+LAYER...|FSS...|auto|all", "auto",
+     "the layers that select, layer 0 first, or a letter a layer, F selects and S shares; auto: the profile's, else "
+     "the paper's for this model, else those of its "
      "32-layer model, scaled; all: every layer for itself, the paper's oracle"},
     {"head-map", "auto|identity", "auto", "whose set of the anchor a head reads: the profile's map, or its own index"},
     {"set", "kv-head|layer", "kv-head", "a set per KV head, or one per layer by all heads pooled"},
@@ -51,8 +52,25 @@ struct Anchors {
   bool profiled = false;
 };
 
+/// "FFSSF": a letter for each layer, as `glimpse plan` prints it. Nothing when the option says it another way.
+std::optional<std::vector<int>> lettered_anchors(const OptionReader& read, const plan::ModelShape& shape) {
+  const std::string_view letters = read.text("anchors").value_or("");
+  if (letters.empty() || letters.find_first_not_of("FS") != std::string_view::npos) return std::nullopt;
+  if (letters.size() != static_cast<std::size_t>(shape.layers)) {
+    read.refuse("anchors", letters,
+                fmt::format("{} letters for {} layers; give one for each", letters.size(), shape.layers));
+  }
+  std::vector<int> layers;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    if (letters[static_cast<std::size_t>(layer)] == 'F') layers.push_back(layer);
+  }
+  if (layers.empty()) read.refuse("anchors", letters, "no layer selects; the first letter is F");
+  return layers;
+}
+
 Anchors choose_anchors(const OptionReader& read, const plan::ModelShape& shape) {
-  const std::optional<std::vector<int>> given = read.layers("anchors", 0, shape.layers - 1, kAnchorWords);
+  std::optional<std::vector<int>> given = lettered_anchors(read, shape);
+  if (!given) given = read.layers("anchors", 0, shape.layers - 1, kAnchorWords);
   const bool all = read.text("anchors") == "all";
   if ((given || all) && read.profile() != nullptr) {
     read.warn("anchors are given, so the profile's anchors and head map are not used");

@@ -1,6 +1,9 @@
 #include "glimpse/policies/layers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -126,6 +129,24 @@ void tidy(plan::Plan& plan) {
               [&](const plan::Retention& unused) { check_retention(plan, unused); });
   drop_unused(plan, plan.selectors, &plan::Role::selector,
               [&](const plan::Selector& unused) { check_selector(plan, unused); });
+}
+
+void keep_in_tier(plan::Plan& plan, const OptionReader& read, const plan::Budget& budget) {
+  constexpr std::array<std::string_view, 2> kWords{"auto", "all"};
+  const std::optional<plan::Budget> given = read.count("resident", kWords);
+  if (read.text("resident") == "all") return;
+  plan::Budget resident = given.value_or(budget);
+  if (given && given->rule != budget.rule) {
+    read.refuse("resident", *read.text("resident"),
+                fmt::format("the budget is {}; give both in tokens or both as a share", to_string(budget)));
+  }
+  const bool share = budget.rule == plan::BudgetRule::ratio;
+  if (!given) resident.value = share ? std::min(1.0, 2 * budget.value) : std::min(2 * budget.value, 1073741824.0);
+  if (share) resident.at_least = budget.at_least;
+  plan.retentions.push_back({.rule = plan::RetentionRule::host_tier, .budget = resident});
+  for (plan::Role& role : plan.roles) {
+    if (role.kind == RoleKind::select) role.retention = static_cast<int>(plan.retentions.size()) - 1;
+  }
 }
 
 }  // namespace glimpse::policies

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "glimpse/plan/plan.h"
+#include "glimpse/policies/options.h"
 
 namespace glimpse::policies {
 
@@ -36,5 +37,12 @@ inline constexpr int kFirstSparse = 2;
 /// dense), and selectors and retentions that no role names go. They are checked first, so that a bad flag is refused
 /// for a model with too few layers to use it.
 void tidy(plan::Plan& plan);
+
+/// The option of methods whose pages wait in host memory while no set names them.
+inline constexpr OptionHelp kResident{
+    "resident", "N|X%|auto|all", "auto",
+    "tokens of each head that stay resident, the rest wait in host memory; auto: twice the budget; all: nothing waits"};
+/// Gives the selecting heads of a plan, whose sets hold `budget`, the tier that option `resident` asks for.
+void keep_in_tier(plan::Plan& plan, const OptionReader& read, const plan::Budget& budget);
 
 }  // namespace glimpse::policies

@@ -60,7 +60,7 @@ plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   const int select =
       read.layer("select", 0, shape.layers - 2, kAuto).value_or(std::max(kFirstSparse, scaled_layer(2, shape.layers)));
   const int last = shape.layers - 1;
-  std::optional<int> reselect = read.layer("reselect", select, last, kReselectWords);
+  std::optional<int> reselect = read.layer("reselect", select + 1, last, kReselectWords);
   if (!reselect && read.text("reselect") != "none") reselect = scaled_layer(13, shape.layers);
   std::vector<int> selecting;
   if (select < shape.layers) selecting.push_back(select);

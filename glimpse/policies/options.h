@@ -23,6 +23,8 @@ class OptionReader {
   OptionReader nested(std::string_view key, std::string_view name, std::span<const OptionHelp> table) const;
 
   std::string_view policy() const { return policy_; }
+  /// A key as --attn-opt takes it: "selector.gates" for the `gates` of a nested reader.
+  std::string full_key(std::string_view key) const { return prefix_ + std::string(key); }
   plan::Budget budget(const plan::Budget& otherwise) const { return options_.budget.value_or(otherwise); }
   /// Refuses p=, tau= and coverage=, with `why` the method cannot have them.
   plan::Budget counted_budget(const plan::Budget& otherwise, std::string_view why) const;

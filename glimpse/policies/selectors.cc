@@ -27,6 +27,7 @@ constexpr std::array kKinds{
     IndexKind{"clusterkv", Source::token_clusters, 1, 16, 0, false},
     IndexKind{"arkvale", Source::page_bounds, 32, 0, 0, true},
     IndexKind{"shadowkv", Source::landmarks, 8, 0, 32, false},
+    IndexKind{"seer", Source::gate, 64, 0, 0, true},
 };
 
 constexpr double kMostWeight = 1000;
@@ -66,6 +67,11 @@ constexpr std::array<OptionHelp, 1> kShadowKv{{
     {"outliers", "0..65536", "48", "chunks farthest from their landmark, always read"},
 }};
 
+constexpr std::array<OptionHelp, 1> kSeer{{
+    {"gates", "FILE", "none", "the gates' weights, a GGUF that scripts/convert-seer-gates.py makes (docs/gates.md)",
+     /*selector=*/false, /*needed=*/true},
+}};
+
 plan::IndexOptions index_options(const OptionReader& read, std::string_view name) {
   plan::IndexOptions index;
   if (name == "quest") {
@@ -96,6 +102,14 @@ plan::IndexOptions index_options(const OptionReader& read, std::string_view name
     if (read.choice("digest", kDigests) == "sphere") index.digest = plan::Digest::sphere;
   } else if (name == "shadowkv") {
     index.outlier_chunks = read.integer("outliers", 0, 65536, {}).value_or(kOutliers);
+  } else if (name == "seer") {
+    index.gates = read.text("gates").value_or("");
+    if (index.gates.empty()) {
+      throw UserError(
+          fmt::format("policy '{}' needs the gate weights that were trained for the model: give --attn-opt {}=FILE, or "
+                      "choose what needs none, such as quest",
+                      read.policy(), read.full_key("gates")));
+    }
   }
   return index;
 }
@@ -108,6 +122,7 @@ std::span<const OptionHelp> selector_options(std::string_view name) {
   if (name == "clusterkv") return kClusterKv;
   if (name == "arkvale") return kArkVale;
   if (name == "shadowkv") return kShadowKv;
+  if (name == "seer") return kSeer;
   return {};
 }
 
@@ -147,11 +162,13 @@ plan::Selector index_selector(const OptionReader& read, std::string_view name, c
   selector.sink = read.sink(kind->sink);
   selector.local = read.local(kind->local);
   selector.counts_local = kind->counts_local;
-  plan::Term term{kind->source, GroupPooling::max_score};
+  const bool gate = kind->source == Source::gate;  // it takes the group's queries together
+  plan::Term term{kind->source, gate ? GroupPooling::none : GroupPooling::max_score};
   term.index = index_options(read, name);
   selector.terms.push_back(std::move(term));
   selector.budget =
-      read.counted_budget(budget, fmt::format("selects by {}'s index, which knows no probabilities", name));
+      gate ? read.budget(budget)  // validation knows the rules that a gate has
+           : read.counted_budget(budget, fmt::format("selects by {}'s index, which knows no probabilities", name));
   if (name == "quest" && selector.block > 0) {  // Quest never reads fewer than three pages
     const int least = 3 * std::min(selector.block, 1 << 16);
     if (selector.budget.rule == plan::BudgetRule::tokens && selector.budget.value < least) {
@@ -174,7 +191,10 @@ plan::Selector chosen_selector(const OptionReader& read, std::string_view key, s
   const OptionReader inner = read.nested(key, name, selector_options(name));
   if (name == "exact") return exact_selector(read, set, budget);
   plan::Selector selector = index_selector(inner, name, budget);
-  if (set == "layer") read.refuse(key, name, "an index belongs to a KV head; give set=kv-head or set=query-head");
+  if (set == "layer") read.refuse(key, name, "an index belongs to a KV head; give set=kv-head");
+  if (set == "query-head" && name == "seer") {
+    read.refuse(key, name, "a gate scores for the group together; give set=kv-head");
+  }
   if (set == "query-head") per_query_head(selector);
   return selector;
 }

@@ -13,9 +13,9 @@
 namespace glimpse::policies {
 
 /// What `selector=` takes: exact scores over all keys, or a method's index over them.
-inline constexpr std::array<std::string_view, 6> kSelectorWords{"exact",     "quest",   "lychee-cluster",
-                                                                "clusterkv", "arkvale", "shadowkv"};
-inline constexpr std::string_view kSelectorValues = "exact|quest|lychee-cluster|clusterkv|arkvale|shadowkv";
+inline constexpr std::array<std::string_view, 7> kSelectorWords{
+    "exact", "quest", "lychee-cluster", "clusterkv", "arkvale", "shadowkv", "seer"};
+inline constexpr std::string_view kSelectorValues = "exact|quest|lychee-cluster|clusterkv|arkvale|shadowkv|seer";
 
 /// What the selector of a method can be told beyond the flags; empty for "exact".
 std::span<const OptionHelp> selector_options(std::string_view name);

@@ -13,7 +13,8 @@ constexpr int kRank = 160;
 const std::vector<OptionHelp> kOptions = with_selector_options(
     {{"rank", "N|auto", "auto",
       "singular vectors that the prompt's keys are read from; 0: the keys themselves; auto: 160, at most KV heads x "
-      "head dimension"}},
+      "head dimension"},
+     kResident},
     "shadowkv");
 
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
@@ -23,6 +24,7 @@ plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   const int most = shape.kv_heads * shape.head_dim;
   selector.terms[0].index.key_rank = read.integer("rank", 0, most, kAuto).value_or(std::min(kRank, most));
   plan::Plan plan = own_set_plan(shape, selector, kFirstSparse);
+  keep_in_tier(plan, read, selector.budget);
   tidy(plan);
   return plan;
 }

@@ -1,6 +1,8 @@
 // TidalDecode: Yang, Zhang, Chen, Li, Jia, "TidalDecode: Fast and Accurate LLM Decoding with Position Persistent Sparse
 // Attention", ICLR 2025, arXiv 2410.05076, section 3.1 and algorithm 1 (position persistent sparse attention), section
 // 4.4 and appendix A.6 (the layer that re-selects).
+#include <fmt/format.h>
+
 #include <array>
 #include <optional>
 
@@ -52,13 +54,17 @@ int paper_layer(const plan::ModelShape& shape) {
 
 // The second selecting layer, or nothing. Chosen by itself it must come after the first; small models have none.
 std::optional<int> reselect_layer(const OptionReader& read, const plan::ModelShape& shape, int select) {
-  const std::optional<int> given = read.layer("reselect", select, shape.layers - 1, kReselectWords);
+  const std::optional<int> given = read.layer("reselect", select + 1, shape.layers - 1, kReselectWords);
   const bool by_hand = given || read.text("reselect") == "none";
   if (by_hand && read.profile() != nullptr) read.warn("reselect is given, so the profile's layer is not used");
-  if (given) return *given > select ? given : std::nullopt;
-  if (by_hand) return std::nullopt;
+  if (by_hand) return given;
   const int layer = read.profile() != nullptr ? read.profile()->tidal->reselect : paper_layer(shape);
-  return layer > select ? std::optional<int>(layer) : std::nullopt;
+  if (layer > select) return layer;
+  if (read.profile() != nullptr) {
+    read.warn(
+        fmt::format("the profile selects again in layer {}, not behind layer {}, so nothing does", layer, select));
+  }
+  return std::nullopt;
 }
 
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {

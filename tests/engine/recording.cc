@@ -182,9 +182,13 @@ StateCopy state_of(const Sequence& sequence, const plan::Plan& plan) {
 }
 
 Recording record_run(const std::string& policy, const policies::PolicyOptions& options, const RunOptions& how) {
+  return record_run(make(shared_engine(how.model), policy, options), how);
+}
+
+Recording record_run(const plan::Plan& plan, const RunOptions& how) {
   Engine& engine = shared_engine(how.model);
   Recording run;
-  run.plan = make(engine, policy, options);
+  run.plan = plan;
   const plan::ModelShape& shape = run.plan.shape;
   const std::vector<Token> tokens = passage(engine);
   const std::size_t prefilled = tokens.size() - static_cast<std::size_t>(how.replayed);
@@ -324,17 +328,18 @@ int expect_selected(const Recording& run, const Pooling& pooling) {
   return compared;
 }
 
-int expect_inherited(const Recording& run) {
+int expect_inherited(const Recording& run, const HeadMap& map) {
   int compared = 0;
   for (const StepRecord& step : run.steps) {
     for (int layer = 0; layer < run.plan.shape.layers; ++layer) {
       for (int head = 0; head < run.plan.shape.kv_heads; ++head) {
         const HeadStep& record = run.at(step, layer, head);
         if (record.role != plan::RoleKind::reuse) continue;
+        const int mapped = map ? map(layer, head) : head;
         const HeadStep* source = nullptr;
         for (int from = layer - 1; from >= 0 && source == nullptr; --from) {
-          if (run.at(step, from, head).role != plan::RoleKind::select) continue;
-          source = &run.at(step, from, selector_of(run, from, head).per == plan::SetPer::layer ? 0 : head);
+          if (run.at(step, from, mapped).role != plan::RoleKind::select) continue;
+          source = &run.at(step, from, selector_of(run, from, mapped).per == plan::SetPer::layer ? 0 : mapped);
         }
         const std::string where = place(step, layer, head);
         EXPECT_NE(source, nullptr) << where;
@@ -356,12 +361,22 @@ void expect_roles(const Recording& run, const std::vector<int>& dense, const std
   const auto has = [](const std::vector<int>& layers, int layer) {
     return std::find(layers.begin(), layers.end(), layer) != layers.end();
   };
+  std::string letters;
+  for (int layer = 0; layer < run.plan.shape.layers; ++layer) {
+    letters += has(dense, layer) ? 'D' : has(select, layer) ? 'S' : 'R';
+  }
+  expect_roles(run, std::vector<std::string>(static_cast<std::size_t>(run.plan.shape.kv_heads), letters));
+}
+
+void expect_roles(const Recording& run, const std::vector<std::string>& heads) {
+  ASSERT_EQ(heads.size(), static_cast<std::size_t>(run.plan.shape.kv_heads));
   for (const StepRecord& step : run.steps) {
     for (int layer = 0; layer < run.plan.shape.layers; ++layer) {
-      const plan::RoleKind expected = has(dense, layer)    ? plan::RoleKind::dense
-                                      : has(select, layer) ? plan::RoleKind::select
-                                                           : plan::RoleKind::reuse;
       for (int head = 0; head < run.plan.shape.kv_heads; ++head) {
+        const char letter = heads[static_cast<std::size_t>(head)].at(static_cast<std::size_t>(layer));
+        const plan::RoleKind expected = letter == 'D'   ? plan::RoleKind::dense
+                                        : letter == 'S' ? plan::RoleKind::select
+                                                        : plan::RoleKind::reuse;
         const HeadStep& record = run.at(step, layer, head);
         ASSERT_EQ(record.role, expected) << place(step, layer, head);
         if (expected == plan::RoleKind::dense) {

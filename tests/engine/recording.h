@@ -57,6 +57,8 @@ struct RunOptions {
 
 /// Prefills a passage of about 320 tokens and decodes greedily by the policy's plan.
 Recording record_run(const std::string& policy, const policies::PolicyOptions& options, const RunOptions& how = {});
+/// The same by any plan for the model.
+Recording record_run(const plan::Plan& plan, const RunOptions& how);
 /// The file of RunOptions::model.
 std::filesystem::path recorded_model(const std::string& model);
 /// The engine that record_run uses; lives as long as the program, and so does what its recordings share.
@@ -77,11 +79,15 @@ using Pooling = std::function<methods::Scores(const methods::Rows& queries, cons
 /// the set is for; with sets per layer the heads' scores are pooled by mean, or by maximum where the plan says so.
 /// Heads that attend their set read it and the others all. Returns how many sets were compared.
 int expect_selected(const Recording& run, const Pooling& pooling);
-/// Every reuse head reads what the nearest earlier selecting layer published: the head of the same index, or head 0
-/// when sets are per layer.
-int expect_inherited(const Recording& run);
+/// Whose set a KV head of a reusing layer reads, as a head of the layer that selected.
+using HeadMap = std::function<int(int layer, int kv_head)>;
+/// Every reuse head reads what the nearest earlier selecting layer published: the head that `map` names, without one
+/// the head of the same index, or head 0 when sets are per layer.
+int expect_inherited(const Recording& run, const HeadMap& map = {});
 /// The layers where all heads are dense, and those where all select; the rest reuses.
 void expect_roles(const Recording& run, const std::vector<int>& dense, const std::vector<int>& select);
+/// For each KV head a letter a layer: D dense, S select, R reuse.
+void expect_roles(const Recording& run, const std::vector<std::string>& heads);
 /// A step and head in words, for failures.
 std::string place(const StepRecord& step, int layer, int head);
 

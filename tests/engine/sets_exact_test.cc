@@ -106,6 +106,56 @@ INSTANTIATE_TEST_SUITE_P(Sets, LycheeDecodeSets,
                                          Case{"threshold", "tau=1e-3"}, Case{"blocks_of_64", "192", {}, 64}),
                          name_of);
 
+/// A run of a small model by what calibration found out about it.
+Recording profiled_run(const std::string& policy, plan::Profile profile, const std::string& model) {
+  profile.model = shared_engine(model).shape();
+  profile.model.context = 0;
+  policies::PolicyOptions options = budget("64");
+  options.profile = &profile;
+  return record_run(policy, options, {.steps = kSteps, .model = model});
+}
+
+/// How many of the heads' letters are `kind`.
+int count_of(char kind, const std::vector<std::string>& heads) {
+  std::ptrdiff_t count = 0;
+  for (const std::string& letters : heads) count += std::count(letters.begin(), letters.end(), kind);
+  return static_cast<int>(count);
+}
+
+struct RoleCase {
+  std::string name, model;
+  std::vector<double> probability;  ///< [layer, kv_head]; over 0.5 retrieves
+  std::vector<std::string> heads;   ///< as expect_roles takes them
+};
+
+void PrintTo(const RoleCase& row, std::ostream* out) {
+  *out << row.name;
+}
+
+class LycheeDecodeRoles : public testing::TestWithParam<RoleCase> {};
+
+// Retrieval heads wherever training left them: a set goes on past the layers of other heads, until one of its index
+// replaces it. One that is replaced at once, or at the end of the model, has no reader and makes none.
+TEST_P(LycheeDecodeRoles, CarryEachHeadsSetToTheNextOfItsIndex) {
+  const RoleCase& row = GetParam();
+  const Recording run = profiled_run("lychee-decode", {.roles = plan::RolesProfile{row.probability}}, row.model);
+  expect_roles(run, row.heads);
+  EXPECT_EQ(expect_selected(run, methods::mean_query_dots), kSteps * count_of('S', row.heads));
+  EXPECT_EQ(expect_inherited(run), kSteps * count_of('R', row.heads));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sets, LycheeDecodeRoles,
+    testing::Values(RoleCase{"two_heads_of_three_queries", "llama", {0, 0, 0.2, 0.9, 0.5, 0, 0.6, 0}, {"SRRD", "DSRR"}},
+                    RoleCase{"six_heads",
+                             "llama2",
+                             {0,   0, 0,   0,   0,   0,     //
+                              0.9, 1, 0.6, 0.5, 0,   0.51,  //
+                              0,   0, 0.1, 0,   0.3, 0.8,   //
+                              1,   0, 0,   0,   0,   0.2},
+                             {"DSRD", "DSRR", "DSRR", "SRRR", "SRRR", "DDSR"}}),
+    [](const auto& row) { return row.param.name; });
+
 class KascadeSets : public testing::TestWithParam<Case> {};
 
 TEST_P(KascadeSets, EqualTheTranscription) {
@@ -143,6 +193,57 @@ INSTANTIATE_TEST_SUITE_P(Sets, KascadeSets,
                                          Case{"pre_softmax", "64", {{"pooling", "query"}}}),
                          name_of);
 
+struct MapCase {
+  std::string name, model;
+  std::vector<int> anchors;
+  std::vector<int> map;            ///< [layer, kv_head]
+  std::vector<std::string> heads;  ///< as expect_roles takes them
+};
+
+void PrintTo(const MapCase& row, std::ostream* out) {
+  *out << row.name;
+}
+
+class KascadeHeadMap : public testing::TestWithParam<MapCase> {};
+
+TEST_P(KascadeHeadMap, NamesTheHeadWhoseSetIsRead) {
+  const MapCase& row = GetParam();
+  const Recording run = profiled_run("kascade", {.kascade = plan::KascadeProfile{row.anchors, row.map}}, row.model);
+  const int heads = run.plan.shape.kv_heads;
+  expect_roles(run, row.heads);
+  EXPECT_EQ(expect_selected(run, mean_probability), kSteps * count_of('S', row.heads));
+  const auto mapped = [&](int layer, int head) { return row.map.at(static_cast<std::size_t>(layer * heads + head)); };
+  EXPECT_EQ(expect_inherited(run, mapped), kSteps * count_of('R', row.heads));
+  // No two heads choose alike, so a set tells whose it is.
+  for (const StepRecord& step : run.steps) {
+    for (const int layer : row.anchors) {
+      for (int head = 0; head < heads; ++head) {
+        for (int other = 0; other < head; ++other) {
+          EXPECT_NE(run.at(step, layer, other).published, run.at(step, layer, head).published)
+              << place(step, layer, head);
+        }
+      }
+    }
+  }
+}
+
+// Layer 0 is dense but for the heads that somebody reads; later anchors attend to their own sets.
+INSTANTIATE_TEST_SUITE_P(
+    Sets, KascadeHeadMap,
+    testing::Values(MapCase{"swapped_then_both_of_one", "llama", {0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {"SRSR", "SRSR"}},
+                    MapCase{"another_map_in_every_layer", "llama", {0}, {0, 1, 1, 0, 0, 0, 1, 1}, {"SRRR", "SRRR"}},
+                    MapCase{
+                        "nobody_reads_a_head_of_layer_0", "llama", {0, 2}, {0, 1, 1, 1, 0, 1, 0, 0}, {"DRSR", "SRSR"}},
+                    MapCase{"six_heads_permuted_then_many_to_one",
+                            "llama2",
+                            {0, 2},
+                            {0, 1, 2, 3, 4, 5,  //
+                             5, 3, 4, 0, 2, 1,  //
+                             0, 1, 2, 3, 4, 5,  //
+                             4, 4, 1, 4, 0, 1},
+                            {"SRSR", "SRSR", "SRSR", "SRSR", "SRSR", "SRSR"}}),
+    [](const auto& row) { return row.param.name; });
+
 TEST(OmniKvSets, EqualTheTranscription) {
   const Recording run = record_run("omnikv", budget("64"));
   const plan::ModelShape& shape = run.plan.shape;
@@ -154,7 +255,7 @@ TEST(OmniKvSets, EqualTheTranscription) {
     select.push_back(layer);
     if (layer + 1 < shape.layers) dense.push_back(layer + 1);
   }
-  if (shape.layers < 16) return;  // too few layers for a filter, the layer after it and a reader
+  if (shape.layers < 16) GTEST_SKIP() << "too few layers for a filter, the layer after it and a reader";
   expect_roles(run, dense, select);
   const auto largest = [](const methods::Rows& queries, const methods::Rows& keys) {
     return methods::maximum(methods::head_probabilities(queries, keys));

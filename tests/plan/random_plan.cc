@@ -177,7 +177,8 @@ class Generator {
     role.scope.lifetime = one_of({Lifetime::step, Lifetime::steps, Lifetime::until_verify});
     if (role.scope.lifetime == Lifetime::steps) role.scope.steps = below(30) + 1;
     const Selector& s = plan_.selectors[static_cast<std::size_t>(with)];
-    if (role.attends_set && s.terms[0].source == Source::page_bounds && below(2) == 0) {
+    const Source source = s.terms[0].source;
+    if (role.attends_set && (source == Source::page_bounds || source == Source::landmarks) && below(2) == 0) {
       plan_.retentions.push_back({RetentionRule::host_tier, 0, s.budget});
       role.retention = static_cast<int>(plan_.retentions.size()) - 1;
     }

@@ -119,7 +119,11 @@ TEST(ArkVale, PagesOf32WithAHostTier) {
 
 TEST(ShadowKv, LandmarksOfChunksOf8AndKeysOfRank160) {
   const plan::Plan plan = make_plan("shadowkv", kLlama8B, {});
-  expect_own_sets(plan, 2);
+  expect_own_sets(plan, 2, 0);
+  EXPECT_EQ(plan.retentions, std::vector<plan::Retention>{(plan::Retention{.rule = plan::RetentionRule::host_tier,
+                                                                           .budget = {BudgetRule::tokens, 2048}})});
+  EXPECT_TRUE(make_plan("shadowkv", kLlama8B, opts({{"resident", "all"}})).retentions.empty());
+  EXPECT_THAT(refused("shadowkv", kLlama8B, opts({{"resident", "500"}})), HasSubstr("500 resident"));
   plan::Selector expected;
   expected.block = 8;
   expected.local = 32;
@@ -272,8 +276,14 @@ TEST(Composition, TablesAgree) {
       if (!row.selector) continue;
       const std::string key(row.key);
       for (const std::string_view name : kSelectorWords) {
-        const PolicyOptions plain = opts({{key, std::string(name)}});
+        PolicyOptions plain = opts({{key, std::string(name)}});
         for (const OptionHelp& inner : selector_options(name)) {
+          if (!inner.needed) continue;
+          EXPECT_THAT(refused(policy.name, kSmol, plain), HasSubstr(key + "." + std::string(inner.key) + "=FILE"));
+          plain.extra.emplace(key + "." + std::string(inner.key), "a file");
+        }
+        for (const OptionHelp& inner : selector_options(name)) {
+          if (inner.needed) continue;
           PolicyOptions options = plain;
           options.extra.emplace(key + "." + std::string(inner.key), std::string(inner.default_value));
           EXPECT_EQ(make_plan(policy.name, kSmol, options), make_plan(policy.name, kSmol, plain)) << inner.key;

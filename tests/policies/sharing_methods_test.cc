@@ -252,6 +252,25 @@ TEST(Tidal, TakesTheProfilesLayer) {
   options.extra["reselect"] = "9";
   EXPECT_EQ(letters(make_plan("tidal", kSmol, options)), "DDS" + std::string(6, 'R') + "S" + std::string(20, 'R'));
   EXPECT_THAT(warnings, ElementsAre(HasSubstr("not used")));
+  warnings.clear();
+  options.extra = {{"select", "17"}};
+  EXPECT_EQ(letters(make_plan("tidal", kSmol, options)), "DD" + std::string(15, 'D') + "S" + std::string(12, 'R'));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("selects again in layer 17, not behind layer 17")));
+}
+
+TEST(Kascade, TakesAnchorsAsThePlanPrintsThem) {
+  PolicyOptions listed, lettered;
+  listed.extra["anchors"] = "0+2+9";
+  const std::string letters = "FSFSSSSSSF" + std::string(static_cast<std::size_t>(kSmol.layers) - 10, 'S');
+  lettered.extra["anchors"] = letters;
+  EXPECT_EQ(make_plan("kascade", kSmol, lettered), make_plan("kascade", kSmol, listed));
+  EXPECT_THAT(plan::explain(make_plan("kascade", kSmol, lettered)), HasSubstr("layers:  " + letters));
+  lettered.extra["anchors"] = "FSF";
+  EXPECT_THAT(refused("kascade", kSmol, lettered), HasSubstr("3 letters for 30 layers"));
+  lettered.extra["anchors"] = "S" + letters.substr(1);
+  EXPECT_THAT(refused("kascade", kSmol, lettered), HasSubstr("the first anchor is layer 0"));
+  lettered.extra["anchors"] = std::string(letters.size(), 'S');
+  EXPECT_THAT(refused("kascade", kSmol, lettered), HasSubstr("no layer selects"));
 }
 
 }  // namespace

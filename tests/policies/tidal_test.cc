@@ -86,7 +86,7 @@ TEST(Tidal, FollowsAlgorithm1ForEveryChoiceOfLayers) {
       expect_walk(make_plan("tidal", shape, opt({{"set", set}, {"reselect", "none"}})), 2, -1, one_set);
       for (int first = 0; first + 1 < shape.layers; first += 1 + first / 4) {
         const std::string select = std::to_string(first);
-        for (int second = first; second < shape.layers; second += 1 + second / 4) {
+        for (int second = first + 1; second < shape.layers; second += 1 + second / 4) {
           const PolicyOptions options = opt({{"set", set}, {"select", select}, {"reselect", std::to_string(second)}});
           expect_walk(make_plan("tidal", shape, options), first, second, one_set);
         }
@@ -181,7 +181,9 @@ TEST(Tidal, RefusesLayersThatLeaveNothingToReuse) {
     return std::string();
   };
   EXPECT_THAT(says({{"select", "3"}}), HasSubstr("a layer from 0 to 2"));
-  EXPECT_THAT(says({{"reselect", "4"}}), HasSubstr("a layer from 2 to 3 or auto, none"));
+  EXPECT_THAT(says({{"reselect", "4"}}), HasSubstr("a layer from 3 to 3 or auto, none"));
+  EXPECT_THAT(says({{"reselect", "2"}}), HasSubstr("out of range"));
+  EXPECT_THAT(says({{"select", "1"}, {"reselect", "1"}}), HasSubstr("a layer from 2 to 3"));
   EXPECT_THAT(says({{"reselect", "1"}}), HasSubstr("out of range"));
   EXPECT_THAT(says({{"set", "head"}}), HasSubstr("known: kv-head, query-head, layer"));
   shape.layers = 1;

@@ -55,6 +55,22 @@ methods::Set with_token(methods::Set set, std::int64_t token) {
   return set;
 }
 
+bool is_dense(const Recording& run, const StepRecord& step) {
+  return step.position + 1 < run.plan.min_context;
+}
+
+/// A run whose first `dense` steps are below the least context: they forget nothing, and feed what the rest forgets by.
+Recording record_crossing(const std::string& policy, std::string_view text, int dense) {
+  policies::PolicyOptions options = budget(text);
+  options.min_context = static_cast<int>(passage(shared_engine("llama")).size()) + dense + 1;
+  return record_run(policy, options, {.steps = 24, .model = "llama"});
+}
+
+int dense_steps(const Recording& run) {
+  return static_cast<int>(
+      std::count_if(run.steps.begin(), run.steps.end(), [&](const auto& step) { return is_dense(run, step); }));
+}
+
 TEST(StreamingSets, AreSinkAndWindow) {
   const Recording run = record_run("streaming", budget("64"), {.steps = 40, .model = "llama"});
   for (const StepRecord& step : run.steps) {
@@ -98,9 +114,9 @@ TEST_P(HeadKinds, ReadAllOrSinkAndWindow) {
 
 INSTANTIATE_TEST_SUITE_P(Sets, HeadKinds, testing::Values("duo", "razor"), [](const auto& row) { return row.param; });
 
-TEST(H2oSets, KeepRecentTokensAndHeavyHitters) {
+/// Of a budget of 64.
+void expect_heavy_hitters(const Recording& run) {
   constexpr std::int64_t kBudget = 64;
-  const Recording run = record_run("h2o", budget("64"));
   for (int layer = 0; layer < run.plan.shape.layers; ++layer) {
     for (int head = 0; head < run.plan.shape.kv_heads; ++head) {
       const std::size_t at = run.index(layer, head);
@@ -110,16 +126,27 @@ TEST(H2oSets, KeepRecentTokensAndHeavyHitters) {
         SCOPED_TRACE(place(step, layer, head));
         sums = merged(sums, step.before.statistic.at(at), step.before.live.at(at), step.position + 1);
         const methods::Set read = read_by(run.at(step, layer, head), step.position + 1);
-        ASSERT_EQ(read, methods::keep_accumulated(with_token(left, step.position), sums, {kBudget, kBudget / 2}, read));
+        const methods::Set all = with_token(left, step.position);
+        ASSERT_EQ(read, is_dense(run, step) ? all : methods::keep_accumulated(all, sums, {kBudget, kBudget / 2}, read));
         for (const methods::Scores& row : read_rows(run, step, layer, head)) {  // summed over the group
           for (std::size_t n = 0; n < read.size(); ++n) sums[static_cast<std::size_t>(read[n])] += row[n];
         }
         expect_statistic(step.after.statistic.at(at), step.after.live.at(at), sums, read);
-        if (HasFatalFailure()) return;
+        if (testing::Test::HasFatalFailure()) return;
         left = read;
       }
     }
   }
+}
+
+TEST(H2oSets, KeepRecentTokensAndHeavyHitters) {
+  expect_heavy_hitters(record_run("h2o", budget("64")));
+}
+
+TEST(H2oSets, CountWhatDenseStepsRead) {
+  const Recording run = record_crossing("h2o", "64", 8);
+  EXPECT_EQ(dense_steps(run), 8);
+  expect_heavy_hitters(run);
 }
 
 /// The mean over a layer's heads of what the engine keeps of the last step, head by head.
@@ -131,9 +158,9 @@ methods::Scores layer_statistic(const Recording& run, const StateCopy& state, in
   return methods::mean(heads);
 }
 
-TEST(TovaSets, DropTheLeastProbableOfTheLastStep) {
+/// Of a budget of 64.
+void expect_most_probable(const Recording& run) {
   constexpr std::int64_t kBudget = 64;
-  const Recording run = record_run("tova", budget("64"));
   for (int layer = 0; layer < run.plan.shape.layers; ++layer) {
     const std::size_t first = run.index(layer, 0);
     methods::Set left = run.steps.at(0).before.live.at(first);
@@ -142,7 +169,8 @@ TEST(TovaSets, DropTheLeastProbableOfTheLastStep) {
       SCOPED_TRACE(place(step, layer, 0));
       last = merged(last, layer_statistic(run, step.before, layer), step.before.live.at(first), step.position + 1);
       const methods::Set read = read_by(run.at(step, layer, 0), step.position + 1);
-      ASSERT_EQ(read, methods::keep_probable(with_token(left, step.position), last, kBudget, read));
+      const methods::Set all = with_token(left, step.position);
+      ASSERT_EQ(read, is_dense(run, step) ? all : methods::keep_probable(all, last, kBudget, read));
       std::vector<methods::Scores> rows;  // of all query heads: one set a layer
       for (int head = 0; head < run.plan.shape.kv_heads; ++head) {
         ASSERT_EQ(read_by(run.at(step, layer, head), step.position + 1), read);
@@ -152,15 +180,25 @@ TEST(TovaSets, DropTheLeastProbableOfTheLastStep) {
       last.assign(static_cast<std::size_t>(step.position) + 1, 0.0);
       for (std::size_t n = 0; n < read.size(); ++n) last[static_cast<std::size_t>(read[n])] = mean[n];
       expect_statistic(layer_statistic(run, step.after, layer), step.after.live.at(first), last, read);
-      if (HasFatalFailure()) return;
+      if (testing::Test::HasFatalFailure()) return;
       left = read;
     }
   }
 }
 
-TEST(RaasSets, KeepThePromptAndTheLastStamped) {
+TEST(TovaSets, DropTheLeastProbableOfTheLastStep) {
+  expect_most_probable(record_run("tova", budget("64")));
+}
+
+TEST(TovaSets, GoByTheLastDenseStep) {
+  const Recording run = record_crossing("tova", "64", 8);
+  EXPECT_EQ(dense_steps(run), 8);
+  expect_most_probable(run);
+}
+
+/// Of a budget of 8 generated tokens.
+void expect_last_stamped(const Recording& run) {
   constexpr std::int64_t kBudget = 8;
-  const Recording run = record_run("raas", budget("8"), {.steps = 24});
   for (int layer = 0; layer < run.plan.shape.layers; ++layer) {
     for (int head = 0; head < run.plan.shape.kv_heads; ++head) {
       const std::size_t at = run.index(layer, head);
@@ -171,7 +209,8 @@ TEST(RaasSets, KeepThePromptAndTheLastStamped) {
         SCOPED_TRACE(place(step, layer, head));
         stamps.steps = merged(stamps.steps, step.before.statistic.at(at), step.before.live.at(at), step.position + 1);
         const methods::Set read = read_by(run.at(step, layer, head), step.position + 1);
-        ASSERT_EQ(read, methods::keep_stamped(with_token(left, step.position), stamps, read));
+        const methods::Set all = with_token(left, step.position);
+        ASSERT_EQ(read, is_dense(run, step) ? all : methods::keep_stamped(all, stamps, read));
         // The current token is stamped when it comes: that tells the step's number.
         const double now = step.after.statistic.at(at).at(static_cast<std::size_t>(step.position));
         if (before >= 0) {
@@ -200,6 +239,16 @@ TEST(RaasSets, KeepThePromptAndTheLastStamped) {
       EXPECT_EQ(left.size(), static_cast<std::size_t>(run.prompt + kBudget));
     }
   }
+}
+
+TEST(RaasSets, KeepThePromptAndTheLastStamped) {
+  expect_last_stamped(record_run("raas", budget("8"), {.steps = 24}));
+}
+
+TEST(RaasSets, GoByTheStampsOfDenseSteps) {
+  const Recording run = record_crossing("raas", "8", 16);
+  EXPECT_EQ(dense_steps(run), 16);
+  expect_last_stamped(run);
 }
 
 /// The statistics that the prompt leaves, against the same rows decoded densely one by one. Other kernels than the

@@ -12,17 +12,31 @@ namespace {
 
 constexpr int kSteps = 16;
 constexpr double kLambda = 0.99609375;  // the bf16 number nearest below 1
-constexpr int kBlock = 16;
-constexpr int kFirst = 2;  // layers 0 and 1 are dense and feed nothing
+constexpr int kFirst = 2;               // layers 0 and 1 are dense and feed nothing
 
 struct Case {
   std::string name;
   std::string budget;
   std::map<std::string, std::string> extra = {};
+  int block = 16;
+  int heads = 5, blocks_each = 5;  ///< retrieval heads and what each propagates: the paper's at a budget of 256
+  double lambda = kLambda;
+  int dense_steps = 0;  ///< before the least context is reached
+
+  bool turns_off(const std::string& key) const { return extra.count(key) != 0 && extra.at(key) == "off"; }
 };
 
 void PrintTo(const Case& row, std::ostream* out) {
   *out << row.name;
+}
+
+Recording record(const Case& row) {
+  policies::PolicyOptions options = budget(row.budget, row.extra);
+  if (row.block != 16) options.block = row.block;
+  if (row.dense_steps > 0) {
+    options.min_context = static_cast<int>(passage(shared_engine("")).size()) + row.dense_steps + 1;
+  }
+  return record_run("evosparse", options, {.steps = kSteps});
 }
 
 /// The layer's retrieval heads and how many blocks each takes, as the plan has them from its profile.
@@ -53,7 +67,7 @@ methods::EvoStep evo_step(const Recording& run, const StepRecord& step, int laye
   for (int from = layer; from >= kFirst; --from) {
     const plan::Term* term = retrieval_term(run.plan, from);
     if (term == nullptr) continue;
-    evo.blocks_per_head = static_cast<std::int64_t>(term->budget.value().value) / kBlock;
+    evo.blocks_per_head = static_cast<std::int64_t>(term->budget.value().value) / evo.frame.block;
     std::vector<int> heads = term->query_heads;
     for (int head = 0; head < shape.heads && term->query_heads.empty(); ++head) heads.push_back(head);
     for (const int head : heads) {
@@ -100,30 +114,37 @@ class EvoSparseSets : public testing::TestWithParam<Case> {};
 
 TEST_P(EvoSparseSets, EqualTheTranscription) {
   const Case& row = GetParam();
-  const Recording run = record_run("evosparse", budget(row.budget, row.extra));
+  const Recording run = record(row);
   const plan::ModelShape& shape = run.plan.shape;
-  int propagating = 0;
+  std::size_t propagating = 0;
   for (int layer = kFirst; layer < shape.layers; ++layer) {
     const plan::Selector& selector = selector_for(run.plan, layer);
     if (run.plan.role(layer, 0).kind != plan::RoleKind::stream) {
-      EXPECT_EQ(selector.block, kBlock);
+      EXPECT_EQ(selector.block, row.block);
     }
     EXPECT_EQ(selector.sink, 16);
     EXPECT_EQ(selector.budget, plan::parse_budget(row.budget));
-    propagating += retrieval_term(run.plan, layer) != nullptr;
+    const plan::Term* term = retrieval_term(run.plan, layer);
+    if (term == nullptr) continue;
+    propagating += term->query_heads.size();
+    EXPECT_EQ(term->budget.value(),
+              (plan::Budget{plan::BudgetRule::tokens, static_cast<double>(row.blocks_each) * row.block}));
   }
-  EXPECT_EQ(propagating > 0, row.name != "no_propagation");
-  EXPECT_EQ(run.steps.at(0).before.heat.empty(), row.name == "no_accumulation");
+  EXPECT_EQ(propagating, row.turns_off("prop") ? 0u : static_cast<std::size_t>(row.heads));
+  EXPECT_EQ(run.steps.at(0).before.heat.empty(), row.turns_off("accum"));
+  int dense = 0;
   for (const StepRecord& step : run.steps) {
+    const bool reads_all = step.position + 1 < run.plan.min_context;
+    dense += reads_all;
     for (int layer = 0; layer < shape.layers; ++layer) {
-      if (layer < kFirst) {
+      if (layer < kFirst || reads_all) {
         for (int head = 0; head < shape.kv_heads; ++head) EXPECT_TRUE(run.at(step, layer, head).reads_all);
         continue;
       }
       const methods::Set& set = run.at(step, layer, 0).tokens;
       if (run.at(step, layer, 0).role == plan::RoleKind::stream) {
         // Without heat, before the first retrieval head, nothing is left to choose by: the window takes the budget.
-        ASSERT_EQ(row.name, "no_accumulation");
+        ASSERT_TRUE(row.turns_off("accum"));
         const auto window = static_cast<std::int64_t>(plan::parse_budget(row.budget).value) - 16;
         ASSERT_EQ(set, methods::sink_and_window(step.position + 1, 16, window)) << place(step, layer, 0);
       } else {
@@ -134,63 +155,153 @@ TEST_P(EvoSparseSets, EqualTheTranscription) {
     }
   }
   EXPECT_EQ(run.steps.size(), static_cast<std::size_t>(kSteps));
+  EXPECT_EQ(dense, row.dense_steps);
 }
 
 TEST_P(EvoSparseSets, LeaveTheHeatOfTheTranscription) {
   const Case& row = GetParam();
-  const Recording run = record_run("evosparse", budget(row.budget, row.extra));
-  EXPECT_EQ(run.plan.heat.decay, kLambda);
-  const bool per_layer = row.name == "heat_per_layer";
-  if (row.name == "no_accumulation") {
+  const Recording run = record(row);
+  const bool per_layer = row.extra.count("heat") != 0;
+  if (row.turns_off("accum")) {
     EXPECT_EQ(run.plan.feedback, plan::Feedback::none);
     return;
   }
   for (const StepRecord& step : run.steps) {
     ASSERT_EQ(step.after.heat.size(), per_layer ? static_cast<std::size_t>(run.plan.shape.layers) : 1u);
     if (!per_layer) {
-      const auto expected = methods::heat_after(step.before.heat[0], readings_from(run, step, kFirst), kBlock, kLambda);
+      const auto expected =
+          methods::heat_after(step.before.heat[0], readings_from(run, step, kFirst), row.block, row.lambda);
       expect_near(step.after.heat[0], expected, place(step, kFirst, 0));
       continue;
     }
     for (int layer = kFirst; layer < run.plan.shape.layers; ++layer) {
       const auto at = static_cast<std::size_t>(layer);
-      const auto expected = methods::heat_after(step.before.heat[at], readings_of(run, step, layer), kBlock, kLambda);
+      const auto expected =
+          methods::heat_after(step.before.heat[at], readings_of(run, step, layer), row.block, row.lambda);
       expect_near(step.after.heat[at], expected, place(step, layer, 0));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sets, EvoSparseSets,
-                         testing::Values(Case{"default_256", "256"}, Case{"small", "192"},
-                                         Case{"no_propagation", "192", {{"prop", "off"}}},
-                                         Case{"no_accumulation", "192", {{"accum", "off"}}},
-                                         Case{"heat_per_layer", "192", {{"heat", "layer"}}},
-                                         Case{"unseeded", "192", {{"seed", "none"}}},
-                                         Case{"local_beside", "160", {{"count-local", "off"}}}),
-                         [](const auto& row) { return row.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Sets, EvoSparseSets,
+    testing::Values(
+        Case{.name = "default_256", .budget = "256"}, Case{.name = "small", .budget = "192", .blocks_each = 3},
+        Case{.name = "no_propagation", .budget = "192", .extra = {{"prop", "off"}}},
+        Case{.name = "no_accumulation", .budget = "192", .extra = {{"accum", "off"}}, .blocks_each = 3},
+        Case{.name = "heat_per_layer", .budget = "192", .extra = {{"heat", "layer"}}, .blocks_each = 3},
+        Case{.name = "unseeded", .budget = "192", .extra = {{"seed", "none"}}, .blocks_each = 3},
+        Case{.name = "local_beside", .budget = "160", .extra = {{"count-local", "off"}}, .blocks_each = 3},
+        Case{.name = "blocks_of_32", .budget = "256", .block = 32, .blocks_each = 3},
+        Case{.name = "blocks_of_64", .budget = "256", .extra = {{"prop", "off"}}, .block = 64},
+        Case{.name = "blocks_of_64_cut", .budget = "256", .block = 64, .blocks_each = 2},
+        Case{.name = "short_memory", .budget = "192", .extra = {{"lambda", "0.8"}}, .blocks_each = 3, .lambda = 0.8},
+        Case{.name = "no_decay",
+             .budget = "192",
+             .extra = {{"lambda", "1"}, {"heat", "layer"}},
+             .blocks_each = 3,
+             .lambda = 1},
+        Case{.name = "one_head",
+             .budget = "192",
+             .extra = {{"retrieval-heads", "1"}, {"retrieval-blocks", "4"}},
+             .heads = 1,
+             .blocks_each = 4},
+        Case{.name = "eight_heads", .budget = "256", .extra = {{"retrieval-heads", "8"}}, .heads = 8},
+        Case{.name = "dense_at_first", .budget = "192", .blocks_each = 3, .dense_steps = 8},
+        Case{.name = "dense_at_first_unseeded",
+             .budget = "192",
+             .extra = {{"seed", "none"}, {"heat", "layer"}},
+             .blocks_each = 3,
+             .dense_steps = 8}),
+    [](const auto& row) { return row.param.name; });
 
 TEST(EvoSparseHeat, StartsAtZeroWithoutASeed) {
   const Recording run = record_run("evosparse", budget("192", {{"seed", "none"}}), {.steps = 1});
   for (const double heat : run.steps.at(0).before.heat.at(0)) EXPECT_EQ(heat, 0);
 }
 
-TEST(EvoSparseHeat, IsSeededByTheLastRowsOfThePrompt) {
-  // The same rows decoded densely, one by one: other kernels than the prompt's, so the sums agree only roughly.
-  constexpr int kRows = 32;
-  const Recording run = record_run("evosparse", budget("192"), {.steps = 1});
-  const Recording dense = record_run("full", {}, {.steps = kRows, .replayed = kRows});
-  methods::Scores expected;
+constexpr int kSeedRows = 32;
+
+/// What a seed is made of; by default as it should be.
+struct SeedRule {
+  std::string name;
+  int first_row = 1, rows = kSeedRows;  ///< of the prompt's last 33
+  int first_layer = kFirst, last_layers_missed = 0;
+  double decay = kLambda;
+};
+
+/// A prompt's end decoded densely row by row: [row][layer] of what each layer's heads gave.
+using PromptEnd = std::vector<std::vector<std::vector<methods::Reading>>>;
+
+PromptEnd decoded_prompt_end(const std::string& model) {
+  const Recording dense = record_run("full", {}, {.steps = kSeedRows + 1, .replayed = kSeedRows + 1, .model = model});
+  PromptEnd rows;
   for (const StepRecord& step : dense.steps) {
-    expected = methods::heat_after(expected, readings_from(dense, step, kFirst), kBlock, kLambda);
+    rows.emplace_back();
+    for (int layer = 0; layer < dense.plan.shape.layers; ++layer) {
+      rows.back().push_back(readings_of(dense, step, layer));
+    }
   }
-  const methods::Scores& heat = run.steps.at(0).before.heat.at(0);
-  ASSERT_EQ(heat.size(), expected.size());
-  double apart = 0, sum = 0;
+  return rows;
+}
+
+methods::Scores seed_by(const SeedRule& rule, const PromptEnd& end) {
+  methods::Scores heat;
+  for (int row = rule.first_row; row < rule.first_row + rule.rows; ++row) {
+    const auto& layers = end.at(static_cast<std::size_t>(row));
+    std::vector<methods::Reading> readings;
+    for (std::size_t layer = static_cast<std::size_t>(rule.first_layer);
+         layer + static_cast<std::size_t>(rule.last_layers_missed) < layers.size(); ++layer) {
+      readings.insert(readings.end(), layers[layer].begin(), layers[layer].end());
+    }
+    heat = methods::heat_after(heat, readings, 16, rule.decay);
+  }
+  return heat;
+}
+
+/// Of a block, as a share of what is expected of it.
+double farthest(const methods::Scores& heat, const methods::Scores& expected) {
+  double most = 0;
   for (std::size_t b = 0; b < heat.size(); ++b) {
-    apart += std::abs(heat[b] - expected[b]);
-    sum += expected[b];
+    const double from = b < expected.size() ? expected[b] : 0;
+    most = std::max(most, std::abs(heat[b] - from) / std::max(from, 1e-9));
   }
-  EXPECT_LT(apart, 0.03 * sum);
+  return most;
+}
+
+/// Decoding has other kernels than the prompt, so blocks agree to 0.5 % and better. Another layer or row makes 3 % and
+/// more of some block, though little of the sum.
+constexpr double kNear = 0.015;
+
+TEST(EvoSparseHeat, IsSeededByTheLastRowsOfThePrompt) {
+  for (const char* model : {"", "qwen3"}) {
+    SCOPED_TRACE(model);
+    const Recording run = record_run("evosparse", budget("192"), {.steps = 1, .model = model});
+    const methods::Scores& heat = run.steps.at(0).before.heat.at(0);
+    const PromptEnd end = decoded_prompt_end(model);
+    EXPECT_EQ(heat.size(), seed_by({}, end).size());
+    EXPECT_LT(farthest(heat, seed_by({}, end)), kNear);
+    for (const SeedRule& wrong :
+         {SeedRule{.name = "a layer more", .first_layer = 1}, SeedRule{.name = "a layer less", .first_layer = 3},
+          SeedRule{.name = "not the last layer", .last_layers_missed = 1},
+          SeedRule{.name = "a row more", .first_row = 0, .rows = kSeedRows + 1},
+          SeedRule{.name = "a row less", .first_row = 2, .rows = kSeedRows - 1},
+          SeedRule{.name = "not the last row", .first_row = 0}, SeedRule{.name = "without decay", .decay = 1}}) {
+      EXPECT_GT(farthest(heat, seed_by(wrong, end)), kNear) << wrong.name << ": the bound would not tell";
+    }
+  }
+}
+
+TEST(EvoSparseHeat, OfALayerIsSeededByThatLayer) {
+  const Recording run = record_run("evosparse", budget("192", {{"heat", "layer"}}), {.steps = 1, .model = "qwen3"});
+  const PromptEnd end = decoded_prompt_end("qwen3");
+  for (int layer = kFirst; layer < run.plan.shape.layers; ++layer) {
+    const methods::Scores& heat = run.steps.at(0).before.heat.at(static_cast<std::size_t>(layer));
+    for (int from = 0; from < run.plan.shape.layers; ++from) {
+      const SeedRule alone{.first_layer = from, .last_layers_missed = run.plan.shape.layers - 1 - from};
+      EXPECT_EQ(farthest(heat, seed_by(alone, end)) < kNear, from == layer) << "heat " << layer << ", layer " << from;
+    }
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 namespace glimpse::attention {
 namespace {
 
+constexpr std::size_t kFirstRanks = 128;
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 bool better(const ScoredUnit& a, const ScoredUnit& b) {
@@ -111,23 +112,28 @@ bool by_parts(const plan::Selector& selector) {
 void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> heads, std::size_t tokens,
                     SelectionScratch& scratch, std::vector<std::int32_t>& set) {
   UnitSet units(selector, tokens, scratch);
-  // Heads rank all units, those in the set already among them: so many reach past these.
+  // Heads rank all units, those in the set already among them: so many reach past these. Several heads fill the set
+  // long before, and to put ranks in order is most of the work: they are ranked as deep as the merge has got.
   const std::size_t wanted = units.room() + units.forced();
   auto& ranked = scratch.ranked;
   auto& starts = scratch.starts;
-  ranked.clear();
-  starts.clear();
-  for (const HeadScores& head : heads) {
-    for (int j = 0; j < head.group; ++j) {
-      starts.push_back(ranked.size());
-      best_of(unit_scores(head, static_cast<std::size_t>(j), selector, tokens, scratch), wanted, scratch, ranked);
+  std::size_t rank = 0;
+  for (std::size_t depth = std::min(wanted, kFirstRanks); rank < wanted && units.room() > 0;
+       depth = std::min(wanted, 2 * depth)) {
+    ranked.clear();
+    starts.clear();
+    for (const HeadScores& head : heads) {
+      for (int j = 0; j < head.group; ++j) {
+        starts.push_back(ranked.size());
+        best_of(unit_scores(head, static_cast<std::size_t>(j), selector, tokens, scratch), depth, scratch, ranked);
+      }
     }
-  }
-  starts.push_back(ranked.size());
-  for (std::size_t rank = 0; rank < wanted && units.room() > 0; ++rank) {
-    for (std::size_t list = 0; list + 1 < starts.size(); ++list) {
-      const std::size_t at = starts[list] + rank;
-      if (at < starts[list + 1]) units.take(static_cast<std::size_t>(ranked[at].unit));
+    starts.push_back(ranked.size());
+    for (; rank < depth && units.room() > 0; ++rank) {
+      for (std::size_t list = 0; list + 1 < starts.size(); ++list) {
+        const std::size_t at = starts[list] + rank;
+        if (at < starts[list + 1]) units.take(static_cast<std::size_t>(ranked[at].unit));
+      }
     }
   }
   units.write(set);

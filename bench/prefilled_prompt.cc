@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 
 #include "glimpse/base/error.h"
@@ -18,12 +17,6 @@ double seconds_since(Clock::time_point start) {
 
 /// Rows of the prompt that a plan with indices runs itself, densely: the last of a prompt builds them.
 constexpr std::int64_t kIndexingRows = 32;
-
-bool keeps_indices(const plan::Plan& plan) {
-  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
-    return !selector.terms.empty() && plan::is_index(selector.terms.front().source);
-  });
-}
 
 }  // namespace
 
@@ -42,7 +35,7 @@ std::int64_t PrefilledPrompt::dense_tokens(const Arm& arm) const {
   const auto length = static_cast<std::int64_t>(tokens_.size());
   const std::int64_t dense = arm.plan.prefill.dense_tokens(length);
   const bool all = dense == length && length > kIndexingRows;
-  return all && keeps_indices(arm.plan) ? length - kIndexingRows : dense;
+  return all && plan::searches_index(arm.plan) ? length - kIndexingRows : dense;
 }
 
 void PrefilledPrompt::run_dense() {

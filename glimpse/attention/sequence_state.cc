@@ -84,6 +84,7 @@ void SequenceState::take_over(const SequenceState& source, const plan::Plan& fro
                               std::int64_t tokens) {
   boundaries = source.boundaries;
   prompt_tokens = source.prompt_tokens;
+  decode_steps = source.decode_steps;
   const auto selector_of = [](const plan::Plan& plan, std::size_t i) -> const plan::Selector& {
     return plan.selectors[static_cast<std::size_t>(plan.roles[i].selector)];
   };

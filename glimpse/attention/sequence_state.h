@@ -59,7 +59,7 @@ class SequenceState {
   /// Bytes that indices and factors of keys hold; factors that copies share count for each.
   std::size_t index_memory() const;
   /// For the state of a fork under plan `to`: takes over from the state of the same `tokens` under plan `from` what no
-  /// plan changes, and indices and low-rank keys that `to` would build alike.
+  /// plan changes, and indices and low-rank keys that `to` would build alike (after a correction: as it left them).
   void take_over(const SequenceState& source, const plan::Plan& from, const plan::Plan& to, std::int64_t tokens);
   /// A step of the heat: h <- decay * h + gains.
   void take_heat(const HeatGains& gains, double decay);

@@ -1,5 +1,5 @@
-// ArkVale's tier: of each head a bounded number of pages is resident, the others wait and are recalled when a set needs
-// them. What is attended never depends on it.
+// The host tier of ArkVale and ShadowKV: of each head a bounded number of pages is resident, the others wait and are
+// recalled when a set needs them. What is attended never depends on it.
 #include <algorithm>
 
 #include "glimpse/attention/runner_state.h"
@@ -63,7 +63,9 @@ void Runner::State::recall_set(BatchEntry& entry, int layer, int head, const pla
   const std::int64_t bound = std::max(needed, plan::budget_tokens(kept.budget, entry.tokens) / kPage);
   const std::int64_t surplus =
       std::min<std::int64_t>(resident + recalled - bound, static_cast<std::int64_t>(evicted.size()));
-  if (surplus > 0 && cache->may_spill(sequence)) {
+  // An audit reads every key of the layer behind this, and the verification behind a draft all of the cache.
+  const bool all_follow = entry.rows.audit || entry.rows.committed >= 0;
+  if (surplus > 0 && !all_follow && cache->may_spill(sequence)) {
     const auto colder = [&](std::int32_t a, std::int32_t b) {
       const std::int64_t x = chosen_at[static_cast<std::size_t>(a)];
       const std::int64_t y = chosen_at[static_cast<std::size_t>(b)];

@@ -129,7 +129,9 @@ void Engine::State::open_cache() {
     bound_by_memory = fit < cache_shape.capacity_tokens;
     cache_shape.capacity_tokens = std::min(cache_shape.capacity_tokens, fit);
   }
-  if (bound_by_memory) cache_shape.cure = "memory holds no more; shorten the text or take a smaller --kv-type";
+  if (bound_by_memory) {
+    cache_shape.cure = "memory holds no more; shorten the text, run fewer at once or take a smaller --kv-type";
+  }
   cache.emplace(cache_shape);
 }
 

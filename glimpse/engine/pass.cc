@@ -109,6 +109,15 @@ std::optional<plan::SlotId> Engine::State::forgetful_head(const ActiveSequence& 
   return {};
 }
 
+std::int64_t Engine::State::live_tokens(const ActiveSequence& sequence) const {
+  const plan::ModelShape& shape = sequence.plan.shape;
+  std::int64_t live = 0;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) live += cache->live_tokens(sequence.id, layer, head);
+  }
+  return live / (std::int64_t{shape.layers} * shape.kv_heads);
+}
+
 void Engine::State::require_tokens(std::span<const Token> wanted) const {
   for (const Token token : wanted) {
     if (token >= 0 && token < tokenizer.size()) continue;

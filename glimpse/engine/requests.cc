@@ -25,9 +25,12 @@ void require_whole_cache(const plan::Plan& plan, std::string_view what, std::str
 }
 
 RequestId Engine::submit(Request request) {
-  State& state = *state_;
-  if (state.passing) throw UserError("Engine::submit was called from on_sets; call it when the step has returned");
-  state.require(request.plan);
+  return state_->enqueue(std::move(request), 0);
+}
+
+RequestId Engine::State::enqueue(Request request, std::int64_t forgotten) {
+  if (passing) throw UserError("Engine::submit was called from on_sets; call it when the step has returned");
+  require(request.plan);
   text::validate(request.sampling);
   if (request.correct_every < 0) {
     throw UserError(
@@ -55,16 +58,17 @@ RequestId Engine::submit(Request request) {
   }
   const auto length = static_cast<std::int64_t>(request.prompt.size());
   if (length == 0) throw UserError("the prompt is empty: give at least one token of text");
-  if (length >= state.context) {
+  if (length >= context) {
     throw UserError(
         fmt::format("the prompt has {} tokens and the context holds {}, one of them for the answer; "
                     "shorten the prompt or raise -c (the model was made for {})",
-                    length, state.context, state.model.config().context));
+                    length, context, model.config().context));
   }
-  if (!plan::forgets(request.plan)) state.require_memory(length);  // else what it goes on from may hold less
-  state.require_tokens(request.prompt);
-  const RequestId id = state.next_request++;
-  ActiveRequest& active = state.requests.emplace(id, ActiveRequest(std::move(request))).first->second;
+  // A saved session may hold less than its tokens, too.
+  if (!request.session || !plan::forgets(request.plan)) require_memory(length - forgotten);
+  require_tokens(request.prompt);
+  const RequestId id = next_request++;
+  ActiveRequest& active = requests.emplace(id, ActiveRequest(std::move(request))).first->second;
   active.result.stats.prompt_tokens = length;
   for (const Token token : active.request.prompt) active.sampler.accept(token);
   if (active.request.lossless) {
@@ -74,9 +78,9 @@ RequestId Engine::submit(Request request) {
   }
   if (active.request.session) {
     try {
-      state.load_session(active);
+      load_session(active);
     } catch (...) {
-      state.requests.erase(id);
+      requests.erase(id);
       throw;
     }
   }
@@ -135,7 +139,9 @@ void Engine::State::emit(ActiveRequest& request, Token token, std::int64_t lengt
   if (request.request.max_tokens > 0 && generated >= request.request.max_tokens) {
     return finish(request, FinishReason::length);
   }
-  if (length >= context) finish(request, FinishReason::context_full);
+  const bool forgets = plan::forgets(request.request.plan);
+  const std::int64_t most = forgets ? context : std::min(context, cache->shape().capacity_tokens);
+  if (length >= most) finish(request, FinishReason::context_full);
 }
 
 /// After the logits of the pass are used: a correction is a pass of its own.

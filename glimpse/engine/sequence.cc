@@ -35,15 +35,6 @@ bool reads_what_is_left(const plan::Plan& from, const plan::Plan& to, int layer,
          at(from.selectors, before.selector) == at(to.selectors, after.selector);
 }
 
-/// Tokens that the sequence's heads have not forgotten, the mean over them.
-std::int64_t live_tokens(const kv::Cache& cache, const ActiveSequence& sequence) {
-  std::int64_t live = 0;
-  for (int layer = 0; layer < sequence.plan.shape.layers; ++layer) {
-    for (int head = 0; head < sequence.plan.shape.kv_heads; ++head) live += cache.live_tokens(sequence.id, layer, head);
-  }
-  return live / (std::int64_t{sequence.plan.shape.layers} * sequence.plan.shape.kv_heads);
-}
-
 }  // namespace
 
 Sequence::Sequence(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -73,7 +64,7 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
   if (tokens.empty()) throw UserError("nothing to prefill: give at least one token");
   engine.require_tokens(tokens);
   const std::int64_t end = impl_->sequence.length + static_cast<std::int64_t>(tokens.size());
-  engine.require_memory(live_tokens(*engine.cache, impl_->sequence) + static_cast<std::int64_t>(tokens.size()));
+  engine.require_memory(engine.live_tokens(impl_->sequence) + static_cast<std::int64_t>(tokens.size()));
   std::span<const float> logits;
   const std::size_t chunk = engine.chunk_rows(impl_->sequence.plan);
   const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);

@@ -222,7 +222,8 @@ RequestId Engine::submit(Request request, Sequence&& start) {
   require_whole(start.impl_->sequence);
   if (request.session)
     throw UserError("a request that goes on from a sequence has no use for a session; leave one out");
-  const RequestId id = submit(std::move(request));
+  const ActiveSequence& held = start.impl_->sequence;
+  const RequestId id = state_->enqueue(std::move(request), held.length - state_->live_tokens(held));
   try {
     state_->go_on_from(state_->requests.at(id), start.impl_->sequence);
   } catch (...) {

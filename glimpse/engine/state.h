@@ -152,6 +152,10 @@ struct Engine::State {
   void require_tokens(std::span<const Token> wanted) const;
   /// Throws UserError where memory has no room for so many tokens of one sequence, whatever else is in the cache.
   void require_memory(std::int64_t length) const;
+  /// submit(), where heads of the sequence that the request goes on from have forgotten so many tokens, the mean.
+  RequestId enqueue(Request request, std::int64_t forgotten);
+  /// Tokens that the sequence's heads have not forgotten, the mean over them.
+  std::int64_t live_tokens(const ActiveSequence& sequence) const;
   /// The first head that has freed tokens of the sequence.
   std::optional<plan::SlotId> forgetful_head(const ActiveSequence& sequence) const;
   /// Notes tokens that the pass appends, with their text boundaries.

@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 2> kReselectWords{"auto", "none"};
 
 const std::array<OptionHelp, 4> kOptions{{
     {"select", "LAYER|auto", "auto", "the layer that selects first; auto: 2 of 32, scaled, not before 2"},
-    {"reselect", "LAYER|auto|none", "auto", "the layer that selects again; auto: 13 of 32, scaled"},
+    {"reselect", "LAYER|auto|none", "auto", "the layer that selects again, behind `select`; auto: 13 of 32, scaled"},
     {"local-share", "SHARE", "0.25",
      "share of the budget that is sink and recent window; --attn-local sets the window"},
     {"selector", kSelectorValues, "exact",

@@ -22,7 +22,8 @@ const std::array<OptionHelp, 4> kOptions{{
      "authors' code, or one per layer by the mean probability of all query heads"},
     {"select", "LAYER", "2", "the layer that selects first; the layers before it are dense"},
     {"reselect", "LAYER|auto|none", "auto",
-     "the layer that selects again; auto: the profile's, else the paper's layer for this model, else round(13 L / 32) "
+     "the layer that selects again, behind `select`; auto: the profile's, else the paper's layer for this model, else "
+     "round(13 L / 32) "
      "of L layers"},
     {"selector", kSelectorValues, "exact",
      "what the selecting layers choose by: exact scores, or another method's index over the keys", true},

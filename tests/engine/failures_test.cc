@@ -278,6 +278,39 @@ TEST(LittleMemory, EndsAnAnswerThatOutgrowsIt) {
   EXPECT_EQ(sequence.length(), 256);
 }
 
+TEST(LittleMemory, EndsARequestAsAFullContextDoes) {
+  Engine engine(in_little_memory());
+  Request request = request_for(engine, 250, "quest", 1);
+  request.max_tokens = -1;
+  const RequestId id = engine.submit(request);
+  while (engine.step()) {
+  }
+  EXPECT_EQ(engine.result(id).reason, FinishReason::context_full);
+  EXPECT_EQ(engine.result(id).tokens.size(), 7u);  // 250 of the prompt, 6 that were fed, and the last
+  EXPECT_THAT([&] { engine.submit(request_for(engine, 400, "streaming", 1)); },
+              ThrowsMessage<UserError>(HasSubstr("400 tokens need")));
+}
+
+TEST(LittleMemory, GoesOnFromWhatHasForgotten) {
+  Engine engine(in_little_memory());
+  Request request = request_for(engine, 200, "streaming", 1);
+  request.keep = true;
+  const RequestId first = engine.submit(request);
+  while (engine.step()) {
+  }
+  std::optional<Sequence> kept = engine.take(first);
+  ASSERT_TRUE(kept.has_value());
+  Request longer = request;
+  longer.prompt.assign(kept->tokens().begin(), kept->tokens().end());
+  const std::vector<Token> more = random_tokens(100, engine.tokenizer().size(), 9);
+  longer.prompt.insert(longer.prompt.end(), more.begin(), more.end());
+  ASSERT_GT(longer.prompt.size(), 256u);
+  const RequestId second = engine.submit(longer, std::move(*kept));
+  while (engine.step()) {
+  }
+  EXPECT_EQ(engine.result(second).reason, FinishReason::length) << engine.result(second).error;
+}
+
 TEST(LittleMemory, HoldsAnyLengthOfWhatForgets) {
   Engine engine(in_little_memory());
   Sequence sequence = engine.open(make(engine, "streaming", budget("48")));

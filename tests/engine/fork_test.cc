@@ -85,6 +85,19 @@ TEST_P(ForkedBudgets, AreRightAfterDecodedTokens) {
   }
 }
 
+/// A short prompt behind decoded tokens goes into what was taken over, as into what was built late.
+TEST_P(ForkedBudgets, TakeAnotherPrompt) {
+  Sequence source = engine_.open(plan("100"));
+  source.prefill(part(0, kPrompt));
+  decode(source, part(kPrompt, kDecoded));
+  Sequence again = source.fork(plan("100"));
+  Sequence other = source.fork(plan("160")).fork(plan("100"));
+  for (Sequence* one : {&again, &other}) one->prefill(part(kPrompt + kDecoded, 20));
+  const auto expected = decode(again, part(kPrompt + kDecoded + 20, 20));
+  const auto got = decode(other, part(kPrompt + kDecoded + 20, 20));
+  EXPECT_EQ(std::memcmp(expected.data(), got.data(), expected.size() * sizeof(float)), 0);
+}
+
 TEST_P(ForkedBudgets, MayCoverThePromptAndNotWhatFollows) {
   Sequence source = engine_.open(plan("100"));
   source.prefill(part(0, kPrompt));

@@ -1,4 +1,5 @@
-// ArkVale's tier in a whole model: what it reports, what it leaves alone, and folders that cannot hold it.
+// The host tier of ArkVale and ShadowKV in a whole model: what it reports, what it leaves alone, and folders that
+// cannot hold it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,6 +57,67 @@ TEST(HostTier, LogitsAreThoseOfThePlanWithoutIt) {
     EXPECT_EQ(stats.recalled_pages + stats.resident_hits, needed * 2 * 2) << "layers 2 and 3, two KV heads";
     EXPECT_EQ(stats.bytes_read, plain.stats().bytes_read);
     EXPECT_EQ(plain.stats().recalled_pages, 0);
+  }
+}
+
+/// Methods whose pages wait, so few resident that every step sends some away.
+std::vector<std::pair<std::string, policies::PolicyOptions>> waiting_methods() {
+  return {{"arkvale", budget("128", {{"resident", "128"}})},
+          {"shadowkv", budget("64", {{"resident", "64"}, {"outliers", "2"}, {"rank", "0"}})},
+          {"shadowkv", budget("64", {{"resident", "64"}, {"outliers", "2"}, {"rank", "12"}})}};
+}
+
+/// Logits, every fourth step audited.
+std::vector<float> audited(Sequence& sequence, std::span<const Token> tokens) {
+  std::vector<float> all;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto logits = sequence.decode(tokens[i], i % 4 == 3);
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+TEST(HostTier, AuditsCorrectionsAndForksReadWhatWaits) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(kAll, engine.tokenizer().size());
+  const std::span<const Token> middle = std::span(tokens).subspan(kPrompt, 32), rest = std::span(tokens).last(32);
+  for (const auto& [policy, options] : waiting_methods()) {
+    SCOPED_TRACE(policy + " rank " + (options.extra.contains("rank") ? options.extra.at("rank") : "none"));
+    const plan::Plan plan = make(engine, policy, options);
+    Sequence plain = engine.open(without_tier(plan)), sequence = engine.open(plan);
+    for (Sequence* one : {&plain, &sequence}) one->prefill(std::span(tokens).first(kPrompt));
+    const auto expected = audited(plain, middle);
+    EXPECT_TRUE(same_bits(audited(sequence, middle), expected));
+    EXPECT_GT(sequence.stats().recalled_pages, 0);
+    EXPECT_EQ(sequence.stats().audited.mean, plain.stats().audited.mean);
+    EXPECT_EQ(sequence.stats().audited.least, plain.stats().audited.least);
+    for (Sequence* one : {&plain, &sequence}) one->correct(kPrompt / 2);
+    Sequence fork = sequence.fork(plan);
+    const auto after = decoded(plain, rest);
+    EXPECT_TRUE(same_bits(decoded(fork, rest), after));
+    EXPECT_TRUE(same_bits(decoded(sequence, rest), after));
+  }
+}
+
+TEST(HostTier, ALosslessAnswerIsDenseDecodings) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  Request request;
+  request.prompt = random_tokens(kPrompt, engine.tokenizer().size());
+  request.max_tokens = 32;
+  request.ignore_end = true;
+  request.plan = make(engine, "full");
+  const RequestId dense = engine.submit(request);
+  while (engine.step()) {
+  }
+  for (const auto& [policy, options] : waiting_methods()) {
+    request.plan = make(engine, policy, options);
+    request.lossless = true;
+    request.draft_tokens = 4;
+    const RequestId id = engine.submit(request);
+    while (engine.step()) {
+    }
+    EXPECT_EQ(engine.result(id).tokens, engine.result(dense).tokens) << policy;
+    EXPECT_EQ(engine.result(id).stats.attention.recalled_pages, 0) << "nothing waits between drafts";
   }
 }
 

@@ -39,8 +39,7 @@ std::int64_t checked_context(std::int64_t wanted, const model::Config& config) {
 
 /// K and V of one token in all layers and heads.
 std::int64_t token_bytes(const kv::CacheShape& shape) {
-  const auto page = static_cast<std::int64_t>(2 * shape.format.page_bytes());
-  return page / kernels::kPageTokens * shape.layers * shape.kv_heads;
+  return static_cast<std::int64_t>(2 * shape.format.read_bytes()) * shape.layers * shape.kv_heads;
 }
 
 /// The tokenizer does not know its file's name; its errors get it here.

@@ -38,15 +38,6 @@ std::vector<std::string> policies_that(bool forget) {
   return names;
 }
 
-std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
-  std::vector<float> all;
-  for (const Token token : tokens) {
-    const auto logits = sequence.decode(token);
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
-}
-
 Token best_of(std::span<const float> logits) {
   return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }

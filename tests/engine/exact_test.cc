@@ -25,10 +25,6 @@ std::vector<float> decoded(Engine& engine, const plan::Plan& plan, std::span<con
   return all;
 }
 
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 TEST(Exact, TidalSetVariantsCoverTheContextBitForBit) {
   Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
   const std::vector<Token> tokens = random_tokens(400, engine.tokenizer().size());

@@ -1,8 +1,6 @@
 // What a fork under another budget takes over: key indices and low-rank keys that it would build alike, and only those.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "tests/engine/gates.h"
 #include "tests/engine/support.h"
 
@@ -38,24 +36,15 @@ class ForkedBudgets : public testing::TestWithParam<Case> {
     return std::span(tokens_).subspan(first, count);
   }
 
-  static std::vector<float> decode(Sequence& sequence, std::span<const Token> tokens) {
-    std::vector<float> all;
-    for (const Token token : tokens) {
-      const auto logits = sequence.decode(token);
-      all.insert(all.end(), logits.begin(), logits.end());
-    }
-    return all;
-  }
-
   /// A fork of `from` under `to` decodes as one that has built everything itself, from the same cache. Returns the
   /// time that it took to build indices.
   double expect_alike(const Sequence& from, const plan::Plan& to, std::size_t first) {
     const Sequence bare = from.fork(make(engine_, "full"));
     Sequence late = bare.fork(to);
     Sequence fork = from.fork(to);
-    const auto expected = decode(late, part(first, kDecoded));
-    const auto got = decode(fork, part(first, kDecoded));
-    EXPECT_EQ(std::memcmp(expected.data(), got.data(), expected.size() * sizeof(float)), 0);
+    const auto expected = decoded(late, part(first, kDecoded));
+    const auto got = decoded(fork, part(first, kDecoded));
+    EXPECT_TRUE(same_bits(expected, got));
     EXPECT_GT(late.stats().index_build_s, 0);
     EXPECT_EQ(late.stats().index_memory, fork.stats().index_memory);
     return fork.stats().index_build_s;
@@ -77,7 +66,7 @@ TEST_P(ForkedBudgets, TakeOverWhatAPromptBuilt) {
 TEST_P(ForkedBudgets, AreRightAfterDecodedTokens) {
   Sequence source = engine_.open(plan("100"));
   source.prefill(part(0, kPrompt));
-  decode(source, part(kPrompt, kDecoded));
+  decoded(source, part(kPrompt, kDecoded));
   for (const char* other : {"64", "160", "30%"}) {
     SCOPED_TRACE(other);
     const double built = expect_alike(source, plan(other), kPrompt + kDecoded);
@@ -89,13 +78,13 @@ TEST_P(ForkedBudgets, AreRightAfterDecodedTokens) {
 TEST_P(ForkedBudgets, TakeAnotherPrompt) {
   Sequence source = engine_.open(plan("100"));
   source.prefill(part(0, kPrompt));
-  decode(source, part(kPrompt, kDecoded));
+  decoded(source, part(kPrompt, kDecoded));
   Sequence again = source.fork(plan("100"));
   Sequence other = source.fork(plan("160")).fork(plan("100"));
   for (Sequence* one : {&again, &other}) one->prefill(part(kPrompt + kDecoded, 20));
-  const auto expected = decode(again, part(kPrompt + kDecoded + 20, 20));
-  const auto got = decode(other, part(kPrompt + kDecoded + 20, 20));
-  EXPECT_EQ(std::memcmp(expected.data(), got.data(), expected.size() * sizeof(float)), 0);
+  const auto expected = decoded(again, part(kPrompt + kDecoded + 20, 20));
+  const auto got = decoded(other, part(kPrompt + kDecoded + 20, 20));
+  EXPECT_TRUE(same_bits(expected, got));
 }
 
 TEST_P(ForkedBudgets, MayCoverThePromptAndNotWhatFollows) {
@@ -129,7 +118,7 @@ TEST(ForkedIndices, OfAnotherMakeAreBuiltAgain) {
   const std::vector<float> kept(expected.begin(), expected.end());
   Sequence again = source.fork(quest("meanstd"));
   const auto got = again.decode(3);
-  EXPECT_EQ(std::memcmp(kept.data(), got.data(), kept.size() * sizeof(float)), 0);
+  EXPECT_TRUE(same_bits(kept, got));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
 #include "tests/engine/support.h"
 
@@ -14,15 +13,6 @@ constexpr std::size_t kPrompt = 390, kAll = 402;
 
 plan::Plan shadowkv(const Engine& engine, int rank) {
   return make(engine, "shadowkv", budget("128", {{"rank", std::to_string(rank)}, {"outliers", "2"}}));
-}
-
-std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
-  std::vector<float> all;
-  for (const Token token : tokens) {
-    const auto logits = sequence.decode(token);
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
 }
 
 std::vector<float> run(Engine& engine, const plan::Plan& plan, std::span<const Token> tokens) {
@@ -62,9 +52,7 @@ TEST(LowRank, ForksAndLateFactorsAgree) {
   const std::vector<Token> tokens = random_tokens(kAll, engine.tokenizer().size());
   const plan::Plan plan = shadowkv(engine, 12);
   const auto expected = run(engine, plan, tokens);
-  const auto same = [&](const std::vector<float>& other) {
-    return std::memcmp(expected.data(), other.data(), expected.size() * sizeof(float)) == 0;
-  };
+  const auto same = [&](const std::vector<float>& other) { return same_bits(expected, other); };
   Sequence dense = engine.open(make(engine, "full"));
   dense.prefill(std::span(tokens).first(kPrompt));
   Sequence late = dense.fork(plan);  // its factors are made in its first step

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "tests/engine/gates.h"
@@ -39,10 +38,6 @@ std::vector<float> decoded(Engine& engine, const plan::Plan& plan, std::span<con
     all.insert(all.end(), logits.begin(), logits.end());
   }
   return all;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 class AnyPolicy : public testing::TestWithParam<std::string> {};

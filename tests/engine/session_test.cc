@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "glimpse/base/error.h"
 #include "tests/engine/gates.h"
 #include "tests/engine/session_support.h"
@@ -37,19 +35,6 @@ EngineOptions small_options(const std::string& model = "llama", KvType type = Kv
   EngineOptions options = options_for(reference::test_model(model), type, 1);
   options.prefill_chunk = kChunk;
   return options;
-}
-
-std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
-  std::vector<float> all;
-  for (const Token token : tokens) {
-    const auto logits = sequence.decode(token);
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
-}
-
-bool same_bits(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 /// `tokens` in whole chunks of the plan's prefill, whose tiles are not cut.

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 #include "glimpse/base/error.h"
@@ -87,15 +86,6 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"small_blocks_and_a_sink", "llama", "96", {.dim = 16, .rope_dims = 16, .block = 16}, {}, 40, 50, 20},
         Case{"frequency_factors", "llama3", "128", {}, {}, 40, 50}, Case{"yarn", "qwen2-yarn", "128", {}, {}, 40, 50}),
     [](const auto& row) { return row.param.name; });
-
-std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
-  std::vector<float> all;
-  for (const Token token : tokens) {
-    const auto logits = sequence.decode(token);
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
-}
 
 plan::Plan seer(Engine& engine, const std::string& model, std::string_view size = "128") {
   policies::PolicyOptions options = budget(size);

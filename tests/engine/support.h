@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,20 @@ inline policies::PolicyOptions budget(std::string_view text, std::map<std::strin
   options.budget = plan::parse_budget(text);
   options.extra = std::move(extra);
   return options;
+}
+
+/// The logits of every token, one after the other.
+inline std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
+  std::vector<float> all;
+  for (const Token token : tokens) {
+    const auto logits = sequence.decode(token);
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
+inline bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
 }  // namespace glimpse::engine

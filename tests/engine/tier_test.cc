@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "glimpse/base/error.h"
 #include "tests/engine/support.h"
 
@@ -20,19 +18,6 @@ plan::Plan without_tier(plan::Plan plan) {
   plan.retentions.clear();
   for (plan::Role& role : plan.roles) role.retention = -1;
   return plan;
-}
-
-std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
-  std::vector<float> all;
-  for (const Token token : tokens) {
-    const auto logits = sequence.decode(token);
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 TEST(HostTier, LogitsAreThoseOfThePlanWithoutIt) {

@@ -181,16 +181,20 @@ bool Runner::needs_attend(int layer) const {
 
 void Runner::append(const RowsToAppend& rows) {
   State& state = *state_;
-  const BatchEntry& entry = state.batch[static_cast<std::size_t>(rows.batch_index)];
-  const kernels::HeadView view = state.cache->view(entry.rows.sequence, rows.layer, rows.kv_head);
+  BatchEntry& entry = state.batch[static_cast<std::size_t>(rows.batch_index)];
+  state.guarded(entry, [&] { state.append(entry, rows); });
+}
+
+void Runner::State::append(const BatchEntry& entry, const RowsToAppend& rows) const {
+  const kernels::HeadView view = cache->view(entry.rows.sequence, rows.layer, rows.kv_head);
   kernels::AppendItem item;
   item.head = &view;
   item.k = rows.k;
   item.v = rows.v;
   item.row_stride = rows.stride;
-  item.slot = state.first_slot(entry, view) + rows.first;
+  item.slot = first_slot(entry, view) + rows.first;
   item.rows = rows.rows;
-  kernels::append(state.cache->shape().format, item);
+  kernels::append(cache->shape().format, item);
 }
 
 void Runner::appended(int layer, int nth) {

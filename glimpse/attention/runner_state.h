@@ -204,6 +204,7 @@ struct Runner::State {
 
   // runner.cc
   bool ends_prompt(const SequenceRows& rows) const;
+  void append(const BatchEntry& entry, const RowsToAppend& rows) const;
   void open_entry(BatchEntry& entry, const SequenceRows& rows);
   void size_scratch();
   void silence(float* out);

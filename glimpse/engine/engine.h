@@ -132,7 +132,7 @@ struct Request {
   int draft_tokens = 0;          ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
   bool keep = false;             ///< when it has ended, Engine::take() hands its sequence over
   /// A saved session: what it has of the prompt is not prefilled again; made or replaced after the prefill where it is
-  /// missing or the prompt has grown (docs/architecture.md). A file that is refused is left as it is.
+  /// missing or the prompt has grown (docs/sessions.md). A file that is refused is left as it is.
   std::optional<std::filesystem::path> session;
   std::function<void(Token token, std::string_view bytes)> on_token;
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;

@@ -1,5 +1,4 @@
-// What a saved session gave to a request, and took from it. A value; any thread. docs/architecture.md, "Sessions", has
-// the rule.
+// What a saved session gave to a request, and took from it. A value; any thread. docs/sessions.md has the rule.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
     python3 tests/docs/check_docs.py ROOT [--program GLIMPSE --model MODEL.gguf]
 
 Without a program only what can be read in the tree is checked. With one, each `glimpse` command in a ```sh block may
-only use flags that its help knows, and the blocks marked ```sh test run, with MODEL set to a small model.
+only use flags that its help knows, and the blocks marked ```sh test run in a folder with a small model.gguf and document.txt.
 """
 import argparse
 import os
@@ -113,12 +113,12 @@ def check_commands(root, program, text, complain):
 
 
 def run_blocks(program, model, text, complain):
-    environment = dict(os.environ, MODEL=str(model.resolve()),
-                       PATH=f"{program.resolve().parent}{os.pathsep}{os.environ['PATH']}")
+    environment = dict(os.environ, PATH=f"{program.resolve().parent}{os.pathsep}{os.environ['PATH']}")
     for info, body, line in blocks(text):
         if info.split() != ["sh", "test"]:
             continue
         with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "model.gguf").symlink_to(model.resolve())
             (pathlib.Path(folder) / "document.txt").write_text("The road leads into the forest. What leads there?\n")
             done = subprocess.run(["bash", "-eu", "-c", body], cwd=folder, env=environment, text=True,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

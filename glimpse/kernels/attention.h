@@ -24,12 +24,14 @@ constexpr std::size_t partial_floats(int group, int dim) {
   return static_cast<std::size_t>(group) * (static_cast<std::size_t>(dim) + 1);
 }
 
+/// The number of query heads in a group is not bounded in any of these functions.
+
 /// Attend g queries over slots [begin, end) of a head, or over list[begin..end) when a list is given: one pass over
 /// K and V for all g. Freed slots (positions[slot] == -1) are skipped.
 struct AttendItem {
   const HeadView* head = nullptr;
   const float* query = nullptr;  ///< [g, d]
-  int group = 1;                 ///< g, 1 to 16
+  int group = 1;                 ///< g
   float scale = 1;
   std::int32_t begin = 0, end = 0;     ///< at most kSplitTokens apart
   const std::int32_t* list = nullptr;  ///< ascending slots, or null for all
@@ -53,7 +55,7 @@ struct AttendRowsItem {
   const HeadView* head = nullptr;
   const float* query = nullptr;  ///< row r, query head j at query[r * query_stride + j * d ..]
   std::size_t query_stride = 0;
-  int group = 1;  ///< g, 1 to 16
+  int group = 1;  ///< g
   int rows = 1;   ///< 1 to kFewRows
   float scale = 1;
   std::int32_t first_slot = 0;

@@ -42,7 +42,7 @@ struct NodeScoreItem {
   int width = 0;                    ///< a multiple of 8, at most 512
   std::int32_t count = 0;
   const float* queries = nullptr;  ///< [g, width]
-  int group = 1;                   ///< g, 1 to 16
+  int group = 1;                   ///< g
   float scale = 1;
   NodePooling pooling = NodePooling::max;
   const float* radii = nullptr;  ///< [count], optional
@@ -67,7 +67,7 @@ struct DigestScoreItem {
   int dim = 0;  ///< d
   std::int32_t first = 0, count = 0;
   const float* queries = nullptr;  ///< [g, d]
-  int group = 1;                   ///< g, 1 to 16
+  int group = 1;                   ///< g
   float scale = 1;
   NodePooling pooling = NodePooling::max;
   const float* radii = nullptr;      ///< [tiles, kDigestTile], optional

@@ -18,10 +18,13 @@ using PageId = std::uint32_t;
 inline constexpr int kPageShift = 4;
 inline constexpr int kPageTokens = 1 << kPageShift;
 
+/// The largest head dimension that kernels take; every one is a multiple of 8.
+inline constexpr int kMaxHeadDim = 256;
+
 /// Element type and row length of one cache, the same for K and V.
 struct KvFormat {
   KvType type = KvType::bf16;
-  int dim = 0;  ///< d, head dimension; a multiple of 8
+  int dim = 0;  ///< d, head dimension; a multiple of 8 up to kMaxHeadDim
 
   std::size_t row_bytes() const { return glimpse::row_bytes(type, dim); }
   std::size_t scale_offset() const { return row_bytes() * kPageTokens; }

@@ -1,4 +1,5 @@
 #include "fixture.h"
+#include "glimpse/base/error.h"
 
 namespace glimpse::kernels::test {
 namespace {
@@ -30,6 +31,11 @@ const std::vector<Case>& cases() {
       {.name = "group 7", .dim = 128, .group = 7},
       {.name = "group 8", .dim = 128, .group = 8},
       {.name = "group 16", .group = 16},
+      {.name = "group 17", .group = 17},
+      {.name = "group 32", .dim = 128, .group = 32, .freed = 0.3},
+      {.name = "group 33", .dim = 256, .group = 33, .slots = 40, .begin = 3, .end = 40},
+      {.name = "group 200", .group = 200, .slots = 90, .begin = 7, .end = 90},
+      {.name = "group 33, gathered", .dim = 24, .group = 33, .begin = 1, .end = 97, .every = 3},
       {.name = "whole item", .slots = 512, .end = 512, .run = 16},
       {.name = "ragged ends", .begin = 37, .end = 211},
       {.name = "empty range", .begin = 100, .end = 100},
@@ -255,6 +261,23 @@ TEST_P(AttendTest, NanInAQueryShows) {
       {.head = &view, .query = query.data(), .group = 2, .scale = 1, .begin = 0, .end = 40, .partial = partial.data()});
   EXPECT_TRUE(std::isfinite(partial[5]));
   EXPECT_TRUE(std::isnan(partial[64 + 5]));
+}
+
+TEST_P(AttendTest, RefusesWhatItsArraysDoNotHold) {
+  const HeadView view;
+  const std::vector<float> query(512);
+  std::vector<float> out(513);
+  for (const int dim : {0, 4, 12, 264, 512}) {
+    const AttendItem attended{.head = &view, .query = query.data(), .partial = out.data()};
+    const ScoreItem scored{.head = &view, .query = query.data(), .scores = out.data()};
+    EXPECT_THROW(attend({KvType::f32, dim}, attended), InternalError) << dim;
+    EXPECT_THROW(score({KvType::f32, dim}, scored), InternalError) << dim;
+    EXPECT_THROW(append({KvType::f32, dim}, {.head = &view, .k = out.data(), .v = out.data()}), InternalError) << dim;
+  }
+  EXPECT_THROW(attend({KvType::f32, 64}, {.head = &view, .query = query.data(), .group = 0, .partial = out.data()}),
+               InternalError);
+  EXPECT_THROW(score({KvType::f32, 64}, {.head = &view, .query = query.data(), .group = 0, .scores = out.data()}),
+               InternalError);
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, AttendTest, testing::ValuesIn(machine_targets()), target_label);

@@ -92,8 +92,8 @@ TEST_P(IndexKernel, NormalisedRows) {
 TEST_P(IndexKernel, NodeScores) {
   for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) {
     for (const int width : {8, 40, 64, 256, 512}) {
-      for (const int group : {1, 2, 3, 5, 8, 16}) {
-        const int count = 1 + below(300);
+      for (const int group : {1, 2, 3, 5, 8, 16, 17, 32, 33, 200}) {
+        const int count = 1 + below(group > 16 ? 40 : 300);
         const auto n = static_cast<std::size_t>(count);
         const auto w = static_cast<std::size_t>(width);
         const auto g = static_cast<std::size_t>(group);
@@ -133,8 +133,8 @@ TEST_P(IndexKernel, NodeScores) {
 TEST_P(IndexKernel, DigestScores) {
   for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16}) {
     for (const int dim : {8, 40, 64, 128, 256}) {
-      for (const int group : {1, 2, 3, 4, 5, 7, 8, 16}) {
-        const int held = 1 + below(150);
+      for (const int group : {1, 2, 3, 4, 5, 7, 8, 16, 17, 32, 33, 200}) {
+        const int held = 1 + below(group > 16 ? 70 : 150);
         const int first = below(held);
         const int count = 1 + below(held - first);
         const auto d = static_cast<std::size_t>(dim), g = static_cast<std::size_t>(group);

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "glimpse/kernels/attention.h"
+#include "glimpse/kernels/cpu/limits.h"
 #include "glimpse/kernels/cpu/vec-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -94,6 +95,7 @@ namespace glimpse::kernels {
 HWY_EXPORT(append_target);
 
 void append(const KvFormat& format, const AppendItem& item) {
+  check_format(format);
   HWY_DYNAMIC_DISPATCH(append_target)(format, item);
 }
 

@@ -9,8 +9,9 @@ HWY_BEFORE_NAMESPACE();
 namespace glimpse::kernels::HWY_NAMESPACE {
 namespace {
 
+/// `item` holds one slice of a group: at most kMaxGroup queries, whose log-sum-exps go to `lse`.
 template <KvType kType, class D>
-HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item) {
+HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item, float* lse) {
   const auto dim = static_cast<std::size_t>(format.dim);
   const auto group = static_cast<std::size_t>(item.group);
   HWY_ALIGN float queries[kMaxGroup * kMaxDim];
@@ -62,13 +63,13 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item)
   }
 
   for (std::size_t j = 0; j < group; ++j) {
-    write_query<kType>(d, out + j * dim, dim, states[j], item.partial + j * dim, item.partial[group * dim + j]);
+    write_query<kType>(d, out + j * dim, dim, states[j], item.partial + j * dim, lse[j]);
   }
 }
 
-void attend_target(const KvFormat& format, const AttendItem& item) {
+void attend_target(const KvFormat& format, const AttendItem& item, float* lse) {
   with_kv_type(format.type, [&](auto type) HWY_ATTR {
-    with_row_tag(format.dim, [&](auto d) HWY_ATTR { attend_item<decltype(type)::value>(d, format, item); });
+    with_row_tag(format.dim, [&](auto d) HWY_ATTR { attend_item<decltype(type)::value>(d, format, item, lse); });
   });
 }
 
@@ -119,10 +120,32 @@ HWY_EXPORT(attend_target);
 HWY_EXPORT(score_target);
 
 void attend(const KvFormat& format, const AttendItem& item) {
-  HWY_DYNAMIC_DISPATCH(attend_target)(format, item);
+  check_queries(format, item.group);
+  const auto dim = static_cast<std::size_t>(format.dim);
+  float* const lse = item.partial + static_cast<std::size_t>(item.group) * dim;
+  for (int first = 0; first < item.group; first += kSliceQueries) {
+    const auto from = static_cast<std::size_t>(first);
+    AttendItem slice = item;
+    slice.query += from * dim;
+    slice.partial += from * dim;
+    if (item.scores != nullptr) slice.scores += from * item.score_stride;
+    slice.group = std::min(item.group - first, kSliceQueries);
+    if (first + slice.group < item.group) slice.next = nullptr;
+    HWY_DYNAMIC_DISPATCH(attend_target)(format, slice, lse + from);
+  }
 }
+
 void score(const KvFormat& format, const ScoreItem& item) {
-  HWY_DYNAMIC_DISPATCH(score_target)(format, item);
+  check_queries(format, item.group);
+  for (int first = 0; first < item.group; first += kSliceQueries) {
+    const auto from = static_cast<std::size_t>(first);
+    ScoreItem slice = item;
+    slice.query += from * static_cast<std::size_t>(format.dim);
+    slice.scores += from * item.score_stride;
+    slice.group = std::min(item.group - first, kSliceQueries);
+    if (first + slice.group < item.group) slice.next = nullptr;
+    HWY_DYNAMIC_DISPATCH(score_target)(format, slice);
+  }
 }
 
 }  // namespace glimpse::kernels

@@ -52,15 +52,20 @@ RowsSpace carve_rows(float* at, std::size_t queries, std::size_t dim) {
   return space;
 }
 
-/// One call.
+/// One slice of a call: at most kMaxGroup queries of a row.
 struct FewRows {
   const KvFormat& format;
-  const AttendRowsItem& item;
+  const AttendRowsItem& item;  ///< whose query and group are the slice's
   RowsSpace space;
+  std::size_t whole_group;  ///< the call's
+  std::size_t first_query;  ///< of the slice, in the group
 
   std::size_t dim() const { return static_cast<std::size_t>(format.dim); }
   std::size_t group() const { return static_cast<std::size_t>(item.group); }
   std::size_t queries() const { return static_cast<std::size_t>(item.rows) * group(); }
+  std::size_t whole_queries() const { return static_cast<std::size_t>(item.rows) * whole_group; }
+  /// Where query `j` of the slice stands among those of the call.
+  std::size_t place(std::size_t j) const { return j / group() * whole_group + first_query + j % group(); }
 };
 
 /// Vectors of the panel that starts at vector `first`.
@@ -320,19 +325,28 @@ HWY_INLINE void attend_rows_item(D d, const FewRows& work) {
     std::swap(block, next);
     if (to < item.end && (to - item.begin) % kSplitTokens != 0) continue;
     for (std::size_t j = 0; j < queries; ++j) {
-      write_query<kType>(d, work.space.out + j * dim, dim, states[j], partial + j * dim, partial[queries * dim + j]);
+      const std::size_t place = work.place(j);
+      write_query<kType>(d, work.space.out + j * dim, dim, states[j], partial + place * dim,
+                         partial[work.whole_queries() * dim + place]);
     }
-    partial += partial_floats(static_cast<int>(queries), work.format.dim);
+    partial += partial_floats(static_cast<int>(work.whole_queries()), work.format.dim);
   }
 }
 
 void attend_rows_target(const KvFormat& format, const AttendRowsItem& item, std::span<std::byte> workspace) {
   auto* first = reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(workspace.data()) + 63) / 64 * 64);
-  const auto queries = static_cast<std::size_t>(item.rows * item.group);
-  const FewRows work{format, item, carve_rows(first, queries, static_cast<std::size_t>(format.dim))};
-  with_kv_type(format.type, [&](auto type) HWY_ATTR {
-    with_row_tag(format.dim, [&](auto d) HWY_ATTR { attend_rows_item<decltype(type)::value>(d, work); });
-  });
+  const auto dim = static_cast<std::size_t>(format.dim);
+  for (int from = 0; from < item.group; from += kMaxGroup) {
+    AttendRowsItem slice = item;
+    slice.query += static_cast<std::size_t>(from) * dim;
+    slice.group = std::min(item.group - from, kMaxGroup);
+    const auto queries = static_cast<std::size_t>(slice.rows * slice.group);
+    const FewRows work{format, slice, carve_rows(first, queries, dim), static_cast<std::size_t>(item.group),
+                       static_cast<std::size_t>(from)};
+    with_kv_type(format.type, [&](auto type) HWY_ATTR {
+      with_row_tag(format.dim, [&](auto d) HWY_ATTR { attend_rows_item<decltype(type)::value>(d, work); });
+    });
+  }
 }
 
 }  // namespace
@@ -352,7 +366,7 @@ std::size_t attend_rows_workspace(const KvFormat& format, int queries) {
 
 void attend_rows(const KvFormat& format, const AttendRowsItem& item, std::span<std::byte> workspace) {
   check(item.rows >= 1 && item.rows <= kFewRows, "attend_rows takes 1 to kFewRows rows");
-  check(item.group >= 1 && item.group <= 16, "attend_rows takes groups of 1 to 16");
+  check_queries(format, item.group);
   check(item.begin % kSplitTokens == 0, "attend_rows begins where a split begins");
   check(workspace.size() >= attend_rows_workspace(format, item.rows * item.group), "attend_rows needs more workspace");
   HWY_DYNAMIC_DISPATCH(attend_rows_target)(format, item, workspace);

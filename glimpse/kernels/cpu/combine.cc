@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "glimpse/kernels/cpu/combine.cc"
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
+#include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
 #include "glimpse/kernels/cpu/vec-inl.h"
 
@@ -80,6 +81,7 @@ HWY_EXPORT(combine_target);
 HWY_EXPORT(log_sum_exp_target);
 
 void combine(const float* partials, int count, int group, int dim, float* out) {
+  check(count >= 0 && group >= 1 && dim > 0 && dim % 8 == 0, "combine takes dimensions in eights");
   HWY_DYNAMIC_DISPATCH(combine_target)(partials, count, group, dim, out);
 }
 

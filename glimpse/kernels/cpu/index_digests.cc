@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cpu/limits.h"
 #include "glimpse/kernels/cpu/vec-inl.h"
 #include "glimpse/kernels/index.h"
 
@@ -13,8 +14,8 @@ namespace glimpse::kernels::HWY_NAMESPACE {
 namespace {
 
 constexpr std::size_t kTile = kDigestTile;
-constexpr std::size_t kMostQueries = 16;
-constexpr std::size_t kMostDims = 256;
+constexpr std::size_t kMostQueries = kSliceQueries;
+constexpr std::size_t kMostDims = kMaxHeadDim;
 /// Queries that share a tile's loads: their sums are 12 of AVX2's 16 registers, 8 of AVX-512's 32.
 constexpr int kTogether = HWY_TARGET == HWY_AVX3 ? 4 : HWY_TARGET == HWY_AVX2 ? 3 : 1;
 
@@ -99,34 +100,43 @@ HWY_INLINE void dot_group(const std::byte* tile, const std::byte* next, const We
   }
 }
 
+/// What pool_tile pools: a tile's products and, each optional, spreads and radii.
+struct TileTerms {
+  const float* products = nullptr;
+  const float* spreads = nullptr;
+  const float* radii = nullptr;
+  GroupSlice slice;
+};
+
 /// The scores of one tile from its products.
 template <bool kMax>
-HWY_INLINE void pool_tile(const DigestScoreItem& item, const float* products, const float* spreads, const float* radii,
-                          float* HWY_RESTRICT scores) {
+HWY_INLINE void pool_tile(const DigestScoreItem& item, const TileTerms& terms, float* HWY_RESTRICT scores) {
   const hn::ScalableTag<float> d;
   const auto scale = hn::Set(d, item.scale);
   for (std::size_t i = 0; i < kTile; i += hn::Lanes(d)) {
     auto pooled = kMax ? hn::Set(d, kMinusInfinity) : hn::Zero(d);
+    if (!terms.slice.begins) pooled = hn::LoadU(d, scores + i);
     for (std::size_t j = 0; j < static_cast<std::size_t>(item.group); ++j) {
-      auto score = hn::Mul(hn::LoadU(d, products + j * kTile + i), scale);
-      if (radii != nullptr) score = hn::MulAdd(hn::LoadU(d, radii + i), hn::Set(d, item.norms[j]), score);
-      if (spreads != nullptr) {
-        score = hn::Add(score, hn::Sqrt(hn::Max(hn::Zero(d), hn::LoadU(d, spreads + j * kTile + i))));
+      auto score = hn::Mul(hn::LoadU(d, terms.products + j * kTile + i), scale);
+      if (terms.radii != nullptr) score = hn::MulAdd(hn::LoadU(d, terms.radii + i), hn::Set(d, item.norms[j]), score);
+      if (terms.spreads != nullptr) {
+        score = hn::Add(score, hn::Sqrt(hn::Max(hn::Zero(d), hn::LoadU(d, terms.spreads + j * kTile + i))));
       }
       pooled = kMax ? hn::Max(pooled, score) : hn::Add(pooled, score);
     }
-    if (!kMax) pooled = hn::Mul(pooled, hn::Set(d, 1.0F / static_cast<float>(item.group)));
+    if (!kMax) pooled = hn::Mul(pooled, hn::Set(d, terms.slice.share));
     hn::StoreU(pooled, d, scores + i);
   }
 }
 
+/// One slice of a group: `item` holds its queries.
 template <KvType kType, bool kBounds>
-HWY_INLINE void score_tiles(const DigestScoreItem& item) {
+HWY_INLINE void score_tiles(const DigestScoreItem& item, const GroupSlice& slice) {
   const auto dim = static_cast<std::size_t>(item.dim);
   const std::size_t tile_bytes = kTile * Unit<kType>::kBytes * dim * (kBounds ? 2 : 1);
   HWY_ALIGN float products[kMostQueries * kTile];
   HWY_ALIGN float spreads[kMostQueries * kTile];
-  HWY_ALIGN float scores[kTile];
+  HWY_ALIGN float scores[kTile] = {};
   std::uint32_t bounds[kBounds ? kMostQueries * kMostDims : 1];
   if constexpr (kBounds) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(item.group) * dim; ++i) {
@@ -144,36 +154,40 @@ HWY_INLINE void score_tiles(const DigestScoreItem& item) {
       const std::byte* const next = t < last ? rest + kTile * dim * sizeof(float) : nullptr;
       dot_group<KvType::f32, false>(rest, next, {item.squares, nullptr, dim}, item.group, spreads);
     }
-    const float* const radii = item.radii == nullptr ? nullptr : item.radii + t * kTile;
-    const float* const spread = item.variances == nullptr ? nullptr : spreads;
+    TileTerms terms{.products = products, .slice = slice};
+    if (item.radii != nullptr) terms.radii = item.radii + t * kTile;
+    if (item.variances != nullptr) terms.spreads = spreads;
     const std::size_t from = std::max(begin, t * kTile), to = std::min(end, (t + 1) * kTile);
     float* const out = to - from == kTile ? item.scores + (from - begin) : scores;
+    if (out == scores && !slice.begins) {
+      std::copy_n(item.scores + (from - begin), to - from, scores + (from - t * kTile));
+    }
     if (item.pooling == NodePooling::max) {
-      pool_tile<true>(item, products, spread, radii, out);
+      pool_tile<true>(item, terms, out);
     } else {
-      pool_tile<false>(item, products, spread, radii, out);
+      pool_tile<false>(item, terms, out);
     }
     if (out == scores) std::copy(scores + (from - t * kTile), scores + (to - t * kTile), item.scores + (from - begin));
   }
 }
 
 template <KvType kType>
-HWY_INLINE void score_type(const DigestScoreItem& item) {
+HWY_INLINE void score_type(const DigestScoreItem& item, const GroupSlice& slice) {
   if (item.bounds) {
-    score_tiles<kType, true>(item);
+    score_tiles<kType, true>(item, slice);
   } else {
-    score_tiles<kType, false>(item);
+    score_tiles<kType, false>(item, slice);
   }
 }
 
-void score_digests_target(const DigestScoreItem& item) {
+void score_digests_target(const DigestScoreItem& item, const GroupSlice& slice) {
   switch (item.type) {
     case KvType::f32:
-      return score_type<KvType::f32>(item);
+      return score_type<KvType::f32>(item, slice);
     case KvType::f16:
-      return score_type<KvType::f16>(item);
+      return score_type<KvType::f16>(item, slice);
     case KvType::bf16:
-      return score_type<KvType::bf16>(item);
+      return score_type<KvType::bf16>(item, slice);
     case KvType::q8_0:
       return;
   }
@@ -189,10 +203,17 @@ HWY_EXPORT(score_digests_target);
 
 void score_digests(const DigestScoreItem& item) {
   check(item.type != KvType::q8_0, "values of digests are f32, f16 or bf16");
-  check(item.dim > 0 && item.dim <= 256 && item.dim % 8 == 0, "digests have 8 to 256 dimensions, in eights");
-  check(item.group >= 1 && item.group <= 16, "score_digests takes groups of 1 to 16 queries");
+  check_queries({item.type, item.dim}, item.group);
   check(item.first >= 0, "digests are counted from 0");
-  if (item.count > 0) HWY_DYNAMIC_DISPATCH(score_digests_target)(item);
+  for (int first = 0; first < item.group && item.count > 0; first += kSliceQueries) {
+    const std::size_t floats = static_cast<std::size_t>(first) * static_cast<std::size_t>(item.dim);
+    DigestScoreItem part = item;
+    part.queries += floats;
+    if (item.squares != nullptr) part.squares += floats;
+    if (item.norms != nullptr) part.norms += first;
+    part.group = std::min(item.group - first, kSliceQueries);
+    HWY_DYNAMIC_DISPATCH(score_digests_target)(part, slice_of(item.group, first));
+  }
 }
 
 }  // namespace glimpse::kernels

@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cpu/limits.h"
 #include "glimpse/kernels/cpu/vec-inl.h"
 #include "glimpse/kernels/index.h"
 
@@ -95,6 +96,7 @@ HWY_EXPORT(bounds_target);
 HWY_EXPORT(moments_target);
 
 void read_keys(const KvFormat& format, const HeadView& head, std::int32_t first, std::int32_t count, float* out) {
+  check_format(format);
   check(first >= 0 && count >= 0 && first + count <= head.slots, "read_keys reads slots that are in use");
   HWY_DYNAMIC_DISPATCH(read_keys_target)(format, head, first, count, out);
 }

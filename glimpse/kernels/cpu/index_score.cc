@@ -37,36 +37,42 @@ struct Terms {
   const float* radii = nullptr;     ///< [rows of the block] or null
   const float* norms = nullptr;
   int group = 1;
+  bool begins = true;  ///< the first slice of the group: nothing is pooled so far
+  float share = 1;     ///< of the mean, what its sum is multiplied by
 };
 
-template <bool kMax, class D, class Load>
-HWY_INLINE hn::Vec<D> pool_terms(D d, const Terms& terms, std::size_t i, const Load& load) {
-  auto pooled = kMax ? hn::Set(d, kMinusInfinity) : hn::Zero(d);
+/// `pooled`: what earlier slices of the group came to.
+template <bool kMax, class D, class Load, class V = hn::Vec<D>>
+HWY_INLINE V pool_terms(D d, const Terms& terms, std::size_t i, V pooled, const Load& load) {
   for (std::size_t j = 0; j < static_cast<std::size_t>(terms.group); ++j) {
     auto score = load(terms.products + j * kPaddedBlock + i);
     if (terms.radii != nullptr) score = hn::MulAdd(load(terms.radii + i), hn::Set(d, terms.norms[j]), score);
     pooled = kMax ? hn::Max(pooled, score) : hn::Add(pooled, score);
   }
-  return kMax ? pooled : hn::Mul(pooled, hn::Set(d, 1.0F / static_cast<float>(terms.group)));
+  return kMax ? pooled : hn::Mul(pooled, hn::Set(d, terms.share));
 }
 
 template <bool kMax>
 HWY_INLINE void pool_block(const Terms& terms, std::size_t count, float* scores) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
+  const auto none = kMax ? hn::Set(d, kMinusInfinity) : hn::Zero(d);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes) {
     const auto load = [&](const float* from) HWY_ATTR { return hn::LoadU(d, from); };
-    hn::StoreU(pool_terms<kMax>(d, terms, i, load), d, scores + i);
+    const auto before = terms.begins ? none : load(scores + i);
+    hn::StoreU(pool_terms<kMax>(d, terms, i, before, load), d, scores + i);
   }
   if (i < count) {
     const auto load = [&](const float* from) HWY_ATTR { return load_tail(d, from, count - i, 0); };
-    store_tail(d, pool_terms<kMax>(d, terms, i, load), scores + i, count - i);
+    const auto before = terms.begins ? none : load(scores + i);
+    store_tail(d, pool_terms<kMax>(d, terms, i, before, load), scores + i, count - i);
   }
 }
 
+/// One slice of a group: `item` holds its queries, `slice` how it is pooled with the others.
 template <KvType kType>
-HWY_INLINE void score_type(const NodeScoreItem& item) {
+HWY_INLINE void score_type(const NodeScoreItem& item, const GroupSlice& slice) {
   const Matrix matrix{item.rows, {kType, item.width}, item.count};
   const auto width = static_cast<std::size_t>(item.width);
   HWY_ALIGN float products[kMaxGroup * kPaddedBlock];
@@ -79,6 +85,8 @@ HWY_INLINE void score_type(const NodeScoreItem& item) {
       const Fetch fetch{block.rows + block.count, block.linked};
       score_block<kType>(d, matrix.format, block, {arranged, item.group, item.scale}, fetch, products);
       Terms terms{.products = products, .norms = item.norms, .group = item.group};
+      terms.begins = slice.begins;
+      terms.share = slice.share;
       if (item.radii != nullptr) terms.radii = item.radii + from;
       const auto count = static_cast<std::size_t>(block.count);
       if (item.pooling == NodePooling::max) {
@@ -90,14 +98,14 @@ HWY_INLINE void score_type(const NodeScoreItem& item) {
   });
 }
 
-void score_nodes_target(const NodeScoreItem& item) {
+void score_nodes_target(const NodeScoreItem& item, const GroupSlice& slice) {
   switch (item.type) {
     case KvType::f32:
-      return score_type<KvType::f32>(item);
+      return score_type<KvType::f32>(item, slice);
     case KvType::f16:
-      return score_type<KvType::f16>(item);
+      return score_type<KvType::f16>(item, slice);
     case KvType::bf16:
-      return score_type<KvType::bf16>(item);
+      return score_type<KvType::bf16>(item, slice);
     case KvType::q8_0:
       return;
   }
@@ -114,8 +122,14 @@ HWY_EXPORT(score_nodes_target);
 void score_nodes(const NodeScoreItem& item) {
   check(item.type != KvType::q8_0, "rows of an index are f32, f16 or bf16");
   check(item.width > 0 && item.width <= 512 && item.width % 8 == 0, "rows of an index have 8 to 512 values, in eights");
-  check(item.group >= 1 && item.group <= 16, "score_nodes takes groups of 1 to 16 queries");
-  if (item.count > 0) HWY_DYNAMIC_DISPATCH(score_nodes_target)(item);
+  check(item.group >= 1, "score_nodes takes groups of at least one query");
+  for (int first = 0; first < item.group && item.count > 0; first += kSliceQueries) {
+    NodeScoreItem part = item;
+    part.queries += static_cast<std::size_t>(first) * static_cast<std::size_t>(item.width);
+    if (item.norms != nullptr) part.norms += first;
+    part.group = std::min(item.group - first, kSliceQueries);
+    HWY_DYNAMIC_DISPATCH(score_nodes_target)(part, slice_of(item.group, first));
+  }
 }
 
 }  // namespace glimpse::kernels

@@ -5,6 +5,7 @@
 #include "hwy/foreach_target.h"
 // Must come after foreach_target.h.
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cpu/limits.h"
 #include "glimpse/kernels/cpu/prefill_tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -137,6 +138,7 @@ std::size_t prefill_workspace(const KvFormat& format, int /*group*/) {
 }
 
 void check_tile(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace) {
+  check_queries(format, item.group);
   check(item.rows >= 1 && item.rows <= prefill_tile_rows(item.group), "prefill got more rows than a tile takes");
   check(item.own_begin >= 0 && item.own_begin <= item.first_slot, "prefill got a tile that starts in its own part");
   check(item.begin >= 0 && item.begin <= item.end, "prefill got a range that ends before it begins");
@@ -152,7 +154,9 @@ const Bf16Products* prefill_products() {
 void prefill_with(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace,
                   const Bf16Products* products) {
   check_tile(format, item, workspace);
-  HWY_DYNAMIC_DISPATCH(prefill_target)(format, item, workspace, products);
+  in_slices(format, item, [&](const PrefillItem& slice) {
+    HWY_DYNAMIC_DISPATCH(prefill_target)(format, slice, workspace, products);
+  });
 }
 
 void prefill(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace) {

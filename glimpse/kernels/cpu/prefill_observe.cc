@@ -108,7 +108,9 @@ void prefill_lse_with(const KvFormat& format, const PrefillItem& item, std::span
                       const Bf16Products* products) {
   check_tile(format, item, workspace);
   check(item.lse != nullptr, "prefill_lse needs a place for its result");
-  HWY_DYNAMIC_DISPATCH(lse_target)(format, item, workspace, products);
+  in_slices(format, item, [&](const PrefillItem& slice) {
+    HWY_DYNAMIC_DISPATCH(lse_target)(format, slice, workspace, products);
+  });
 }
 
 void prefill_lse(const KvFormat& format, const PrefillItem& item, std::span<std::byte> workspace) {
@@ -120,7 +122,11 @@ void prefill_column_sums_with(const KvFormat& format, const ColumnSumsItem& item
   check_tile(format, item.tile, workspace);
   check(item.tile.lse != nullptr, "prefill_column_sums needs the log-sum-exps of its rows");
   check(item.begin >= 0 && item.begin <= item.end, "prefill_column_sums got a range that ends before it begins");
-  HWY_DYNAMIC_DISPATCH(column_sums_target)(format, item, workspace, products);
+  in_slices(format, item.tile, [&](const PrefillItem& slice) {
+    ColumnSumsItem part = item;
+    part.tile = slice;
+    HWY_DYNAMIC_DISPATCH(column_sums_target)(format, part, workspace, products);
+  });
 }
 
 void prefill_column_sums(const KvFormat& format, const ColumnSumsItem& item, std::span<std::byte> workspace) {

@@ -11,13 +11,14 @@
 #include <algorithm>
 
 #include "glimpse/kernels/attention.h"
+#include "glimpse/kernels/cpu/limits.h"
 #include "glimpse/kernels/cpu/vec-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace glimpse::kernels::HWY_NAMESPACE {
 
-constexpr int kMaxGroup = 16;
-constexpr int kMaxDim = 256;
+constexpr int kMaxGroup = kSliceQueries;
+constexpr int kMaxDim = kMaxHeadDim;
 constexpr int kMaxBlock = 256;
 /// Rows that all queries of a group take before the next are read: a multiple of every kRowsTogether and of four.
 constexpr int kRowStep = 24;

@@ -14,6 +14,10 @@
 // call throws. A sequence that was in a failed pass is as before where all that it keeps is provably so; else it is
 // broken: requests on it end as failed, and calls of a Sequence throw a UserError that says so. A bug (InternalError)
 // is thrown whatever else it did.
+//
+// Misuse throws a UserError and changes nothing: the id of a request that never was or has been released; any call of a
+// Sequence that was moved from, that a request took, or whose Engine is gone (destroying or assigning to it is right at
+// any time); a Sequence given to another Engine.
 #pragma once
 
 #include <cstdint>
@@ -148,7 +152,7 @@ struct Result {
 
 using RequestId = std::int64_t;
 
-/// A sequence driven by hand. Moves only; returns its cache when destroyed, before its Engine.
+/// A sequence driven by hand. Moves only; returns its cache when destroyed. It does not keep its Engine alive.
 class Sequence {
  public:
   Sequence(Sequence&&) noexcept;
@@ -203,6 +207,7 @@ class Sequence {
   friend class Engine;
   struct Impl;
   explicit Sequence(std::unique_ptr<Impl> impl);
+  Impl& impl() const;  ///< throws UserError where there is none, or no engine
   std::unique_ptr<Impl> impl_;
 };
 
@@ -253,7 +258,7 @@ class Engine {
  private:
   friend class Sequence;
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;  ///< shared with nobody; sequences watch it
 };
 
 }  // namespace glimpse::engine

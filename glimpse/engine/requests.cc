@@ -24,6 +24,13 @@ void require_whole_cache(const plan::Plan& plan, std::string_view what, std::str
                   plan.policy, what, cure));
 }
 
+ActiveRequest& Engine::State::request(RequestId id) {
+  const auto found = requests.find(id);
+  if (found != requests.end()) return found->second;
+  throw UserError(fmt::format("there is no request {}: {}", id,
+                              id > 0 && id < next_request ? "it has been released" : "submit() never gave that id"));
+}
+
 RequestId Engine::submit(Request request) {
   return state_->enqueue(std::move(request), 0);
 }
@@ -268,7 +275,7 @@ bool Engine::step() {
 }
 
 void Engine::cancel(RequestId id) {
-  ActiveRequest& request = state_->requests.at(id);
+  ActiveRequest& request = state_->request(id);
   if (request.phase == Phase::done) return;
   if (state_->passing) {  // from on_sets: the pass still reads its cache
     request.cancelled = true;
@@ -278,17 +285,17 @@ void Engine::cancel(RequestId id) {
 }
 
 bool Engine::finished(RequestId id) const {
-  return state_->requests.at(id).phase == Phase::done;
+  return state_->request(id).phase == Phase::done;
 }
 const Result& Engine::result(RequestId id) const {
-  return state_->requests.at(id).result;
+  return state_->request(id).result;
 }
 
 void Engine::release(RequestId id) {
   if (state_->busy)
     throw UserError("Engine::release was called from a callback of the engine; cancel the request there");
   cancel(id);
-  ActiveRequest& request = state_->requests.at(id);
+  ActiveRequest& request = state_->request(id);
   if (request.sequence) state_->close(*request.sequence);
   state_->requests.erase(id);
 }

@@ -42,40 +42,50 @@ Sequence::Sequence(Sequence&&) noexcept = default;
 Sequence& Sequence::operator=(Sequence&&) noexcept = default;
 Sequence::~Sequence() = default;
 
+Sequence::Impl& Sequence::impl() const {
+  if (!impl_) {
+    throw UserError("this sequence holds nothing: it was moved from, or a request took it; open a new one");
+  }
+  if (impl_->alive.expired()) {
+    throw UserError("the engine of this sequence is gone, and its cache with it; open a new one in another engine");
+  }
+  return *impl_;
+}
+
 std::int64_t Sequence::length() const {
-  return impl_->sequence.length;
+  return impl().sequence.length;
 }
 const AttentionStats& Sequence::stats() const {
-  return impl_->sequence.stats;
+  return impl().sequence.stats;
 }
 void Sequence::reset_stats() {
-  impl_->sequence.stats = {};
+  impl().sequence.stats = {};
 }
 void Sequence::on_sets(std::function<void(const SetTrace&)> callback) {
-  impl_->sequence.on_sets = std::move(callback);
+  impl().sequence.on_sets = std::move(callback);
 }
 
 std::span<const float> Sequence::prefill(std::span<const Token> tokens,
                                          const std::function<void(std::int64_t, std::span<const float>)>& on_logits,
                                          std::int64_t first_wanted, const std::function<bool()>& go_on) {
-  Engine::State& engine = *impl_->engine;
+  Engine::State& engine = *impl().engine;
   const Busy busy(engine.busy, "Sequence::prefill");
-  require_whole(impl_->sequence);
+  require_whole(impl().sequence);
   if (tokens.empty()) throw UserError("nothing to prefill: give at least one token");
   engine.require_tokens(tokens);
-  const std::int64_t end = impl_->sequence.length + static_cast<std::int64_t>(tokens.size());
-  engine.require_memory(engine.live_tokens(impl_->sequence) + static_cast<std::int64_t>(tokens.size()));
+  const std::int64_t end = impl().sequence.length + static_cast<std::int64_t>(tokens.size());
+  engine.require_memory(engine.live_tokens(impl().sequence) + static_cast<std::int64_t>(tokens.size()));
   std::span<const float> logits;
-  const std::size_t chunk = engine.chunk_rows(impl_->sequence.plan);
+  const std::size_t chunk = engine.chunk_rows(impl().sequence.plan);
   const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);
   for (std::size_t first = 0; first < tokens.size(); first += chunk) {
     if (go_on && !go_on()) return {};
     const std::size_t count = std::min(chunk, tokens.size() - first);
     const bool last = first + count == tokens.size();
-    const std::int64_t position = impl_->sequence.length;
+    const std::int64_t position = impl().sequence.length;
     const bool all = on_logits && position + static_cast<std::int64_t>(count) > first_wanted;
     const auto wanted = all ? PassPart::Logits::all : last ? PassPart::Logits::last : PassPart::Logits::none;
-    PassPart part{&impl_->sequence, tokens.subspan(first, count)};
+    PassPart part{&impl().sequence, tokens.subspan(first, count)};
     part.prompt_end = end;
     part.logits = wanted;
     engine.parts.assign(1, part);
@@ -90,11 +100,11 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
 }
 
 std::span<const float> Sequence::decode(Token token, bool audit) {
-  Engine::State& engine = *impl_->engine;
+  Engine::State& engine = *impl().engine;
   const Busy busy(engine.busy, "Sequence::decode");
-  require_whole(impl_->sequence);
+  require_whole(impl().sequence);
   engine.require_tokens({&token, 1});
-  PassPart part{&impl_->sequence, {&token, 1}};
+  PassPart part{&impl().sequence, {&token, 1}};
   part.decode = true;
   part.audit = audit;
   engine.parts.assign(1, part);
@@ -102,10 +112,10 @@ std::span<const float> Sequence::decode(Token token, bool audit) {
 }
 
 void Sequence::correct(std::int64_t tokens) {
-  const Busy busy(impl_->engine->busy, "Sequence::correct");
-  require_whole(impl_->sequence);
-  require_correction(impl_->sequence.plan);
-  if (const auto gone = impl_->engine->forgetful_head(impl_->sequence)) {  // of the plan that this one was forked from
+  const Busy busy(impl().engine->busy, "Sequence::correct");
+  require_whole(impl().sequence);
+  require_correction(impl().sequence.plan);
+  if (const auto gone = impl().engine->forgetful_head(impl().sequence)) {  // of the plan that this one was forked from
     throw UserError(
         fmt::format("layer {}, KV head {} has forgotten tokens, so nothing can be corrected; prefill a new "
                     "sequence with this plan",
@@ -115,35 +125,36 @@ void Sequence::correct(std::int64_t tokens) {
     throw UserError(
         fmt::format("cannot correct {} tokens of a sequence of {}; give 1 to {}", tokens, length(), length()));
   }
-  impl_->engine->correct(impl_->sequence, tokens);
+  impl().engine->correct(impl().sequence, tokens);
 }
 
 std::vector<float> Sequence::heat(int layer) const {
-  require_head(*impl_->engine, layer, 0);
-  const attention::SequenceState& state = impl_->sequence.attention;
+  require_head(*impl().engine, layer, 0);
+  const attention::SequenceState& state = impl().sequence.attention;
   return state.has_heat() ? state.heat(layer) : std::vector<float>();
 }
 
 std::vector<float> Sequence::statistic(int layer, int kv_head) const {
-  require_head(*impl_->engine, layer, kv_head);
-  const attention::SequenceState& state = impl_->sequence.attention;
+  require_head(*impl().engine, layer, kv_head);
+  const attention::SequenceState& state = impl().sequence.attention;
   return state.statistics[state.head(layer, kv_head)];
 }
 
 std::vector<std::int32_t> Sequence::live(int layer, int kv_head) const {
-  require_head(*impl_->engine, layer, kv_head);
-  return kv::live_positions(*impl_->engine->cache, impl_->sequence.id, layer, kv_head);
+  require_head(*impl().engine, layer, kv_head);
+  return kv::live_positions(*impl().engine->cache, impl().sequence.id, layer, kv_head);
 }
 
 std::vector<float> Sequence::value(int layer, int kv_head, std::int64_t position) const {
-  require_head(*impl_->engine, layer, kv_head);
-  return kv::value_at(*impl_->engine->cache, impl_->sequence.id, layer, kv_head, position);
+  require_head(*impl().engine, layer, kv_head);
+  return kv::value_at(*impl().engine->cache, impl().sequence.id, layer, kv_head, position);
 }
 
 Sequence Sequence::fork(const plan::Plan& plan) const {
-  Engine::State& engine = *impl_->engine;
+  const Impl& mine = this->impl();
+  Engine::State& engine = *mine.engine;
   const Busy busy(engine.busy, "Sequence::fork");
-  const ActiveSequence& source = impl_->sequence;
+  const ActiveSequence& source = mine.sequence;
   require_whole(source);
   engine.require(plan);
   for (int layer = 0; layer < plan.shape.layers && !(plan == source.plan); ++layer) {
@@ -156,8 +167,7 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
                       plan.policy, layer, head, source.plan.policy));
     }
   }
-  auto impl = std::make_unique<Impl>();
-  impl->engine = &engine;
+  auto impl = std::make_unique<Impl>(&mine);
   impl->sequence.plan = plan;
   if (plan == source.plan) {
     impl->sequence.attention = source.attention;
@@ -167,22 +177,21 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
   }
   impl->sequence.tokens = source.tokens;
   impl->sequence.length = source.length;
-  impl->sequence.id = engine.cache->fork(impl_->sequence.id);
+  impl->sequence.id = engine.cache->fork(source.id);
   // Another plan may read what this one lets wait. When it does not fit, the fork goes as it came.
   if (!(plan == source.plan)) engine.cache->recall_all(impl->sequence.id);
   return Sequence(std::move(impl));
 }
 
 std::vector<float> Sequence::key(int layer, int kv_head, std::int64_t position) const {
-  require_head(*impl_->engine, layer, kv_head);
-  return kv::key_at(*impl_->engine->cache, impl_->sequence.id, layer, kv_head, position);
+  require_head(*impl().engine, layer, kv_head);
+  return kv::key_at(*impl().engine->cache, impl().sequence.id, layer, kv_head, position);
 }
 
 Sequence Engine::open(const plan::Plan& plan) {
   if (state_->passing) throw UserError("Engine::open was called from on_sets; call it when the pass has returned");
   state_->require(plan);
-  auto impl = std::make_unique<Sequence::Impl>();
-  impl->engine = state_.get();
+  auto impl = std::make_unique<Sequence::Impl>(state_);
   impl->sequence = state_->open(plan);
   return Sequence(std::move(impl));
 }

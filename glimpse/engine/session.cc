@@ -218,26 +218,29 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
 }
 
 RequestId Engine::submit(Request request, Sequence&& start) {
-  check(start.impl_->engine == state_.get(), "a request goes on from a sequence of its own engine");
-  require_whole(start.impl_->sequence);
+  Sequence::Impl& given = start.impl();
+  if (given.engine != state_.get()) {
+    throw UserError("a request goes on from a sequence of its own engine, and this one is another's");
+  }
+  require_whole(given.sequence);
   if (request.session)
     throw UserError("a request that goes on from a sequence has no use for a session; leave one out");
-  const ActiveSequence& held = start.impl_->sequence;
+  const ActiveSequence& held = given.sequence;
   const RequestId id = state_->enqueue(std::move(request), held.length - state_->live_tokens(held));
   try {
-    state_->go_on_from(state_->requests.at(id), start.impl_->sequence);
+    state_->go_on_from(state_->requests.at(id), given.sequence);
   } catch (...) {
     state_->requests.erase(id);
     throw;
   }
+  if (given.sequence.id < 0) start.impl_.reset();
   return id;
 }
 
 std::optional<Sequence> Engine::take(RequestId id) {
-  ActiveRequest& request = state_->requests.at(id);
+  ActiveRequest& request = state_->request(id);
   if (request.phase != Phase::done || !request.sequence) return std::nullopt;
-  auto impl = std::make_unique<Sequence::Impl>();
-  impl->engine = state_.get();
+  auto impl = std::make_unique<Sequence::Impl>(state_);
   impl->sequence = std::move(*request.sequence);
   impl->sequence.on_sets = {};
   request.sequence.reset();
@@ -277,23 +280,24 @@ void Engine::State::save_grown(ActiveRequest& request, std::span<const float> lo
 }
 
 std::span<const Token> Sequence::tokens() const {
-  return impl_->sequence.tokens;
+  return impl().sequence.tokens;
 }
 
 std::span<const float> Sequence::logits() const {
-  return impl_->sequence.logits;
+  return impl().sequence.logits;
 }
 
 void Sequence::save(const std::filesystem::path& file, std::span<const float> logits) const {
-  Engine::State& engine = *impl_->engine;
+  const Impl& mine = impl();
+  Engine::State& engine = *mine.engine;
   const Busy busy(engine.busy, "Sequence::save");
-  require_whole(impl_->sequence);
+  require_whole(mine.sequence);
   const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);
   if (!logits.empty() && logits.size() != vocabulary) {
     throw UserError(fmt::format("{} logits to save with a session; give those of the last token, {}, or none",
                                 logits.size(), vocabulary));
   }
-  engine.save(impl_->sequence, logits, file);
+  engine.save(mine.sequence, logits, file);
 }
 
 Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan) {
@@ -310,8 +314,7 @@ Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan)
         fmt::format("was made by the plan '{}', whose heads forgot tokens; only the same plan goes on from it",
                     session.plan.policy));
   }
-  auto impl = std::make_unique<Sequence::Impl>();
-  impl->engine = state_.get();
+  auto impl = std::make_unique<Sequence::Impl>(state_);
   impl->sequence = state_->adopt(reader, session, {&plan, session.length(), same_plan});
   if (!same_plan) impl->sequence.attention.prompt_tokens = session.prompt_tokens;
   return Sequence(std::move(impl));

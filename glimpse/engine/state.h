@@ -117,6 +117,8 @@ struct Engine::State {
 
   RequestId next_request = 1;
   std::map<RequestId, ActiveRequest> requests;
+  /// Throws UserError for an id that no request has.
+  ActiveRequest& request(RequestId id);
 
   // Buffers of a pass, kept.
   std::vector<PassPart> parts;

@@ -1,11 +1,12 @@
-// A model's Jinja chat template, run by llama.cpp's engine. Owns the parsed program. Const after construction; any
+// A model's Jinja chat template, run by llama.cpp's engine, which bounds neither time nor memory nor depth: each
+// rendering has a child process of its own, and this process never reads the template. Owns copies of its texts; any
 // thread may render.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "glimpse/text/tokenizer.h"
@@ -18,19 +19,25 @@ struct ChatPart {
   std::string text;
 };
 
+/// What a rendering may take. Both grow with the messages, which the template's author does not choose.
+struct ChatLimits {
+  std::int64_t milliseconds = 2000;
+  std::size_t memory = std::size_t{256} << 20;
+};
+
 class ChatTemplate {
  public:
-  /// `bos` and `eos` are the texts of these tokens, empty where there are none. Throws UserError when the source is
-  /// no template.
-  ChatTemplate(std::string_view source, std::string bos, std::string eos);
+  /// `bos` and `eos` are the texts of these tokens, empty where there are none. Reads nothing of `source`.
+  ChatTemplate(std::string source, std::string bos, std::string eos, const ChatLimits& limits = {});
   ~ChatTemplate();
 
-  /// Throws UserError with the template's own message when it refuses.
+  /// Throws UserError when the source is no template, when a limit is exceeded, or with the template's own message
+  /// when it refuses.
   std::vector<ChatPart> render(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
 
  private:
-  struct Program;
-  std::unique_ptr<Program> program_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace glimpse::text

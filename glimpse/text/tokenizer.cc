@@ -41,9 +41,7 @@ struct Tokenizer::State {
   bool adds_bos;
   Token bos;
   bool adds_space = false;  ///< SentencePiece: a space goes before the text
-  std::string source;       ///< of the chat template
   std::optional<ChatTemplate> chat;
-  std::string chat_error;  ///< why there is a source but no template
 
   explicit State(const Metadata& metadata)
       : vocabulary(metadata),
@@ -54,15 +52,10 @@ struct Tokenizer::State {
     adds_bos = adds_bos && bos >= 0;
     adds_space = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_SPM &&
                  metadata.integer("tokenizer.ggml.add_space_prefix").value_or(1) != 0;
-    const auto text = metadata.string("tokenizer.chat_template");
-    source = text ? *text : "";
-    if (source.empty()) return;
+    const auto source = metadata.string("tokenizer.chat_template");
+    if (!source || source->empty()) return;
     const Token eos = llama_vocab_eos(vocab);
-    try {
-      chat.emplace(source, bos >= 0 ? piece(bos, true) : "", eos >= 0 ? piece(eos, true) : "");
-    } catch (const UserError& error) {
-      chat_error = error.what();  // such a model still serves raw prompts
-    }
+    chat.emplace(std::string(*source), bos >= 0 ? piece(bos, true) : "", eos >= 0 ? piece(eos, true) : "");
   }
 
   void check_token(Token token) const {
@@ -108,8 +101,7 @@ struct Tokenizer::State {
 
   std::vector<ChatPart> render(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                std::string& guard) const {
-    if (source.empty()) throw UserError("the model has no chat template; use --raw");
-    if (!chat) throw UserError(chat_error);
+    if (!chat) throw UserError("the model has no chat template; use --raw");
     for (const ChatMessage& message : messages) {
       check_text(message.role, "a message's role");
       check_text(message.content, "a message's text");
@@ -172,7 +164,7 @@ std::string Tokenizer::decode(std::span<const Token> tokens, bool with_control) 
 }
 
 bool Tokenizer::has_chat_template() const {
-  return !state_->source.empty();
+  return state_->chat.has_value();
 }
 
 std::vector<Token> Tokenizer::apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {

@@ -1,0 +1,237 @@
+// Chat templates that loop, grow, recurse or crash: each ends in one UserError, and leaves no process and no open file.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <thread>
+
+#include "glimpse/base/error.h"
+#include "glimpse/text/chat_template.h"
+#include "glimpse/text/child_process.h"
+#include "support.h"
+#include "templates.h"
+
+namespace glimpse::text::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Messages = std::vector<ChatMessage>;
+
+constexpr ChatLimits kShort{.milliseconds = 300};
+constexpr ChatLimits kPatient{.milliseconds = 600'000};  // so that another limit ends it on any machine
+
+std::string text_of(const std::vector<ChatPart>& parts) {
+  std::string text;
+  for (const ChatPart& part : parts) text += part.text;
+  return text;
+}
+
+std::string error_of(const std::string& source, const ChatLimits& limits = {}) {
+  const Messages messages{{"user", "hello"}};
+  try {
+    ChatTemplate(source, "<s>", "</s>", limits).render(messages, true);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+class HostileTemplate : public ::testing::TestWithParam<NamedTemplate> {};
+INSTANTIATE_TEST_SUITE_P(Chat, HostileTemplate, ::testing::ValuesIn(hostile_templates()),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST_P(HostileTemplate, EndsInOneLineThatNamesTheCure) {
+  EXPECT_THAT(error_of(GetParam().source, kShort),
+              AllOf(HasSubstr("--raw"), Not(HasSubstr("\n")),
+                    AnyOf(HasSubstr("runs for more than 0.3 s"), HasSubstr("takes more than 256 MiB"),
+                          HasSubstr("deeper than 16 MiB of stack"), HasSubstr("crashes the engine"),
+                          HasSubstr("cannot be read"))));
+}
+
+TEST(ChatLimits, EachIsNamed) {
+  EXPECT_THAT(
+      error_of("{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}", {.milliseconds = 50}),
+      HasSubstr("more than 0.05 s"));
+  EXPECT_THAT(error_of("{{ 'abcdefgh' * 1000000000000 }}", {.milliseconds = 600'000, .memory = 64u << 20}),
+              HasSubstr("more than 64 MiB"));
+  EXPECT_THAT(error_of("{{" + std::string(200'000, '('), kPatient), HasSubstr("deeper than"));
+  EXPECT_THAT(error_of("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", kPatient), HasSubstr("deeper than"));
+  EXPECT_THAT(error_of("{{ 1 is divisibleby(0) }}", kPatient), HasSubstr("crashes"));
+}
+
+TEST(ChatLimits, DepthThatNoModelHasPasses) {
+  std::string blocks, ends;
+  for (int i = 0; i < 1000; ++i) {
+    blocks += "{%- if true -%}";
+    ends += "{%- endif -%}";
+  }
+  const std::string brackets = "{{" + std::string(500, '(') + "messages[0].content" + std::string(500, ')') + "}}";
+  const Messages messages{{"user", "hello"}};
+  EXPECT_EQ(text_of(ChatTemplate(blocks + brackets + ends, "", "", kPatient).render(messages, true)), "hello");
+}
+
+TEST(ChatLimits, GrowWithTheMessages) {
+  const Messages messages{{"user", std::string(24u << 20, 'x')}};
+  for (const NamedTemplate& honest : honest_templates()) {
+    SCOPED_TRACE(honest.name);
+    EXPECT_GT(text_of(ChatTemplate(honest.source, "", "", kPatient).render(messages, true)).size(), 24u << 20);
+  }
+}
+
+TEST(ChatLimits, TheTemplatesErrorIsOneLineOfItsOwnWords) {
+  EXPECT_EQ(error_of("a\n{{ raise_exception('roles\nmust \x1b[31malternate') }}", kPatient),
+            "the model's chat template refuses the messages: Jinja Exception: roles must ?[31malternate (line 2, "
+            "column 19); change them, or use --raw");
+  const std::string longest = error_of("{{ raise_exception('" + std::string(3000, 'a') + "') }}", kPatient);
+  EXPECT_LT(longest.size(), 600u);
+  EXPECT_THAT(longest, HasSubstr("aaa... (line 1"));
+  EXPECT_EQ(error_of("{{ x", kPatient).find('\n'), std::string::npos);
+}
+
+std::ptrdiff_t open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+bool has_child() {
+  return ::waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD;
+}
+
+TEST(ChatProcesses, LeaveNothingBehind) {
+  const Messages messages{{"user", "hello"}};
+  const ChatTemplate good("{{ messages[0].content }}", "", "");
+  const std::ptrdiff_t files = open_files();
+  for (int i = 0; i < 200; ++i) {
+    if (i % 20 == 0) error_of("{{ range(9000000000) | length }}", {.milliseconds = 20});
+    if (i % 20 == 1) error_of("{{ 1 is divisibleby(0) }}");
+    ASSERT_EQ(text_of(good.render(messages, true)), "hello");
+  }
+  EXPECT_EQ(open_files(), files);
+  EXPECT_FALSE(has_child());
+}
+
+/// The disposition of a signal, until the end of a scope.
+class Disposition {
+ public:
+  Disposition(int signal, void (*handler)(int)) : signal_(signal) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    ::sigaction(signal, &action, &before_);
+  }
+  ~Disposition() { ::sigaction(signal_, &before_, nullptr); }
+
+ private:
+  int signal_;
+  struct sigaction before_ {};
+};
+
+void expect_renders() {
+  const Messages messages{{"user", "hello"}};
+  const ChatTemplate good("{{ messages[0].content }}", "", "");
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(text_of(good.render(messages, true)), "hello");
+  EXPECT_THAT(error_of("{{ range(9000000000) | length }}", {.milliseconds = 20}), HasSubstr("0.02 s"));
+  EXPECT_THAT(error_of("{{ 1 is divisibleby(0) }}"), HasSubstr("crashes"));
+  EXPECT_FALSE(has_child());
+}
+
+TEST(ChatProcesses, WorkInProgramsThatIgnoreOrReapTheirChildren) {
+  {
+    const Disposition ignored(SIGCHLD, SIG_IGN);
+    expect_renders();
+  }
+  const Disposition reaped(SIGCHLD, [](int) {
+    const int before = errno;
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    errno = before;
+  });
+  expect_renders();
+}
+
+std::atomic<int> faults_seen = 0;
+
+TEST(ChatProcesses, RunNoHandlerOfTheProgram) {
+  const Disposition abort(SIGABRT, [](int) { std::quick_exit(99); });
+  const Disposition fault(SIGFPE, [](int) { ++faults_seen; });
+  EXPECT_THAT(error_of("{{ 1 is divisibleby(0) }}"), HasSubstr("crashes"));
+  EXPECT_EQ(faults_seen, 0);
+}
+
+TEST(ChatProcesses, WorkWithoutStandardInput) {
+  const int saved = ::dup(0);
+  ::close(0);
+  const Messages messages{{"user", "hello"}};
+  std::string text;
+  try {
+    text = text_of(ChatTemplate("{{ messages[0].content }}", "", "").render(messages, true));
+  } catch (const UserError& error) {
+    text = error.what();
+  }
+  ::dup2(saved, 0);
+  ::close(saved);
+  EXPECT_EQ(text, "hello");
+}
+
+TEST(ChatProcesses, RunBesideEachOther) {
+  const ChatTemplate good("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", "", "", kPatient);
+  const ChatTemplate bad("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "", "", kPatient);
+  std::atomic<int> wrong = 0, refused = 0;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      const std::string content(static_cast<std::size_t>(thread) * 50'000 + 1, static_cast<char>('a' + thread));
+      const Messages messages{{"user", content}};
+      for (int i = 0; i < 25; ++i) {
+        if (text_of(good.render(messages, true)) != "[user]" + content) ++wrong;
+        if (i % 10 != 0) continue;
+        try {
+          bad.render(messages, true);
+          ++wrong;
+        } catch (const UserError&) {
+          ++refused;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(refused, 12);
+  EXPECT_FALSE(has_child());
+}
+
+TEST(ChildProcess, GivesBackWhatItsWorkReturns) {
+  const ChildLimits limits{std::chrono::minutes(10), 64u << 20};
+  const std::string large(20u << 20, 'z');
+  EXPECT_EQ(run_in_child([&] { return large; }, limits).bytes, large);
+  EXPECT_EQ(run_in_child([] { return std::string(); }, limits).end, ChildEnd::answer);
+  EXPECT_EQ(run_in_child([]() -> std::string { throw std::runtime_error("x"); }, limits).end, ChildEnd::crash);
+  EXPECT_EQ(run_in_child([]() -> std::string { std::abort(); }, limits).end, ChildEnd::crash);
+  EXPECT_EQ(run_in_child([]() -> std::string { ::_exit(0); }, limits).end, ChildEnd::crash);
+  EXPECT_EQ(run_in_child([] { return std::string(std::size_t{1} << 30, 'x'); }, limits).end, ChildEnd::memory);
+}
+
+TEST(ChildProcess, HasNoFileOfTheProgram) {
+  const std::string open = run_in_child(
+                               [] {
+                                 std::string files;
+                                 for (int file = 0; file < 100; ++file) {
+                                   if (::fcntl(file, F_GETFD) >= 0) files += std::to_string(file) + ' ';
+                                 }
+                                 return files;
+                               },
+                               {std::chrono::minutes(10), 64u << 20})
+                               .bytes;
+  EXPECT_EQ(open, "0 ");
+}
+
+}  // namespace
+}  // namespace glimpse::text::testing

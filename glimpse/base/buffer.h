@@ -1,5 +1,5 @@
 // Owning, zero-filled, page-aligned host memory. The buffer owns its mapping; moves only. Any thread may read
-// and write the bytes; construction and destruction follow the owner.
+// and write the bytes; construction and destruction follow the owner. A forked child does not have the memory.
 #pragma once
 
 #include <cstddef>

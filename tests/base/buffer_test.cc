@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -43,6 +46,23 @@ TEST(HostBuffer, MovesKeepTheBytesInPlace) {
   EXPECT_EQ(third.data(), place);
   EXPECT_EQ(third.as<std::int32_t>()[3], 42);
   EXPECT_EQ(third.as<double>().size(), third.size() / sizeof(double));
+}
+
+TEST(HostBuffer, IsNotCopiedIntoForkedChildren) {
+  HostBuffer buffer(100);
+  buffer.data()[0] = std::byte{7};
+  const auto is_mapped = [&] {
+    unsigned char resident = 0;
+    return ::mincore(buffer.data(), 1, &resident) == 0;
+  };
+  ASSERT_TRUE(is_mapped());
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(is_mapped() ? 1 : 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(buffer.data()[0], std::byte{7});
 }
 
 TEST(HostBuffer, RefusedReservationIsTheUsersError) {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
+#include <cstring>
+#include <utility>
 
 #include "tests/cli/process.h"
 
@@ -183,6 +186,38 @@ TEST(Errors, AModelWithoutAChatTemplateNeedsRaw) {
   write_file(path, bytes);
   expect_refused({"run", "-m", path.string(), "-p", "the river"}, "--raw");
   EXPECT_EQ(run_program({"run", "-m", path.string(), "-p", "the river", "--raw", "-n", "1"}).code, 0);
+}
+
+/// The model with another chat template, which is shorter than its own.
+std::filesystem::path model_with_template(const std::string& name, std::string source) {
+  std::string bytes = read_file(model());
+  const std::string key = "tokenizer.chat_template";
+  const std::size_t type = bytes.find(key) + key.size(), length = type + 4, text = length + 8;
+  std::uint64_t size = 0;
+  std::memcpy(&size, bytes.data() + length, sizeof size);
+  EXPECT_LE(source.size(), size);
+  source.resize(size, ' ');
+  bytes.replace(text, size, source);
+  const auto path = scratch(name);
+  write_file(path, bytes);
+  return path;
+}
+
+TEST(Errors, ChatTemplatesThatLoopOrRecurseAreReadByNothingButAPromptOfTheirs) {
+  for (const auto& [source, part] : {std::pair{"{{ range(9000000000) | length }}", "more than"},
+                                     std::pair{"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deeper than"},
+                                     std::pair{"{% set _ = messages.append(messages) %}{{ messages | tojson }}", "than"},
+                                     std::pair{"{{ 1 is divisibleby(0) }}", "crashes"}}) {
+    SCOPED_TRACE(source);
+    const std::string path = model_with_template("hostile.gguf", source).string();
+    expect_refused({"run", "-m", path, "-p", "the river", "-n", "1"}, part);
+    expect_refused({"run", "-m", path, "-p", "the river", "-n", "1"}, "use --raw");
+    expect_refused({"run", "-m", path, "-i", "-q", "-n", "1"}, part, {.input = "the river\n"});
+    EXPECT_EQ(run_program({"run", "-m", path, "-p", "the river", "--raw", "-n", "1"}).code, 0);
+    const Outcome inspected = run_program({"inspect", path});
+    EXPECT_EQ(inspected.code, 0) << inspected.err;
+    EXPECT_NE(inspected.out.find("chat template"), std::string::npos);
+  }
 }
 
 TEST(Errors, CorrectionNeedsTheWholeCache) {

@@ -5,33 +5,35 @@
 // CASE keeps the cases whose name contains it: dense, gathered, verify, "few prompt", score, select, prefill, bf16, ...
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "bench/attention_cases.h"
 #include "bench/bench_report.h"
 #include "glimpse/base/error.h"
+#include "glimpse/cli/machine.h"
 #include "glimpse/kernels/attention.h"
 
 namespace glimpse::bench {
 namespace {
 
-void run(const AttentionBenchOptions& options, const std::string& json, const std::string& command) {
-  const std::vector<AttentionBenchRow> rows = run_attention_cases(options);
+void run(AttentionBenchOptions options, const std::string& json, const std::string& command) {
+  require_range("--threads", options.threads, 0, 4096);
+  if (options.threads == 0) options.threads = cli::cpu_cores();
+  Report report(json, command, options.threads);
+  report.set("tokens", options.tokens);
+  report.set("repeats", options.repeats);
+  const std::vector<evaluate::KernelRow> rows = run_attention_cases(options);
   if (rows.empty()) throw UserError("no case has such a name; without one, all are measured");
   std::printf("instruction set: %s\n\n%s", kernels::instruction_set(), attention_table(rows).c_str());
-  if (json.empty()) return;
-  nlohmann::ordered_json report = nlohmann::ordered_json::parse(header_json(command));
-  report["cases"] = nlohmann::ordered_json::array();
-  for (const AttentionBenchRow& row : rows) {
-    report["cases"].push_back({{"case", row.name},
-                               {"bytes", row.bytes},
-                               {"median_s", row.median_s},
-                               {"min_s", row.min_s},
-                               {"max_s", row.max_s},
-                               {"fraction", row.fraction},
-                               {"gflops", row.gflops}});
+  for (const evaluate::KernelRow& row : rows) {
+    report.add({{"case", row.name},
+                {"bytes", row.bytes},
+                {"median_us", row.median_s * 1e6},
+                {"least_us", row.least_s * 1e6},
+                {"most_us", row.most_s * 1e6},
+                {"fraction", row.fraction},
+                {"gflops", row.gflops}});
   }
-  write_file(json, report.dump(1));
+  report.write();
 }
 
 }  // namespace
@@ -39,6 +41,7 @@ void run(const AttentionBenchOptions& options, const std::string& json, const st
 
 int main(int count, char** words) {
   glimpse::bench::AttentionBenchOptions options;
+  options.threads = 0;
   std::string json;
   CLI::App app("the attention kernels against the bandwidth of this machine");
   app.add_option("cases", options.only, "only cases whose name contains one of these");

@@ -1,28 +1,27 @@
 #include "bench/bench_report.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
 #include "glimpse/cli/machine.h"
+#include "glimpse/evaluate/stream.h"
+#include "glimpse/evaluate/thread_team.h"
 #include "glimpse/kernels/attention.h"
 
 namespace glimpse::bench {
 namespace {
-
-std::string file_name(const std::string& word) {
-  const std::size_t slash = word.find_last_of('/');
-  return slash == std::string::npos ? word : word.substr(slash + 1);
-}
 
 /// NAME/KEY=VALUE: slashes that are no path's.
 bool is_method(const std::string& word) {
@@ -38,11 +37,37 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-nlohmann::ordered_json header_of(const std::string& command) {
-  return {{"commit", cli::commit()},
-          {"machine",
-           {{"cpu", cli::cpu_name()}, {"cores", cli::cpu_cores()}, {"instruction_set", kernels::instruction_set()}}},
-          {"command", command}};
+/// The day, in UTC.
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm day{};
+  ::gmtime_r(&now, &day);
+  return fmt::format("{:04}-{:02}-{:02}", day.tm_year + 1900, day.tm_mon + 1, day.tm_mday);
+}
+
+std::int64_t memory_bytes() {
+  return static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+}
+
+bool is_flat(const Json& object) {
+  return object.is_object() &&
+         std::none_of(object.begin(), object.end(), [](const Json& v) { return v.is_structured(); });
+}
+
+std::string value_text(const Json& value) {
+  if (!value.is_number_float()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const auto number = value.get<double>();
+  if (!std::isfinite(number)) return "null";
+  if (number == std::round(number) && std::fabs(number) < 9e15) return fmt::format("{:.0f}", number);
+  return fmt::format("{:.6g}", number);
+}
+
+std::string object_text(const Json& object) {
+  std::string text;
+  for (const auto& [key, value] : object.items()) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", Json(key).dump(), value_text(value));
+  }
+  return "{" + text + "}";
 }
 
 int fail(const char* kind, const char* what, int status) {
@@ -98,19 +123,66 @@ std::string command_line(std::span<char*> words) {
   return line;
 }
 
-std::string header_json(const std::string& command) {
-  nlohmann::ordered_json header = header_of(command);
-  header["benchmark"] = command.substr(0, command.find(' '));
-  return header.dump();
+std::string file_name(const std::string& path) {
+  return path.substr(path.find_last_of('/') + 1);
 }
 
-std::string header_json(const engine::Engine& engine, const std::string& command, const std::string& model) {
-  nlohmann::ordered_json header = header_of(command);
-  header["model"] = file_name(model);
-  header["kv_type"] = name(engine.kv_type());
-  header["threads"] = engine.threads();
-  header["benchmark"] = command.substr(0, command.find(' '));
-  return header.dump();
+Report::Report(std::string path, const std::string& command, int threads) : path_(std::move(path)) {
+  head_ = {{"schema", 1},
+           {"benchmark", command.substr(0, command.find(' '))},
+           {"commit", cli::commit()},
+           {"date", today()},
+           {"machine",
+            {{"cpu", cli::cpu_name()},
+             {"isa", kernels::instruction_set()},
+             {"cores", cli::cpu_cores()},
+             {"memory", memory_bytes()},
+             {"read_bandwidth", nullptr}}},
+           {"command", command},
+           {"model", nullptr}};
+  set("threads", threads);
+  if (path_.empty()) return;
+  evaluate::ThreadTeam team(threads);
+  evaluate::Stream stream;
+  constexpr int kReads = 9;
+  std::vector<double> reads;
+  for (int i = 0; i < kReads; ++i) reads.push_back(stream.bandwidth(team));
+  std::sort(reads.begin(), reads.end());
+  head_["machine"]["read_bandwidth"] = std::round(reads[kReads / 2]);
+}
+
+Report::Report(std::string path, const std::string& command, const engine::Engine& engine, const std::string& model)
+    : Report(std::move(path), command, engine.threads()) {
+  head_["model"] = file_name(model);
+  set("kv_type", name(engine.kv_type()));
+}
+
+void Report::set(const std::string& key, const Json& value) {
+  check(!value.is_structured(), "settings of a report are flat");
+  settings_[key] = value;
+}
+
+void Report::add(const Json& row) {
+  check(is_flat(row), "rows of a report are flat");
+  rows_.push_back(row);
+}
+
+Json Report::source() const {
+  return {{"commit", head_["commit"]}, {"machine", head_["machine"]}, {"threads", settings_["threads"]}};
+}
+
+std::string Report::text() const {
+  std::string text = "{";
+  for (const auto& [key, value] : head_.items()) {
+    text += fmt::format("\n {}: {},", Json(key).dump(), value.is_object() ? object_text(value) : value_text(value));
+  }
+  text += fmt::format("\n \"settings\": {},\n \"rows\": [", object_text(settings_));
+  for (std::size_t i = 0; i < rows_.size(); ++i) text += (i == 0 ? "\n  " : ",\n  ") + object_text(rows_[i]);
+  return text + (rows_.empty() ? "]\n}" : "\n ]\n}");
+}
+
+void Report::write() const {
+  if (!path_.empty()) write_file(path_, text());
 }
 
 void write_file(const std::string& path, const std::string& text) {

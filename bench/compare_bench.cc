@@ -1,7 +1,8 @@
 // glimpse beside llama.cpp in one process, on the same tokens: decoding at given depths and prefill, arms in turns.
 // The answer comes first: our dense distribution must be libllama's before anything is timed.
 //
-//   compare_bench MODEL TEXT [--depth 0,8192] [--prefill 8192] [--arms full,tidal:512] [--repetitions 5] [--tokens 40]
+//   compare_bench MODEL TEXT [--depth 0,8192] [--prefill 8192] [--methods tidal] [--budgets 512] [--repetitions 5]
+//   [--tokens 40]
 //                 [--threads 2] [--kv bf16] [--llama-state FOLDER] [--divergence 2e-2] [--json FILE]
 //
 // --divergence is the mean KL that still counts as the same answer: random weights need more than trained ones, because
@@ -14,34 +15,37 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+#include <map>
 #include <thread>
 
 #include "bench/bench_report.h"
+#include "bench/method_arms.h"
+#include "bench/statistics.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/evaluate/speed.h"
-#include "glimpse/policies/policy.h"
 #include "tests/support/llama_reference.h"
 
 namespace glimpse::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 using evaluate::Arm;
 using evaluate::SpeedRow;
 using evaluate::Token;
 
 struct Options {
-  std::string model, text, arms = "full,tidal:512", kv = "bf16", llama_state, json;
+  std::string model, text, kv = "bf16", llama_state, json;
+  std::vector<std::string> methods{"tidal"}, budgets{"512"};
   std::vector<std::int64_t> depths, prefill;
   int repetitions = 5, threads = 0, prefill_repetitions = 1;
   bool prefill_ours = false;  ///< without llama.cpp
   std::int64_t tokens = 40;
   double divergence = 2e-2;
 };
+
+constexpr const char* kLlama = "llama.cpp";
 
 /// Idle pool threads of the other side poll for a while after their last graph: let them fall asleep.
 void settle() {
@@ -94,22 +98,6 @@ Arm settled(Arm arm) {
   return arm;
 }
 
-/// KL divergence of our next-token distribution from libllama's, nats.
-double divergence(std::span<const float> ours, std::span<const float> theirs) {
-  const double top_a = *std::max_element(ours.begin(), ours.end());
-  const double top_b = *std::max_element(theirs.begin(), theirs.end());
-  double sum_a = 0, sum_b = 0, total = 0;
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    sum_a += std::exp(ours[i] - top_a);
-    sum_b += std::exp(theirs[i] - top_b);
-  }
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    const double log_b = theirs[i] - top_b - std::log(sum_b);
-    total += std::exp(log_b) * (log_b - (ours[i] - top_a - std::log(sum_a)));
-  }
-  return total;
-}
-
 void check_answers(engine::Engine& engine, reference::LlamaReference& llama, std::span<const Token> tokens,
                    double allowed) {
   engine::Sequence sequence = engine.open(plan::dense_plan(engine.shape()));
@@ -121,53 +109,49 @@ void check_answers(engine::Engine& engine, reference::LlamaReference& llama, std
   for (int i = 0; i < kSteps; ++i) {
     const Token token = tokens[static_cast<std::size_t>(i)];
     const auto theirs = llama.append({&token, 1});
-    mean += divergence(sequence.decode(token), theirs) / kSteps;
+    mean += divergence(theirs, sequence.decode(token)) / kSteps;  // of ours from libllama's
   }
   llama.truncate(0);
   std::fprintf(stderr, "mean KL to libllama over %d decoded tokens: %.2e\n", kSteps, mean);
   if (!(mean < allowed)) throw InternalError("our answer is not libllama's; nothing is timed");
 }
 
-plan::Plan plan_of(const std::string& arm, const plan::ModelShape& shape) {
-  const std::size_t colon = arm.find(':');
-  policies::PolicyOptions options;
-  if (colon != std::string::npos) options.budget = plan::parse_budget(std::string_view(arm).substr(colon + 1));
-  return policies::make_plan(arm.substr(0, colon), shape, options);
-}
-
-Json rows_json(const std::vector<SpeedRow>& rows) {
-  Json list = Json::array();
-  for (const SpeedRow& row : rows) {
+/// A row for each of `speeds`. `arms` are llama.cpp's and then ours, by the names of the rows.
+void add_rows(Report& report, const char* measure, const std::vector<SpeedRow>& speeds,
+              const std::map<std::string, const bench::Arm*>& arms) {
+  for (const SpeedRow& row : speeds) {
     double llama = 0;
-    for (const SpeedRow& other : rows) {
-      if (other.arm == "llama.cpp" && other.depth == row.depth) llama = other.median_s;
+    for (const SpeedRow& other : speeds) {
+      if (other.arm == kLlama && other.depth == row.depth) llama = other.median_s;
     }
-    Json entry{{"arm", row.arm},
-               {"depth", row.depth},
-               {"median_s", row.median_s},
-               {"least_s", row.least_s},
-               {"most_s", row.most_s}};
-    if (llama > 0) entry["speed_over_llama"] = llama / row.median_s;
-    if (row.attention_s) entry["attention_s"] = *row.attention_s;
+    const bench::Arm* const arm = arms.at(row.arm);
+    Json entry{{"measure", measure},
+               {"method", arm == nullptr ? kLlama : arm->method},
+               {"budget", arm == nullptr ? "" : arm->budget},
+               {"tokens", row.depth},
+               {"median_ms", 1e3 * row.median_s},
+               {"least_ms", 1e3 * row.least_s},
+               {"most_ms", 1e3 * row.most_s}};
+    if (llama > 0) entry["over_llama"] = llama / row.median_s;
+    if (row.attention_s) entry["attention_ms"] = 1e3 * *row.attention_s;
     if (row.kept_ratio) entry["kept_ratio"] = *row.kept_ratio;
     if (row.bytes_per_token) entry["bytes_per_token"] = *row.bytes_per_token;
-    list.push_back(entry);
+    report.add(entry);
   }
-  return list;
 }
 
-void print(const Json& rows, const char* title, double unit, const char* unit_name) {
-  fmt::print("\n| {} | depth | {} | least | most | x llama.cpp | attention | kept | KV MB/token |\n", title, unit_name);
+void print(const Json& rows, const std::string& measure) {
+  fmt::print("\n| {} | tokens | ms | least | most | x llama.cpp | attention | kept | KV MB/token |\n", measure);
   fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
   for (const auto& row : rows) {
-    fmt::print(
-        "| {} | {} | {:.3f} | {:.3f} | {:.3f} | {} | {} | {} | {} |\n", row["arm"].get<std::string>(),
-        row["depth"].get<std::int64_t>(), row["median_s"].get<double>() * unit, row["least_s"].get<double>() * unit,
-        row["most_s"].get<double>() * unit,
-        row.contains("speed_over_llama") ? fmt::format("{:.2f}", row["speed_over_llama"].get<double>()) : "",
-        row.contains("attention_s") ? fmt::format("{:.3f}", row["attention_s"].get<double>() * unit) : "",
-        row.contains("kept_ratio") ? fmt::format("{:.4f}", row["kept_ratio"].get<double>()) : "",
-        row.contains("bytes_per_token") ? fmt::format("{:.2f}", row["bytes_per_token"].get<double>() / 1e6) : "");
+    if (row["measure"] != measure) continue;
+    const auto number = [&](const char* key, int digits, double unit) {
+      return row.contains(key) ? fmt::format("{:.{}f}", row[key].get<double>() * unit, digits) : std::string();
+    };
+    fmt::print("| {} {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", row["method"].get<std::string>(),
+               row["budget"].get<std::string>(), row["tokens"].get<std::int64_t>(), number("median_ms", 3, 1),
+               number("least_ms", 3, 1), number("most_ms", 3, 1), number("over_llama", 2, 1),
+               number("attention_ms", 3, 1), number("kept_ratio", 4, 1), number("bytes_per_token", 2, 1e-6));
   }
   std::fflush(stdout);
 }
@@ -195,16 +179,29 @@ void run(const Options& options, const std::string& command) {
   if (tokens.empty()) throw UserError(fmt::format("'{}' has no text", options.text));
   for (std::size_t i = 0; static_cast<std::int64_t>(tokens.size()) < longest; ++i) tokens.push_back(tokens[i]);
 
+  Report report(options.json, command, engine, options.model);
   reference::LlamaReference llama(options.model,
                                   {.context = static_cast<int>(longest) + 64, .threads = engine.threads()});
   check_answers(engine, llama, std::span(tokens).first(256), options.divergence);
 
+  std::vector<std::string> warnings;
+  const std::vector<bench::Arm> methods = make_arms(engine.shape(), {options.methods, options.budgets}, warnings);
+  for (const std::string& line : warnings) std::fprintf(stderr, "warning: %s\n", line.c_str());
   std::vector<std::pair<std::string, plan::Plan>> plans;
-  for (const std::string& name : cli::split_arms(options.arms)) plans.emplace_back(name, plan_of(name, engine.shape()));
+  std::map<std::string, const bench::Arm*> by_name{{kLlama, nullptr}};
+  for (const bench::Arm& arm : methods) {
+    if (!arm.refused.empty()) {
+      std::fprintf(stderr, "%s: refused: %s\n", arm.label().c_str(), arm.refused.c_str());
+      continue;
+    }
+    plans.emplace_back(arm.label(), arm.plan);
+    by_name[arm.label()] = &arm;
+  }
   std::vector<Arm> arms{llama_arm(llama, options.llama_state)};
   for (Arm& arm : evaluate::engine_arms(engine, plans)) arms.push_back(settled(std::move(arm)));
 
-  Json report = Json::parse(header_json(engine, command, options.model));
+  report.set("text", file_name(options.text));
+  report.set("repetitions", options.repetitions);
   if (!options.prefill.empty()) {
     evaluate::PrefillOptions how;
     how.lengths = options.prefill;
@@ -215,18 +212,18 @@ void run(const Options& options, const std::string& command) {
     for (std::size_t i = 1; i < plans.size(); ++i) {
       if (plans[i].second.prefill.sparse) chosen.push_back(arms[i + 1]);
     }
-    report["prefill"] = rows_json(evaluate::measure_prefill(chosen, tokens, how));
-    print(report["prefill"], "prefill", 1, "s");
+    add_rows(report, "prefill", evaluate::measure_prefill(chosen, tokens, how), by_name);
+    print(report.rows(), "prefill");
   }
   if (!options.depths.empty()) {
     evaluate::DecodeOptions how;
     how.depths = options.depths;
     how.repetitions = options.repetitions;
     how.tokens = options.tokens;
-    report["decode"] = rows_json(evaluate::measure_decode(arms, tokens, how));
-    print(report["decode"], "decode", 1e3, "ms/token");
+    add_rows(report, "decode", evaluate::measure_decode(arms, tokens, how), by_name);
+    print(report.rows(), "decode");
   }
-  if (!options.json.empty()) write_file(options.json, report.dump(2));
+  report.write();
 }
 
 }  // namespace
@@ -246,7 +243,8 @@ int main(int count, char** words) {
   list("--depth", options.depths, "tokens of context to decode behind");
   list("--prefill", options.prefill, "tokens of prompts");
   app.add_flag("--prefill-ours", options.prefill_ours, "prefill without llama.cpp");
-  value("--arms", options.arms, "POLICY[:BUDGET] by commas; the first is dense");
+  list("--methods", options.methods, "NAME[/KEY=VALUE...], or all; full is always measured");
+  list("--budgets", options.budgets, "as --attn-budget");
   value("--repetitions", options.repetitions, "of each decoding");
   value("--prefill-repetitions", options.prefill_repetitions, "of each prefill");
   value("--tokens", options.tokens, "decoded each time");

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "bench/prefill_cases.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/ref/attention_ref.h"
 
@@ -17,8 +18,8 @@ using namespace kernels;  // NOLINT(google-build-using-namespace): the whole fil
 /// Ranges of keys of every head and layer, which the caller combines.
 class Ranges {
  public:
-  Ranges(Shared cache, const FewRows& rows) : cache_(std::move(cache)), rows_(rows) {
-    const Shape& shape = cache_->shape;
+  Ranges(evaluate::SharedCache cache, const FewRows& rows) : cache_(std::move(cache)), rows_(rows) {
+    const evaluate::KernelShape& shape = cache_->shape;
     width_ = static_cast<std::size_t>(shape.group * shape.format.dim);
     queries_ = rows.rows * shape.group;
     result_ = kRange / kSplitTokens * partial_floats(queries_, shape.format.dim);
@@ -39,8 +40,8 @@ class Ranges {
     }
   }
 
-  void check_item(int i, const std::string& name) {
-    const Shape& shape = cache_->shape;
+  double check_item(int i, const std::string& name) {
+    const evaluate::KernelShape& shape = cache_->shape;
     run(i);
     std::vector<float> want(result_);
     if (!rows_.verify) {
@@ -51,19 +52,19 @@ class Ranges {
       item.lse = want.data() + outputs;
       ref::prefill(shape.format, item);
       const double allowed = prefill_allowed(shape.format.type);
-      expect_near(got.first(outputs), std::span(want).first(outputs), allowed, name);
-      expect_near(got.subspan(outputs), std::span(want).subspan(outputs, got.size() - outputs), std::max(allowed, 1e-4),
-                  name);
-      return;
+      evaluate::expect_near(got.subspan(outputs), std::span(want).subspan(outputs, got.size() - outputs),
+                            std::max(allowed, 1e-4), name);
+      return evaluate::expect_near(got.first(outputs), std::span(want).first(outputs), allowed, name);
     }
     AttendRowsItem item = verified(i);
     const auto parts = static_cast<std::size_t>((item.end - item.begin + kSplitTokens - 1) / kSplitTokens);
     const std::span<const float> got(item.partial, parts * partial_floats(queries_, shape.format.dim));
     item.partial = want.data();
     ref::attend_rows(shape.format, item);
-    expect_near(got, std::span(want).first(got.size()), 1e-4, name);
+    const double error = evaluate::expect_near(got, std::span(want).first(got.size()), 1e-4, name);
     ref::attend_rows(shape.format, item, attend);
     check(std::memcmp(want.data(), got.data(), got.size_bytes()) == 0, name + ": other bits than alone");
+    return error;
   }
 
  private:
@@ -114,7 +115,7 @@ class Ranges {
     return bytes;
   }
 
-  Shared cache_;
+  evaluate::SharedCache cache_;
   FewRows rows_;
   int queries_ = 0;
   std::size_t width_ = 0;   ///< floats of one row's queries of a head
@@ -124,7 +125,7 @@ class Ranges {
 
 }  // namespace
 
-std::vector<FewRows> few_rows(const Shape& shape, int tokens) {
+std::vector<FewRows> few_rows(const evaluate::KernelShape& shape, int tokens) {
   if (shape.format.type != KvType::bf16) return {};
   std::vector<FewRows> made;
   for (const int rows : {2, 3, kFewRows}) made.push_back({rows, true});
@@ -133,14 +134,14 @@ std::vector<FewRows> few_rows(const Shape& shape, int tokens) {
   return made;
 }
 
-std::string few_rows_name(const Shape& shape, const FewRows& rows) {
-  return label(fmt::format("{} {} rows", rows.verify ? "verify" : "few prompt", rows.rows), shape);
+std::string few_rows_name(const evaluate::KernelShape& shape, const FewRows& rows) {
+  return evaluate::kernel_label(fmt::format("{} {} rows", rows.verify ? "verify" : "few prompt", rows.rows), shape);
 }
 
-Case few_rows_case(const Shared& cache, const FewRows& rows, int threads) {
-  const Shape& shape = cache->shape;
+evaluate::KernelCase few_rows_case(const evaluate::SharedCache& cache, const FewRows& rows, int threads) {
+  const evaluate::KernelShape& shape = cache->shape;
   const auto ranges = std::make_shared<Ranges>(cache, rows);
-  Case result;
+  evaluate::KernelCase result;
   result.name = few_rows_name(shape, rows);
   result.layers = cache->layers;
   result.items = threads * cache->layers;
@@ -153,7 +154,7 @@ Case few_rows_case(const Shared& cache, const FewRows& rows, int threads) {
     for (int i = number * all / threads; i < (number + 1) * all / threads; ++i) ranges->run(first + i);
   };
   result.check = [=, name = result.name] {
-    for (const int i : {0, ranges->per_layer() - 1}) ranges->check_item(i, name);
+    return std::max(ranges->check_item(0, name), ranges->check_item(ranges->per_layer() - 1, name));
   };
   return result;
 }

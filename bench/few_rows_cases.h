@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_cache.h"
+#include "glimpse/evaluate/kernel_cases.h"
 
 namespace glimpse::bench {
 
@@ -15,8 +15,8 @@ struct FewRows {
 };
 
 /// What is measured for a shape in a context of so many tokens.
-std::vector<FewRows> few_rows(const Shape& shape, int tokens);
-std::string few_rows_name(const Shape& shape, const FewRows& rows);
-Case few_rows_case(const Shared& cache, const FewRows& rows, int threads);
+std::vector<FewRows> few_rows(const evaluate::KernelShape& shape, int tokens);
+std::string few_rows_name(const evaluate::KernelShape& shape, const FewRows& rows);
+evaluate::KernelCase few_rows_case(const evaluate::SharedCache& cache, const FewRows& rows, int threads);
 
 }  // namespace glimpse::bench

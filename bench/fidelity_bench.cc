@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "bench/bench_report.h"
 #include "bench/method_arms.h"
@@ -29,7 +28,6 @@ namespace glimpse::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 using evaluate::KeyHistory;
 using evaluate::SetQuality;
 using evaluate::SetSample;
@@ -208,16 +206,11 @@ void run(const Options& options, const std::string& command) {
   std::vector<std::string> warnings;
   const std::vector<Arm> arms = make_arms(engine.shape(), request, warnings);
 
-  Json report = Json::parse(header_json(engine, command, options.model));
-  report["text"] = options.text.substr(options.text.find_last_of('/') + 1);
-  report["prompt_tokens"] = options.prompt;
-  report["steps"] = options.steps;
-  report["warnings"] = warnings;
-  report["rows"] = Json::array();
-  const auto save = [&] {
-    if (!options.json.empty()) write_file(options.json, report.dump(2));
-  };
-  save();
+  Report report(options.json, command, engine, options.model);
+  report.set("text", file_name(options.text));
+  report.set("prompt_tokens", options.prompt);
+  report.set("steps", options.steps);
+  report.write();
 
   const auto count = std::count_if(arms.begin(), arms.end(), [](const Arm& arm) { return arm.refused.empty(); });
   Progress progress(static_cast<double>(count + 1));
@@ -230,7 +223,7 @@ void run(const Options& options, const std::string& command) {
   progress.done(1, "dense");
   for (const Arm& arm : arms) {
     if (!arm.refused.empty()) {
-      report["rows"].push_back({{"method", arm.method}, {"budget", arm.budget}, {"refused", arm.refused}});
+      report.add({{"method", arm.method}, {"budget", arm.budget}, {"refused", arm.refused}});
       progress.note(fmt::format("{}: refused: {}", arm.label(), arm.refused));
       continue;
     }
@@ -240,13 +233,13 @@ void run(const Options& options, const std::string& command) {
       throw InternalError(
           fmt::format("'full' forked is not dense: its KL reaches {:.3e}; nothing is measured", row.kl_most));
     }
-    report["rows"].push_back(json_of(arm, row, options.steps));
-    save();
+    report.add(json_of(arm, row, options.steps));
+    report.write();
     progress.done(1, fmt::format("{}: KL {:.4f}, {:.1f} ms/step, {:.1f} s in all", arm.label(), row.kl, row.ms_per_step,
                                  std::chrono::duration<double>(Clock::now() - start).count()));
   }
-  save();
-  print_table(report["rows"]);
+  report.write();
+  print_table(report.rows());
 }
 
 }  // namespace

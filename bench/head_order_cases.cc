@@ -3,8 +3,9 @@
 #include <atomic>
 #include <chrono>
 
-#include "bench/spin_team.h"
-#include "bench/stream.h"
+#include "glimpse/base/error.h"
+#include "glimpse/evaluate/stream.h"
+#include "glimpse/evaluate/thread_team.h"
 #include "glimpse/kernels/ref/attention_ref.h"
 
 namespace glimpse::bench {
@@ -28,17 +29,18 @@ std::vector<char> retrieval_heads(int heads, int retrieval, bool by_kind) {
   return kinds;
 }
 
-Arrangement arrange(const BenchCache& cache, int retrieval, bool by_kind, bool pooled, std::vector<float>& partials) {
-  const Shape& shape = cache.shape;
+Arrangement arrange(const evaluate::KernelCache& cache, int retrieval, bool by_kind, bool pooled,
+                    std::vector<float>& partials) {
+  const evaluate::KernelShape& shape = cache.shape;
   Arrangement made;
-  made.row = {label("", shape).substr(1), retrieval, shape.heads, by_kind, pooled, 0, {}, {}, {}};
+  made.row = {evaluate::kernel_label("", shape).substr(1), retrieval, shape.heads, by_kind, pooled, 0, {}, {}, {}};
   const std::vector<char> all = retrieval_heads(shape.heads, retrieval, by_kind);
   const std::size_t size = kernels::partial_floats(shape.group, shape.format.dim);
   const int splits = (cache.tokens + kSplitTokens - 1) / kSplitTokens;
   const auto add_call = [&](int layer, int head, int split) {
     const auto number = static_cast<std::size_t>(layer * shape.heads + head);
     const bool whole = all[static_cast<std::size_t>(head)] != 0;
-    const int entries = whole ? cache.tokens : kChosen;
+    const int entries = whole ? cache.tokens : evaluate::kGatheredRows;
     if (split * kSplitTokens >= entries) return false;
     made.calls.push_back(
         {.head = &cache.views[number],
@@ -82,7 +84,7 @@ Arrangement arrange(const BenchCache& cache, int retrieval, bool by_kind, bool p
 }
 
 /// Seconds a layer, threads meeting after each as they do between the nodes of a graph.
-double run(const BenchCache& cache, const Arrangement& arm, SpinTeam& team) {
+double run(const evaluate::KernelCache& cache, const Arrangement& arm, evaluate::ThreadTeam& team) {
   std::vector<std::atomic<std::size_t>> next(arm.layer_ends.size());
   for (std::size_t layer = 0; layer < next.size(); ++layer) next[layer] = layer == 0 ? 0 : arm.layer_ends[layer - 1];
   const auto start = Clock::now();
@@ -109,34 +111,26 @@ double run(const BenchCache& cache, const Arrangement& arm, SpinTeam& team) {
   return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(next.size());
 }
 
-void check_arm(const BenchCache& cache, const Arrangement& arm) {
+void check_arm(const evaluate::KernelCache& cache, const Arrangement& arm) {
   const std::size_t size = kernels::partial_floats(cache.shape.group, cache.shape.format.dim);
   for (const std::size_t c : {std::size_t{0}, arm.calls.size() - 1}) {
     std::vector<float> want(size);
     kernels::AttendItem call = arm.calls[c];
     call.partial = want.data();
     kernels::ref::attend(cache.shape.format, call);
-    expect_near({arm.calls[c].partial, size}, want, 2e-5, "attend");
+    evaluate::expect_near({arm.calls[c].partial, size}, want, 2e-5, "attend");
   }
 }
 
 }  // namespace
 
-std::vector<HeadOrderRow> run_head_order_cases(const Shape& shape, int tokens, const std::vector<int>& retrieval,
-                                               int threads, int repeats) {
-  const BenchCache cache(shape, tokens);
+std::vector<HeadOrderRow> run_head_order_cases(const evaluate::KernelShape& shape, int tokens,
+                                               const std::vector<int>& retrieval, int threads, int repeats) {
+  const evaluate::KernelCache cache(shape, tokens, evaluate::kGatheredRows);
   const auto splits = static_cast<std::size_t>((tokens + kSplitTokens - 1) / kSplitTokens);
   std::vector<float> partials(cache.views.size() * splits * kernels::partial_floats(shape.group, shape.format.dim));
-  SpinTeam team(threads);
-  Stream stream;
-  const auto bandwidth = [&] {
-    std::atomic<int> next = 0;
-    const auto start = Clock::now();
-    team.run([&](int) {
-      for (int i = next++; i < Stream::items(); i = next++) stream.run(i);
-    });
-    return static_cast<double>(Stream::kBytes) / std::chrono::duration<double>(Clock::now() - start).count();
-  };
+  evaluate::ThreadTeam team(threads);
+  evaluate::Stream stream;
   std::vector<HeadOrderRow> rows;
   for (const int count : retrieval) {
     check(count >= 1 && count < shape.heads, "some heads read everything and some a set");
@@ -147,7 +141,7 @@ std::vector<HeadOrderRow> run_head_order_cases(const Shape& shape, int tokens, c
     for (int round = -1; round < repeats; ++round) {  // the first round warms up
       double unsorted = 0;
       for (Arrangement& arm : arms) {
-        const double streamed = bandwidth();
+        const double streamed = stream.bandwidth(team);
         const double taken = run(cache, arm, team);
         if (round < 0) {
           check_arm(cache, arm);

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_cache.h"
 #include "bench/layer_cases.h"
+#include "glimpse/evaluate/kernel_cases.h"
 
 namespace glimpse::bench {
 
 struct HeadOrderRow {
   std::string cache;  ///< "bf16 h8 g4 d128"
-  int retrieval = 0;  ///< heads of `heads` that read everything; the others read kChosen tokens
+  int retrieval = 0;  ///< heads of `heads` that read everything; the others read evaluate::kGatheredRows tokens
   int heads = 0;
   bool by_kind = false;  ///< retrieval heads first; else spread evenly
   bool pooled = false;   ///< equal splits of all heads in one pool; else a head an item
@@ -25,7 +25,7 @@ struct HeadOrderRow {
 
 /// Four arms in turn for each of `retrieval`; the first of the rows of each is pooled in the model's order. Throws
 /// InternalError when an answer is wrong.
-std::vector<HeadOrderRow> run_head_order_cases(const Shape& shape, int tokens, const std::vector<int>& retrieval,
-                                               int threads, int repeats);
+std::vector<HeadOrderRow> run_head_order_cases(const evaluate::KernelShape& shape, int tokens,
+                                               const std::vector<int>& retrieval, int threads, int repeats);
 
 }  // namespace glimpse::bench

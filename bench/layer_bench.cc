@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "bench/bench_report.h"
 #include "bench/head_order_cases.h"
@@ -13,8 +12,6 @@
 
 namespace glimpse::bench {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct Options {
   std::vector<std::string> methods{"all", "quest/score=meanstd", "shadowkv/rank=0"}, budgets{"512"};
@@ -46,29 +43,28 @@ plan::ModelShape parse_shape(const std::string& text, int layers, std::int64_t t
   return {"llama", "", layers, values[0] * values[1], values[0], values[2], static_cast<int>(tokens) + 1024};
 }
 
-Json json_of(const Spread& seconds) {
-  return {{"median_us", seconds.median * 1e6}, {"least_us", seconds.least * 1e6}};
-}
-
-Json json_of_ratio(const Spread& ratio) {
-  return {{"median", ratio.median}, {"of_least", ratio.least}};
-}
-
-Json json_of(const LayerRow& row) {
-  Json json{{"method", row.method}, {"budget", row.budget}, {"kind", row.kind}, {"layers", row.layers}};
+Json json_of(const LayerRow& row, Json json) {
+  const auto times = [&](const std::string& what, const Spread& seconds) {
+    json[what + "_us"] = seconds.median * 1e6;
+    json[what + "_least_us"] = seconds.least * 1e6;
+  };
+  json.update({{"method", row.method}, {"budget", row.budget}, {"kind", row.kind}, {"layers", row.layers}});
   if (row.bytes.select > 0 || row.select_s.median > 0) {
-    json["select"] = {{"bytes", row.bytes.select},
-                      {"time", json_of(row.select_s)},
-                      {"needed", json_of(row.select_need_s)},
-                      {"over_a_head", json_of(row.select_over_s)}};
-    if (row.bytes.select > 0) json["select"]["ratio"] = json_of_ratio(row.select_ratio);
-    json["select"]["index"] = row.index;
+    json["select_bytes"] = row.bytes.select;
+    times("select", row.select_s);
+    json["select_needed_us"] = row.select_need_s.median * 1e6;
+    times("select_over_head", row.select_over_s);
+    if (row.bytes.select > 0) {
+      json.update({{"select_ratio", row.select_ratio.median}, {"select_ratio_of_least", row.select_ratio.least}});
+    }
+    json["index"] = row.index;
   }
-  json["attend"] = {{"bytes", row.bytes.attend},
-                    {"time", json_of(row.attend_s)},
-                    {"needed", json_of(row.attend_need_s)},
-                    {"over_dense", json_of(row.over_dense_s)}};
-  json["fraction"] = json_of_ratio(row.fraction);
+  json["attend_bytes"] = row.bytes.attend;
+  times("attend", row.attend_s);
+  json.update({{"attend_needed_us", row.attend_need_s.median * 1e6},
+               {"over_dense_us", row.over_dense_s.median * 1e6},
+               {"fraction", row.fraction.median},
+               {"fraction_of_least", row.fraction.least}});
   if (row.best_mass > 0) json.update({{"mass", row.mass}, {"best_mass", row.best_mass}});
   return json;
 }
@@ -91,9 +87,10 @@ void print_layers(const std::string& shape, std::int64_t tokens, const std::vect
   std::fflush(stdout);
 }
 
-Json run_head_orders(const plan::ModelShape& shape, KvType type, std::int64_t tokens, const Options& options) {
-  Json all = Json::array();
-  if (tokens <= kChosen || shape.kv_heads < 2) return all;
+void run_head_orders(Report& report, const plan::ModelShape& shape, KvType type, const Json& place,
+                     const Options& options) {
+  const auto tokens = place["tokens"].get<std::int64_t>();
+  if (tokens <= evaluate::kGatheredRows || shape.kv_heads < 2) return;
   std::vector<int> retrieval{1};
   if (shape.kv_heads >= 4) retrieval.push_back(shape.kv_heads / 2);
   const auto rows = run_head_order_cases({{type, shape.head_dim}, shape.kv_heads, shape.group()},
@@ -105,17 +102,19 @@ Json run_head_orders(const plan::ModelShape& shape, KvType type, std::int64_t to
     const char* const items = row.pooled ? "equal splits" : "whole heads";
     fmt::print("| {}, {} of {} read all | {} | {} | {:.1f} | {:.2f} | {:.2f} |\n", row.cache, row.retrieval, row.heads,
                order, items, row.layer_s.median * 1e6, row.fraction.median, row.over_unsorted.median);
-    all.push_back({{"retrieval", row.retrieval},
-                   {"heads", row.heads},
-                   {"order", order},
-                   {"items", items},
-                   {"bytes", row.bytes},
-                   {"time", json_of(row.layer_s)},
-                   {"fraction", row.fraction.median},
-                   {"to_pooled_unsorted", row.over_unsorted.median}});
+    Json json = place;
+    json.update({{"retrieval", row.retrieval},
+                 {"heads", row.heads},
+                 {"order", order},
+                 {"items", items},
+                 {"bytes", row.bytes},
+                 {"median_us", row.layer_s.median * 1e6},
+                 {"least_us", row.layer_s.least * 1e6},
+                 {"fraction", row.fraction.median},
+                 {"to_pooled_unsorted", row.over_unsorted.median}});
+    report.add(json);
   }
   std::fflush(stdout);
-  return all;
 }
 
 void run(const Options& options, const std::string& command) {
@@ -126,34 +125,32 @@ void run(const Options& options, const std::string& command) {
   const KvType type = parse_kv_type(options.kv);
   for (const std::string& shape : options.shapes) parse_shape(shape, options.layers, options.tokens.front());
 
-  Json report = Json::parse(header_json(command));
-  report["kv_type"] = options.kv;
-  report["threads"] = options.threads;
-  report["layers"] = options.layers;
-  report["repeats"] = options.repeats;
-  report["cases"] = Json::array();
+  Report report(options.json, command, options.threads);
+  report.set("kv_type", options.kv);
+  report.set("layers", options.layers);
+  report.set("repeats", options.repeats);
   const Progress progress(1);
   for (const std::string& name : options.shapes) {
     for (const std::int64_t tokens : options.tokens) {
       const plan::ModelShape shape = parse_shape(name, options.layers, tokens);
-      Json of{{"shape", name}, {"tokens", tokens}};
+      const Json place{{"shape", name}, {"tokens", tokens}};
       if (options.head_order) {
-        of["head_order"] = run_head_orders(shape, type, tokens, options);
+        run_head_orders(report, shape, type, place, options);
       } else {
         std::vector<std::string> warnings;
         const std::vector<Arm> arms = make_arms(shape, {options.methods, options.budgets}, warnings);
-        of["refused"] = Json::array();
         for (const Arm& arm : arms) {
-          if (!arm.refused.empty()) of["refused"].push_back({{"method", arm.label()}, {"why", arm.refused}});
+          if (arm.refused.empty()) continue;
+          Json json = place;
+          json.update({{"method", arm.method}, {"budget", arm.budget}, {"refused", arm.refused}});
+          report.add(json);
         }
         const auto rows = run_layer_cases({{shape, type, tokens, 1, 1, options.threads}, options.repeats}, arms,
                                           [&](const std::string& line) { progress.note(line); });
-        of["rows"] = Json::array();
-        for (const LayerRow& row : rows) of["rows"].push_back(json_of(row));
+        for (const LayerRow& row : rows) report.add(json_of(row, place));
         print_layers(name, tokens, rows);
       }
-      report["cases"].push_back(std::move(of));
-      if (!options.json.empty()) write_file(options.json, report.dump(2));
+      report.write();
     }
   }
 }

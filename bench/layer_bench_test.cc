@@ -90,7 +90,7 @@ TEST(LayerBench, CutsMixedHeadsFourWays) {
   ASSERT_EQ(rows.size(), 8U);
   const double row = 2 * 2 * 64;
   for (const HeadOrderRow& r : rows) {
-    EXPECT_EQ(r.bytes, r.retrieval * 4096 * row + (4 - r.retrieval) * kChosen * (row + 4));
+    EXPECT_EQ(r.bytes, r.retrieval * 4096 * row + (4 - r.retrieval) * evaluate::kGatheredRows * (row + 4));
   }
   EXPECT_EQ(rows[0].over_unsorted.median, 1);
 }

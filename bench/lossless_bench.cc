@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "bench/bench_report.h"
 #include "bench/method_arms.h"
@@ -25,7 +24,6 @@
 namespace glimpse::bench {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using engine::Token;
 using evaluate::median;
 
@@ -46,7 +44,7 @@ struct Answer {
 
 /// Where an answer leaves dense decoding's.
 struct Parting {
-  std::int64_t prompt = 0, token = 0;
+  std::int64_t token = 0;
   double gap = 0;  ///< dense logit of dense decoding's token over the other's
 };
 
@@ -112,6 +110,12 @@ class Prompt {
   std::optional<engine::Sequence> base_;
 };
 
+double largest_gap(const Row& row) {
+  double gap = 0;
+  for (const Parting& parting : row.partings) gap = std::max(gap, std::abs(parting.gap));
+  return gap;
+}
+
 Json json_of(const Row& row) {
   const engine::LosslessStats& lossless = row.lossless;
   Json json{{"method", row.arm->method},
@@ -127,26 +131,22 @@ Json json_of(const Row& row) {
             {"verify_passes", lossless.verify_passes},
             {"dense_steps", lossless.dense_steps},
             {"same_answers", row.same},
-            {"partings", Json::array()}};
+            {"parted", row.partings.size()},
+            {"largest_gap", largest_gap(row)}};
   if (lossless.drafted > 0) {
     json["draft_ms"] = 1e3 * lossless.draft_s / static_cast<double>(lossless.drafted);
     json["verify_ms"] =
         1e3 * lossless.verify_s / static_cast<double>(std::max<std::int64_t>(1, lossless.verify_passes));
   }
-  for (const Parting& parting : row.partings) {
-    json["partings"].push_back({{"prompt", parting.prompt}, {"token", parting.token}, {"dense_gap", parting.gap}});
-  }
   return json;
 }
 
-void print_table(const Json& report) {
+void print_table(const Json& rows, std::int64_t prompts) {
   fmt::print(
       "| method | budget | drafts | ms/token | x dense | accepted | draft ms | verify ms | dense steps | same "
       "answers | largest gap |\n");
   fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
-  for (const Json& row : report["rows"]) {
-    double gap = 0;
-    for (const Json& parting : row["partings"]) gap = std::max(gap, std::abs(parting["dense_gap"].get<double>()));
+  for (const Json& row : rows) {
     const auto drafted = row["drafted"].get<std::int64_t>();
     const auto cost = [&](const char* key) {
       return row.contains(key) ? fmt::format("{:.2f}", row[key].get<double>()) : std::string();
@@ -157,7 +157,7 @@ void print_table(const Json& report) {
                row["ms_per_token"].get<double>(), row["speed_over_dense"].get<double>(),
                drafted == 0 ? std::string() : fmt::format("{} of {}", row["accepted"].get<std::int64_t>(), drafted),
                cost("draft_ms"), cost("verify_ms"), row["dense_steps"].get<std::int64_t>(),
-               row["same_answers"].get<std::int64_t>(), report["prompts"].get<std::int64_t>(), gap);
+               row["same_answers"].get<std::int64_t>(), prompts, row["largest_gap"].get<double>());
   }
   std::fflush(stdout);
 }
@@ -193,20 +193,20 @@ void run(const Options& options, const std::string& command) {
     if (!arm.refused.empty() || arm.method == "full" || (all && plan::forgets(arm.plan))) continue;
     for (const int drafts : options.drafts) rows.push_back({&arm, drafts});
   }
-  Json report = Json::parse(header_json(engine, command, options.model));
-  report["text"] = options.text.substr(options.text.find_last_of('/') + 1);
-  report["prompt_tokens"] = options.prompt;
-  report["prompts"] = options.prompts;
-  report["warnings"] = warnings;
+  for (const std::string& line : warnings) std::fprintf(stderr, "warning: %s\n", line.c_str());
+  Report report(options.json, command, engine, options.model);
+  report.set("text", file_name(options.text));
+  report.set("prompt_tokens", options.prompt);
+  report.set("prompts", options.prompts);
 
   Progress progress(static_cast<double>(options.prompts) *
                     (5 + static_cast<double>(options.rounds) * static_cast<double>(rows.size() + 1)));
   std::vector<double> dense_ms;
   const auto save = [&] {
-    report["dense_ms"] = median(dense_ms);
-    report["rows"] = Json::array();
-    for (const Row& row : rows) report["rows"].push_back(json_of(row));
-    if (!options.json.empty()) write_file(options.json, report.dump(2));
+    report.set("dense_ms", median(dense_ms));
+    report.clear_rows();
+    for (const Row& row : rows) report.add(json_of(row));
+    report.write();
   };
   for (std::int64_t index = 0; index < options.prompts; ++index) {
     const auto first = text.begin() + options.skip + index * options.prompt;
@@ -236,7 +236,6 @@ void run(const Options& options, const std::string& command) {
         row.lossless.verify_s += got.stats.lossless.verify_s;
         if (round == 0) {
           Parting parting = prompt.compare(*wanted_answer, got);
-          parting.prompt = index;
           if (parting.token == static_cast<std::int64_t>(got.tokens.size())) {
             ++row.same;
           } else {
@@ -250,7 +249,7 @@ void run(const Options& options, const std::string& command) {
     }
     save();
   }
-  print_table(report);
+  print_table(report.rows(), options.prompts);
 }
 
 }  // namespace

@@ -1,5 +1,11 @@
 #include "bench/prefill_cases.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <random>
+
 #include "glimpse/kernels/ref/attention_ref.h"
 
 namespace glimpse::bench {
@@ -11,16 +17,16 @@ constexpr int kSparseTile = 128;      ///< query vectors of a tile that has one 
 constexpr int kLeastListed = 128;     ///< keys of a list, at least
 constexpr double kListedShare = 0.1;  ///< of the keys before the tile
 
-int tile_rows(const Shape& shape, PrefillPass pass) {
+int tile_rows(const evaluate::KernelShape& shape, PrefillPass pass) {
   return pass == PrefillPass::dense ? prefill_tile_rows(shape.group) : kSparseTile / shape.group;
 }
 
 /// The tiles of all heads and their buffers. Tile i is tile i / heads of head i % heads.
 class Tiles {
  public:
-  Tiles(const Shared& cache, const PrefillRows& rows)
+  Tiles(const evaluate::SharedCache& cache, const PrefillRows& rows)
       : cache_(cache), rows_(rows), tile_(tile_rows(cache->shape, rows.pass)) {
-    const Shape& shape = cache->shape;
+    const evaluate::KernelShape& shape = cache->shape;
     stride_ = static_cast<std::size_t>(shape.heads * shape.group * shape.format.dim);
     std::mt19937 random(11);
     std::normal_distribution<float> normal;
@@ -45,7 +51,7 @@ class Tiles {
   int count() const { return (rows_.rows + tile_ - 1) / tile_ * cache_->shape.heads; }
 
   PrefillItem item(int i) {
-    const Shape& shape = cache_->shape;
+    const evaluate::KernelShape& shape = cache_->shape;
     const int head = i % shape.heads;
     const int row = i / shape.heads * tile_;
     const std::size_t offset =
@@ -101,8 +107,8 @@ class Tiles {
     return (values ? 4.0 : 2.0) * pairs * cache_->shape.group * cache_->shape.format.dim;
   }
 
-  void check(const std::string& name) {
-    const Shape& shape = cache_->shape;
+  double check(const std::string& name) {
+    const evaluate::KernelShape& shape = cache_->shape;
     const auto width = static_cast<std::size_t>(shape.group * shape.format.dim);
     const double allowed = prefill_allowed(shape.format.type);
     PrefillItem tile = item(1);
@@ -121,9 +127,8 @@ class Tiles {
       const std::span<std::byte> workspace = prefill_space(shape);
       prefill_column_sums(shape.format, got, workspace);
       ref::prefill_column_sums(shape.format, want);
-      expect_near(got_sums, want_sums, allowed, name);
       for (int i = 0; i < count(); ++i) prefill_lse(shape.format, item(i), workspace);
-      return;
+      return evaluate::expect_near(got_sums, want_sums, allowed, name);
     }
     run(1);
     tile.rows = 1;
@@ -132,18 +137,17 @@ class Tiles {
     (lse ? tile.lse : tile.out) = want.data();
     if (lse) {
       ref::prefill_lse(shape.format, tile);
-      expect_near({item(1).lse, static_cast<std::size_t>(shape.group)},
-                  std::span(want).first(static_cast<std::size_t>(shape.group)), allowed, name);
-    } else {
-      ref::prefill(shape.format, tile);
-      expect_near({item(1).out, width}, want, allowed, name);
+      return evaluate::expect_near({item(1).lse, static_cast<std::size_t>(shape.group)},
+                                   std::span(want).first(static_cast<std::size_t>(shape.group)), allowed, name);
     }
+    ref::prefill(shape.format, tile);
+    return evaluate::expect_near({item(1).out, width}, want, allowed, name);
   }
 
  private:
   std::int32_t first_slot(int i) const { return rows_.end - rows_.rows + i / cache_->shape.heads * tile_; }
 
-  Shared cache_;
+  evaluate::SharedCache cache_;
   PrefillRows rows_;
   int tile_;
   std::size_t stride_ = 0;
@@ -154,7 +158,18 @@ class Tiles {
 
 }  // namespace
 
-std::vector<PrefillRows> prefill_rows(const Shape& shape, int tokens) {
+double prefill_allowed(KvType type) {
+  return type == KvType::bf16 && std::string(instruction_set()).ends_with("bf16") ? 2e-2 : 2e-5;
+}
+
+std::span<std::byte> prefill_space(const evaluate::KernelShape& shape) {
+  thread_local HostBuffer buffer;
+  const std::size_t need = prefill_workspace(shape.format, shape.group);
+  if (buffer.size() < need) buffer = HostBuffer(need);
+  return {buffer.data(), buffer.size()};
+}
+
+std::vector<PrefillRows> prefill_rows(const evaluate::KernelShape& shape, int tokens) {
   const int end = std::min(tokens, 8192);
   std::vector<PrefillRows> rows{{PrefillPass::dense, end, std::min(end, 512)}};
   if (shape.format.type != KvType::bf16) return rows;
@@ -172,22 +187,22 @@ std::vector<PrefillRows> prefill_rows(const Shape& shape, int tokens) {
   return rows;
 }
 
-std::string prefill_name(const Shape& shape, const PrefillRows& rows) {
+std::string prefill_name(const evaluate::KernelShape& shape, const PrefillRows& rows) {
   const char* what = rows.pass == PrefillPass::dense    ? "prefill"
                      : rows.pass == PrefillPass::sparse ? "sparse prefill, 10 %,"
                      : rows.pass == PrefillPass::lse    ? "prefill log-sums"
                                                         : "prefill column sums";
-  return label(fmt::format("{} {} rows at {}", what, rows.rows, rows.end - rows.rows), shape);
+  return evaluate::kernel_label(fmt::format("{} {} rows at {}", what, rows.rows, rows.end - rows.rows), shape);
 }
 
-Case prefill_case(const Shared& cache, const PrefillRows& rows) {
+evaluate::KernelCase prefill_case(const evaluate::SharedCache& cache, const PrefillRows& rows) {
   const auto tiles = std::make_shared<Tiles>(cache, rows);
-  Case result;
+  evaluate::KernelCase result;
   result.name = prefill_name(cache->shape, rows);
   result.items = tiles->count();
   result.flops = tiles->flops();
   result.run = [=](int i) { tiles->run(i); };
-  result.check = [=, name = result.name] { tiles->check(name); };
+  result.check = [=, name = result.name] { return tiles->check(name); };
   return result;
 }
 

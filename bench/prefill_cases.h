@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_cache.h"
+#include "glimpse/evaluate/kernel_cases.h"
 
 namespace glimpse::bench {
 
@@ -24,9 +24,15 @@ struct PrefillRows {
   int rows = 0;
 };
 
+/// How far outputs of prompt rows may be from the reference's: queries and weights are rounded to bf16 where the
+/// processor multiplies those.
+double prefill_allowed(KvType type);
+/// This thread's workspace of the prefill kernels.
+std::span<std::byte> prefill_space(const evaluate::KernelShape& shape);
+
 /// What is measured for a shape in a context of so many tokens.
-std::vector<PrefillRows> prefill_rows(const Shape& shape, int tokens);
-std::string prefill_name(const Shape& shape, const PrefillRows& rows);
-Case prefill_case(const Shared& cache, const PrefillRows& rows);
+std::vector<PrefillRows> prefill_rows(const evaluate::KernelShape& shape, int tokens);
+std::string prefill_name(const evaluate::KernelShape& shape, const PrefillRows& rows);
+evaluate::KernelCase prefill_case(const evaluate::SharedCache& cache, const PrefillRows& rows);
 
 }  // namespace glimpse::bench

@@ -4,13 +4,14 @@
 //   retrieval_bench MODEL --filler TEXT [--tasks single,multikey,vt,passkey] [--lengths 8192,16384] [--prompts 40]
 //                   [--budgets 512,1024,10%] [--methods all] [--variants] [--reserve 512] [--spare 24] [--tail 0]
 //                   [--sparse-prefill 10%] [--profile FILE] [--seed 1] [--kv bf16] [--threads N]
-//                   [--json FILE] [--skip 0] [--resume FILE,FILE]
+//                   [--json FILE] [--answers FILE] [--skip 0] [--resume FILE,FILE]
 //
 // A prompt has length - reserve tokens. An answer may have as many tokens as what is wanted and --spare more; it ends
 // with the first that completes what is wanted. --tail runs the last tokens of the prompt through the method, as
-// TidalDecode's evaluation does; else its first token comes from the prefill, as in `glimpse run`. Results are written
-// after every prompt; runs over other prompts (--skip) or methods come together with --resume, and the file names the
-// commits and machines of all ("sources").
+// TidalDecode's evaluation does; else its first token comes from the prefill, as in `glimpse run`. --json gets a row
+// for each task, length, method and budget; --answers gets every answer, which is what --resume reads. Both are written
+// after every prompt. Runs over other prompts (--skip) or methods come together with --resume, and --prompts 0 only
+// adds up.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -18,7 +19,6 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "bench/bench_report.h"
@@ -33,10 +33,9 @@ namespace glimpse::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string model, filler, kv = "bf16", profile, sparse_prefill, json;
+  std::string model, filler, kv = "bf16", profile, sparse_prefill, json, answers;
   std::vector<std::string> tasks{"single", "multikey", "vt", "passkey"}, budgets{"512", "1024", "10%"}, methods{"all"},
       resume;
   std::vector<std::int64_t> lengths{8192, 16384};
@@ -144,27 +143,9 @@ Json setup_of(const Options& options) {
 }
 
 Json json_of(const Cell& cell) {
-  return {{"task", cell.task},
-          {"length", cell.length},
-          {"method", cell.method},
-          {"budget", cell.budget},
-          {"prompts", cell.count},
-          {"right", cell.right},
-          {"accuracy", static_cast<double>(cell.right) / static_cast<double>(cell.count)},
-          {"low", cell.interval.low},
-          {"high", cell.interval.high},
-          {"share", cell.share},
-          {"lost", cell.lost},
-          {"gained", cell.gained},
-          {"kept_ratio", cell.kept_ratio},
-          {"ms_per_step", cell.ms_per_step}};
-}
-
-/// What ran the answers of a report, as often as they differ.
-Json source_of(const Json& report) {
-  Json source = Json::object();
-  for (const char* key : {"commit", "machine", "threads"}) source[key] = report.value(key, Json());
-  return source;
+  return {{"task", cell.task},   {"length", cell.length}, {"method", cell.method},    {"budget", cell.budget},
+          {"asked", cell.count}, {"right", cell.right},   {"low", cell.interval.low}, {"high", cell.interval.high},
+          {"lost", cell.lost},   {"gained", cell.gained}, {"share", cell.share},      {"kept_ratio", cell.kept_ratio}};
 }
 
 void add_sources(const Json& added, Json& sources) {
@@ -176,7 +157,7 @@ void add_sources(const Json& added, Json& sources) {
 void read_results(const std::string& path, const Json& setup, RetrievalResults& results, Json& sources) {
   const Json report = Json::parse(cli::read_text(path), nullptr, /*allow_exceptions=*/false);
   if (!report.is_object() || !report.contains("setup") || !report.contains("answers")) {
-    throw UserError(fmt::format("'{}' is no result of retrieval_bench; give a file that --json wrote", path));
+    throw UserError(fmt::format("'{}' holds no answers of retrieval_bench; give a file that --answers wrote", path));
   }
   for (const auto& [key, value] : setup.items()) {
     if (report["setup"].contains(key) && report["setup"][key] == value) continue;
@@ -184,7 +165,7 @@ void read_results(const std::string& path, const Json& setup, RetrievalResults& 
                                 report["setup"].value(key, Json()).dump(), value.dump()));
   }
   results.read(report["answers"].dump(), path);
-  const Json from = report.value("sources", Json::array({source_of(report)}));
+  const Json from = report.value("sources", Json());
   if (!from.is_array()) throw UserError(fmt::format("'{}' names its sources, but not as a list", path));
   add_sources(from, sources);
 }
@@ -213,9 +194,10 @@ void check_options(const Options& options) {
     require_range("--lengths", length, options.reserve + 128, 1 << 22);
   }
   const auto& resume = options.resume;
-  if (!options.json.empty() && std::filesystem::exists(options.json) &&
-      std::find(resume.begin(), resume.end(), options.json) == resume.end()) {
-    throw UserError(fmt::format("'{0}' is there already; go on with --resume {0}, or give another name", options.json));
+  if (!options.answers.empty() && std::filesystem::exists(options.answers) &&
+      std::find(resume.begin(), resume.end(), options.answers) == resume.end()) {
+    throw UserError(
+        fmt::format("'{0}' is there already; go on with --resume {0}, or give another name", options.answers));
   }
 }
 
@@ -244,23 +226,29 @@ void run(const Options& options, const std::string& command) {
   RetrievalResults results;
   Json sources = Json::array();
   for (const std::string& path : options.resume) read_results(path, setup, results, sources);
-  Json report = Json::parse(header_json(engine, command, options.model));
-  if (options.prompts > 0) add_sources(Json::array({source_of(report)}), sources);
-  report["sources"] = sources;  // of the answers; the head is that of the run that wrote the file
-  report["setup"] = setup;
-  report["warnings"] = warnings;
-  report["refused"] = Json::array();
-  for (const Arm& arm : arms) {
-    if (arm.refused.empty()) continue;
-    report["refused"].push_back({{"method", arm.method}, {"budget", arm.budget}, {"why", arm.refused}});
+  Report report(options.json, command, engine, options.model);
+  if (options.prompts > 0) add_sources(Json::array({report.source()}), sources);
+  for (const auto& [key, value] : setup.items()) {
+    if (key != "model") report.set(key, value);
   }
+  std::string commits;  // of all answers; the head's is that of the run that wrote the file
+  for (const Json& source : sources) {
+    const auto commit = source.value("commit", std::string("unknown"));
+    if ((" " + commits + " ").find(" " + commit + " ") != std::string::npos) continue;
+    commits += (commits.empty() ? "" : " ") + commit;
+  }
+  report.set("commits", commits);
   const auto save = [&] {
-    if (options.json.empty()) return;
-    Json all = report;
-    all["cells"] = Json::array();
-    for (const Cell& cell : results.cells(methods)) all["cells"].push_back(json_of(cell));
-    all["answers"] = Json::parse(results.json());
-    write_file(options.json, all.dump(1, ' ', false, Json::error_handler_t::replace));
+    report.clear_rows();
+    for (const Cell& cell : results.cells(methods)) report.add(json_of(cell));
+    for (const Arm& arm : arms) {
+      if (arm.refused.empty()) continue;
+      report.add({{"method", arm.method}, {"budget", arm.budget}, {"refused", arm.refused}});
+    }
+    report.write();
+    if (options.answers.empty()) return;
+    const Json all{{"setup", setup}, {"sources", sources}, {"answers", Json::parse(results.json())}};
+    write_file(options.answers, all.dump(1, ' ', false, Json::error_handler_t::replace));
   };
   save();
 
@@ -312,7 +300,7 @@ int main(int count, char** words) {
   list("--lengths", options.lengths, "tokens of context; a prompt has the reserve less");
   list("--budgets", options.budgets, "as --attn-budget");
   list("--methods", options.methods, "NAME[/KEY=VALUE...], or all");
-  list("--resume", options.resume, "results of other runs of this set-up, which count as done");
+  list("--resume", options.resume, "what --answers of other runs of this set-up wrote; it counts as done");
   app.add_flag("--variants", options.variants, "the papers' ablations too");
   value("--prompts", options.prompts, "of each task and length; 0: only add up what --resume has");
   value("--skip", options.skip, "number of the first prompt");
@@ -325,6 +313,7 @@ int main(int count, char** words) {
   value("--kv", options.kv, "type of the cache");
   value("--threads", options.threads, "0: one per core");
   value("--json", options.json, "the results, written after every prompt");
+  value("--answers", options.answers, "every answer, for --resume, written after every prompt");
   const std::span<char*> all(words, static_cast<std::size_t>(count));
   return glimpse::bench::run_program(app, all,
                                      [&] { glimpse::bench::run(options, glimpse::bench::command_line(all)); });

@@ -21,7 +21,6 @@ std::vector<Cell> RetrievalResults::cells(const std::vector<std::string>& method
     cell.right += answer.right();
     cell.share += answer.share;
     cell.kept_ratio += answer.kept_ratio;
-    if (answer.steps > 0) cell.ms_per_step += 1e3 * answer.seconds / static_cast<double>(answer.steps);
     AnswerKey dense = key;
     dense.method = "full";
     dense.budget.clear();
@@ -39,7 +38,6 @@ std::vector<Cell> RetrievalResults::cells(const std::vector<std::string>& method
     cell.budget = key.budget;
     cell.share /= count;
     cell.kept_ratio /= count;
-    cell.ms_per_step /= count;
     cell.interval = wilson(cell.right, cell.count);
     list.push_back(cell);
   }
@@ -76,8 +74,8 @@ void RetrievalResults::read(std::string_view array, const std::string& label) {
       add(key, {entry.at("share"), entry.at("kept_ratio"), entry.at("seconds"), entry.at("steps"), entry.at("text")});
     }
   } catch (const Json::exception& error) {
-    throw UserError(
-        fmt::format("'{}' holds no answers of this program ({}); give a file that --json wrote", label, error.what()));
+    throw UserError(fmt::format("'{}' holds no answers of this program ({}); give a file that --answers wrote", label,
+                                error.what()));
   }
 }
 

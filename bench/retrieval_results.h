@@ -33,9 +33,9 @@ struct Answer {
 struct Cell {
   std::string task, method, budget;
   std::int64_t length = 0, count = 0, right = 0;
-  double share = 0, kept_ratio = 0, ms_per_step = 0;  ///< means
-  std::int64_t lost = 0, gained = 0;                  ///< prompts that only dense, only this method answered
-  Interval interval;                                  ///< of right / count, 95 %
+  double share = 0, kept_ratio = 0;   ///< means
+  std::int64_t lost = 0, gained = 0;  ///< prompts that only dense, only this method answered
+  Interval interval;                  ///< of right / count, 95 %
 };
 
 class RetrievalResults {

@@ -12,7 +12,7 @@
 namespace glimpse::bench {
 namespace {
 
-using Clock = SpinTeam::Clock;
+using Clock = evaluate::ThreadTeam::Clock;
 
 constexpr std::size_t kTopics = 32;
 constexpr std::size_t kNoise = std::size_t{1} << 20;
@@ -235,12 +235,7 @@ std::vector<LayerTime> StepBed::step(int plan, std::vector<std::vector<HeadRead>
 }
 
 double StepBed::bandwidth() {
-  std::atomic<int> next = 0;
-  const auto start = Clock::now();
-  team_.run([&](int) {
-    for (int i = next++; i < Stream::items(); i = next++) stream_.run(i);
-  });
-  return static_cast<double>(Stream::kBytes) / seconds(start, Clock::now());
+  return stream_.bandwidth(team_);
 }
 
 const float* StepBed::query(int layer, int kv_head) const {

@@ -11,9 +11,9 @@
 #include <random>
 #include <vector>
 
-#include "bench/spin_team.h"
-#include "bench/stream.h"
 #include "glimpse/attention/runner.h"
+#include "glimpse/evaluate/stream.h"
+#include "glimpse/evaluate/thread_team.h"
 #include "glimpse/exec/rope.h"
 
 namespace glimpse::bench {
@@ -90,8 +90,8 @@ class StepBed {
   std::vector<Boundary> boundaries_;       ///< [tokens]
   std::vector<float> q_, k_, v_, output_;  ///< [layer, heads, d], heads of queries or of K and V
   attention::ReadCounters counters_;
-  Stream stream_;
-  SpinTeam team_;
+  evaluate::Stream stream_;
+  evaluate::ThreadTeam team_;
 };
 
 }  // namespace glimpse::bench

@@ -134,7 +134,7 @@ std::string attention_text(const BenchHeader& header, const evaluate::AttentionS
     cells.push_back({row.kernel, fmt::format("{}", row.depth), fmt::format("{:.3f}", 1e3 * row.median_s),
                      fmt::format("{:.3f}", 1e3 * row.least_s), fmt::format("{:.3f}", 1e3 * row.most_s),
                      fmt::format("{:.3f}", row.bytes / 1e6), fmt::format("{:.2f}", row.bytes_per_s / 1e9),
-                     fmt::format("{:.2f}", row.bytes_per_s / speed.read_bandwidth), fmt::format("{:.1e}", row.error)});
+                     fmt::format("{:.2f}", row.fraction), fmt::format("{:.1e}", row.error)});
   }
   const std::string bandwidth = fmt::format("read bandwidth {:.2f} GB/s", speed.read_bandwidth / 1e9);
   return title(header, format) + (format == "csv" ? "# " + bandwidth + "\n" : bandwidth + "\n\n") +

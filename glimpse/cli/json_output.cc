@@ -218,7 +218,7 @@ std::string attention_json(const BenchHeader& header, double bandwidth, std::spa
                             {"most_ms", 1e3 * row.most_s},
                             {"bytes", row.bytes},
                             {"bytes_per_s", row.bytes_per_s},
-                            {"share_of_bandwidth", row.bytes_per_s / bandwidth},
+                            {"share_of_bandwidth", row.fraction},
                             {"error", row.error}});
   }
   return text_of(json);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "glimpse/base/dtype.h"
+#include "glimpse/evaluate/kernel_cases.h"
 
 namespace glimpse::evaluate {
 
@@ -16,8 +16,8 @@ struct AttentionOptions {
   std::vector<std::int64_t> depths;  ///< tokens in the cache
   int kv_heads = 3, group = 3, head_dim = 64;
   KvType kv_type = KvType::bf16;
-  std::int64_t rows = 2048;  ///< of a head that the gathered pass reads
-  int threads = 0;           ///< 0: one per core
+  std::int64_t rows = kGatheredRows;  ///< of a head that the gathered pass reads
+  int threads = 0;                    ///< 0: one per core
   int repetitions = 5;
   /// Called before each measurement with what is done and to do; false ends the run.
   std::function<bool(std::int64_t done, std::int64_t total)> on_measurement;
@@ -27,9 +27,10 @@ struct AttentionRow {
   std::string kernel;  ///< "dense" or "gathered"
   std::int64_t depth = 0;
   double median_s = 0, least_s = 0, most_s = 0;
-  double bytes = 0;  ///< of K and V that the set needs, each row once
+  double bytes = 0;  ///< that the set needs: each row of K and V once, and the entries of a list
   double bytes_per_s = 0;
-  double error = 0;  ///< largest difference from the reference, in units of the largest output
+  double fraction = 0;  ///< bytes / time over the bandwidth streamed beside it; median
+  double error = 0;     ///< largest difference from the reference, in units of the largest output
 };
 
 struct AttentionSpeed {

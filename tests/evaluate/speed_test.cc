@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
+
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/attention_speed.h"
+#include "glimpse/evaluate/kernel_cases.h"
 #include "glimpse/policies/policy.h"
 #include "tests/support/models.h"
 
@@ -92,6 +96,48 @@ TEST(EngineArms, DecodeTheSameContextAgainAndAgain) {
   EXPECT_GT(prefill[3].tokens_per_s, 0);
 }
 
+TEST(MeasureCases, RunsEachItemOnceARoundAndCountsOneLayer) {
+  std::array<std::atomic<int>, 5> runs{};
+  KernelCase made;
+  made.name = "made up";
+  made.layers = 4;
+  made.items = 5;
+  made.bytes = 1e6;
+  made.flops = 2e6;
+  made.run = [&](int i) { ++runs[static_cast<std::size_t>(i)]; };
+  made.check = [] { return 0.25; };
+  const KernelTimes times = measure_cases({made}, 2, 3);
+  for (const auto& count : runs) EXPECT_EQ(count, 4) << "three repetitions and one to warm up";
+  ASSERT_EQ(times.rows.size(), 1u);
+  const KernelRow& row = times.rows[0];
+  EXPECT_EQ(row.error, 0.25);
+  EXPECT_LE(row.least_s, row.median_s);
+  EXPECT_LE(row.median_s, row.most_s);
+  EXPECT_NEAR(row.gflops, 2e6 / row.median_s / 1e9, 1e-9);
+  EXPECT_GT(times.read_bandwidth, 0);
+}
+
+TEST(MeasureCases, TimesNothingWhereAnAnswerIsWrong) {
+  int runs = 0;
+  KernelCase wrong;
+  wrong.items = wrong.layers = 1;
+  wrong.run = [&](int) { ++runs; };
+  wrong.check = [] { return expect_near(std::vector<float>{1, 2}, std::vector<float>{1, 2.5F}, 0.1, "wrong"); };
+  EXPECT_THROW(measure_cases({wrong}, 1, 1), InternalError);
+  EXPECT_EQ(runs, 0);
+  EXPECT_DOUBLE_EQ(expect_near(std::vector<float>{1, 2}, std::vector<float>{1, 2.5F}, 0.6, "near"), 0.2);
+}
+
+TEST(MeasureCases, EndWhereTheCallerSaysSo) {
+  int rounds = 0;
+  KernelCase made;
+  made.items = made.layers = 1;
+  made.run = [](int) {};
+  made.check = [] { return 0.0; };
+  EXPECT_TRUE(measure_cases({made}, 1, 5, [&] { return ++rounds < 3; }).rows.empty());
+  EXPECT_EQ(rounds, 3);
+}
+
 TEST(MeasureAttention, CountsBytesAndChecksAnswers) {
   for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0}) {
     AttentionOptions options;
@@ -106,7 +152,7 @@ TEST(MeasureAttention, CountsBytesAndChecksAnswers) {
     for (const AttentionRow& row : speed.rows) EXPECT_LT(row.error, 1e-4) << row.kernel << " at " << row.depth;
     const double one_row = static_cast<double>(row_bytes(type, 64) + (type == KvType::q8_0 ? 4 : 0));
     EXPECT_EQ(speed.rows[4].bytes, 2 * 1100 * 3 * one_row);
-    EXPECT_EQ(speed.rows[5].bytes, 2 * 600 * 3 * one_row);
+    EXPECT_EQ(speed.rows[5].bytes, 600 * 3 * (2 * one_row + 4)) << "entries of the list too";
   }
   EXPECT_THROW(measure_attention({.depths = {10}, .head_dim = 20}), UserError);
 }

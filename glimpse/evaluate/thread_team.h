@@ -1,5 +1,6 @@
-// Threads that run one function together and meet inside it. They poll at a meeting, as ggml's pool does between the
-// nodes of a graph: waking a thread takes longer than a layer's selection. The caller is thread 0. Owned by one caller.
+// The threads of a benchmark. They run one function together, or share out numbered items, and may meet inside a
+// function. At a meeting they poll, as ggml's pool does between the nodes of a graph, because waking a thread takes
+// longer than a layer's selection. The caller is thread 0. Owned by one caller.
 #pragma once
 
 #include <array>
@@ -10,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-namespace glimpse::bench {
+namespace glimpse::evaluate {
 
-class SpinTeam {
+class ThreadTeam {
  public:
-  explicit SpinTeam(int threads) : threads_(threads), start_(threads), end_(threads) {
+  explicit ThreadTeam(int threads) : threads_(threads), start_(threads), end_(threads) {
     for (int i = 1; i < threads; ++i) {
       others_.emplace_back([this, i] {
         for (;;) {
@@ -26,13 +27,13 @@ class SpinTeam {
       });
     }
   }
-  ~SpinTeam() {
+  ~ThreadTeam() {
     work_ = nullptr;
     start_.arrive_and_wait();
     for (std::thread& thread : others_) thread.join();
   }
-  SpinTeam(const SpinTeam&) = delete;
-  SpinTeam& operator=(const SpinTeam&) = delete;
+  ThreadTeam(const ThreadTeam&) = delete;
+  ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int threads() const { return threads_; }
 
@@ -42,6 +43,14 @@ class SpinTeam {
     start_.arrive_and_wait();
     work(0);
     end_.arrive_and_wait();
+  }
+
+  /// work(i) for all i in [0, count), in order of i as threads become free; it must not throw.
+  void share(int count, const std::function<void(int)>& work) {
+    next_.store(0, std::memory_order_relaxed);
+    run([&](int) {
+      for (int i = next_++; i < count; i = next_++) work(i);
+    });
   }
 
   using Clock = std::chrono::steady_clock;
@@ -69,10 +78,11 @@ class SpinTeam {
   int threads_;
   std::barrier<> start_, end_;
   const std::function<void(int)>* work_ = nullptr;
+  alignas(64) std::atomic<int> next_ = 0;
   alignas(64) std::atomic<int> come_ = 0;
   alignas(64) std::atomic<int> round_ = 0;
   std::array<Clock::time_point, 2> met_;  ///< of even and odd rounds
   std::vector<std::thread> others_;
 };
 
-}  // namespace glimpse::bench
+}  // namespace glimpse::evaluate

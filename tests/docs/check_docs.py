@@ -18,7 +18,7 @@ FOLDERS = "glimpse|scripts|tests|docs|cmake|third_party|bench"
 
 
 def documents(root):
-    return [path for path in [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]]
+    return [path for path in [root / "README.md", root / "CONTRIBUTING.md", root / "bench/README.md", *sorted((root / "docs").rglob("*.md"))]]
 
 
 def blocks(text):

@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+"""Writes what docs/benchmarks.md shows of bench/results: its tables, and the picture docs/images/methods-30k.svg.
+
+    scripts/make-tables.py [--check]
+
+A table stands between `<!-- table NAME -->` and `<!-- /table -->`; what was there is replaced. With --check nothing is
+written, and the exit status is 1 where a table or the picture is not what the results say.
+"""
+import argparse
+import json
+import math
+import pathlib
+import re
+import sys
+
+sys.dont_write_bytecode = True
+from methods_picture import picture_of  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench/results"
+PAGE = ROOT / "docs/benchmarks.md"
+PICTURE = ROOT / "docs/images/methods-30k.svg"
+ISA = "avx512-bf16"  # whose files the tables show, unless a column says otherwise
+
+ORDER = ["llama.cpp", "full", "tidal", "lychee-decode", "evosparse", "lychee-cluster", "kascade", "quest", "omnikv",
+         "lessismore", "clusterkv", "shadowkv", "arkvale", "seer", "streaming", "h2o", "tova", "raas", "duo", "razor",
+         "oracle"]
+PAPERS = {"tidal", "lychee-decode", "evosparse", "lychee-cluster", "kascade"}
+# Measured before its kernel that makes keys from low-rank factors, and with other page rules.
+SPEED_LEFT_OUT = {"shadowkv"}
+
+
+class Results:
+    """Files of bench/results, and which of them a table used."""
+
+    def __init__(self):
+        self.used = []
+
+    def load(self, name, isa=ISA):
+        path = RESULTS / f"{name}-{isa}.json"
+        if path not in self.used:
+            self.used.append(path)
+        return json.loads(path.read_text())
+
+
+def base(method):
+    return method.split("/")[0]
+
+
+def by_order(methods):
+    """As ORDER has them, variants behind their method."""
+    return sorted(methods, key=lambda m: (ORDER.index(base(m)), m))
+
+
+def label(method):
+    """`tidal`, `reselect=18`: a method and its options."""
+    name, *options = method.split("/")
+    return name + "".join(f", `{option}`" for option in options)
+
+
+def percent(share):
+    return f"{100 * share:.0f} %"
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])
+
+
+def speeds(results, name, measure="decode"):
+    """{(method, budget): row}, and the same by tokens."""
+    return [row for row in results.load(name)["rows"] if row["measure"] == measure]
+
+
+def methods_table(results):
+    columns = [("methods-8k", 8192), ("methods-30k", 30000)]
+    found = {}
+    for name, tokens in columns:
+        for row in speeds(results, name):
+            if row["tokens"] == tokens and row["method"] not in SPEED_LEFT_OUT:
+                found.setdefault((row["method"], row["budget"]), {})[tokens] = row
+    rows = []
+    for method in by_order({method for method, _ in found}):
+        for (name, budget), at in found.items():
+            if name != method:
+                continue
+            cells = [label(method) + (f", {budget.replace('%', ' %')}" if budget not in ("", "512") else "")]
+            for _, tokens in columns:
+                row = at.get(tokens)
+                if row is None:
+                    cells += ["", "", "", ""]
+                    continue
+                cells += [f"{row['median_ms']:.1f}", f"{row['over_llama']:.1f}",
+                          f"{row['attention_ms']:.1f}" if "attention_ms" in row else "",
+                          percent(row["kept_ratio"]) if "kept_ratio" in row else ""]
+            rows.append(cells)
+    head = ["method"]
+    for at in ("8K", "30K"):
+        head += [f"{at}: ms", "x llama.cpp", "attention ms", "cache read"]
+    return table(head, rows)
+
+
+def small_table(results):
+    rows = speeds(results, "embedded")
+    tokens = sorted({row["tokens"] for row in rows})
+    body = []
+    for method in by_order({row["method"] for row in rows}):
+        cells = [method]
+        for count in tokens:
+            row = next(row for row in rows if row["method"] == method and row["tokens"] == count)
+            cells.append(f"{row['median_ms']:.1f} ({row['over_llama']:.2f}x)")
+        body.append(cells)
+    return table(["method"] + [f"behind {count:,} tokens" for count in tokens], body)
+
+
+def prefill_table(results):
+    body, at = {}, {}
+    for name, tokens in (("prefill-8k", 8192), ("prefill-30k", 30000)):
+        for row in speeds(results, name, "prefill"):
+            at[row["method"], tokens] = row
+            body.setdefault(row["method"], row["budget"])
+    rows = []
+    for method in by_order(body):
+        cells = [label(method) + (", sparse prefill" if method != "full" and method != "llama.cpp" else "")]
+        for tokens in (8192, 30000):
+            row = at.get((method, tokens))
+            cells += ["", ""] if row is None else [
+                f"{row['median_ms'] / 1e3:.1f}" + (f" ({row['over_llama']:.2f}x)" if "over_llama" in row else ""),
+                f"{row['attention_ms'] / 1e3:.1f}" if "attention_ms" in row else ""]
+        rows.append(cells)
+    return table(["method", "8,192 tokens: s", "attention s", "30,000 tokens: s", "attention s"], rows)
+
+
+LENGTHS = (("8K", "retrieval-8k"), ("16K", "retrieval-16k"), ("30K", "retrieval-30k"))
+BUDGETS = ("512", "1024", "10%")
+
+
+def found_by(results, tasks, name):
+    """{(method, budget): [right, asked]} summed over tasks."""
+    cells = {}
+    for row in results.load(name)["rows"]:
+        if row.get("task") in tasks:
+            sums = cells.setdefault((row["method"], row["budget"]), [0, 0])
+            sums[0] += row["right"]
+            sums[1] += row["asked"]
+    return cells
+
+
+def retrieval_table(results, tasks, budgets):
+    cells = {name: found_by(results, tasks, name) for _, name in LENGTHS}
+    asked = {name: max(count for _, count in cells[name].values()) for _, name in LENGTHS}
+    rows = []
+    for method in by_order({method for at in cells.values() for method, _ in at}):
+        row = [label(method)]
+        for _, name in LENGTHS:
+            if method == "full":
+                right, count = cells[name][method, ""]
+                row.append(percent(right / count))
+                continue
+            shown = []
+            for budget in budgets:
+                right, count = cells[name].get((method, budget), (0, 0))
+                shown.append(f"{100 * right / count:.0f}" if 2 * count >= asked[name] else "-")
+            row.append(", ".join(shown) if set(shown) != {"-"} else "")
+        if any(row[1:]):
+            rows.append(row)
+    return table(["method"] + [f"{at}: % of {asked[name]}" for at, name in LENGTHS], rows)
+
+
+def needles_table(results):
+    return retrieval_table(results, ("single", "multikey"), BUDGETS)
+
+
+def answers_table(results):
+    variables = {name: found_by(results, ("vt",), name) for _, name in LENGTHS}
+    passkeys = {name: found_by(results, ("passkey",), name) for _, name in LENGTHS}
+    rows = []
+    for method in by_order({method for method, _ in variables["retrieval-16k"]}):
+        row = [label(method)]
+        for cells in (variables, passkeys):
+            for _, name in LENGTHS:
+                right, count = cells[name].get((method, "" if method == "full" else "1024"), (0, 0))
+                row.append(f"{right}/{count}" if count else "")
+        rows.append(row)
+    head = ["method"] + [f"{what}, {at}" for what in ("variables", "passkey") for at, _ in LENGTHS]
+    return table(head, rows)
+
+
+def fidelity_table(results):
+    found = {}
+    for isa in (ISA, "avx512"):
+        for row in results.load("fidelity-6k", isa)["rows"]:
+            if "kl" in row and row["method"] != "full":
+                found.setdefault(row["method"], {}).setdefault(row["budget"], row)
+    rows = []
+    for method in by_order(found):
+        at = found[method]
+        if "512" not in at:
+            continue
+        middle = at["512"]
+        mass = [f"{middle[key]:.2f}" if key in middle else "" for key in ("mass", "best_mass")]
+        rows.append([label(method)] + [f"{at[budget]['kl']:.3f}" if budget in at else "" for budget in
+                                       ("256", "512", "1024")] + [percent(middle["top1_agreement"])] + mass)
+    return table(["method", "KL at 256", "512", "1,024", "same top token", "mass", "best mass"], rows)
+
+
+def lossless_table(results):
+    rows = []
+    for name in ("lossless-8k", "lossless-30k"):
+        file = results.load(name)
+        for row in file["rows"]:
+            drafted = f"{row['accepted']} of {row['drafted']}" if row["drafted"] else "none drafted"
+            rows.append([f"{label(row['method'])}, {row['budget'].replace('%', ' %')}",
+                         f"{file['settings']['prompt_tokens']:,}", row["drafts"] or "adaptive",
+                         f"{row['speed_over_dense']:.2f}", drafted, f"{row.get('draft_ms', 0):.1f}",
+                         f"{row.get('verify_ms', 0):.1f}", f"{row['same_answers']} of {file['settings']['prompts']}"])
+    return table(["method", "prompt", "drafts", "x dense", "accepted", "a draft, ms", "a verification, ms",
+                  "same answers"], rows)
+
+
+def layers_table(results):
+    rows = []
+    for row in results.load("layers-16k")["rows"]:
+        if "refused" in row:
+            continue
+        selects = row.get("select_us", 0) > 0
+        method = label(row["method"]) + (", " + row["budget"].replace("%", " %") if "%" in row["budget"] else "")
+        rows.append([method, row["kind"].replace("select and read all", "select, read all"),
+                     f"{row['select_bytes'] / 1e6:.2f}" if selects else "", f"{row['select_us']:.0f}" if selects else "",
+                     f"{row['attend_bytes'] / 1e6:.2f}", f"{row['attend_us']:.0f}", f"{row['fraction']:.2f}"])
+    seen, shown = set(), []
+    for row in rows:  # layers that are dense in a method are those of `full`
+        key = tuple(row[1:2]) if row[1] == "dense" else tuple(row[:2])
+        if key not in seen:
+            seen.add(key)
+            shown.append(row)
+    return table(["method", "layer", "select: MB", "us", "attend: MB", "us", "of bandwidth"], shown)
+
+
+KERNELS = [("read all", "dense {}"), ("read 2,048 listed rows", "gathered {}"), ("score all", "score {}"),
+           ("verify 5 rows", "verify 5 rows {}"), ("prefill 512 rows at 7,680", "prefill 512 rows at 7680 {}")]
+SHAPES = [("3 x 3, 64", "h3 g3 d64"), ("8 x 4, 128", "h8 g4 d128"), ("4 x 8, 128", "h4 g8 d128")]
+
+
+def kernels_table(results):
+    files = [{row["case"]: row for row in results.load("kernels", isa)["rows"]} for isa in (ISA, "avx512")]
+    rows = []
+    for what, pattern in KERNELS:
+        for shape, ending in SHAPES:
+            for kind in ("f32", "f16", "bf16", "q8_0"):
+                case = pattern.format(f"{kind} {ending}")
+                cells = []
+                for file in files:
+                    row = file.get(case)
+                    of = row["fraction"] if row else 0
+                    cells += [f"{of:.2f}" if of else "", f"{row['gflops']:.0f}" if row else ""]
+                if any(cells):
+                    rows.append([what, shape, kind, *cells])
+    return table(["kernel", "heads x group, dim", "cache", "Zen 5: of bandwidth", "GFLOP/s", "Xeon: of bandwidth",
+                  "GFLOP/s"], rows)
+
+
+TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
+          "answers": answers_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
+          "kernels": kernels_table}
+
+
+def block_of(name):
+    results = Results()
+    text = TABLES[name](results)
+    names = dict.fromkeys(path.name[:-len(".json")].removesuffix("-" + ISA).removesuffix("-avx512")
+                          for path in results.used)
+    files = [f"[{path.name.removesuffix('.json')}](../bench/results/{path.name}), commit "
+             f"{json.loads(path.read_text())['commit']}" for path in results.used]
+    return f"{text}\n\nMade by `scripts/measure {' '.join(names)}`. Results: {'; '.join(files)}."
+
+
+def page_of(text):
+    def replaced(match):
+        if match[1] not in TABLES:
+            sys.exit(f"error: {PAGE.relative_to(ROOT)} asks for a table '{match[1]}'; there are {', '.join(TABLES)}")
+        return f"<!-- table {match[1]} -->\n{block_of(match[1])}\n<!-- /table -->"
+    return re.sub(r"<!-- table (\S+) -->\n.*?<!-- /table -->", replaced, text, flags=re.S)
+
+
+def methods_picture():
+    """Speed and answers of each method at 30K tokens, where both were measured under one plan."""
+    results = Results()
+    answers = found_by(results, ("single", "multikey"), "retrieval-30k")
+    kept = {(row["method"], row["budget"]): row["kept_ratio"] for row in results.load("retrieval-30k")["rows"]
+            if row.get("task") == "single"}
+    asked = max(count for _, count in answers.values())
+    made = []
+    for row in speeds(results, "methods-30k"):
+        if row["method"] == "llama.cpp" or row["method"] in SPEED_LEFT_OUT:
+            continue
+        budget = "" if row["budget"] in ("", "512") else ", " + row["budget"].replace("%", " %")
+        # A speed by relative depth stands for the method with the layers that retrieve, where both read as much.
+        same = [key for key in answers if base(key[0]) == base(row["method"]) and key[1] == row["budget"] and
+                answers[key][1] == asked and math.isclose(kept[key], row["kept_ratio"], abs_tol=0.02)]
+        exact = [key for key in same if key[0] == row["method"]]
+        for key in exact or same[:1]:
+            right, count = answers[key]
+            name = base(key[0])
+            kind = "dense" if name == "full" else "paper" if name in PAPERS else "other"
+            told = {"full": "full (dense)", "oracle": "oracle (a bound)"}.get(name, name)
+            made.append({"label": told + budget, "kind": kind, "speed": row["over_llama"],
+                         "found": 100 * right / count})
+    llama = next(row for row in speeds(results, "methods-30k") if row["method"] == "llama.cpp")
+    file = results.load("methods-30k")
+    notes = (f"One token behind {llama['tokens']:,} tokens, by method; each reads 512 of them for each head and step "
+             "unless it says otherwise.",
+             f"SmolLM2-135M fine-tuned to 32K tokens, {file['settings']['threads']} threads of an "
+             f"{file['machine']['cpu']} ({file['machine']['isa']}).")
+    return picture_of(made, "How fast, and how often right, at 30,000 tokens", notes,
+                      f"speed of decoding, llama.cpp = 1x ({llama['median_ms']:.0f} ms a token)",
+                      f"hidden numbers found, of {asked} prompts")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where something is out of date")
+    arguments = parser.parse_args()
+    stale = False
+    for path, text in ((PAGE, page_of(PAGE.read_text())), (PICTURE, methods_picture())):
+        if path.exists() and path.read_text() == text:
+            continue
+        if arguments.check:
+            print(f"{path.relative_to(ROOT)} is not what bench/results says; run scripts/make-tables.py")
+            stale = True
+        else:
+            path.write_text(text)
+            print(f"{path.relative_to(ROOT)} is written")
+    sys.exit(stale)
+
+
+if __name__ == "__main__":
+    main()

@@ -204,10 +204,11 @@ std::filesystem::path model_with_template(const std::string& name, std::string s
 }
 
 TEST(Errors, ChatTemplatesThatLoopOrRecurseAreReadByNothingButAPromptOfTheirs) {
-  for (const auto& [source, part] : {std::pair{"{{ range(9000000000) | length }}", "more than"},
-                                     std::pair{"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deeper than"},
-                                     std::pair{"{% set _ = messages.append(messages) %}{{ messages | tojson }}", "than"},
-                                     std::pair{"{{ 1 is divisibleby(0) }}", "crashes"}}) {
+  for (const auto& [source, part] :
+       {std::pair{"{{ range(9000000000) | length }}", "more than"},
+        std::pair{"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deeper than"},
+        std::pair{"{% set _ = messages.append(messages) %}{{ messages | tojson }}", "than"},
+        std::pair{"{{ 1 is divisibleby(0) }}", "crashes"}}) {
     SCOPED_TRACE(source);
     const std::string path = model_with_template("hostile.gguf", source).string();
     expect_refused({"run", "-m", path, "-p", "the river", "-n", "1"}, part);

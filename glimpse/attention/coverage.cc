@@ -73,7 +73,7 @@ void Runner::State::add_audit(BatchEntry& entry, int index) {
 void Runner::State::run_audit(const Item& item, int layer, const float* q, int ith) {
   BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
   ThreadScratch& thread = threads[static_cast<std::size_t>(ith)];
-  const Stopwatch watch(&thread.audit_seconds);
+  const Stopwatch watch(&entry.audit_s[static_cast<std::size_t>(item.head)]);  // one item a head and layer
   const plan::Role& head_role = role(entry, layer, item.head);
   Coverage& audited = entry.audited[entry.rows.state->head(layer, item.head)];
   PublishedSet window;

@@ -55,6 +55,10 @@ void Runner::State::observe(int layer, const float* q, const std::function<void(
         const plan::Retention* kept = retention(entry, head_role);
         if (kept != nullptr) record.budget = plan::budget_tokens(kept->budget, entry.tokens);
       }
+      if (entry.rows.audit) {
+        const Coverage& audited = entry.audited[entry.rows.state->head(layer, head)];
+        if (audited.count > 0) record.coverage = audited.mean();
+      }
       record.reads_all = read.empty();
       record.tokens = read;
       guarded(entry, [&] { see(record); });  // who watches one sequence fails that one alone

@@ -93,6 +93,7 @@ void Runner::State::add_decode(BatchEntry& entry, int index, int layer) {
         selects && !head_role.attends_set && !plan::is_index(selector(entry, head_role).terms.front().source);
     attend_work.add_unit(unit);
     const std::int64_t live = cache->live_tokens(entry.rows.sequence, layer, head);
+    entry.sparse |= live < entry.tokens;
     entry.counters.k_rows += live;
     entry.counters.v_rows += live;
     most_slots = std::max(most_slots, slots);
@@ -133,10 +134,12 @@ void Runner::State::add_streams(BatchEntry& entry, int index, int head, const pl
   unit.entries = static_cast<std::int32_t>(slots);
   const int u = attend_work.add_unit(unit);
   if (window.sink + local >= entry.tokens) {
+    entry.sparse |= slots < entry.tokens;
     unit.partials += add_ranges(unit, 0, slots, u);
     entry.counters.k_rows += slots;
     entry.counters.v_rows += slots;
   } else {
+    entry.sparse = true;
     unit.partials += add_ranges(unit, 0, window.sink, u);
     unit.partials += add_ranges(unit, slots - local, slots, u);
     entry.counters.k_rows += window.sink + local;
@@ -157,6 +160,7 @@ void Runner::State::add_lists(BatchEntry& entry, int index, plan::SlotId reader,
   const bool owns = head_role.kind == RoleKind::select;
   const int key_rank = owns ? selector(entry, head_role).terms.front().index.key_rank : 0;
   const bool per_query = set.lists.size() > 1;
+  entry.sparse = true;
   for (std::size_t j = 0; j < set.lists.size(); ++j) {
     const auto& list = set.lists[j];
     Unit unit{index, reader.head, per_query ? static_cast<int>(j) : -1, per_query ? 1 : group, 0, 0};

@@ -23,6 +23,7 @@ ReadCounters& ReadCounters::operator+=(const ReadCounters& other) {
   coverage += other.coverage;
   audited += other.audited;
   audits += other.audits;
+  audit_s += other.audit_s;
   dense_steps += other.dense_steps;
   sparse_steps += other.sparse_steps;
   index_build_s += other.index_build_s;
@@ -80,16 +81,10 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   state.arrived.store(0);
 }
 
-/// A prompt that comes in pieces is one prompt. One that comes after decoding is too where it doubles the text at least
-/// (what is made anew then costs no more than what was made before), and always where landmarks are read, which take in
-/// nothing but prompt. Else its tokens go into the indices as generated ones do.
 bool Runner::State::ends_prompt(const SequenceRows& rows) const {
   const std::int64_t tokens = rows.position + rows.rows;
   if (rows.decode || rows.corrects || rows.verifies || tokens != rows.prompt_end) return false;
-  return rows.state->decode_steps == 0 || tokens >= 2 * rows.state->prompt_tokens ||
-         std::any_of(rows.plan->selectors.begin(), rows.plan->selectors.end(), [](const plan::Selector& selector) {
-           return !selector.terms.empty() && selector.terms.front().source == plan::Source::landmarks;
-         });
+  return rows.state->is_prompt(*rows.plan, tokens);
 }
 
 void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
@@ -108,6 +103,8 @@ void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
   entry.known.assign(entry.dense ? 0 : static_cast<std::size_t>(shape.layers) * kv_heads, {});
   entry.audited.assign(rows.audit ? static_cast<std::size_t>(shape.layers) * kv_heads : 0, {});
   entry.index_build_s.assign(kv_heads + 1, 0);
+  entry.audit_s.assign(kv_heads, 0);
+  entry.sparse = false;
   if (entry.feeds() && rows.state->has_heat()) {
     entry.heat_feed.resize(static_cast<std::size_t>(shape.layers) * kv_heads);
     for (auto& feed : entry.heat_feed) feed.clear();
@@ -214,12 +211,6 @@ void Runner::appended(int layer, int nth) {
       state.build_attend(layer);
     }
   });
-}
-
-double Runner::audit_seconds() const {
-  double sum = 0;
-  for (const ThreadScratch& thread : state_->threads) sum += thread.audit_seconds;
-  return sum;
 }
 
 double Runner::seconds() const {
@@ -335,9 +326,8 @@ std::span<const ReadCounters> Runner::end() {
       entry.counters = {};
     } else if (entry.rows.decode) {
       for (const std::size_t bytes : entry.index_bytes) entry.counters.index_bytes += static_cast<std::int64_t>(bytes);
-      const bool sparse =
-          entry.counters.k_rows + entry.counters.v_rows < entry.counters.dense_k_rows + entry.counters.dense_v_rows;
-      (sparse ? entry.counters.sparse_steps : entry.counters.dense_steps) = 1;
+      for (const double seconds : entry.audit_s) entry.counters.audit_s += seconds;
+      (entry.sparse ? entry.counters.sparse_steps : entry.counters.dense_steps) = 1;
       state.end_feedback(entry);
       State::end_coverage(entry);
       if (entry.rows.committed < 0) ++entry.rows.state->decode_steps;

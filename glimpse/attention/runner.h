@@ -59,11 +59,12 @@ struct ReadCounters {
   std::int64_t low_rank_bytes = 0;  ///< of the factors
   // A host tier: pages that sets needed and that came back, or were there; the most that one head kept resident.
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
-  std::optional<std::int64_t> resident_tokens;  ///< none: no head had one
-  std::int64_t dense_steps = 0, sparse_steps = 0;
-  Coverage coverage;         ///< of sets chosen from exact scores of all tokens
-  Coverage audited;          ///< of every head that forgot nothing, in audited steps
-  std::int64_t audits = 0;   ///< such steps
+  std::optional<std::int64_t> resident_tokens;     ///< none: no head had one
+  std::int64_t dense_steps = 0, sparse_steps = 0;  ///< sparse: some head read less than every token
+  Coverage coverage;                               ///< of sets chosen from exact scores of all tokens
+  Coverage audited;                                ///< of every head that forgot nothing, in audited steps
+  std::int64_t audits = 0;                         ///< such steps
+  double audit_s = 0;                              ///< what they took, of all threads together
   double index_build_s = 0;  ///< what building indices and factors took, of all threads together; prompts too
   ReadCounters& operator+=(const ReadCounters& other);
 };
@@ -79,6 +80,7 @@ struct HeadRecord {
   std::span<const std::int32_t> tokens;                   ///< positions read (union over query heads)
   std::span<const std::vector<std::int32_t>> query_sets;  ///< SetPer::query_head: one each
   const PublishedSet* published = nullptr;                ///< null: nothing handed on
+  std::optional<double> coverage;                         ///< softmax mass of what was read; audited steps alone
   const float* query = nullptr;                           ///< [g, d], after RoPE
 };
 
@@ -133,9 +135,6 @@ class Runner {
   std::exception_ptr failure(std::size_t index) const;
   /// True when begin() gave slots to a pass that did not come to its end: caches and states may have changed.
   bool began() const;
-
-  /// Time that audits took, over all threads, since the runner was made. Seconds.
-  double audit_seconds() const;
 
   /// Wall time that one of the threads spent selecting and attending, since the runner was made. Seconds.
   double seconds() const;

@@ -63,6 +63,7 @@ struct BatchEntry {
   SequenceRows rows;
   std::int64_t tokens = 0;   ///< after the pass's rows: N of the last row
   bool dense = true;         ///< the plan reads everything at this length
+  bool sparse = false;       ///< decoding: a head of some layer reads less than every token
   bool ends_prompt = false;  ///< all up to here counts as prompt from now on: indices are made of it
   ReadCounters counters;
   std::vector<kernels::HeadView> views;           ///< [kv_heads] of the layer being run
@@ -70,6 +71,7 @@ struct BatchEntry {
   std::vector<float> lse;                         ///< [heads] of the layer being run
   std::vector<std::size_t> index_bytes;           ///< [kv_heads] read by searches
   std::vector<double> index_build_s;              ///< [kv_heads] that indices took to build, then the factors
+  std::vector<double> audit_s;                    ///< [kv_heads]
   std::vector<std::vector<BlockMass>> heat_feed;  ///< [layer, kv_head] what attention gave each block it read
   std::vector<Coverage> known, audited;           ///< [layer, kv_head] of this pass
   PromptWork prompt;
@@ -116,8 +118,7 @@ struct ThreadScratch {
   std::vector<float> combined;      ///< [rows, g, d]
   std::vector<float> gathered;      ///< [g + 1, list]
   std::vector<float> audit_scores;  ///< [g, N], [g] log-sum-exps
-  double audit_seconds = 0;
-  std::vector<float> dropped;  ///< [rows, d] that leave a window
+  std::vector<float> dropped;       ///< [rows, d] that leave a window
   RowPages rows;
 };
 

@@ -165,11 +165,8 @@ void Runner::State::grow_index(const Item& item, int layer) {
     return;
   }
   const plan::Selector& how = selector(entry, role(entry, layer, item.head));
-  // What it holds took less of the text for prompt; pages and gates are the same whatever a token came as.
-  const plan::Source source_of = how.terms.front().source;
-  if (entry.ends_prompt && source_of != plan::Source::page_bounds && source_of != plan::Source::gate) {
-    index = kv::make_index(how, shape.head_dim);
-  }
+  // What it holds took less of the text for prompt.
+  if (entry.ends_prompt && depends_on_prompt(how)) index = kv::make_index(how, shape.head_dim);
   index->extend(source, entry.tokens);
 }
 

@@ -99,6 +99,24 @@ void SequenceState::take_over(const SequenceState& source, const plan::Plan& fro
   }
 }
 
+bool SequenceState::is_prompt(const plan::Plan& plan, std::int64_t tokens) const {
+  return decode_steps == 0 || tokens >= 2 * prompt_tokens ||
+         std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
+           return !selector.terms.empty() && selector.terms.front().source == plan::Source::landmarks;
+         });
+}
+
+void SequenceState::end_prompt(const plan::Plan& plan, std::int64_t tokens) {
+  if (!is_prompt(plan, tokens)) return;
+  prompt_tokens = tokens;
+  std::fill(low_rank.begin(), low_rank.end(), nullptr);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] == nullptr) continue;
+    const plan::Selector& selector = plan.selectors[static_cast<std::size_t>(plan.roles[i].selector)];
+    if (depends_on_prompt(selector)) indices[i] = kv::make_index(selector, plan.shape.head_dim);
+  }
+}
+
 void SequenceState::scale_heat(double factor) {
   for (std::vector<float>& heat : heat_) {
     for (float& value : heat) value = static_cast<float>(factor * static_cast<double>(value));
@@ -133,6 +151,11 @@ void SequenceState::commit_drafts(std::int64_t rows, std::int64_t tokens, double
   }
   for (std::vector<float>& heat : heat_) heat.resize(blocks);  // searches grew it for tokens that are gone
   drafted_heat.clear();
+}
+
+bool depends_on_prompt(const plan::Selector& selector) {
+  const plan::Source source = selector.terms.front().source;
+  return source != plan::Source::page_bounds && source != plan::Source::gate;
 }
 
 bool wants_boundaries(const plan::Plan& plan) {

@@ -61,6 +61,14 @@ class SequenceState {
   /// For the state of a fork under plan `to`: takes over from the state of the same `tokens` under plan `from` what no
   /// plan changes, and indices and low-rank keys that `to` would build alike (after a correction: as it left them).
   void take_over(const SequenceState& source, const plan::Plan& from, const plan::Plan& to, std::int64_t tokens);
+  /// Whether all of `tokens`, the last of which came as prompt, are prompt. A prompt that comes in pieces is one
+  /// prompt. One that comes after decoding is too where it doubles the text at least (what is made anew then costs no
+  /// more than what was made before), and always where landmarks are read, which take in nothing but prompt. Else its
+  /// tokens go into the indices as generated ones do.
+  bool is_prompt(const plan::Plan& plan, std::int64_t tokens) const;
+  /// Between passes: the `tokens` that are there came as a prompt whose rest does not come. What is made of a prompt is
+  /// made by the first step that reads it.
+  void end_prompt(const plan::Plan& plan, std::int64_t tokens);
   /// A step of the heat: h <- decay * h + gains.
   void take_heat(const HeatGains& gains, double decay);
   /// Makes the first `rows` rows of a verified draft part of the state, at a length of `tokens`, and forgets the rest
@@ -91,6 +99,9 @@ class SequenceState {
   std::vector<std::shared_ptr<kv::Gates>> gates_;
   std::vector<std::vector<float>> heat_;  ///< [1 or layers][blocks]
 };
+
+/// False for pages and gates: their index is the same whatever a token came as.
+bool depends_on_prompt(const plan::Selector& selector);
 
 /// True when the plan's indices read text boundaries.
 bool wants_boundaries(const plan::Plan& plan);

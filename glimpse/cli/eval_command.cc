@@ -7,6 +7,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/json_output.h"
+#include "glimpse/cli/report.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/cli/trace_writer.h"
@@ -121,8 +122,7 @@ int eval_perplexity_command(const Arguments& arguments) {
         fmt::format("perplexity {:.4f} +/- {:.4f} ({} tokens scored in {} windows of {})\n", result.perplexity,
                     result.standard_error, result.tokens_scored, result.windows, how.window);
     if (result.attention.dense_steps + result.attention.sparse_steps > 0) {
-      answer += fmt::format("{}: read {:.2f} % of the cache while decoding\n", plan.policy,
-                            100 * result.attention.kept_ratio());
+      answer += fmt::format("{}: read {} while decoding\n", plan.policy, share_of_dense(result.attention.kept_ratio()));
     }
     print(answer);
   }
@@ -186,10 +186,10 @@ int eval_sets_command(const Arguments& arguments) {
     print(sets_json(result, plan, prompt) + "\n");
   } else {
     print(
-        fmt::format("{}: {} steps after {} tokens read {:.2f} % of the cache; coverage mean {:.4f}, least {:.4f} "
+        fmt::format("{}: {} steps after {} tokens read {}; coverage mean {:.4f}, least {:.4f} "
                     "of a KV head in a step\n",
-                    plan.policy, result.steps, prompt, 100 * result.attention.kept_ratio(), *result.coverage_mean,
-                    *result.coverage_min));
+                    plan.policy, result.steps, prompt, share_of_dense(result.attention.kept_ratio()),
+                    *result.coverage_mean, *result.coverage_min));
   }
   if (interrupt.requested()) print_note("interrupted: the result is that of the steps so far");
   return interrupt.requested() ? kExitInterrupted : kExitOk;

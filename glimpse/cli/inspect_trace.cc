@@ -48,8 +48,8 @@ std::string bytes_line(const Trace& trace) {
     dense += static_cast<double>(step.dense_bytes);
   }
   if (trace.steps.empty()) return "none decoded";
-  std::string text = fmt::format("{} decoded: {} read, {} by dense attention ({:.2f} %)", trace.steps.size(),
-                                 bytes_text(read), bytes_text(dense), dense > 0 ? 100 * read / dense : 100.0);
+  std::string text = fmt::format("{} decoded: read {}, {} of {}", trace.steps.size(),
+                                 share_of_dense(dense > 0 ? read / dense : 1), bytes_text(read), bytes_text(dense));
   if (index > 0) text += fmt::format(", {} of it of key indices", bytes_text(index));
   return text;
 }
@@ -76,11 +76,11 @@ std::string summary(const std::string& path, const Trace& trace) {
   text += line("tokens", fmt::format("{} of the prompt, {} after it", trace.prompt_tokens,
                                      static_cast<std::int64_t>(trace.tokens.size()) - trace.prompt_tokens));
   text += line("steps", bytes_line(trace));
-  text +=
-      line("coverage", all.known > 0 ? fmt::format("mean {}, least {} of a KV head in a step", all.mean(), all.min())
-                                     : "not in this trace; 'glimpse eval sets' computes it");
+  text += line("coverage", all.known > 0
+                               ? fmt::format("mean {}, least {} of a KV head in a step", all.mean(), all.min())
+                               : "not in this trace; 'glimpse eval sets' computes it, and 'glimpse run --attn-audit'");
   if (trace.steps.empty()) return text;
-  text += fmt::format("\n{:>5}  {:<5}{:>10}{:>12}{:>10}\n", "layer", "roles", "read", "coverage", "least");
+  text += fmt::format("\n{:>5}  {:<5}{:>10}{:>12}{:>10}\n", "layer", "roles", "tokens", "coverage", "least");
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     const Reading& row = layers[layer];
     text += fmt::format("{:>5}  {:<5}{:>10}{:>12}{:>10}\n", layer, row.roles, row.share(), row.mean(), row.min());

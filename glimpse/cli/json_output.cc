@@ -36,6 +36,7 @@ Json attention_of(const engine::AttentionStats& stats) {
                                             {"thread_s", stats.audit_s}}
                                      : Json()},
           {"kv_bytes_read", stats.bytes_read},
+          {"dense_bytes", stats.dense_bytes},
           {"index_bytes_read", stats.index_bytes},
           {"index_memory", stats.index_memory},
           {"index_build_s", stats.index_build_s},
@@ -57,7 +58,8 @@ Json session_of(const engine::SessionUse& use) {
           {"saved_tokens", use.saved_tokens},
           {"saved_bytes", use.saved_bytes},
           {"save_s", use.save_s},
-          {"save_error", or_null(use.save_error)}};
+          {"save_error", or_null(use.save_error)},
+          {"read_only", or_null(use.read_only)}};
 }
 
 std::vector<std::int32_t> union_of(std::span<const std::vector<std::int32_t>> sets) {
@@ -99,6 +101,7 @@ std::string run_json(const RunReport& report) {
             {"tokens", report.result.tokens},
             {"prompt_tokens", stats.prompt_tokens},
             {"reused_tokens", stats.reused_tokens},
+            {"prefilled_tokens", stats.prefilled_tokens},
             {"generated_tokens", stats.generated_tokens},
             {"finish_reason", report.finish_reason()},
             {"prefill_s", stats.prefill_s},
@@ -148,6 +151,7 @@ std::string trace_end_json(std::int64_t steps) {
 }
 
 std::string trace_json(const engine::SetTrace& trace, std::optional<double> coverage) {
+  if (!coverage) coverage = trace.coverage;
   Json tokens, published;
   if (!trace.reads_all) {
     tokens = trace.tokens.empty() ? Json(union_of(trace.query_sets)) : Json(trace.tokens);

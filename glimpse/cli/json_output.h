@@ -28,7 +28,7 @@ std::string trace_header_json(const TraceSource& source, const engine::Engine& e
 std::string trace_token_json(std::int64_t position, text::Token token, std::string_view text);
 /// {step, position, layer, kv_head, role, budget, tokens, published, coverage}: `tokens` null is every token up to
 /// `position`, `published` null is nothing handed on and "all" every token; sets per query head stand beside their
-/// union; `coverage`, the softmax mass captured, is null where nobody computed it.
+/// union; `coverage`, the softmax mass captured, is the step's audit where it is not given, and null without either.
 std::string trace_json(const engine::SetTrace& trace, std::optional<double> coverage);
 struct TraceStepBytes {
   std::int64_t step = 0, read = 0, index = 0, dense = 0;

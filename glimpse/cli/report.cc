@@ -40,26 +40,50 @@ std::string session_text(const engine::SessionUse& use) {
                         bytes_text(static_cast<double>(use.saved_bytes)), use.save_s);
   } else if (!use.save_error.empty()) {
     text += "\nsession    not saved";
+  } else if (!use.read_only.empty()) {
+    text += fmt::format("; the file is left as it is: {}", use.read_only);
   } else if (use.file_tokens > 0) {
     text += "; the file is left as it is";
   }
   return text;
 }
 
+std::string prompt_text(const engine::RequestStats& stats) {
+  const std::int64_t there = stats.reused_tokens + stats.prefilled_tokens;
+  std::string text = there < stats.prompt_tokens
+                         ? fmt::format("prompt     not complete: {} of {} tokens", there, stats.prompt_tokens)
+                         : fmt::format("prompt     {} tokens", stats.prompt_tokens);
+  if (stats.reused_tokens > 0) {
+    text += fmt::format(", {} of them from the {}", stats.reused_tokens, stats.session ? "session" : "cache");
+    if (stats.prefilled_tokens > 0) text += fmt::format("; {} computed", stats.prefilled_tokens);
+  }
+  if (stats.prefilled_tokens > 0 && stats.prefill_s > 0) {
+    text += fmt::format(" in {:.2f} s, {:.1f} tokens/s", stats.prefill_s,
+                        static_cast<double>(stats.prefilled_tokens) / stats.prefill_s);
+  }
+  return text;
+}
+
+/// "12.34 % of the bytes of dense attention", and where that is more than all, why.
+std::string share_text(const RunReport& report) {
+  const double share = report.result.stats.attention.kept_ratio();
+  std::string text = fmt::format("read {}", share_of_dense(share));
+  if (share > 1) {
+    text += report.sets == "query-head" ? " (more than dense: each query head reads a set of its own)"
+                                        : " (more than dense: choosing the sets reads more than they save)";
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string share_of_dense(double share) {
+  return fmt::format("{:.2f} % of the bytes of dense attention", 100 * share);
+}
 
 std::string statistics(const RunReport& report) {
   const engine::RequestStats& stats = report.result.stats;
-  std::string text = fmt::format("prompt     {} tokens", stats.prompt_tokens);
-  if (stats.reused_tokens > 0) text += fmt::format(", {} of them in the cache already; the rest", stats.reused_tokens);
-  if (stats.prefill_s > 0) {
-    text += fmt::format(" in {:.2f} s", stats.prefill_s);
-    // An interrupted prefill has done an unknown part.
-    if (report.decode_steps() > 0 || stats.generated_tokens > 0) {
-      const std::int64_t loaded = stats.reused_tokens + (stats.session ? stats.session->loaded_tokens : 0);
-      text += fmt::format(", {:.1f} tokens/s", static_cast<double>(stats.prompt_tokens - loaded) / stats.prefill_s);
-    }
-  }
+  std::string text = prompt_text(stats);
   if (stats.session) text += session_text(*stats.session);
   text += fmt::format("\ngenerated  {} tokens", stats.generated_tokens);
   if (report.token_seconds() > 0) {
@@ -83,9 +107,9 @@ std::string statistics(const RunReport& report) {
   if (!report.budget.empty()) text += fmt::format(", budget {}", report.budget);
   if (!report.sets.empty()) text += fmt::format(", a set per {}", report.sets);
   if (report.decode_steps() > 0) {
-    text += fmt::format(": read {:.2f} % of the cache, {} a token ({} dense steps, {} sparse)",
-                        100 * stats.attention.kept_ratio(), bytes_text(report.bytes_per_token()),
-                        stats.attention.dense_steps, stats.attention.sparse_steps);
+    text +=
+        fmt::format(": {}, {} a token ({} dense steps, {} sparse)", share_text(report),
+                    bytes_text(report.bytes_per_token()), stats.attention.dense_steps, stats.attention.sparse_steps);
   }
   const auto captured = [&](const char* name, const engine::AttentionStats::Mass& mass) {
     if (mass.sets > 0) text += fmt::format("\n{} mean {:.4f}, least {:.4f}", name, mass.mean, mass.least);

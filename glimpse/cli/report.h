@@ -29,6 +29,9 @@ struct RunReport {
 
 std::string statistics(const RunReport& report);
 
+/// "12.60 % of the bytes of dense attention" for AttentionStats::kept_ratio(), or the same of a trace.
+std::string share_of_dense(double share);
+
 /// "12.3 MB", in powers of 1000.
 std::string bytes_text(double bytes);
 

@@ -35,11 +35,8 @@ void TraceWriter::sets(const engine::SetTrace& trace, std::optional<double> cove
 
 void TraceWriter::step(const engine::AttentionStats& so_far) {
   if (so_far.dense_steps + so_far.sparse_steps == before_.dense_steps + before_.sparse_steps) return;
-  const auto row_bytes = static_cast<std::int64_t>(engine_.row_pair_bytes() / 2);
-  const std::int64_t dense_rows =
-      so_far.dense_k_rows + so_far.dense_v_rows - before_.dense_k_rows - before_.dense_v_rows;
   line(trace_step_json({steps_++, so_far.bytes_read - before_.bytes_read, so_far.index_bytes - before_.index_bytes,
-                        dense_rows * row_bytes}));
+                        so_far.dense_bytes - before_.dense_bytes}));
   before_ = so_far;
 }
 

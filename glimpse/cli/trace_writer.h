@@ -28,6 +28,7 @@ class TraceWriter {
               std::string_view source, std::span<const text::Token> prompt);
 
   void token(text::Token token);
+  /// `coverage`: where somebody computed it beside the engine; else that of an audited step is written.
   void sets(const engine::SetTrace& trace, std::optional<double> coverage = {});
   /// After the sets of a decode step; `so_far` counts since the prefill. Nothing when there was no step since the last.
   void step(const engine::AttentionStats& so_far);

@@ -142,6 +142,7 @@ void Engine::State::take_verdict(ActiveRequest& request, std::span<const float> 
     const std::int64_t dense = length * mine.layers * mine.kv_heads;
     sequence.stats.dense_k_rows += dense;
     sequence.stats.dense_v_rows += dense;
+    sequence.stats.dense_bytes += 2 * dense * static_cast<std::int64_t>(cache->shape().format.read_bytes());
   }
   drafting.length.record(static_cast<int>(drafted), static_cast<int>(accepted));
   drafting.sampler.reset();

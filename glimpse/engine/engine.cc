@@ -73,6 +73,7 @@ AttentionStats& AttentionStats::operator+=(const AttentionStats& other) {
   dense_k_rows += other.dense_k_rows;
   dense_v_rows += other.dense_v_rows;
   bytes_read += other.bytes_read;
+  dense_bytes += other.dense_bytes;
   index_bytes += other.index_bytes;
   dense_steps += other.dense_steps;
   sparse_steps += other.sparse_steps;
@@ -90,8 +91,7 @@ AttentionStats& AttentionStats::operator+=(const AttentionStats& other) {
 }
 
 double AttentionStats::kept_ratio() const {
-  const std::int64_t dense = dense_k_rows + dense_v_rows;
-  return dense == 0 ? 1.0 : static_cast<double>(k_rows + v_rows) / static_cast<double>(dense);
+  return dense_bytes == 0 ? 1.0 : static_cast<double>(bytes_read) / static_cast<double>(dense_bytes);
 }
 
 Engine::State::State(const EngineOptions& wanted)

@@ -62,8 +62,9 @@ struct AttentionStats {
   std::int64_t k_rows = 0, v_rows = 0;              ///< rows read, all layers and KV heads
   std::int64_t dense_k_rows = 0, dense_v_rows = 0;  ///< what dense attention would have read
   std::int64_t bytes_read = 0;                      ///< of K, V, key indices and low-rank factors
-  std::int64_t index_bytes = 0;                     ///< of key indices alone
-  std::int64_t dense_steps = 0, sparse_steps = 0;
+  std::int64_t dense_bytes = 0;                     ///< of K and V that dense attention would have read
+  std::int64_t index_bytes = 0;                     ///< of bytes_read: key indices alone
+  std::int64_t dense_steps = 0, sparse_steps = 0;   ///< sparse: some head read less than every token
   /// Softmax mass that a head's set captured, the mean over the group: of sets chosen from exact scores, and of every
   /// head in audited steps.
   struct Mass {
@@ -73,7 +74,7 @@ struct AttentionStats {
   };
   Mass coverage, audited;
   std::int64_t audits = 0;
-  double audit_s = 0;  ///< of all threads; part of the decoding time
+  double audit_s = 0;  ///< of all threads together, this sequence's alone; part of the decoding time
   /// A host tier: pages that a set needed and that were brought back, or found resident; the most that one head kept
   /// resident in a sparse step, none without a tier.
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
@@ -82,7 +83,9 @@ struct AttentionStats {
   double index_build_s = 0;       ///< that building them took, of all threads together
   /// Sums up; of resident_tokens and index_memory the larger stays.
   AttentionStats& operator+=(const AttentionStats& other);
-  /// Share of the cache's rows read; 1 before the first decoded token.
+  /// bytes_read over dense_bytes, the share that every report gives; 1 before the first decoded token. More than 1
+  /// where sets cost more than they save: to choose them reads K or an index too, and query heads with sets of their
+  /// own read a row once each.
   double kept_ratio() const;
 };
 
@@ -98,7 +101,8 @@ struct SetTrace {
   std::span<const std::vector<std::int32_t>> query_sets;  ///< a set per query head, where the plan makes them
   bool publishes = false, publishes_all = false;
   std::span<const std::int32_t> published;
-  std::span<const float> query;  ///< [g, d] after RoPE
+  std::span<const float> query;    ///< [g, d] after RoPE
+  std::optional<double> coverage;  ///< softmax mass of what was read, the mean over the group; audited steps alone
 };
 
 enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled, failed };
@@ -114,7 +118,9 @@ struct LosslessStats {
 
 struct RequestStats {
   std::int64_t prompt_tokens = 0, generated_tokens = 0;
-  std::int64_t reused_tokens = 0;  ///< of the prompt, from a sequence that the request went on from
+  /// Of the prompt: from a session or from the sequence that the request went on from; and computed, in prefill_s.
+  /// Fewer than all together: the prefill was not completed.
+  std::int64_t reused_tokens = 0, prefilled_tokens = 0;
   double prefill_s = 0, decode_s = 0;
   double correction_s = 0;  ///< beside decode_s
   std::int64_t corrections = 0;
@@ -136,7 +142,8 @@ struct Request {
   int draft_tokens = 0;          ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
   bool keep = false;             ///< when it has ended, Engine::take() hands its sequence over
   /// A saved session: what it has of the prompt is not prefilled again; made or replaced after the prefill where it is
-  /// missing or the prompt has grown (docs/sessions.md). A file that is refused is left as it is.
+  /// missing or the prompt has grown (docs/sessions.md), and after a part of it where the request is cancelled
+  /// there. A file that is refused, or in a folder that cannot be written to, is left as it is.
   std::optional<std::filesystem::path> session;
   std::function<void(Token token, std::string_view bytes)> on_token;
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
@@ -166,13 +173,14 @@ class Sequence {
   /// every token from `first_wanted` on (position, logits) first. Prompts without a decoded token between them are one.
   /// `go_on` is asked before each chunk; once it says no the rest is not run and there are no logits. Throws UserError
   /// for no tokens, one that is not in the vocabulary and more than memory holds, with nothing done; and what a pass
-  /// throws (above): length() then says how many chunks are in.
+  /// throws (above): length() then says how many chunks are in. More tokens may follow either; a token decoded there
+  /// closes the prompt, which is then what is in.
   std::span<const float> prefill(std::span<const Token> tokens,
                                  const std::function<void(std::int64_t, std::span<const float>)>& on_logits = {},
                                  std::int64_t first_wanted = 0, const std::function<bool()>& go_on = {});
   /// One token by the plan; logits are valid until the engine's next pass. With `audit` what each head's set captures
-  /// is measured beside it. Throws UserError for a token that is not in the vocabulary, with nothing done; and what a
-  /// pass throws (above).
+  /// is measured beside it. Throws UserError for a token that is not in the vocabulary, and behind a part of a prompt
+  /// whose last rows the plan observes, with nothing done; and what a pass throws (above).
   std::span<const float> decode(Token token, bool audit = false);
   /// Cache correction (TidalDecode, section 3.3): K and V of the last `tokens` are replaced by those of a dense pass.
   /// Throws UserError for a plan that forgets tokens, a sequence that has, and for more tokens than there are, with

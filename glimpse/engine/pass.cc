@@ -29,6 +29,7 @@ SetTrace trace_of(const attention::HeadRecord& record, const ActiveSequence& seq
       trace.query_sets = record.published->lists;
     }
   }
+  trace.coverage = record.coverage;
   trace.query = {record.query, static_cast<std::size_t>(shape.group()) * static_cast<std::size_t>(shape.head_dim)};
   return trace;
 }
@@ -46,12 +47,14 @@ AttentionStats stats_of(const attention::ReadCounters& counters, std::int64_t ro
   stats.dense_v_rows = counters.dense_v_rows;
   stats.bytes_read = (counters.k_rows - counters.low_rank_rows + counters.v_rows) * row_bytes +
                      counters.low_rank_bytes + counters.index_bytes;
+  stats.dense_bytes = (counters.dense_k_rows + counters.dense_v_rows) * row_bytes;
   stats.index_bytes = counters.index_bytes;
   stats.dense_steps = counters.dense_steps;
   stats.sparse_steps = counters.sparse_steps;
   stats.coverage = mass_of(counters.coverage);
   stats.audited = mass_of(counters.audited);
   stats.audits = counters.audits;
+  stats.audit_s = counters.audit_s;
   stats.recalled_pages = counters.recalled_pages;
   stats.recalled_bytes = counters.recalled_bytes;
   stats.resident_hits = counters.resident_hits;
@@ -107,6 +110,19 @@ std::optional<plan::SlotId> Engine::State::forgetful_head(const ActiveSequence& 
     }
   }
   return {};
+}
+
+void Engine::State::close_prompt(ActiveSequence& sequence) {
+  if (!sequence.open_prompt) return;
+  const plan::Prefill& prefill = sequence.plan.prefill;
+  if (prefill.observe == plan::Observe::last_rows) {
+    throw UserError(
+        fmt::format("the prefill stopped behind {} tokens, and plan '{}' observes the last {} of a prompt; prefill the "
+                    "rest before a token is decoded",
+                    sequence.length, sequence.plan.policy, prefill.observe_rows));
+  }
+  sequence.attention.end_prompt(sequence.plan, sequence.length);
+  sequence.open_prompt = false;
 }
 
 std::int64_t Engine::State::live_tokens(const ActiveSequence& sequence) const {
@@ -246,9 +262,7 @@ std::span<const float> Engine::State::run() {
     }
   }
   observe_if_wanted();
-  const double audited = executor->audit_seconds();
   const exec::StepResult result = forward({tokens, rows, output_rows});
-  const double audit_s = executor->audit_seconds() - audited;
   const auto row_bytes = static_cast<std::int64_t>(cache->shape().format.read_bytes());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     ActiveSequence& sequence = *parts[i].sequence;
@@ -258,6 +272,7 @@ std::span<const float> Engine::State::run() {
     if (parts[i].corrects) continue;
     sequence.length += static_cast<std::int64_t>(parts[i].tokens.size());
     sequence.logits.clear();
+    sequence.open_prompt = sequence.length < parts[i].prompt_end;
     if (!parts[i].decode && !parts[i].verifies) continue;
     attention::ReadCounters counters = result.counters[i];
     if (parts[i].verifies || parts[i].committed >= 0) {  // what dense decoding would have read is known when committed
@@ -267,7 +282,6 @@ std::span<const float> Engine::State::run() {
     }
     const AttentionStats pass = stats_of(counters, row_bytes);
     sequence.stats += pass;
-    if (parts[i].audit) sequence.stats.audit_s += audit_s;
     sequence.last_bytes = pass.bytes_read;
   }
   return result.logits;

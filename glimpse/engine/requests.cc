@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/engine.h"
@@ -95,9 +96,13 @@ RequestId Engine::State::enqueue(Request request, std::int64_t forgotten) {
 }
 
 void Engine::State::finish(ActiveRequest& request, FinishReason reason) {
-  request.phase = Phase::done;
+  const bool in_prefill = std::exchange(request.phase, Phase::done) == Phase::prefill;
   request.result.reason = reason;
   if (!request.sequence) return;
+  if (in_prefill && reason == FinishReason::cancelled && request.request.session && !request.sequence->broken &&
+      request.sequence->length > 0) {
+    save_grown(request, {});
+  }
   if (request.request.keep && !request.sequence->broken) {
     leave_drafts(request);
     return;
@@ -242,6 +247,7 @@ bool Engine::step() {
     ++taking[i]->uncorrected;
   }
   if (prefilling != nullptr && prefilling->phase == Phase::prefill) {
+    prefilling->result.stats.prefilled_tokens += prefilling->sequence->length - prefilling->prefilled;
     prefilling->prefilled = prefilling->sequence->length;
     prefilling->result.stats.prefill_s += seconds;
     prefilling->result.stats.attention = prefilling->sequence->stats;

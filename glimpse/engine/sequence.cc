@@ -104,6 +104,7 @@ std::span<const float> Sequence::decode(Token token, bool audit) {
   const Busy busy(engine.busy, "Sequence::decode");
   require_whole(impl().sequence);
   engine.require_tokens({&token, 1});
+  Engine::State::close_prompt(impl().sequence);
   PassPart part{&impl().sequence, {&token, 1}};
   part.decode = true;
   part.audit = audit;
@@ -177,6 +178,7 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
   }
   impl->sequence.tokens = source.tokens;
   impl->sequence.length = source.length;
+  impl->sequence.open_prompt = source.open_prompt;
   impl->sequence.id = engine.cache->fork(source.id);
   // Another plan may read what this one lets wait. When it does not fit, the fork goes as it came.
   if (!(plan == source.plan)) engine.cache->recall_all(impl->sequence.id);

@@ -146,6 +146,7 @@ ActiveSequence Engine::State::adopt(const SessionReader& reader, const SavedSess
   sequence.id = read_rows(reader, session, wanted.tokens, *cache);
   remember(sequence, std::span(session.tokens).first(static_cast<std::size_t>(wanted.tokens)));
   sequence.length = wanted.tokens;
+  sequence.open_prompt = session.decode_steps == 0 && session.prompt_tokens < wanted.tokens;
   if (wanted.tokens == session.length()) sequence.logits = session.logits;
   return sequence;
 }
@@ -186,6 +187,7 @@ void Engine::State::load_session(ActiveRequest& request) {
     request.sequence = adopt(reader, session, {&plan, share.tokens, share.state});
     request.sequence->on_sets = request.request.on_sets;
     request.prefilled = share.tokens;
+    request.result.stats.reused_tokens = share.tokens;
   }
   use.load_s = seconds_since(start);
   use.load_cpu_s = cpu_seconds() - cpu;
@@ -267,8 +269,12 @@ std::exception_ptr Engine::State::answer_loaded() {
 void Engine::State::save_grown(ActiveRequest& request, std::span<const float> logits) {
   if (!request.sequence) return;  // cancelled from a callback
   SessionUse& use = *request.result.stats.session;
-  const auto length = static_cast<std::int64_t>(request.request.prompt.size());
+  const std::int64_t length = request.sequence->length;
   if (use.file_tokens > 0 && (length <= use.file_tokens || 2 * use.common_tokens < use.file_tokens)) return;
+  if (use.file_tokens > 0) {
+    use.read_only = why_read_only(*request.request.session);
+    if (!use.read_only.empty()) return;
+  }
   const auto start = std::chrono::steady_clock::now();
   try {
     use.saved_bytes = save(*request.sequence, logits, *request.request.session);

@@ -79,8 +79,11 @@ class SessionWriter {
   std::uint64_t written_ = 0;  ///< bytes before and in `buffer_`
 };
 
-/// Throws UserError where a session could not be written later: before hours of work, not after.
+/// Throws UserError where no session is and none could be written later: before hours of work, not after. One that is
+/// there may be read where it cannot be replaced.
 void require_session_place(const std::filesystem::path& file);
+/// Why a file of that name cannot be made or replaced, as far as its folder goes; empty where it can.
+std::string why_read_only(const std::filesystem::path& file);
 
 class SessionReader {
  public:

@@ -87,9 +87,13 @@ void require_session_place(const std::filesystem::path& file) {
   }
   const std::filesystem::path folder = folder_of(target);
   if (!std::filesystem::is_directory(folder, failed)) fail("its folder does not exist; make it, or give another name");
-  if (::access(folder.c_str(), W_OK | X_OK) != 0) {
-    fail(fmt::format("its folder cannot be written to: {}", std::strerror(errno)));
-  }
+  if (there) return;  // it can be read
+  if (const std::string why = why_read_only(file); !why.empty()) fail(why);
+}
+
+std::string why_read_only(const std::filesystem::path& file) {
+  if (::access(folder_of(target_of(file)).c_str(), W_OK | X_OK) == 0) return "";
+  return fmt::format("its folder cannot be written to: {}", std::strerror(errno));
 }
 
 SessionWriter::SessionWriter(const std::filesystem::path& file, std::size_t sections)

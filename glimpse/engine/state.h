@@ -23,6 +23,7 @@ struct ActiveSequence {
   plan::Plan plan;
   attention::SequenceState attention;
   std::int64_t length = 0;
+  bool open_prompt = false;   ///< the last tokens are a part of a prompt whose rest has not come
   std::int64_t steps = 0;     ///< decoded tokens
   std::vector<Token> tokens;  ///< [length] what is in the cache
   std::vector<float> logits;  ///< [vocabulary] of the last token, as a saved session brought them; else empty
@@ -156,6 +157,9 @@ struct Engine::State {
   void require_memory(std::int64_t length) const;
   /// submit(), where heads of the sequence that the request goes on from have forgotten so many tokens, the mean.
   RequestId enqueue(Request request, std::int64_t forgotten);
+  /// Before a token is decoded: what came of a prompt is the prompt. Throws UserError where the plan should have
+  /// observed its last rows.
+  static void close_prompt(ActiveSequence& sequence);
   /// Tokens that the sequence's heads have not forgotten, the mean over them.
   std::int64_t live_tokens(const ActiveSequence& sequence) const;
   /// The first head that has freed tokens of the sequence.
@@ -194,7 +198,7 @@ struct Engine::State {
   void go_on_from(ActiveRequest& request, ActiveSequence& held);
   /// First tokens of prompts that a session held whole, with their logits. Returns a bug that one of them showed.
   std::exception_ptr answer_loaded();
-  /// After the prefill, where the rule says so.
+  /// After the prefill, or the part of it that was done, where the rule says so.
   void save_grown(ActiveRequest& request, std::span<const float> logits);
 };
 

@@ -39,8 +39,6 @@ class Executor {
   virtual bool began() const = 0;
   /// Wall time of attention in all passes so far, as one thread saw it. Seconds.
   virtual double attention_seconds() const = 0;
-  /// Time of audits in all passes so far, over all threads. Seconds.
-  virtual double audit_seconds() const = 0;
   virtual RowCosts row_costs() const = 0;
   /// What attention did, head by head (see attention::HeadRecord); empty turns it off.
   virtual void set_observer(std::function<void(const attention::HeadRecord&)> observer) = 0;

@@ -45,7 +45,7 @@ TEST(Interrupt, EndsAfterTheStepWithStatistics) {
   ASSERT_TRUE(sent);
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_NE(outcome.err.find("ended by interrupted"), std::string::npos) << outcome.err;
-  EXPECT_NE(outcome.err.find("of the cache"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("of the bytes of dense attention"), std::string::npos) << outcome.err;
   EXPECT_TRUE(outcome.out.ends_with('\n'));
 }
 

@@ -21,7 +21,7 @@ TEST(Run, APipeGetsTheAnswerAndNothingElse) {
   EXPECT_EQ(text_without_newline(outcome), json["text"].get<std::string>());
   EXPECT_NE(outcome.err.find("prompt "), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("generated  24 tokens"), std::string::npos) << outcome.err;
-  EXPECT_NE(outcome.err.find("read 100.00 % of the cache"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("read 100.00 % of the bytes of dense attention"), std::string::npos) << outcome.err;
   EXPECT_EQ(outcome.err.find('\r'), std::string::npos) << "a progress bar is for terminals";
   auto quiet = words;
   quiet.push_back("-q");

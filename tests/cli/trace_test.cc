@@ -182,7 +182,7 @@ TEST(Trace, InspectSumsItUp) {
   };
   has("of 'glimpse eval sets', policy tidal, budget 16");
   has("5 decoded: ");
-  has(number("(%.2f %%)", 100 * read / context));
+  has(number("read %.2f %% of the bytes of dense attention", 100 * read / context));
   has(number("mean %.4f", coverage / static_cast<double>(trace.sets.size())));
   has("    3  R    " + number("%9.2f %%", 100 * layer_read / layer_context).substr(1));
   const auto run = scratch("run.jsonl");
@@ -190,6 +190,67 @@ TEST(Trace, InspectSumsItUp) {
   EXPECT_NE(run_program({"inspect", run}).out.find("'glimpse eval sets' computes it"), std::string::npos);
   EXPECT_EQ(run_program(run_words({"-p", "the river", "-n", "1", "--trace", run.string()})).code, 0);
   EXPECT_NE(run_program({"inspect", run}).out.find("none decoded"), std::string::npos);
+}
+
+TEST(Trace, EveryReportGivesTheSameShareOfBytes) {
+  const auto path = scratch("trace.jsonl");
+  const std::vector<std::string> words =
+      run_words({"-p", prose(12), "-n", "6", "--attn", "quest", "--attn-budget", "32", "--trace", path.string()});
+  const Outcome run = run_program(words);
+  ASSERT_EQ(run.code, 0) << run.err;
+  double read = 0, dense = 0, index = 0, tokens = 0, context = 0;
+  const TraceLines trace = trace_lines(path);
+  for (const Json& step : trace.steps) {
+    read += step["bytes_read"].get<double>();
+    dense += step["dense_bytes"].get<double>();
+    index += step["index_bytes"].get<double>();
+  }
+  for (const Json& line : trace.sets) {
+    const double position = line["position"];
+    tokens += line["tokens"].is_null() ? position + 1 : static_cast<double>(line["tokens"].size());
+    context += position + 1;
+  }
+  ASSERT_GT(index, 0);
+  ASSERT_GT(read / dense, tokens / context + 0.01) << "what indices cost is counted";
+  char share[64];
+  std::snprintf(share, sizeof share, "read %.2f %% of the bytes of dense attention", 100 * read / dense);
+  EXPECT_NE(run.err.find(share), std::string::npos) << "no '" << share << "' in\n" << run.err;
+  const Outcome inspected = run_program({"inspect", path});
+  EXPECT_NE(inspected.out.find(share), std::string::npos) << "no '" << share << "' in\n" << inspected.out;
+  const Json json = run_for_json(words);
+  EXPECT_DOUBLE_EQ(json["attention"]["kept_ratio"].get<double>(), read / dense);
+  EXPECT_EQ(json["attention"]["dense_bytes"].get<double>(), dense);
+}
+
+TEST(Trace, AuditedStepsHaveTheMassOfEveryHead) {
+  const auto path = scratch("trace.jsonl"), page = scratch("page.html");
+  const Json json = run_for_json(run_words({"-p", prose(12), "-n", "10", "--attn", "tidal", "--attn-budget", "32",
+                                            "--attn-audit", "4", "--trace", path.string()}));
+  const Json audit = json["attention"]["audit"];
+  double sum = 0, least = 1;
+  int known = 0;
+  for (const Json& line : trace_lines(path).sets) {
+    EXPECT_EQ(line["coverage"].is_null(), line["step"].get<int>() % 4 != 0) << line;
+    if (line["coverage"].is_null()) continue;
+    const double coverage = line["coverage"];
+    EXPECT_EQ(coverage == 1, line["tokens"].is_null()) << line;
+    sum += coverage;
+    least = std::min(least, coverage);
+    ++known;
+  }
+  ASSERT_EQ(known, 3 * kLayers * kHeads);
+  EXPECT_NEAR(audit["coverage_mean"], sum / known, 1e-9);
+  EXPECT_NEAR(audit["coverage_min"], least, 1e-9);
+  const Outcome inspected = run_program({"inspect", path, "--html", page});
+  char text[64];
+  std::snprintf(text, sizeof text, "mean %.4f, least %.4f", sum / known, least);
+  EXPECT_NE(inspected.out.find(text), std::string::npos) << inspected.out;
+  const std::string html = read_file(page);
+  int with = 0;
+  const Trace read = read_trace(path);
+  for (const TraceStep& step : read.steps) with += step.heads.front().coverage.has_value();
+  EXPECT_EQ(with, 3);
+  EXPECT_EQ(std::string_view(html).find("\"coverage\":[") != std::string_view::npos, true);
 }
 
 void expect_refused(const std::vector<std::string>& words, const std::string& part) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "tests/engine/support.h"
 
@@ -21,6 +22,7 @@ struct Sets {
   std::vector<std::vector<std::int32_t>> published;  ///< the same; empty: nothing, or everything
   bool publishes_all;
   std::vector<float> query;
+  std::optional<double> coverage;
 };
 
 struct Mass {
@@ -99,13 +101,18 @@ TEST_P(CoverageOf, EqualsDoublePrecision) {
                 lists_of(trace, trace.tokens),
                 {},
                 trace.publishes_all,
-                {trace.query.begin(), trace.query.end()}};
+                {trace.query.begin(), trace.query.end()},
+                trace.coverage};
       if (trace.publishes && !trace.publishes_all) sets.published = lists_of(trace, trace.published);
       seen.push_back(std::move(sets));
     });
     sequence.decode(tokens[kPrompt + static_cast<std::size_t>(step)], true);
     for (const Sets& sets : seen) {
       const auto all = probabilities(sequence, sets);
+      Mass own;
+      sets.reads_all ? own.add(1) : add(own, all, sets.read);
+      ASSERT_TRUE(sets.coverage.has_value());
+      EXPECT_NEAR(*sets.coverage, own.sum / static_cast<double>(own.count), 1e-4);
       sets.reads_all ? audited.add(1) : add(audited, all, sets.read);
       const plan::Role& role = plan.role(sets.layer, sets.head);
       if (role.kind != plan::RoleKind::select) continue;
@@ -140,6 +147,57 @@ INSTANTIATE_TEST_SUITE_P(Methods, CoverageOf,
                            for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
                            return name;
                          });
+
+TEST(Audit, TimeIsThatOfItsOwnSequence) {
+  Engine engine(options_for(reference::test_model("llama")));
+  std::vector<RequestId> ids;
+  for (const std::size_t length : {20, 2000}) {
+    Request request;
+    request.prompt = random_tokens(length, engine.tokenizer().size());
+    request.plan = make(engine, "quest", budget("64"));
+    request.max_tokens = 5;
+    request.ignore_end = true;
+    request.audit_every = 1;
+    ids.push_back(engine.submit(std::move(request)));
+  }
+  while (engine.step()) {
+  }
+  std::vector<AttentionStats> stats;
+  for (const RequestId id : ids) stats.push_back(engine.result(id).stats.attention);
+  for (const AttentionStats& each : stats) {
+    EXPECT_EQ(each.audits, 4);
+    EXPECT_GT(each.audit_s, 0);
+  }
+  // They ran in the same passes, whose time would make both the same to the last bit.
+  EXPECT_NE(stats[0].audit_s, stats[1].audit_s);
+}
+
+TEST(BytesRead, SetsOfQueryHeadsAreCountedAsTheyAreRead) {
+  Engine engine(options_for(reference::test_model("llama")));
+  const plan::ModelShape shape = engine.shape();
+  const std::int64_t row_bytes = static_cast<std::int64_t>(engine.row_pair_bytes()) / 2;
+  for (const char* set : {"query-head", "kv-head"}) {
+    SCOPED_TRACE(set);
+    const std::int64_t lists = std::string(set) == "query-head" ? shape.group() : 1;
+    Sequence sequence = engine.open(make(engine, "tidal", budget("200", {{"set", set}})));
+    const std::vector<Token> tokens = random_tokens(kPrompt + 8, engine.tokenizer().size(), 5);
+    sequence.prefill(std::span(tokens).first(kPrompt));
+    decoded(sequence, std::span(tokens).subspan(kPrompt));
+    // Layers 0, 1 and 2 read all, layer 3 reads the lists of its head: from the plan.
+    std::int64_t read = 0, dense = 0;
+    for (std::int64_t length = kPrompt + 1; length <= static_cast<std::int64_t>(kPrompt) + 8; ++length) {
+      read += 2 * shape.kv_heads * (3 * length + lists * 200) * row_bytes;
+      dense += 2 * shape.kv_heads * 4 * length * row_bytes;
+    }
+    const AttentionStats& stats = sequence.stats();
+    EXPECT_EQ(stats.bytes_read, read);
+    EXPECT_EQ(stats.dense_bytes, dense);
+    EXPECT_DOUBLE_EQ(stats.kept_ratio(), static_cast<double>(read) / static_cast<double>(dense));
+    EXPECT_EQ(stats.kept_ratio() > 1, lists > 1);
+    EXPECT_EQ(stats.sparse_steps, 8) << "no step was dense";
+    EXPECT_EQ(stats.dense_steps, 0);
+  }
+}
 
 TEST(CoverageBudget, CapturesAtLeastWhatItSays) {
   Engine engine(options_for(reference::test_model("llama")));

@@ -196,12 +196,13 @@ function showFacts() {
   } else {
     const step = reading.step;
     chosen.append(' at position ' + count(written) + '. To write it, the query of ' + quoted(step.position) + ' read ' +
-        percent(sumOf(reading.tokens), (step.position + 1) * rowCount) + ' of the cache’s tokens. ');
+        count(Math.round(sumOf(reading.tokens) / rowCount)) + ' of ' + count(step.position + 1) +
+        ' tokens in each head on average. ');
     const known = (step.coverage || []).filter((value) => value !== null);
     chosen.append(known.length > 0 ?
         'Softmax mass captured: mean ' + (sumOf(known) / known.length).toFixed(4) + ', least ' +
             Math.min(...known).toFixed(4) + '.' :
-        'Coverage is not in this trace; ‘glimpse eval sets’ computes it.');
+        'Coverage of this step is not in the trace; ‘glimpse eval sets’ and ‘glimpse run --attn-audit’ compute it.');
     bytes.append(...bytesRow('This token', step.read, step.dense));
   }
   const all = (key) => sumOf(trace.steps.map((step) => step[key]));

@@ -78,7 +78,6 @@ class CpuExecutor final : public Executor {
   bool began() const override { return runner_.began(); }
 
   double attention_seconds() const override { return runner_.seconds(); }
-  double audit_seconds() const override { return runner_.audit_seconds(); }
 
   RowCosts row_costs() const override {
     RowCosts costs;

@@ -15,7 +15,6 @@
 #include "glimpse/base/error.h"
 #include "glimpse/text/chat_template.h"
 #include "glimpse/text/child_process.h"
-#include "support.h"
 #include "templates.h"
 
 namespace glimpse::text::testing {

@@ -11,8 +11,10 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/base/suggest.h"
+#include "glimpse/cli/habits.h"
 #include "glimpse/cli/machine.h"
 #include "glimpse/cli/options.h"
+#include "glimpse/cli/terminal.h"
 
 namespace glimpse::cli {
 namespace {
@@ -72,19 +74,37 @@ void assign(Arguments& arguments, const Option& option, std::string_view shown, 
              option.field);
 }
 
+/// What the option is without the environment.
+void assign_default(Arguments& arguments, const Option& option) {
+  const auto clear = [&](auto field) { arguments.*field = {}; };
+  std::visit(clear, option.field);
+  if (!option.default_value.empty()) assign(arguments, option, option.flags, std::string(option.default_value));
+}
+
 /// CLI11's help with descriptions folded to the width of a terminal and the environment named once, at the end.
 class HelpFormatter : public CLI::Formatter {
  public:
-  HelpFormatter() { column_width(kColumn); }
+  HelpFormatter() : width_(std::clamp<std::size_t>(terminal_columns(1).value_or(kWidest), kNarrowest, kWidest)) {
+    column_width(std::min(kColumn, width_ / 3));
+  }
   std::string make_option_opts(const CLI::Option* option) const override {
     return option->get_type_name().empty() || option->get_expected_max() == 0 ? "" : " " + option->get_type_name();
   }
   std::string make_option_desc(const CLI::Option* option) const override {
-    constexpr std::size_t kWidth = 110 - kColumn;
+    return folded(option->get_description(), width_ - std::min(kColumn, width_ / 3));
+  }
+  std::string make_footer(const CLI::App* app) const override {
+    return app->get_footer().empty() ? "" : "\n" + folded(app->get_footer(), width_) + "\n";
+  }
+
+ private:
+  static constexpr std::size_t kColumn = 34, kWidest = 110, kNarrowest = 20;
+
+  static std::string folded(const std::string& description, std::size_t width) {
     std::string text;
     std::size_t line = 0;
-    for (const std::string& word : CLI::detail::split(option->get_description(), ' ')) {
-      if (line > 0 && line + 1 + word.size() > kWidth) {
+    for (const std::string& word : CLI::detail::split(description, ' ')) {
+      if (line > 0 && line + 1 + word.size() > width) {
         text += '\n';
         line = 0;
       } else if (line > 0) {
@@ -97,9 +117,15 @@ class HelpFormatter : public CLI::Formatter {
     return text;
   }
 
- private:
-  static constexpr std::size_t kColumn = 34;
+  std::size_t width_;
 };
+
+constexpr std::string_view kFooter =
+    "A flag that is given twice counts as it is given last; -f and -p of 'run' and --attn-opt add up. A flag that has "
+    "no effect "
+    "beside the others is refused. Every flag has an environment form, --top-k as GLIMPSE_ARG_TOP_K: the flag wins, "
+    "and "
+    "a form without effect is left out.";
 
 /// The parser made from the tables, and which of its options came from which row.
 class Parser {
@@ -111,7 +137,7 @@ class Parser {
     for (const Command& command : commands()) {
       CLI::App& leaf = node(command.path);
       leaf.description(std::string(command.help));
-      leaf.footer("Every flag has an environment form, --top-k as GLIMPSE_ARG_TOP_K; the flag wins.");
+      leaf.footer(std::string(kFooter));
       leaves_[&leaf] = &command;
       add_options(leaf, command.bit);
     }
@@ -129,6 +155,7 @@ class Parser {
 
   Parsed parse(int count, const char* const* words) {
     Parsed parsed;
+    refuse_habits({words, static_cast<std::size_t>(count)});
     try {
       app_.parse(count, words);
     } catch (const CLI::CallForHelp&) {
@@ -214,6 +241,35 @@ class Parser {
     return list;
   }
 
+  /// Options of llama.cpp that the command has not, before the parser takes "-ngl" for "-n gl".
+  void refuse_habits(std::span<const char* const> words) {
+    CLI::App* leaf = &app_;
+    std::size_t at = 1;
+    for (; at < words.size(); ++at) {
+      const auto children =
+          leaf->get_subcommands([&](const CLI::App* child) { return child->get_name() == words[at]; });
+      if (children.empty()) break;
+      leaf = children.front();
+    }
+    if (!leaves_.contains(leaf)) return;
+    for (; at < words.size(); ++at) {
+      const std::string_view word = words[at];
+      if (word == "--") return;
+      const std::string name(word.substr(0, word.find('=')));
+      const CLI::Option* option = leaf->get_option_no_throw(name);
+      const auto row = rows_.find(option);
+      if (option != nullptr) {
+        // The word behind it is its value, whatever it looks like.
+        const bool takes = row != rows_.end() && !row->second->value.empty() && row->second->value.front() != '[';
+        if (takes && name == word) ++at;
+        continue;
+      }
+      if (const Habit* habit = word.starts_with('-') ? find_habit(name) : nullptr) {
+        throw UserError(fmt::format("'{}' is an option of llama.cpp: {}", name, habit->answer));
+      }
+    }
+  }
+
   /// Words that nothing took: an unknown command, an unknown flag, or a stray word.
   void refuse_unknown(CLI::App& leaf, const std::string& path) {
     // Behind a bare "--" a word that the command has no place for is left with the commands above it.
@@ -260,6 +316,25 @@ class Parser {
       }
       arguments.given.emplace(long_name(row.flags));
       if (by_flag) arguments.typed.emplace(long_name(row.flags));
+    }
+    settle_idle(leaf, arguments);
+  }
+
+  /// Drops what the environment says and has no effect, then refuses what was typed and has none.
+  void settle_idle(CLI::App& leaf, Arguments& arguments) const {
+    for (const bool typed : {false, true}) {
+      for (const CLI::Option* option : leaf.get_options()) {
+        const auto found = rows_.find(option);
+        if (found == rows_.end() || found->second->idle == nullptr) continue;
+        const Option& row = *found->second;
+        const std::string name(long_name(row.flags));
+        if (!arguments.given.contains(name) || arguments.typed.contains(name) != typed) continue;
+        const std::string why = row.idle(arguments);
+        if (why.empty()) continue;
+        if (typed) throw UserError(fmt::format("{} {}", name, why));
+        arguments.given.erase(name);
+        assign_default(arguments, row);
+      }
     }
   }
 

@@ -32,7 +32,8 @@ struct Arguments {
   std::string model, device, kv_type, tier_folder;
   std::int64_t context = 0, threads = 0, prefill_chunk = 0;
   // Prompt and answer.
-  std::optional<std::string> prompt, file, system;
+  std::vector<std::string> prompts, files;
+  std::optional<std::string> system;
   bool raw = false, interactive = false;
   std::int64_t predict = 0;
   // Sampling.
@@ -65,8 +66,6 @@ struct Arguments {
   std::set<std::string, std::less<>> typed;
   /// The words of the command line, for reports.
   std::vector<std::string> words;
-
-  bool has(std::string_view flag) const { return given.contains(flag); }
 };
 
 struct Parsed {

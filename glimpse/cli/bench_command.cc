@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <optional>
 #include <random>
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/base/suggest.h"
+#include "glimpse/cli/arm.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/idle.h"
 #include "glimpse/cli/json_output.h"
 #include "glimpse/cli/machine.h"
 #include "glimpse/cli/setup.h"
@@ -37,19 +41,36 @@ std::vector<std::int64_t> parse_lengths(std::string_view flag, std::string_view 
   return lengths;
 }
 
-void check_format(const std::string& format) {
+void check_format(const Arguments& arguments) {
   constexpr std::array<std::string_view, 3> kFormats{"md", "csv", "json"};
-  if (std::find(kFormats.begin(), kFormats.end(), format) == kFormats.end()) {
-    throw UserError(unknown_name("format", format, kFormats));
+  const auto known = [&](const std::string& word) {
+    return std::find(kFormats.begin(), kFormats.end(), word) != kFormats.end();
+  };
+  if (!known(arguments.format)) throw UserError(unknown_name("format", arguments.format, kFormats));
+  if (known(arguments.output)) {  // as llama-bench has it
+    throw UserError(fmt::format("-o {0}: -o names the file to write; give --format {0}, or -o ./{0} for such a file",
+                                arguments.output));
   }
+}
+
+/// The table goes to -o FILE or to standard output. Opened before the work, so that it is not lost.
+std::optional<Output> open_output(const Arguments& arguments) {
+  if (arguments.output.empty()) return std::nullopt;
+  return std::optional<Output>(std::in_place, std::filesystem::path(arguments.output));
+}
+
+void write_table(std::optional<Output>& file, const std::string& text) {
+  if (!file) return print(text);
+  file->write(text);
+  file->require_ok();
 }
 
 /// The text of -f as often as it takes, or random tokens, the same each time.
 std::vector<text::Token> tokens_of(const Arguments& arguments, const text::Tokenizer& tokenizer, std::int64_t count) {
   std::vector<text::Token> tokens;
-  if (arguments.file) {
-    tokens = tokenizer.encode(read_text(*arguments.file), text::Special::as_text, true);
-    if (tokens.empty()) throw UserError(fmt::format("'{}' has no text", *arguments.file));
+  if (const std::optional<std::string> file = text_file(arguments)) {
+    tokens = tokenizer.encode(read_text(*file), text::Special::as_text, true);
+    if (tokens.empty()) throw UserError(fmt::format("'{}' has no text", *file));
     const std::size_t length = tokens.size();
     while (static_cast<std::int64_t>(tokens.size()) < count) tokens.push_back(tokens[tokens.size() - length]);
   } else {
@@ -151,13 +172,12 @@ int end(const InterruptGuard& interrupt) {
 
 int bench_decode_command(const Arguments& arguments) {
   set_log(arguments);
-  check_format(arguments.format);
+  check_format(arguments);
   evaluate::DecodeOptions how;
   how.depths = parse_lengths("--depth", arguments.depths, 0);
   how.tokens = arguments.bench_tokens;
   how.repetitions = static_cast<int>(arguments.repetitions);
-  const std::vector<std::string> names = split_arms(arguments.arms);
-  for (const std::string& arm : names) check_arm(arm);
+  const std::vector<Arm> arms = parse_arms(arguments.arms);
   if (arguments.profile) read_profile(arguments);
   engine::EngineOptions options = engine_options(arguments);
   const std::int64_t needed = how.depths.back() + how.tokens;
@@ -169,9 +189,11 @@ int bench_decode_command(const Arguments& arguments) {
   options.sequences = 2;
   engine::Engine engine(options);
   std::vector<std::pair<std::string, plan::Plan>> plans;
-  std::vector<plan::Plan> made = make_arm_plans(arguments, names, engine.shape());
-  for (std::size_t i = 0; i < names.size(); ++i) plans.emplace_back(names[i], std::move(made[i]));
+  std::vector<plan::Plan> made = make_arm_plans(arguments, arms, engine.shape());
+  refuse_idle(arguments, made);
+  for (std::size_t i = 0; i < arms.size(); ++i) plans.emplace_back(arms[i].written, std::move(made[i]));
   const std::vector<text::Token> tokens = tokens_of(arguments, engine.tokenizer(), needed);
+  std::optional<Output> file = open_output(arguments);
 
   ProgressBar progress("bench decode", "measurements", !arguments.quiet);
   const InterruptGuard interrupt;
@@ -181,13 +203,13 @@ int bench_decode_command(const Arguments& arguments) {
   };
   const auto rows = evaluate::measure_decode(evaluate::engine_arms(engine, std::move(plans)), tokens, how);
   progress.clear();
-  print(speed_text(header_of(arguments, engine.threads()), "decode", rows, arguments.format));
+  write_table(file, speed_text(header_of(arguments, engine.threads()), "decode", rows, arguments.format));
   return end(interrupt);
 }
 
 int bench_prefill_command(const Arguments& arguments) {
   set_log(arguments);
-  check_format(arguments.format);
+  check_format(arguments);
   evaluate::PrefillOptions how;
   how.lengths = parse_lengths("--length", arguments.depths, 1);
   how.repetitions = static_cast<int>(arguments.repetitions);
@@ -198,6 +220,7 @@ int bench_prefill_command(const Arguments& arguments) {
   }
   engine::Engine engine(options);
   const std::vector<text::Token> tokens = tokens_of(arguments, engine.tokenizer(), how.lengths.back());
+  std::optional<Output> file = open_output(arguments);
 
   ProgressBar progress("bench prefill", "measurements", !arguments.quiet);
   const InterruptGuard interrupt;
@@ -208,12 +231,12 @@ int bench_prefill_command(const Arguments& arguments) {
   const auto arms = evaluate::engine_arms(engine, {{"dense", plan::dense_plan(engine.shape())}});
   const auto rows = evaluate::measure_prefill(arms, tokens, how);
   progress.clear();
-  print(speed_text(header_of(arguments, engine.threads()), "prefill", rows, arguments.format));
+  write_table(file, speed_text(header_of(arguments, engine.threads()), "prefill", rows, arguments.format));
   return end(interrupt);
 }
 
 int bench_attention_command(const Arguments& arguments) {
-  check_format(arguments.format);
+  check_format(arguments);
   evaluate::AttentionOptions how;
   how.depths = parse_lengths("--depth", arguments.depths, 1);
   how.kv_heads = static_cast<int>(arguments.kv_heads);
@@ -223,6 +246,7 @@ int bench_attention_command(const Arguments& arguments) {
   how.rows = arguments.rows;
   how.threads = arguments.threads > 0 ? static_cast<int>(arguments.threads) : cpu_cores();
   how.repetitions = static_cast<int>(arguments.repetitions);
+  std::optional<Output> file = open_output(arguments);
   ProgressBar progress("bench attention", "measurements", true);
   const InterruptGuard interrupt;
   how.on_measurement = [&](std::int64_t done, std::int64_t total) {
@@ -231,7 +255,7 @@ int bench_attention_command(const Arguments& arguments) {
   };
   const evaluate::AttentionSpeed speed = evaluate::measure_attention(how);
   progress.clear();
-  print(attention_text(header_of(arguments, how.threads), speed, arguments.format));
+  write_table(file, attention_text(header_of(arguments, how.threads), speed, arguments.format));
   return end(interrupt);
 }
 

@@ -6,6 +6,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/idle.h"
 #include "glimpse/cli/json_output.h"
 #include "glimpse/cli/report.h"
 #include "glimpse/cli/setup.h"
@@ -20,13 +21,24 @@ namespace glimpse::cli {
 namespace {
 
 std::string text_of(const Arguments& arguments) {
-  if (!arguments.file) throw UserError("no text: give -f FILE (-: standard input)");
-  return read_text(*arguments.file);
+  const std::optional<std::string> file = text_file(arguments);
+  if (!file) throw UserError("no text: give -f FILE (-: standard input)");
+  return read_text(*file);
 }
 
-/// A plan that no token runs by would be a flag without effect.
-void require_decoding(const Arguments& arguments, const plan::Plan& plan, bool decodes) {
-  if (decodes || plan.prefill.sparse || plan == plan::dense_plan(plan.shape)) return;
+plan::Plan plan_of(const Arguments& arguments, const engine::Engine& engine) {
+  const plan::Plan plan = make_plan(arguments, engine.shape());
+  refuse_idle(arguments, {&plan, 1});
+  return plan;
+}
+
+/// The plan that tokens run by. One that none runs by would be a flag without effect; the environment's is left out.
+plan::Plan plan_with_decoding(const Arguments& arguments, const engine::Engine& engine, bool decodes) {
+  const plan::Plan plan = plan_of(arguments, engine);
+  if (decodes || plan.prefill.sparse || reads_everything(plan)) return plan;
+  if (!arguments.typed.contains("--attn") && !arguments.typed.contains("--attn-plan")) {
+    return plan::dense_plan(plan.shape);
+  }
   throw UserError(
       fmt::format("policy '{}' acts on decoded tokens and the prefill is dense; give {} and the rest is "
                   "decoded by the plan",
@@ -62,11 +74,10 @@ int eval_logits_command(const Arguments& arguments) {
   if (arguments.output.empty()) throw UserError("no output: give -o FILE.npy");
   const std::string text = text_of(arguments);
   engine::Engine engine(options);
-  const plan::Plan plan = make_plan(arguments, engine.shape());
   const std::vector<text::Token> tokens = logits_tokens(arguments, engine, text);
   const auto count = static_cast<std::int64_t>(tokens.size());
   const std::int64_t prefill = arguments.prefill.value_or(count);
-  require_decoding(arguments, plan, prefill < count);
+  const plan::Plan plan = plan_with_decoding(arguments, engine, prefill < count);
 
   evaluate::NpyWriter file(arguments.output, count, engine.tokenizer().size());
   ProgressBar progress("logits", "tokens", !arguments.quiet);
@@ -94,8 +105,8 @@ int eval_perplexity_command(const Arguments& arguments) {
   options.context = arguments.window;
   const std::string text = text_of(arguments);
   engine::Engine engine(options);
-  const plan::Plan plan = make_plan(arguments, engine.shape());
-  require_decoding(arguments, plan, arguments.prefill.value_or(arguments.window) < arguments.window - 1);
+  const plan::Plan plan =
+      plan_with_decoding(arguments, engine, arguments.prefill.value_or(arguments.window) < arguments.window - 1);
   const std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
 
   evaluate::PerplexityOptions how;
@@ -136,7 +147,7 @@ int eval_sets_command(const Arguments& arguments) {
   const engine::EngineOptions options = engine_options(arguments);
   const std::string text = text_of(arguments);
   engine::Engine engine(options);
-  const plan::Plan plan = make_plan(arguments, engine.shape());
+  const plan::Plan plan = plan_of(arguments, engine);
   const std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
   const auto length = static_cast<std::int64_t>(tokens.size());
   const std::int64_t steps = arguments.text_steps;

@@ -10,6 +10,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/inspect_session.h"
 #include "glimpse/cli/inspect_trace.h"
 #include "glimpse/cli/report.h"
 #include "glimpse/cli/setup.h"
@@ -149,12 +150,20 @@ bool looks_like_json(const std::string& path) {
 }  // namespace
 
 int inspect_command(const Arguments& arguments) {
-  if (arguments.subject.empty()) throw UserError("no file: give a model (GGUF), a plan or profile (JSON), or a trace");
+  if (arguments.subject.empty()) {
+    throw UserError("no file: give a model (GGUF), a plan or profile (JSON), a trace, or a saved session");
+  }
+  const bool session = looks_like_session(arguments.subject);
+  if (arguments.json && arguments.typed.contains("--json") && !session) {
+    throw UserError(fmt::format("--json: '{}' is no saved session, and of other files there is text only; leave it out",
+                                arguments.subject));
+  }
   if (looks_like_trace(arguments.subject)) return inspect_trace(arguments);
-  if (arguments.html) {
+  if (arguments.html && arguments.typed.contains("--html")) {
     throw UserError(fmt::format("--html: '{}' is no trace; give one of 'glimpse run --trace' or 'glimpse eval sets'",
                                 arguments.subject));
   }
+  if (session) return inspect_session(arguments);
   if (looks_like_json(arguments.subject)) {
     const std::string json = read_file(arguments.subject);
     const std::string label = fmt::format("'{}'", arguments.subject);

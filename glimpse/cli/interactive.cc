@@ -1,8 +1,13 @@
 // glimpse run -i: questions from standard input, one a line, over one prefill. At a terminal with a prompt; through a
 // pipe with nothing but the answers.
+//
+// Two sequences stay in the cache between questions. One is whole: no head has forgotten a token of it, so that any
+// method can go on from it. A method that forgets runs on a fork of it, which is the other and lives as long as that
+// method is asked. So /attn streaming and back costs the prefill of what was said in between, and no more.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -11,6 +16,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
+#include "glimpse/cli/arm.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/conversation.h"
 #include "glimpse/cli/json_output.h"
@@ -23,18 +29,20 @@ namespace glimpse::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    "/attn NAME [BUDGET]  another method for the next answers, with its own options' defaults\n"
-    "/stats               what the last answer cost\n"
-    "/help                this list\n"
-    "/quit                the end, as end of input";
+    "/attn NAME [BUDGET] [KEY=VALUE...]  another method for the next answers, as an arm of 'bench decode --arms':\n"
+    "                                    /attn tidal 512 reselect=13, or /attn tidal:512,reselect=13\n"
+    "/clear                              a new dialogue about the same document\n"
+    "/stats                              what the last answer cost\n"
+    "/help                               this list, and what is kept\n"
+    "/quit                               the end, as end of input";
 
 class Dialogue {
  public:
   explicit Dialogue(const Arguments& arguments)
       : arguments_(arguments),
-        engine_(engine_options(arguments)),
+        engine_(options_of(arguments)),
         plan_(make_plan(arguments, engine_.shape())),
-        chat_(engine_.tokenizer(), arguments.raw, arguments.system),
+        chat_(new_chat()),
         out_(Output::standard()),
         document_(document_text(arguments)) {
     if (!arguments.raw && !engine_.tokenizer().has_chat_template()) {
@@ -64,6 +72,14 @@ class Dialogue {
   }
 
  private:
+  static engine::EngineOptions options_of(const Arguments& arguments) {
+    engine::EngineOptions options = engine_options(arguments);
+    options.sequences = 2;  // the whole one and a fork
+    return options;
+  }
+
+  Conversation new_chat() const { return {engine_.tokenizer(), arguments_.raw, arguments_.system}; }
+
   /// A question or command that is refused costs nothing but itself.
   template <class Work>
   void guarded(const Work& work) {
@@ -81,37 +97,66 @@ class Dialogue {
     const std::string rest = space == std::string::npos ? "" : line.substr(line.find_first_not_of(' ', space));
     if (name == "/help") {
       print_note(kHelp);
+      print_note(kept_text());
     } else if (name == "/stats") {
       if (!last_) throw UserError("no answer yet that had a cost");
       print_note(statistics(*last_));
+      print_note(kept_text());
     } else if (name == "/attn") {
       change_method(rest);
+    } else if (name == "/clear") {
+      clear();
     } else {
-      throw UserError(
-          fmt::format("unknown command '{}'; /help lists them, and a question does not begin with '/'", excerpt(name)));
+      throw UserError(fmt::format(
+          "unknown command '{}'; commands are /attn, /clear, /stats, /help and /quit, and a question does not begin "
+          "with '/'",
+          excerpt(name)));
     }
   }
 
+  /// What the next question finds.
+  std::string kept_text() const {
+    std::string text = fmt::format("method  {}", plan_.policy);
+    if (const std::string budget = budget_text(plan_); !budget.empty()) text += fmt::format(", budget {}", budget);
+    text += fmt::format("\nkept    {} question{} and {} answer{}", questions_, questions_ == 1 ? "" : "s", questions_,
+                        questions_ == 1 ? "" : "s");
+    if (document_) text += document_waits_ ? ", the document before the next question" : ", the document";
+    if (whole_) {
+      text += fmt::format("; {} tokens in the KV cache, for every method", whole_->length());
+    } else if (!fork_) {
+      text += "; nothing in the KV cache";
+    }
+    if (fork_) {
+      text +=
+          fmt::format("; {} tokens less what '{}' has forgotten, for this method alone", fork_->length(), plan_.policy);
+    }
+    return text;
+  }
+
+  void note_kept() const {
+    if (!arguments_.quiet) print_note(kept_text());
+  }
+
   void change_method(const std::string& words) {
-    const std::size_t space = words.find(' ');
-    Arguments changed = arguments_;
-    changed.policy = words.substr(0, space);
-    if (changed.policy.empty()) throw UserError("/attn needs a method; 'glimpse plan --list' names them");
-    changed.policy_options.clear();
-    changed.plan_file.reset();
-    changed.profile.reset();
-    changed.block.reset();
-    changed.sink.reset();
-    changed.local.reset();
-    changed.budget.reset();
-    if (space != std::string::npos) changed.budget = words.substr(words.find_first_not_of(' ', space));
-    check_attention(changed);
-    plan_ = make_plan(changed, engine_.shape());
+    if (words.empty()) throw UserError("/attn needs a method; 'glimpse plan --list' names them");
+    const Arm arm = parse_arm(words);
+    plan::Plan plan = make_policy_plan(arguments_, arm.policy, engine_.shape(), arm.options);
+    if (!(plan == plan_)) fork_.reset();
+    plan_ = std::move(plan);
+    note_kept();
+  }
+
+  void clear() {
+    chat_ = new_chat();
+    questions_ = 0;
+    document_waits_ = true;
+    fork_.reset();
+    note_kept();
   }
 
   void ask(const std::string& line) {
     require_utf8(line, "the question");
-    std::string question = document_ ? *document_ + "\n\n" + line : line;
+    std::string question = document_ && document_waits_ ? *document_ + "\n\n" + line : line;
     Conversation::Turn turn;
     turn.prompt = chat_.prompt_for(question);
     turn.question = std::move(question);
@@ -119,7 +164,7 @@ class Dialogue {
     engine::Request request = make_request(arguments_, plan_);
     request.prompt = turn.prompt;
     request.keep = true;
-    if (arguments_.session && !kept_) request.session = *arguments_.session;
+    if (arguments_.session && !whole_ && !fork_) request.session = *arguments_.session;
     RunReport report = report_for(request);
     text::Utf8Stream whole;
     const auto emit = [&](std::string_view text) {
@@ -134,9 +179,8 @@ class Dialogue {
     };
     request.on_token = [&](text::Token, std::string_view bytes) { emit(whole.push(bytes)); };
 
-    const engine::RequestId id =
-        kept_ ? engine_.submit(std::move(request), std::move(*kept_)) : engine_.submit(std::move(request));
-    kept_.reset();
+    const plan::Plan plan = request.plan;
+    const engine::RequestId id = submit(std::move(request));
     try {
       report.interrupted = drive(id);
     } catch (...) {
@@ -145,7 +189,12 @@ class Dialogue {
     }
     progress.clear();
     report.result = engine_.result(id);
-    kept_ = engine_.take(id);
+    if (plan::forgets(plan_)) {
+      fork_ = engine_.take(id);
+    } else {
+      whole_ = engine_.take(id);
+      whole_plan_ = plan;
+    }
     engine_.release(id);
     emit(whole.finish());
     out_.write(arguments_.json ? run_json(report) + "\n" : "\n");
@@ -156,15 +205,29 @@ class Dialogue {
     const bool answered = !report.interrupted || !turn.answer.empty();
     last_ = std::move(report);
     if (!answered) return;
-    document_.reset();
+    document_waits_ = false;
+    ++questions_;
     chat_.add(std::move(turn));
+  }
+
+  /// Goes on from the sequence that serves the method, which is taken, or of which a fork is.
+  engine::RequestId submit(engine::Request request) {
+    const bool forgets = plan::forgets(request.plan);
+    std::optional<engine::Sequence>& own = forgets ? fork_ : whole_;
+    if (own) {
+      const engine::RequestId id = engine_.submit(std::move(request), std::move(*own));
+      own.reset();
+      return id;
+    }
+    if (!whole_) return engine_.submit(std::move(request));
+    return engine_.submit(std::move(request), whole_->fork(whole_plan_));
   }
 
   /// True when Ctrl-C ended the answer.
   bool drive(engine::RequestId id) {
     const InterruptGuard interrupt;
     while (!engine_.finished(id)) {
-      engine_.step();
+      step();
       if (engine_.finished(id)) break;
       if (interrupt.requested() || out_.failed()) {
         engine_.cancel(id);
@@ -174,13 +237,28 @@ class Dialogue {
     return false;
   }
 
+  /// Where a fork and what it came from do not fit together, the answer goes first.
+  void step() {
+    try {
+      engine_.step();
+    } catch (const UserError&) {
+      if (!whole_ || !plan::forgets(plan_)) throw;
+      whole_.reset();
+      if (!arguments_.quiet) print_note("warning: memory is short: the whole KV cache is given up for this answer");
+      engine_.step();
+    }
+  }
+
   const Arguments& arguments_;
   engine::Engine engine_;
   plan::Plan plan_;
   Conversation chat_;
   Output out_;
-  std::optional<std::string> document_;  ///< until it stands in the first question
-  std::optional<engine::Sequence> kept_;
+  std::optional<std::string> document_;
+  bool document_waits_ = true;  ///< for the first question of the dialogue, in which it stands
+  std::int64_t questions_ = 0;
+  std::optional<engine::Sequence> whole_, fork_;
+  plan::Plan whole_plan_;  ///< that whole_ ran under
   std::optional<RunReport> last_;
   bool refused_ = false;
 };
@@ -191,18 +269,14 @@ int interactive_command(const Arguments& arguments) {
   set_log(arguments);
   check_attention(arguments);
   sampling_options(arguments);
-  if (arguments.trace) throw UserError("--trace follows one answer, and -i gives several; leave one out");
-  if (arguments.file && *arguments.file == "-") {
+  if (std::count(arguments.files.begin(), arguments.files.end(), "-") > 0) {
     throw UserError("-f - and -i both read standard input; give the document as a file");
   }
-  if (arguments.prompt && arguments.prompt->empty()) {
+  if (question_text(arguments) == "") {
     throw UserError("the prompt is empty: give some text with -p, or leave it out and ask on standard input");
   }
   if (arguments.session) engine::require_session_place(*arguments.session);  // once, not for every question
   if (arguments.system) require_utf8(*arguments.system, "the text of --system");
-  if (arguments.raw && arguments.system) {
-    throw UserError("--system and --raw: without a chat template there is no system message");
-  }
   return Dialogue(arguments).run();
 }
 

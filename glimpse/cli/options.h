@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "glimpse/cli/arguments.h"
+#include "glimpse/cli/idle.h"
 
 namespace glimpse::cli {
 
@@ -29,6 +30,7 @@ struct Option {
   std::string_view default_value;  ///< as it would be typed; empty: none
   std::string_view group, help;
   std::uint32_t commands = 0;
+  IdleRule idle = nullptr;  ///< none: always of effect, or only a plan can tell (refuse_idle)
 };
 
 struct Command {

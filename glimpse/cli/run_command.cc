@@ -5,6 +5,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/idle.h"
 #include "glimpse/cli/json_output.h"
 #include "glimpse/cli/run_request.h"
 #include "glimpse/cli/setup.h"
@@ -14,12 +15,13 @@
 namespace glimpse::cli {
 namespace {
 
-/// The document of -f, then an empty line, then the question of -p.
+/// The documents of -f, then an empty line, then the question of -p.
 std::string prompt_text(const Arguments& arguments) {
-  if (!arguments.prompt && !arguments.file) throw UserError("no prompt: give -p TEXT, -f FILE, or both");
+  if (arguments.prompts.empty() && arguments.files.empty())
+    throw UserError("no prompt: give -p TEXT, -f FILE, or both");
   std::string text = document_text(arguments).value_or("");
   if (const auto question = question_text(arguments)) {
-    if (arguments.file) text += "\n\n";
+    if (!arguments.files.empty()) text += "\n\n";
     text += *question;
   }
   if (text.empty()) throw UserError("the prompt is empty: give some text with -p or -f");
@@ -29,7 +31,6 @@ std::string prompt_text(const Arguments& arguments) {
 std::vector<text::Token> encode(const text::Tokenizer& tokenizer, const Arguments& arguments, std::string prompt) {
   // Control tokens spelled out in user text stay text, with and without the template.
   if (arguments.raw) {
-    if (arguments.system) throw UserError("--system and --raw: without a chat template there is no system message");
     return tokenizer.encode(prompt, text::Special::as_text, true);
   }
   if (!tokenizer.has_chat_template()) {
@@ -75,7 +76,9 @@ int run_command(const Arguments& arguments) {
 
   engine::Engine engine(options);
   const text::Tokenizer& tokenizer = engine.tokenizer();
-  engine::Request request = make_request(arguments, make_plan(arguments, engine.shape()));
+  const plan::Plan made = make_plan(arguments, engine.shape());
+  refuse_idle(arguments, {&made, 1});
+  engine::Request request = make_request(arguments, made);
   request.prompt = encode(tokenizer, arguments, std::move(prompt));
   if (arguments.session) request.session = *arguments.session;
 

@@ -1,5 +1,12 @@
 #include "glimpse/cli/run_request.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "glimpse/base/error.h"
+#include "glimpse/cli/idle.h"
 #include "glimpse/cli/setup.h"
 
 namespace glimpse::cli {
@@ -24,6 +31,7 @@ engine::Request make_request(const Arguments& arguments, const plan::Plan& plan)
   request.plan = plan;
   request.sampling = sampling_options(arguments);
   request.max_tokens = arguments.predict;
+  if (reads_everything(plan)) return request;  // nothing to correct, audit or draft
   request.correct_every = arguments.correct;
   request.audit_every = arguments.audit;
   request.lossless = arguments.lossless.has_value();
@@ -32,16 +40,22 @@ engine::Request make_request(const Arguments& arguments, const plan::Plan& plan)
 }
 
 std::optional<std::string> document_text(const Arguments& arguments) {
-  if (!arguments.file) return std::nullopt;
-  std::string text = read_text(*arguments.file);
-  if (!text.empty() && text.back() == '\n') text.pop_back();  // as llama.cpp does
-  return text;
+  if (arguments.files.empty()) return std::nullopt;
+  if (std::count(arguments.files.begin(), arguments.files.end(), "-") > 1) {
+    throw UserError("-f - is given twice, and standard input can be read once; leave one out");
+  }
+  std::vector<std::string> texts;
+  for (const std::string& file : arguments.files) {
+    texts.push_back(read_text(file));
+    if (texts.back().ends_with('\n')) texts.back().pop_back();  // as llama.cpp does
+  }
+  return fmt::format("{}", fmt::join(texts, "\n\n"));
 }
 
 std::optional<std::string> question_text(const Arguments& arguments) {
-  if (!arguments.prompt) return std::nullopt;
-  require_utf8(*arguments.prompt, "the text of -p");
-  return *arguments.prompt;
+  if (arguments.prompts.empty()) return std::nullopt;
+  for (const std::string& prompt : arguments.prompts) require_utf8(prompt, "the text of -p");
+  return fmt::format("{}", fmt::join(arguments.prompts, "\n\n"));
 }
 
 RunReport report_for(const engine::Request& request) {

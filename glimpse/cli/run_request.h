@@ -13,11 +13,12 @@ namespace glimpse::cli {
 /// Throws UserError for values that no sampler takes.
 text::SamplingOptions sampling_options(const Arguments& arguments);
 
-/// All of a request but the prompt and callbacks.
+/// All of a request but the prompt and callbacks. A plan that reads everything is run without correction, audits and
+/// drafts.
 engine::Request make_request(const Arguments& arguments, const plan::Plan& plan);
 
-/// The text of -f, without the line end that editors leave, and that of -p. Throw UserError for a file that cannot be
-/// read and for what is not UTF-8.
+/// The texts of -f, each without the line end that editors leave, and those of -p, joined by empty lines. Throw
+/// UserError for a file that cannot be read and for what is not UTF-8.
 std::optional<std::string> document_text(const Arguments& arguments);
 std::optional<std::string> question_text(const Arguments& arguments);
 

@@ -46,6 +46,10 @@ std::string read_all(const std::string& path, std::string_view label) {
   return text;
 }
 
+bool from_environment(const Arguments& arguments, std::string_view flag) {
+  return arguments.given.contains(flag) && !arguments.typed.contains(flag);
+}
+
 policies::PolicyOptions policy_options(const Arguments& arguments) {
   policies::PolicyOptions options;
   const auto narrow = [](const std::optional<std::int64_t>& value) {
@@ -68,39 +72,10 @@ policies::PolicyOptions policy_options(const Arguments& arguments) {
       }
     }
   }
+  for (const char* flag : {"--attn-budget", "--attn-block", "--attn-sink", "--attn-local"}) {
+    if (from_environment(arguments, flag)) options.if_of_use.insert(flag);
+  }
   return options;
-}
-
-std::pair<std::string_view, policies::PolicyOptions> parse_arm(std::string_view arm) {
-  const std::size_t colon = arm.find(':');
-  policies::PolicyOptions options;
-  if (colon != std::string_view::npos) options.budget = plan::parse_budget(arm.substr(colon + 1));
-  return {arm.substr(0, colon), options};
-}
-
-struct PolicyInput {
-  policies::PolicyOptions options;
-  const plan::Profile* profile = nullptr;
-};
-
-plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy, const plan::ModelShape& shape,
-                            PolicyInput input) {
-  std::vector<std::string> warnings;
-  input.options.profile = input.profile;
-  input.options.warnings = &warnings;
-  plan::Plan plan = policies::make_plan(policy, shape, input.options);
-  if (!arguments.quiet) {
-    for (const std::string& warning : warnings) print_note("warning: " + warning);
-  }
-  return plan;
-}
-
-void refuse_beside_plan_file(const Arguments& arguments) {
-  for (const char* flag : {"--attn", "--attn-budget", "--attn-block", "--attn-sink", "--attn-local", "--attn-opt",
-                           "--attn-min-ctx", "--attn-profile"}) {
-    if (!arguments.has(flag)) continue;
-    throw UserError(fmt::format("{} and --attn-plan: the file is the whole plan; give one of the two", flag));
-  }
 }
 
 }  // namespace
@@ -138,9 +113,10 @@ void check_outputs(const Arguments& arguments) {
                                       {"-o", arguments.output},
                                       {"--html", given(arguments.html)},
                                       {"--session", given(arguments.session)}}};
-  std::vector<Place> read{{"-f", given(arguments.file) == "-" ? "" : given(arguments.file)},
-                          {"--attn-plan", given(arguments.plan_file)},
-                          {"--attn-profile", given(arguments.profile)}};
+  std::vector<Place> read{{"--attn-plan", given(arguments.plan_file)}, {"--attn-profile", given(arguments.profile)}};
+  for (const std::string& file : arguments.files) {
+    if (file != "-") read.push_back({"-f", file});
+  }
   for (const auto& part : model::model_parts(arguments.model)) read.push_back({"-m", part.string()});
   for (const auto& part : model::model_parts(arguments.subject)) read.push_back({"what it reads", part.string()});
   for (const std::string& several : arguments.policy_options) {
@@ -175,10 +151,7 @@ void check_outputs(const Arguments& arguments) {
 }
 
 void check_attention(const Arguments& arguments) {
-  if (arguments.plan_file) {
-    refuse_beside_plan_file(arguments);
-    return;
-  }
+  if (arguments.plan_file) return;
   policies::find_policy(arguments.policy);
   policy_options(arguments);
   if (arguments.profile) read_profile(arguments);
@@ -192,8 +165,31 @@ plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) 
     return parse_of(label, text, [](std::string_view json) { return plan::from_json(json); });
   }
   policies::PolicyOptions options = policy_options(arguments);
-  const plan::Profile* profile = arguments.profile ? &read_profile(arguments) : nullptr;
-  return make_policy_plan(arguments, arguments.policy, shape, {std::move(options), profile});
+  if (arguments.profile) {
+    const plan::Profile& profile = read_profile(arguments);
+    const bool typed = arguments.typed.contains("--attn-profile");
+    if (typed || policies::uses_profile(policies::find_policy(arguments.policy), profile)) options.profile = &profile;
+  }
+  // Keys beside the environment's own method are that method's; another method leaves out what it does not take.
+  if (from_environment(arguments, "--attn-opt") && !from_environment(arguments, "--attn")) {
+    try {
+      return make_policy_plan(arguments, arguments.policy, shape, options);
+    } catch (const UserError&) {
+      options.extra.clear();
+    }
+  }
+  return make_policy_plan(arguments, arguments.policy, shape, std::move(options));
+}
+
+plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy, const plan::ModelShape& shape,
+                            policies::PolicyOptions options) {
+  std::vector<std::string> warnings;
+  options.warnings = &warnings;
+  plan::Plan plan = policies::make_plan(policy, shape, options);
+  if (!arguments.quiet) {
+    for (const std::string& warning : warnings) print_note("warning: " + warning);
+  }
+  return plan;
 }
 
 std::vector<std::string> split_commas(std::string_view list) {
@@ -216,33 +212,6 @@ std::vector<std::string> join_budgets(std::span<const std::string> parts) {
     }
   }
   return joined;
-}
-
-std::vector<std::string> split_arms(std::string_view list) {
-  return join_budgets(split_commas(list));
-}
-
-void check_arm(std::string_view arm) {
-  const auto [policy, options] = parse_arm(arm);
-  policies::find_policy(policy);
-}
-
-std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const std::string> arms,
-                                       const plan::ModelShape& shape) {
-  const plan::Profile* profile = arguments.profile ? &read_profile(arguments) : nullptr;
-  std::vector<plan::Plan> plans;
-  bool used = false;
-  for (const std::string& arm : arms) {
-    const auto [policy, options] = parse_arm(arm);
-    const bool uses = profile != nullptr && policies::uses_profile(policies::find_policy(policy), *profile);
-    plans.push_back(make_policy_plan(arguments, policy, shape, {options, uses ? profile : nullptr}));
-    used = used || uses;
-  }
-  if (profile != nullptr && !used) {
-    throw UserError(
-        fmt::format("--attn-profile '{}': no arm has a use for what it holds; leave the flag out", *arguments.profile));
-  }
-  return plans;
 }
 
 const plan::Profile& read_profile(const Arguments& arguments) {
@@ -281,6 +250,14 @@ std::string sets_text(const plan::Plan& plan) {
     if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
   }
   return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::optional<std::string> text_file(const Arguments& arguments) {
+  if (arguments.files.size() > 1) {
+    throw UserError(fmt::format("-f is given {} times, and this command reads one text; join the files first",
+                                arguments.files.size()));
+  }
+  return arguments.files.empty() ? std::nullopt : std::optional(arguments.files.front());
 }
 
 std::string read_text(const std::string& path) {

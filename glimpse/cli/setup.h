@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "glimpse/cli/arguments.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/plan/profile.h"
+#include "glimpse/policies/policy.h"
 
 namespace glimpse::cli {
 
@@ -27,17 +29,13 @@ void check_attention(const Arguments& arguments);
 void check_outputs(const Arguments& arguments);
 /// What the policy warns of goes to standard error, but with -q.
 plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape);
+/// The plan of a policy by name, with its warnings on standard error, as above.
+plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy, const plan::ModelShape& shape,
+                            policies::PolicyOptions options);
 /// The parts of a list between its commas, empty ones too.
 std::vector<std::string> split_commas(std::string_view list);
 /// Parts of a list in which a budget was parted at its own comma: "10%" and the "min=128" behind it are one again.
 std::vector<std::string> join_budgets(std::span<const std::string> parts);
-/// The arms of a list with commas between, each "POLICY[:BUDGET]".
-std::vector<std::string> split_arms(std::string_view list);
-/// Refuses a wrong arm before a model is loaded.
-void check_arm(std::string_view arm);
-/// A plan for each arm. --attn-profile goes to the policies that use it, of which there must be one.
-std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const std::string> arms,
-                                       const plan::ModelShape& shape);
 /// What the file of --attn-profile holds. It is read once, for it may be a pipe; it must have been given.
 const plan::Profile& read_profile(const Arguments& arguments);
 /// A whole file's bytes.
@@ -56,6 +54,8 @@ std::string budget_text(const plan::Plan& plan);
 /// For whom the plan's sets are made, "kv-head"; several by commas, empty where none is made.
 std::string sets_text(const plan::Plan& plan);
 
+/// The one file of -f, of commands that read one text. Throws UserError for several.
+std::optional<std::string> text_file(const Arguments& arguments);
 /// A file's text, or standard input's for "-". Refuses invalid UTF-8 with the offset.
 std::string read_text(const std::string& path);
 void require_utf8(std::string_view text, std::string_view what);

@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 
 #include "glimpse/base/error.h"
@@ -29,7 +32,19 @@ int write_all(int file, std::string_view bytes) {
 
 volatile std::sig_atomic_t interrupted = 0;
 
+/// A terminal that obeys control sequences.
+bool takes_controls(int file) {
+  const char* kind = std::getenv("TERM");
+  return ::isatty(file) == 1 && kind != nullptr && *kind != '\0' && std::string_view(kind) != "dumb";
+}
+
 }  // namespace
+
+std::optional<std::size_t> terminal_columns(int file) {
+  winsize size{};
+  if (::isatty(file) != 1 || ::ioctl(file, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return std::nullopt;
+  return size.ws_col;
+}
 
 Output::Output(const std::filesystem::path& path) : label_(fmt::format("'{}'", path.string())) {
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -83,7 +98,7 @@ void reserve_standard_files() {
 }
 
 ProgressBar::ProgressBar(std::string_view label, std::string_view unit, bool wanted)
-    : label_(label), unit_(unit), enabled_(wanted && ::isatty(2) == 1) {}
+    : label_(label), unit_(unit), enabled_(wanted && takes_controls(2)) {}
 
 void ProgressBar::update(std::int64_t done, std::int64_t total) {
   const auto now = Clock::now();
@@ -92,12 +107,14 @@ void ProgressBar::update(std::int64_t done, std::int64_t total) {
   shown_ = true;
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-  std::string line = fmt::format("\r{} {}/{} {}, {:.0f} %", label_, done, total, unit_,
+  std::string line = fmt::format("{} {}/{} {}, {:.0f} %", label_, done, total, unit_,
                                  100.0 * static_cast<double>(done) / static_cast<double>(total));
   if (done > 0) {
     line += fmt::format(", {:.1f} {}/s, {:.0f} s left", rate, unit_, static_cast<double>(total - done) / rate);
   }
-  write_all(2, line + "\x1b[K");
+  // A line that reaches the last column would wrap, and the next return would not come back to its start.
+  if (const auto columns = terminal_columns(2)) line.resize(std::min(line.size(), *columns - 1));
+  write_all(2, "\r" + line + "\x1b[K");
 }
 
 void ProgressBar::clear() {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -46,8 +48,11 @@ void print_note(std::string_view text);
 /// Opens unreadable stand-ins for closed descriptors 0 to 2, so that no file of ours gets their numbers.
 void reserve_standard_files();
 
-/// "prefill 1024/6012 tokens, 17 %, 350.1 tokens/s, 14 s left" in one line of a terminal; nothing where standard error
-/// is none.
+/// Columns of the terminal that the file is; none where it is no terminal or does not say.
+std::optional<std::size_t> terminal_columns(int file);
+
+/// "prefill 1024/6012 tokens, 17 %, 350.1 tokens/s, 14 s left" in one line of a terminal, cut to its width; nothing
+/// where standard error is no terminal or TERM is dumb.
 class ProgressBar {
  public:
   ProgressBar(std::string_view label, std::string_view unit, bool wanted);

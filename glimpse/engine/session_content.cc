@@ -43,34 +43,23 @@ std::string describe(const plan::ModelShape& shape) {
 
 /// Checks whose it is, in the order in which a user can do something about it. Returns the number of tokens.
 std::int64_t read_about(const SessionReader& reader, const SessionModel& mine, SavedSession& session) {
-  ByteReader from(reader.section(SectionKind::about), reader.label());
+  SessionAbout about = read_session_about(reader);
+  about.shape.context = mine.shape.context;
+  if (about.fingerprint != mine.fingerprint || !(about.shape == mine.shape) || about.vocabulary != mine.vocabulary) {
+    const bool named_alike = about.shape == mine.shape && about.vocabulary == mine.vocabulary;
+    reader.refuse(named_alike ? fmt::format("was made with other weights or metadata of {}", describe(about.shape))
+                              : fmt::format("was made with the model {}, and this is {}", describe(about.shape),
+                                            describe(mine.shape)));
+  }
+  if (about.kv_type != mine.format.type) {
+    reader.refuse(fmt::format("holds a KV cache of type {}, and this run has {} (give --kv-type {})",
+                              name(about.kv_type), name(mine.format.type), name(about.kv_type)));
+  }
   session.model = mine;
-  const auto fingerprint = from.value<std::uint64_t>();
-  plan::ModelShape shape;
-  shape.architecture = from.text(kMostName, "the architecture");
-  shape.model_name = from.text(kMostName, "the model's name");
-  for (int* number : {&shape.layers, &shape.heads, &shape.kv_heads, &shape.head_dim})
-    *number = from.value<std::int32_t>();
-  const auto vocabulary = from.value<std::int32_t>();
-  shape.context = mine.shape.context;
-  if (fingerprint != mine.fingerprint || !(shape == mine.shape) || vocabulary != mine.vocabulary) {
-    const bool named_alike = shape == mine.shape && vocabulary == mine.vocabulary;
-    reader.refuse(
-        named_alike ? fmt::format("was made with other weights or metadata of {}", describe(shape))
-                    : fmt::format("was made with the model {}, and this is {}", describe(shape), describe(mine.shape)));
-  }
-  const auto type = static_cast<KvType>(from.value<std::uint8_t>(0, 3, "the KV type"));
-  if (type != mine.format.type) {
-    reader.refuse(fmt::format("holds a KV cache of type {}, and this run has {} (give --kv-type {})", name(type),
-                              name(mine.format.type), name(type)));
-  }
-  from.value<std::int32_t>(kPageTokens, kPageTokens, "tokens of a page");
-  const auto tokens = from.value<std::int64_t>(1, kMostTokens, "the number of tokens");
-  session.prompt_tokens = from.value<std::int64_t>(0, tokens, "tokens of the prompt");
-  session.decode_steps = from.value<std::int64_t>(0, tokens, "decoded tokens");
-  session.steps = from.value<std::int64_t>(0, tokens, "decoded tokens");
-  from.require_end();
-  return tokens;
+  session.prompt_tokens = about.prompt_tokens;
+  session.decode_steps = about.decode_steps;
+  session.steps = about.steps;
+  return about.tokens;
 }
 
 plan::Plan read_plan(const SessionReader& reader, const plan::ModelShape& shape) {
@@ -216,6 +205,30 @@ std::uint64_t write_session(const std::filesystem::path& file, const SessionSour
   }
   to.commit();
   return to.bytes();
+}
+
+SessionAbout read_session_about(const SessionReader& reader) {
+  ByteReader from(reader.section(SectionKind::about), reader.label());
+  SessionAbout about;
+  about.fingerprint = from.value<std::uint64_t>();
+  about.shape.architecture = from.text(kMostName, "the architecture");
+  about.shape.model_name = from.text(kMostName, "the model's name");
+  for (int* number :
+       {&about.shape.layers, &about.shape.heads, &about.shape.kv_heads, &about.shape.head_dim, &about.vocabulary}) {
+    *number = from.value<std::int32_t>();
+  }
+  about.kv_type = static_cast<KvType>(from.value<std::uint8_t>(0, 3, "the KV type"));
+  from.value<std::int32_t>(kPageTokens, kPageTokens, "tokens of a page");
+  about.tokens = from.value<std::int64_t>(1, kMostTokens, "the number of tokens");
+  about.prompt_tokens = from.value<std::int64_t>(0, about.tokens, "tokens of the prompt");
+  about.decode_steps = from.value<std::int64_t>(0, about.tokens, "decoded tokens");
+  about.steps = from.value<std::int64_t>(0, about.tokens, "decoded tokens");
+  from.require_end();
+  return about;
+}
+
+plan::Plan read_session_plan(const SessionReader& reader) {
+  return read_plan(reader, read_session_about(reader).shape);
 }
 
 SavedSession read_session(const SessionReader& reader, const SessionModel& mine) {

@@ -37,6 +37,18 @@ struct SavedSession {
   bool whole() const;
 };
 
+/// Whose a session is and how much it holds: its first section, read without the model.
+struct SessionAbout {
+  std::uint64_t fingerprint = 0;
+  plan::ModelShape shape;  ///< without the context
+  int vocabulary = 0;
+  KvType kv_type = KvType::f32;
+  std::int64_t tokens = 0, prompt_tokens = 0, decode_steps = 0, steps = 0;
+};
+/// Both throw UserError for what is damaged or cannot be.
+SessionAbout read_session_about(const SessionReader& reader);
+plan::Plan read_session_plan(const SessionReader& reader);
+
 /// What save_session writes beside what is in the cache.
 struct SessionSource {
   const SavedSession* session = nullptr;  ///< layouts are taken from the cache

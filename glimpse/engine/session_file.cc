@@ -35,16 +35,16 @@ std::string_view name(SectionKind kind) {
   return number < std::size(names) ? names[number] : "unknown";
 }
 
-std::string title(const SessionEntry& entry) {
-  const auto kind = static_cast<SectionKind>(entry.kind);
-  return kind == SectionKind::layer ? fmt::format("layer {}", entry.index) : std::string(name(kind));
-}
-
 std::string label_of(const std::filesystem::path& file) {
   return fmt::format("session '{}'", file.string());
 }
 
 }  // namespace
+
+std::string title(const SessionEntry& entry) {
+  const auto kind = static_cast<SectionKind>(entry.kind);
+  return kind == SectionKind::layer ? fmt::format("layer {}", entry.index) : std::string(name(kind));
+}
 
 SessionReader::SessionReader(const std::filesystem::path& file) : label_(label_of(file)) {
   try {

@@ -41,6 +41,9 @@ struct SessionEntry {
   std::uint64_t checksum;  ///< of the section and the zeros behind it
 };
 
+/// What a section is called, "tokens" or "layer 3".
+std::string title(const SessionEntry& entry);
+
 /// Header and table of a file in memory get checksums that fit them, the sections too (tests, fuzzing: what lies
 /// behind the checksums is to be reached). What does not fit in `file` is left as it is.
 void reseal_session(std::span<std::byte> file);
@@ -94,6 +97,8 @@ class SessionReader {
 
   /// "session 'FILE'", to stand in front of a problem.
   const std::string& label() const { return label_; }
+  /// All sections in the file's order.
+  std::span<const SessionEntry> sections() const { return table_; }
   /// Bytes of a section after its check. Throws UserError when there is none or it fails.
   std::span<const std::byte> section(SectionKind kind, std::uint32_t index = 0) const;
 

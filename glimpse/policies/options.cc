@@ -75,7 +75,8 @@ int OptionReader::local(int otherwise) const {
 }
 
 void OptionReader::refuse_flag(std::string_view flag, bool given, std::string_view why) const {
-  if (given) throw UserError(fmt::format("policy '{}' has no use for {}: {}", policy_, flag, why));
+  if (!given || options_.if_of_use.contains(flag)) return;
+  throw UserError(fmt::format("policy '{}' has no use for {}: {}", policy_, flag, why));
 }
 
 void OptionReader::refuse_budget(std::string_view why) const {

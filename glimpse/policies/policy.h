@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,9 @@ struct PolicyOptions {
   int min_context = 0;                       ///< --attn-min-ctx
   std::map<std::string, std::string> extra;  ///< --attn-opt key=value
   const plan::Profile* profile = nullptr;    ///< --attn-profile; borrowed for the call
+  /// Those of "--attn-budget", "--attn-block", "--attn-sink" and "--attn-local" that a policy without a use for them
+  /// leaves unread instead of refusing them.
+  std::set<std::string, std::less<>> if_of_use;
   /// Where a policy says what the user should know and no error is ("no profile: ..."), a line each. Borrowed; none:
   /// nobody listens.
   std::vector<std::string>* warnings = nullptr;

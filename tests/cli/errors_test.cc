@@ -267,7 +267,7 @@ TEST(Errors, EvalAndBench) {
   expect_refused({"eval", "perplexity", "-m", model(), "-f", text.string(), "--ctx", "4000"}, "one window needs 4000");
   expect_refused({"bench", "decode", "-m", model(), "--depth", "0,x"}, "--depth '0,x'");
   expect_refused({"bench", "decode", "-m", model(), "--arms", "full,tidl:5"}, "did you mean 'tidal'?");
-  expect_refused({"bench", "decode", "-m", model(), "-o", "xml"}, "unknown format 'xml'");
+  expect_refused({"bench", "decode", "-m", model(), "--format", "xml"}, "unknown format 'xml'");
   expect_refused({"bench", "prefill", "-m", model(), "--length", "0"}, "--length '0'");
   expect_refused({"bench", "attention", "--head-dim", "12"}, "multiples of 8");
   expect_refused({"inspect"}, "no file");

@@ -142,7 +142,7 @@ TEST(Bench, DecodeInEveryFormat) {
                                        "2",     "-n",     "16", "--arms", "full,tidal:16", "-t",   "1"};
   const auto in = [&](const std::string& format) {
     auto all = words;
-    all.insert(all.end(), {"-o", format});
+    all.insert(all.end(), {"--format", format});
     const Outcome outcome = run_program(all);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return outcome.out;
@@ -168,7 +168,7 @@ TEST(Bench, DecodeInEveryFormat) {
 
 TEST(Bench, ABudgetWithALeastIsOneArm) {
   const Outcome outcome = run_program({"bench", "decode", "-m", model(), "--depth", "64", "-r", "1", "-n", "16",
-                                       "--arms", "tidal:10%,min=24,full,tidal:16", "-o", "csv"});
+                                       "--arms", "tidal:10%,min=24,full,tidal:16", "--format", "csv"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("\n\"tidal:10%,min=24\",64,"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("\nfull,64,"), std::string::npos) << outcome.out;
@@ -177,11 +177,11 @@ TEST(Bench, ABudgetWithALeastIsOneArm) {
 
 TEST(Bench, PrefillAndAttention) {
   const Outcome prefill =
-      run_program({"bench", "prefill", "-m", model(), "--length", "32,96", "-r", "1", "-o", "json"});
+      run_program({"bench", "prefill", "-m", model(), "--length", "32,96", "-r", "1", "--format", "json"});
   ASSERT_EQ(prefill.code, 0) << prefill.err;
   EXPECT_EQ(nlohmann::json::parse(prefill.out)["rows"][1]["tokens_before"], 96);
   const Outcome attention =
-      run_program({"bench", "attention", "--depth", "700", "--rows", "100", "-r", "1", "-o", "json", "-t", "2"});
+      run_program({"bench", "attention", "--depth", "700", "--rows", "100", "-r", "1", "--format", "json", "-t", "2"});
   ASSERT_EQ(attention.code, 0) << attention.err;
   const auto json = nlohmann::json::parse(attention.out);
   EXPECT_GT(json["read_bandwidth"].get<double>(), 0);

@@ -77,8 +77,6 @@ TEST(Environment, FormsWorkAndFlagsWin) {
   EXPECT_EQ(json["attention"]["policy"], "tidal");
   EXPECT_EQ(json["attention"]["budget"], "2");
   EXPECT_LT(json["attention"]["kept_ratio"], 1.0);
-  const Outcome flag = run_program({"run", "-n", "5", "--attn", "full", "--attn-plan=/nonexistent"}, setting);
-  EXPECT_EQ(flag.code, 2) << "the environment's --attn-budget stands beside --attn-plan";
   const auto won = nlohmann::json::parse(run_program({"run", "-n", "5", "--attn-budget", "3"}, setting).out);
   EXPECT_EQ(won["generated_tokens"], 5);
   EXPECT_EQ(won["attention"]["budget"], "3");
@@ -87,6 +85,72 @@ TEST(Environment, FormsWorkAndFlagsWin) {
 TEST(Environment, TheLastOfAFlagGivenTwiceWins) {
   const auto json = run_for_json(run_words({"-p", "the river", "-n", "9", "-n", "2"}));
   EXPECT_EQ(json["generated_tokens"], 2);
+}
+
+TEST(Repeated, FilesAndPromptsAreJoinedByEmptyLinesFilesFirst) {
+  const auto one = scratch("one.txt"), two = scratch("two.txt");
+  write_file(one, "the river was high\n");
+  write_file(two, "nobody walked along\n\n");
+  const std::string joined = "the river was high\n\nnobody walked along\n\n\nthe road\n\nuntil morning";
+  const auto plain = run_for_json(run_words({"-p", joined, "-n", "4"}));
+  const auto several = run_for_json(
+      run_words({"-p", "the road", "-f", one.string(), "-p", "until morning", "-f", two.string(), "-n", "4"}));
+  EXPECT_EQ(several["prompt_tokens"], plain["prompt_tokens"]);
+  EXPECT_EQ(several["tokens"], plain["tokens"]);
+  const auto piped =
+      run_for_json(run_words({"-f", "-", "-f", two.string(), "-p", "the road\n\nuntil morning", "-n", "4"}),
+                   {.input = "the river was high\n"});
+  EXPECT_EQ(piped["tokens"], plain["tokens"]);
+  const Outcome twice = run_program(run_words({"-f", "-", "-f", "-"}), {.input = "x"});
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_NE(twice.err.find("standard input can be read once"), std::string::npos) << twice.err;
+}
+
+TEST(Repeated, OneTextIsOneText) {
+  const auto text = scratch("text.txt");
+  write_file(text, prose(3));
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"eval", "perplexity"},
+                                             {"eval", "sets"},
+                                             {"eval", "logits", "-o", scratch("x.npy").string()},
+                                             {"bench", "decode", "--depth", "16"},
+                                             {"bench", "prefill", "--length", "16"}}) {
+    std::vector<std::string> words = command;
+    words.insert(words.end(), {"-m", model(), "-f", text.string(), "-f", text.string()});
+    const Outcome outcome = run_program(words);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_NE(outcome.err.find("-f is given 2 times"), std::string::npos) << outcome.err;
+  }
+}
+
+TEST(Repeated, HelpSaysTheRule) {
+  const Outcome help = run_program({"run", "--help"});
+  EXPECT_NE(help.out.find("A flag that is given twice counts as it is given last"), std::string::npos);
+  EXPECT_NE(help.out.find("joined by empty lines"), std::string::npos);
+}
+
+TEST(OutputFlag, IsAFileInEveryCommandThatHasIt) {
+  for (const Option& option : options()) {
+    if (!option.flags.starts_with("-o")) continue;
+    EXPECT_EQ(option.value, "FILE") << option.flags;
+  }
+  const auto table = scratch("table.md");
+  const std::vector<std::string> bench{"bench", "attention", "--depth", "64", "--rows", "16", "-r", "1", "-t", "1"};
+  auto words = bench;
+  words.insert(words.end(), {"-o", table.string(), "--format", "json"});
+  const Outcome outcome = run_program(words);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(nlohmann::json::parse(read_file(table))["benchmark"], "attention");
+  words = bench;
+  words.insert(words.end(), {"-o", "json"});
+  const Outcome habit = run_program(words);
+  EXPECT_EQ(habit.code, 2);
+  EXPECT_NE(habit.err.find("give --format json"), std::string::npos) << habit.err;
+  words.back() = "/dev/full";
+  EXPECT_EQ(run_program(words).code, 2);
+  words.back() = "/nonexistent/table";
+  EXPECT_EQ(run_program(words).code, 2);
 }
 
 }  // namespace

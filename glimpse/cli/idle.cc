@@ -1,0 +1,98 @@
+#include "glimpse/cli/idle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::cli {
+namespace {
+
+constexpr std::array<std::string_view, 8> kPolicyFlags{"--attn",         "--attn-budget", "--attn-block",
+                                                       "--attn-sink",    "--attn-local",  "--attn-opt",
+                                                       "--attn-min-ctx", "--attn-profile"};
+
+bool has_tier(const plan::Plan& plan) {
+  return std::any_of(plan.retentions.begin(), plan.retentions.end(),
+                     [](const plan::Retention& retention) { return retention.rule == plan::RetentionRule::host_tier; });
+}
+
+}  // namespace
+
+std::string idle_sampling(const Arguments& arguments) {
+  if (arguments.temperature > 0) return "";
+  return "has no effect at temperature 0, where the likeliest token is taken: give --temp above 0, or leave it out";
+}
+
+std::string idle_for_one_token(const Arguments& arguments) {
+  if (arguments.temperature > 0 && arguments.top_k == 1) {
+    return "has no effect beside --top-k 1, which leaves one token: give a larger --top-k, or leave it out";
+  }
+  return idle_sampling(arguments);
+}
+
+std::string idle_look_back(const Arguments& arguments) {
+  if (arguments.repeat_penalty != 1 || arguments.frequency_penalty != 0 || arguments.presence_penalty != 0) return "";
+  return "has no effect without a penalty: give --repeat-penalty, --frequency-penalty or --presence-penalty, or leave "
+         "it out";
+}
+
+std::string idle_penalty(const Arguments& arguments) {
+  if (arguments.repeat_last_n > 0) return "";
+  return "has no effect beside --repeat-last-n 0, which looks back on no token: leave one out";
+}
+
+std::string idle_system(const Arguments& arguments) {
+  return arguments.raw ? "and --raw: without a chat template there is no system message; leave one out" : "";
+}
+
+std::string idle_beside_plan_file(const Arguments& arguments) {
+  return arguments.plan_file ? "and --attn-plan: the file is the whole plan; give one of the two" : "";
+}
+
+std::string idle_minimum(const Arguments& arguments) {
+  if (arguments.plan_file) return idle_beside_plan_file(arguments);
+  if (arguments.policy != "full") return "";
+  return "has no effect with --attn full, which is dense at every context: choose another --attn, or leave it out";
+}
+
+// A method that was typed wins over a plan of the environment; two that were typed are refused by the rule above.
+std::string idle_plan_file(const Arguments& arguments) {
+  const bool typed = std::any_of(kPolicyFlags.begin(), kPolicyFlags.end(),
+                                 [&](std::string_view flag) { return arguments.typed.contains(flag); });
+  return typed && !arguments.typed.contains("--attn-plan") ? "and a method on the command line: the method is run" : "";
+}
+
+std::string idle_trace(const Arguments& arguments) {
+  return arguments.interactive ? "and -i: a trace follows one answer, and -i gives several; leave one out" : "";
+}
+
+std::string idle_quiet(const Arguments& arguments) {
+  return arguments.typed.contains("--verbose") && !arguments.typed.contains("--quiet") ? "and -v: -v was typed" : "";
+}
+
+std::string idle_verbose(const Arguments& arguments) {
+  return arguments.quiet ? "has no effect beside --quiet, which silences standard error: leave one out" : "";
+}
+
+bool reads_everything(const plan::Plan& plan) {
+  return !plan::forgets(plan) && !plan.prefill.sparse &&
+         plan::is_dense_at(plan, std::numeric_limits<std::int32_t>::max());
+}
+
+void refuse_idle(const Arguments& arguments, std::span<const plan::Plan> plans) {
+  const bool dense = std::all_of(plans.begin(), plans.end(), reads_everything);
+  const bool tier = std::any_of(plans.begin(), plans.end(), has_tier);
+  const auto refuse = [&](std::string_view flag, bool idle, std::string_view why) {
+    if (idle && arguments.typed.contains(flag)) throw UserError(fmt::format("{} has no effect {}", flag, why));
+  };
+  refuse("--kv-tier-dir", !tier,
+         "without a host tier: choose a method that has one (arkvale, shadowkv), or leave it out");
+  constexpr std::string_view kDense = "with attention that reads everything: choose a sparse --attn, or leave it out";
+  for (const char* flag : {"--lossless", "--attn-audit", "--correct"}) refuse(flag, dense, kDense);
+}
+
+}  // namespace glimpse::cli

@@ -5,7 +5,6 @@
 FOLDER holds config.json and the weights, attn_gate_weights.pth or *.safetensors, as their authors publish them. A .pth is
 read without PyTorch, by an unpickler that knows tensors and nothing else. Values keep their type.
 """
-import argparse
 import collections
 import json
 import pathlib
@@ -14,8 +13,12 @@ import re
 import sys
 import zipfile
 
-import gguf
-import numpy as np
+sys.dont_write_bytecode = True
+import one_line  # noqa: E402
+
+one_line.need("gguf", "numpy")
+import gguf  # noqa: E402
+import numpy as np  # noqa: E402
 
 NAME = "seer-gates"
 VERSION = 1
@@ -30,10 +33,6 @@ PARTS = {"attngate_linear_q": "q", "attngate_linear_k": "k", "attngate_qnorm": "
 WEIGHT = re.compile(r"(?:^|\.)layers\.(\d+)\.self_attn\.attn_gate\.(\w+)\.weight$")
 
 Tensor = collections.namedtuple("Tensor", "kind values")
-
-
-def fail(text):
-    sys.exit(f"error: {text}")
 
 
 class TensorUnpickler(pickle.Unpickler):
@@ -78,24 +77,29 @@ def read_pth(path):
         with zipfile.ZipFile(path) as archive:
             roots = [name[: -len("/data.pkl")] for name in archive.namelist() if name.endswith("/data.pkl")]
             if len(roots) != 1:
-                fail(f"{path}: no PyTorch archive of one pickle")
+                one_line.fail(f"{path}: no PyTorch archive of one pickle")
             return dict(TensorUnpickler(archive, roots[0]).load())
-    except (zipfile.BadZipFile, pickle.UnpicklingError, KeyError, ValueError) as error:
-        fail(f"{path}: {error}")
+    except OSError:
+        raise
+    except Exception as error:  # a pickle can fail in every way that its bytes can spell
+        one_line.fail(f"{path}: {error}")
 
 
 def read_safetensors(path):
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     if length > len(data) - 8:
-        fail(f"{path}: its header is longer than the file")
+        one_line.fail(f"{path}: its header is longer than the file")
     tensors = {}
-    for name, entry in json.loads(data[8 : 8 + length]).items():
-        if name == "__metadata__" or entry["dtype"] not in TYPES:
-            continue
-        first, last = entry["data_offsets"]
-        values = np.frombuffer(data[8 + length + first : 8 + length + last], TYPES[entry["dtype"]][0])
-        tensors[name] = Tensor(entry["dtype"], values.reshape(entry["shape"]))
+    try:
+        for name, entry in json.loads(data[8 : 8 + length]).items():
+            if name == "__metadata__" or entry["dtype"] not in TYPES:
+                continue
+            first, last = entry["data_offsets"]
+            values = np.frombuffer(data[8 + length + first : 8 + length + last], TYPES[entry["dtype"]][0])
+            tensors[name] = Tensor(entry["dtype"], values.reshape(entry["shape"]))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        one_line.fail(f"{path}: not a safetensors file, or damaged: {error}")
     return tensors
 
 
@@ -105,7 +109,7 @@ def read_weights(folder):
         return read_pth(pth)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        fail(f"{folder} has neither attn_gate_weights.pth nor *.safetensors")
+        one_line.fail(f"{folder} has neither attn_gate_weights.pth nor *.safetensors")
     tensors = {}
     for file in files:
         tensors.update(read_safetensors(file))
@@ -113,14 +117,22 @@ def read_weights(folder):
 
 
 def read_config(folder):
-    config = json.loads((folder / "config.json").read_text())
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        one_line.fail(f"{folder / 'config.json'}: {error}")
+    if not isinstance(config, dict):
+        one_line.fail(f"{folder / 'config.json'}: no JSON object")
+    for key in ("num_attention_heads", "num_key_value_heads", "num_hidden_layers", "hidden_size"):
+        if not isinstance(config.get(key), int) or config[key] < 1:
+            one_line.fail(f"{folder / 'config.json'}: {key} is {config.get(key)!r}; it must be a whole number from 1 on")
     if config.get("model_type") not in ("qwen2", "qwen3"):
         # A llama GGUF has the rows of q and k in another order than the weights that the gates were trained with.
-        fail(f"a model of type {config.get('model_type')!r}; gates for decoding exist for qwen2 and qwen3")
+        one_line.fail(f"a model of type {config.get('model_type')!r}; gates for decoding exist for qwen2 and qwen3")
     wanted = {"seerattn_k_seq_pooling_type": "Kmaxminavg", "seerattn_q_head_pooling_type": "Qproj"}
     for key, value in wanted.items():
         if config.get(key, value) != value:
-            fail(f"config.json: {key} is {config[key]!r}; only {value!r} is known")
+            one_line.fail(f"config.json: {key} is {config[key]!r}; only {value!r} is known")
     return config
 
 
@@ -131,7 +143,7 @@ def shape_of(config):
     # Where the model names its head size, the authors' gate rotates that many dimensions, else its own width.
     rotated = config.get("head_dim") or dim
     if config.get("seerattn_use_rope", True) and rotated > dim:
-        fail(f"the gate of {dim} dimensions is narrower than the {rotated} that it rotates")
+        one_line.fail(f"the gate of {dim} dimensions is narrower than the {rotated} that it rotates")
     return {
         "block_count": config["num_hidden_layers"],
         "head_count": heads,
@@ -159,16 +171,16 @@ def gate_tensors(weights, shape):
         for part, of in expected.items():
             tensor = found.pop((layer, part), None)
             if tensor is None:
-                fail(f"layer {layer} has no {part}")
+                one_line.fail(f"layer {layer} has no {part}")
             if tensor.values.shape != of:
-                fail(f"layer {layer}: {part} has shape {tensor.values.shape}; config.json makes it {of}")
+                one_line.fail(f"layer {layer}: {part} has shape {tensor.values.shape}; config.json makes it {of}")
             values = tensor.values
             if part == "k":  # the max, the min and the mean apart
                 values = values.reshape(of[0], 3, width, dim)
             yield f"blk.{layer}.attn_gate_{part}.weight", Tensor(tensor.kind, values)
     if found:
         layer, part = min(found)
-        fail(f"layer {layer} has {part}, which a model of {shape['block_count']} layers has no place for")
+        one_line.fail(f"layer {layer} has {part}, which a model of {shape['block_count']} layers has no place for")
 
 
 def write(path, config, shape, tensors):
@@ -194,7 +206,7 @@ def write(path, config, shape, tensors):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = one_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     arguments = parser.parse_args()
@@ -202,9 +214,9 @@ def main():
     shape = shape_of(config)
     tensors = list(gate_tensors(read_weights(arguments.folder), shape))
     if config.get("seerattn_use_qk_norm", False) != any(name.endswith("norm.weight") for name, _ in tensors):
-        fail("config.json and the weights do not agree on whether the gate has norms")
+        one_line.fail("config.json and the weights do not agree on whether the gate has norms")
     write(arguments.out, config, shape, tensors)
 
 
 if __name__ == "__main__":
-    main()
+    one_line.run(main)

@@ -6,7 +6,6 @@
 A table stands between `<!-- table NAME -->` and `<!-- /table -->`; what was there is replaced. With --check nothing is
 written, and the exit status is 1 where a table or the picture is not what the results say.
 """
-import argparse
 import json
 import math
 import pathlib
@@ -14,6 +13,7 @@ import re
 import sys
 
 sys.dont_write_bytecode = True
+import one_line  # noqa: E402
 from methods_picture import picture_of  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -318,7 +318,7 @@ def methods_picture():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = one_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; fail where something is out of date")
     arguments = parser.parse_args()
     stale = False
@@ -335,4 +335,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    one_line.run(main)

@@ -6,14 +6,18 @@ TOOL is tests/tools/quantize_gguf; with it the folder also gets one model for ea
 With --bench it gets instead the shapes that benchmarks run where no real model is: 135M in Q8_0, and two layers 2,048
 wide in Q4_K and Q4_0.
 """
-import argparse
 import pathlib
 import subprocess
+import sys
 import zlib
 from dataclasses import dataclass, field
 
-import gguf
-import numpy as np
+sys.dont_write_bytecode = True
+import one_line  # noqa: E402
+
+one_line.need("gguf", "numpy")
+import gguf  # noqa: E402
+import numpy as np  # noqa: E402
 
 CONTEXT = 4096
 VOCABULARY = 512
@@ -124,7 +128,7 @@ def learn_merges(words, count):
             for pair in zip(word, word[1:]):
                 pairs[pair] = pairs.get(pair, 0) + 1
         if not pairs:
-            raise SystemExit("error: the corpus is too small for the vocabulary")
+            one_line.fail("the corpus is too small for the vocabulary")
         best = max(pairs, key=lambda pair: (pairs[pair], pair))
         merges.append(best)
         for word in words:
@@ -271,11 +275,13 @@ def write(model, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = one_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--quantize", type=pathlib.Path, help="the built tests/tools/quantize_gguf")
     parser.add_argument("--bench", action="store_true", help="the shapes of benchmarks instead; needs --quantize")
     arguments = parser.parse_args()
+    if arguments.bench and not arguments.quantize:
+        parser.error("--bench needs --quantize TOOL")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.bench:
         for model, type_names in BENCH:
@@ -295,4 +301,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    one_line.run(main)

@@ -74,6 +74,8 @@ class Model:
     split_tensors: int = 0
     context: int = CONTEXT
     vocabulary: int = VOCABULARY
+    twin: str = ""  # the model whose weights it has, but for `damage`
+    damage: str = ""
 
 
 MODELS = [
@@ -91,6 +93,14 @@ MODELS = [
     # Every row a multiple of 256, so that K-quants fit; the source of the quantised ones.
     Model("llama256", shape=Shape(hidden=256, heads=4, kv_heads=2, head_dim=64, feed_forward=512)),
     Model("split", split_tensors=15),
+    # Multi-query attention: more query heads to a KV head than the kernels of decoding take at once, and than a tile of
+    # prefill does.
+    Model("mqa32", shape=Shape(hidden=256, heads=32, kv_heads=1)),
+    Model("mqa200", shape=Shape(layers=2, hidden=128, heads=200, kv_heads=1, head_dim=16, feed_forward=128)),
+    # A NaN in the embedding of token 77; and keys far over the largest f16.
+    Model("damaged-embedding", tied=False, twin="undamaged", damage="embedding"),
+    Model("damaged-keys", tied=False, twin="undamaged", damage="keys"),
+    Model("undamaged", tied=False),
     # A pass costs next to nothing: for tests of ten thousands of them.
     Model("small", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
 ]
@@ -224,7 +234,7 @@ def llama3_factors(dims, base):
 def tensors(model):
     """(name, array) in the file's order. Scales keep activations and logits near 1."""
     shape = model.shape
-    random = np.random.default_rng(zlib.crc32(model.name.encode()))
+    random = np.random.default_rng(zlib.crc32((model.twin or model.name).encode()))
 
     def matrix(rows, columns, scale=1.0):
         return (random.standard_normal((rows, columns)) * scale / np.sqrt(columns)).astype(np.float32)
@@ -267,6 +277,10 @@ def write(model, folder):
     add_config(writer, model)
     add_sentencepiece(writer) if model.sentencepiece else add_bpe(writer, model.pre, model.vocabulary)
     for name, values in tensors(model):
+        if model.damage == "embedding" and name == "token_embd.weight":
+            values[77, 5] = np.nan
+        if model.damage == "keys" and name.endswith("attn_k.weight"):
+            values *= 1e6
         writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

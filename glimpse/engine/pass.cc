@@ -263,6 +263,7 @@ std::span<const float> Engine::State::run() {
   }
   observe_if_wanted();
   const exec::StepResult result = forward({tokens, rows, output_rows});
+  refuse_not_finite(result.logits);
   const auto row_bytes = static_cast<std::int64_t>(cache->shape().format.read_bytes());
   for (std::size_t i = 0; i < parts.size(); ++i) {
     ActiveSequence& sequence = *parts[i].sequence;

@@ -111,7 +111,8 @@ struct Engine::State {
   text::BoundaryClassifier boundaries;
   double weight_bytes = 0;  ///< of all tensors that a step reads
   std::int64_t context = 0;
-  bool bound_by_memory = false;  ///< the cache holds less than all sequences at full context
+  std::optional<std::string> damage;  ///< of the weights, looked for once; empty: none found
+  bool bound_by_memory = false;       ///< the cache holds less than all sequences at full context
   std::optional<kv::Cache> cache;
   std::unique_ptr<exec::Executor> executor;
   attention::GateFiles gates;  ///< of the plans so far; read once
@@ -149,6 +150,10 @@ struct Engine::State {
   /// After a pass that failed for this part: takes its tokens out of the cache again where all that the sequence
   /// keeps is provably as before, else marks the sequence broken.
   void recover(const PassPart& part, const std::exception_ptr& why);
+  /// Fails those of `parts` whose logits hold NaN or infinity; `logits` are the pass's, in order.
+  void refuse_not_finite(std::span<const float> logits);
+  /// What made logits so, and the cure.
+  std::string why_not_finite();
   /// Ends requests whose sequences broke, and those that were cancelled while a pass ran.
   void fail_broken();
   void end_cancelled();

@@ -143,7 +143,10 @@ std::size_t arg_max(std::span<const float> logits) {
       best = i;
     }
   }
-  check(std::isfinite(best_logit), "the logits have no finite maximum");
+  if (!std::isfinite(best_logit)) {
+    throw UserError(fmt::format(
+        "the logits have no finite maximum (the largest is {}); the model file is likely damaged", best_logit));
+  }
   return best;
 }
 

@@ -96,7 +96,7 @@ TEST_P(FloatModel, LogitsEqualLibllamas) {
 
 INSTANTIATE_TEST_SUITE_P(Architectures, FloatModel,
                          testing::Values("llama", "llama2", "llama3", "llama-linear", "llama-yarn", "mistral", "qwen2",
-                                         "qwen2-yarn", "qwen3", "llama256", "llama256-f16"),
+                                         "qwen2-yarn", "qwen3", "llama256", "llama256-f16", "mqa32", "mqa200"),
                          [](const auto& row) {
                            std::string name = row.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -243,14 +243,14 @@ TEST(Greedy, PenaltiesFollowTheTranscription) {
   }
 }
 
-TEST(Sampler, LogitsWithoutAFiniteMaximumAreABug) {
+TEST(Sampler, LogitsWithoutAFiniteMaximumAreRefused) {
   const float inf = std::numeric_limits<float>::infinity();
   for (const float temperature : {0.0f, 1.0f}) {
     Sampler sampler(plain(temperature));
     const std::vector<float> nan(5, std::numeric_limits<float>::quiet_NaN()), none(5, -inf), infinite{1, inf};
-    EXPECT_THROW(sampler.sample(nan), InternalError);
-    EXPECT_THROW(sampler.sample(none), InternalError);
-    EXPECT_THROW(sampler.sample(infinite), InternalError);
+    EXPECT_THROW(sampler.sample(nan), UserError);
+    EXPECT_THROW(sampler.sample(none), UserError);
+    EXPECT_THROW(sampler.sample(infinite), UserError);
     EXPECT_THROW(sampler.sample({}), InternalError);
   }
 }

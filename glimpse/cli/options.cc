@@ -395,9 +395,9 @@ const std::array kOptions{
            kBenchDecode},
     Option{"-r,--repetitions", "N", &A::repetitions, {1, 10000}, "5", kMeasure, "measurements of each arm", kBench},
     Option{"--kv-heads", "N", &A::kv_heads, {1, 128}, "3", kMeasure, "KV heads", kBenchAttention},
-    Option{"--group", "N", &A::group, {1, 16}, "3", kMeasure, "query heads per KV head", kBenchAttention},
+    Option{"--group", "N", &A::group, {1, 256}, "3", kMeasure, "query heads per KV head", kBenchAttention},
     Option{
-        "--head-dim", "N", &A::head_dim, {8, 512}, "64", kMeasure, "head dimension, a multiple of 8", kBenchAttention},
+        "--head-dim", "N", &A::head_dim, {8, 256}, "64", kMeasure, "head dimension, a multiple of 8", kBenchAttention},
     Option{"--rows",
            "N",
            &A::rows,

@@ -8,12 +8,14 @@
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/kernel_cases.h"
 #include "glimpse/evaluate/speed.h"
+#include "glimpse/kernels/attention.h"
 
 namespace glimpse::evaluate {
 
 AttentionSpeed measure_attention(const AttentionOptions& options) {
-  if (options.head_dim % 8 != 0) {
-    throw UserError(fmt::format("a head dimension of {}: kernels take multiples of 8", options.head_dim));
+  if (options.head_dim < 8 || options.head_dim > kernels::kMaxHeadDim || options.head_dim % 8 != 0) {
+    throw UserError(fmt::format("a head dimension of {}: kernels take multiples of 8 from 8 to {}", options.head_dim,
+                                kernels::kMaxHeadDim));
   }
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;

@@ -11,11 +11,16 @@
 #include <thread>
 #include <vector>
 
+#include "glimpse/base/resources.h"
+
 namespace glimpse::evaluate {
 
 class ThreadTeam {
  public:
+  /// Throws UserError where the system gives no so many threads.
   explicit ThreadTeam(int threads) : threads_(threads), start_(threads), end_(threads) {
+    require_threads(threads - 1);
+    others_.reserve(static_cast<std::size_t>(threads));
     for (int i = 1; i < threads; ++i) {
       others_.emplace_back([this, i] {
         for (;;) {

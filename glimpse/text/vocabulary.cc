@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
+#include <new>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -15,6 +16,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
+#include "glimpse/base/resources.h"
 
 namespace glimpse::text {
 namespace {
@@ -55,6 +57,7 @@ void start_libllama() {
   static std::once_flag once;
   std::call_once(once, [] {
     llama_log_set(receive_log, nullptr);
+    ggml_set_abort_callback(AbortTrap::aborting);
     llama_backend_init();
   });
 }
@@ -205,6 +208,7 @@ void Vocabulary::Free::operator()(llama_model* model) const {
 }
 
 Vocabulary::Vocabulary(const Metadata& metadata) {
+  const AbortTrap trap("the tokenizer");
   start_libllama();
   const GgufPointer context = tokenizer_context(metadata);
   ggml_backend_dev_t no_devices[] = {nullptr};
@@ -215,6 +219,7 @@ Vocabulary::Vocabulary(const Metadata& metadata) {
   model_.reset(llama_model_init_from_user(
       context.get(), [](ggml_tensor*, void*) {}, nullptr, params));
   if (model_ == nullptr) {
+    if (last_error.find("bad_alloc") != std::string::npos) throw std::bad_alloc();
     throw UserError(
         fmt::format("the model's tokenizer cannot be used: {}; convert the model again with a current converter",
                     last_error.empty() ? "libllama refuses it" : last_error));

@@ -270,6 +270,7 @@ TEST(Errors, EvalAndBench) {
   expect_refused({"bench", "decode", "-m", model(), "--format", "xml"}, "unknown format 'xml'");
   expect_refused({"bench", "prefill", "-m", model(), "--length", "0"}, "--length '0'");
   expect_refused({"bench", "attention", "--head-dim", "12"}, "multiples of 8");
+  expect_refused({"bench", "attention", "--head-dim", "512", "--group", "9"}, "--head-dim");
   expect_refused({"inspect"}, "no file");
   expect_refused({"inspect", "/nonexistent"}, "/nonexistent");
   expect_refused({"plan"}, "-m FILE");

@@ -42,6 +42,9 @@ Outcome run_program(const std::vector<std::string>& words, const Setting& settin
   posix_spawn_file_actions_adddup2(&actions, err.write, 2);
 
   std::vector<std::string> all{GLIMPSE_PROGRAM};
+  if (setting.address_space > 0) {  // a limit of our own would bind this process too
+    all = {"/bin/sh", "-c", "ulimit -v \"$0\" && exec \"$@\"", std::to_string(setting.address_space), GLIMPSE_PROGRAM};
+  }
   all.insert(all.end(), words.begin(), words.end());
   std::vector<char*> arguments, environment;
   for (std::string& word : all) arguments.push_back(word.data());
@@ -54,7 +57,7 @@ Outcome run_program(const std::vector<std::string>& words, const Setting& settin
   environment.push_back(nullptr);
 
   pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, GLIMPSE_PROGRAM, &actions, nullptr, arguments.data(), environment.data());
+  const int error = ::posix_spawn(&pid, all.front().c_str(), &actions, nullptr, arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   for (const int end : {in.read, out.write, err.write}) ::close(end);
   if (error != 0) throw std::runtime_error("posix_spawn");

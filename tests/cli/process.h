@@ -1,6 +1,7 @@
 // Runs the built program as a user does: words, environment, files in, bytes and exit code out. One thread.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -17,7 +18,8 @@ struct Outcome {
 struct Setting {
   std::vector<std::string> environment;  ///< "GLIMPSE_ARG_TEMP=1"
   std::string input;
-  std::string out_file;  ///< where standard output goes instead of a pipe
+  std::int64_t address_space = 0;  ///< KiB that the program may map; 0: any
+  std::string out_file;            ///< where standard output goes instead of a pipe
   /// Called with the process id whenever standard error has given more bytes.
   std::function<void(int pid, const std::string& err)> on_error_bytes;
   /// Called with the process id whenever standard output has.

@@ -27,10 +27,8 @@ class CpuExecutor final : public Executor {
         runner_({model.config().layers, model.config().heads, model.config().kv_heads, model.config().head_dim,
                  options.threads, &rope_},
                 cache),
-        threads_(options.threads) {
-    ggml_threadpool_params params = ggml_threadpool_params_default(options.threads);
-    pool_ = ggml_threadpool_new(&params);
-    check(pool_ != nullptr, "ggml made no thread pool");
+        threads_(options.threads),
+        pool_(make_pool(options.threads)) {
     pass_.model = &model;
     pass_.runner = &runner_;
     pass_.rope = &rope_;
@@ -38,7 +36,6 @@ class CpuExecutor final : public Executor {
     pass_.scratch.assign(static_cast<std::size_t>(options.threads),
                          std::vector<float>(static_cast<std::size_t>(2 * kAppendBlock * model.config().head_dim)));
   }
-  ~CpuExecutor() override { ggml_threadpool_free(pool_); }
   CpuExecutor(const CpuExecutor&) = delete;
   CpuExecutor& operator=(const CpuExecutor&) = delete;
 
@@ -117,7 +114,7 @@ class CpuExecutor final : public Executor {
   }
 
   void compute(Graph& graph) {
-    ggml_cplan plan = ggml_graph_plan(graph.graph(), threads_, pool_);
+    ggml_cplan plan = ggml_graph_plan(graph.graph(), threads_, pool_.get());
     if (work_.size() < plan.work_size) work_.resize(plan.work_size);
     plan.work_data = work_.data();
     const ggml_status status = ggml_graph_compute(graph.graph(), &plan);
@@ -129,7 +126,7 @@ class CpuExecutor final : public Executor {
   RopeTable rope_;
   attention::Runner runner_;
   int threads_;
-  ggml_threadpool* pool_ = nullptr;
+  PoolPointer pool_;
   PassState pass_;
   std::vector<std::int64_t> positions_;
   GraphShape key_;

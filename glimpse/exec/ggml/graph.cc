@@ -1,5 +1,6 @@
 #include "glimpse/exec/ggml/graph.h"
 
+#include <fmt/format.h>
 #include <ggml-alloc.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
@@ -7,33 +8,34 @@
 #include <algorithm>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/resources.h"
 
 namespace glimpse::exec {
 
 Graph::Graph(const GraphShape& shape, const Weights& weights, PassState& pass) : shape_(shape) {
   const std::size_t nodes = weights.layers().size() * 20 + 32;
-  context_ = ggml_init({ggml_tensor_overhead() * nodes * 2 + ggml_graph_overhead_custom(nodes, false), nullptr, true});
-  check(context_ != nullptr, "ggml made no context");
-  graph_ = ggml_new_graph_custom(context_, nodes, false);
+  context_ = make_context(ggml_tensor_overhead() * nodes * 2 + ggml_graph_overhead_custom(nodes, false));
+  constexpr const char* kWanted = "the activations of a pass";
+  const AbortTrap trap(kWanted);
+  graph_ = ggml_new_graph_custom(context_.get(), nodes, false);
   build(weights, pass);
-  allocator_ = ggml_gallocr_new(ggml_backend_cpu_buffer_type());
-  check(ggml_gallocr_alloc_graph(allocator_, graph_), "ggml allocated no activations");
-}
-
-Graph::~Graph() {
-  if (allocator_ != nullptr) ggml_gallocr_free(allocator_);
-  ggml_free(context_);
+  require_heap(std::size_t{96} << 10, kWanted);  // small things whose allocation ggml does not check
+  allocator_.reset(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
+  if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) {
+    throw UserError(
+        fmt::format("no memory for {} of {} rows; a smaller --prefill-chunk needs less", kWanted, shape.rows));
+  }
 }
 
 ggml_tensor* Graph::custom(std::int64_t width, std::int64_t rows, std::vector<ggml_tensor*> sources,
                            NodeFunction function, const NodeData& data) {
   NodeData* kept = &node_data_.emplace_back(data);
-  return ggml_custom_4d(context_, GGML_TYPE_F32, width, rows, 1, 1, sources.data(), static_cast<int>(sources.size()),
-                        function, GGML_N_TASKS_MAX, kept);
+  return ggml_custom_4d(context_.get(), GGML_TYPE_F32, width, rows, 1, 1, sources.data(),
+                        static_cast<int>(sources.size()), function, GGML_N_TASKS_MAX, kept);
 }
 
 ggml_tensor* Graph::weight_view(const model::TensorInfo* weight) {
-  ggml_tensor* tensor = ggml_new_tensor_1d(context_, GGML_TYPE_F32, weight->shape[0]);
+  ggml_tensor* tensor = ggml_new_tensor_1d(context_.get(), GGML_TYPE_F32, weight->shape[0]);
   tensor->data = const_cast<std::byte*>(weight->data);
   return tensor;
 }
@@ -46,7 +48,7 @@ ggml_tensor* Graph::normalise(ggml_tensor* residual, ggml_tensor* delta, const m
 }
 
 ggml_tensor* Graph::multiply(PassState& pass, ggml_tensor* weight, ggml_tensor* input) {
-  if (!multiplies_few_rows(weight, input->ne[1])) return ggml_mul_mat(context_, weight, input);
+  if (!multiplies_few_rows(weight, input->ne[1])) return ggml_mul_mat(context_.get(), weight, input);
   const std::size_t bytes = few_rows_scratch(weight);
   for (auto& scratch : pass.products) scratch.resize(std::max(scratch.size(), bytes));
   return custom(weight->ne[1], input->ne[1], {input, weight}, few_rows_node, {&pass});
@@ -57,9 +59,9 @@ void Graph::build(const Weights& weights, PassState& pass) {
   const model::Config& config = model.config();
   const std::int64_t q_width = static_cast<std::int64_t>(config.heads) * config.head_dim;
 
-  tokens_ = ggml_new_tensor_1d(context_, GGML_TYPE_I32, shape_.rows);
+  tokens_ = ggml_new_tensor_1d(context_.get(), GGML_TYPE_I32, shape_.rows);
   ggml_set_input(tokens_);
-  ggml_tensor* residual = ggml_get_rows(context_, weights.token_embedding(), tokens_);
+  ggml_tensor* residual = ggml_get_rows(context_.get(), weights.token_embedding(), tokens_);
   ggml_tensor* delta = nullptr;
   for (int l = 0; l < config.layers; ++l) {
     const auto layer = static_cast<std::size_t>(l);
@@ -91,9 +93,9 @@ void Graph::build(const Weights& weights, PassState& pass) {
     normalised = normalise(residual, projected, names.ffn_norm, pass);
     ggml_tensor* activated = nullptr;
     if (tensors.gate_up.parts.size() == 1) {
-      activated = ggml_swiglu(context_, multiply(pass, tensors.gate_up.parts[0], normalised));
+      activated = ggml_swiglu(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised));
     } else {
-      activated = ggml_swiglu_split(context_, multiply(pass, tensors.gate_up.parts[0], normalised),
+      activated = ggml_swiglu_split(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised),
                                     multiply(pass, tensors.gate_up.parts[1], normalised));
     }
     delta = multiply(pass, tensors.down, activated);

@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "glimpse/exec/ggml/nodes.h"
+#include "glimpse/exec/ggml/owned.h"
 #include "glimpse/exec/ggml/weights.h"
 
 struct ggml_cgraph;
-struct ggml_context;
-struct ggml_gallocr;
-struct ggml_tensor;
 
 namespace glimpse::exec {
 
@@ -28,7 +26,6 @@ struct GraphShape {
 class Graph {
  public:
   Graph(const GraphShape& shape, const Weights& weights, PassState& pass);
-  ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
@@ -47,9 +44,9 @@ class Graph {
   ggml_tensor* weight_view(const model::TensorInfo* weight);
 
   GraphShape shape_;
-  ggml_context* context_ = nullptr;
+  ContextPointer context_;
   ggml_cgraph* graph_ = nullptr;
-  ggml_gallocr* allocator_ = nullptr;
+  AllocatorPointer allocator_;
   ggml_tensor* tokens_ = nullptr;
   ggml_tensor* logits_ = nullptr;
   std::deque<NodeData> node_data_;  ///< addresses are given to nodes

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/resources.h"
 
 namespace glimpse::exec {
 namespace {
@@ -31,15 +32,13 @@ ggml_backend_buffer_type_t* extra_buffer_types(ggml_backend_dev_t device) {
 
 /// Asks the device whether it multiplies `weight` when it lies in a buffer of `type`.
 bool multiplies_from(ggml_backend_dev_t device, ggml_backend_buffer_type_t type, ggml_tensor* weight) {
-  ggml_init_params params{ggml_tensor_overhead() * 4, nullptr, true};
-  ggml_context* scratch = ggml_init(params);
-  ggml_tensor* input = ggml_new_tensor_2d(scratch, GGML_TYPE_F32, weight->ne[0], 512);
-  ggml_tensor* product = ggml_mul_mat(scratch, weight, input);
-  weight->buffer = ggml_backend_buft_alloc_buffer(type, 0);
-  const bool fits = weight->buffer != nullptr && ggml_backend_dev_supports_op(device, product);
-  ggml_backend_buffer_free(weight->buffer);
+  const ContextPointer scratch = make_context(ggml_tensor_overhead() * 4);
+  ggml_tensor* input = ggml_new_tensor_2d(scratch.get(), GGML_TYPE_F32, weight->ne[0], 512);
+  ggml_tensor* product = ggml_mul_mat(scratch.get(), weight, input);
+  const BufferPointer buffer(ggml_backend_buft_alloc_buffer(type, 0));
+  weight->buffer = buffer.get();
+  const bool fits = buffer != nullptr && ggml_backend_dev_supports_op(device, product);
   weight->buffer = nullptr;
-  ggml_free(scratch);
   return fits;
 }
 
@@ -55,11 +54,11 @@ std::vector<std::byte> joined(std::span<const model::TensorInfo* const> parts, s
 Weights::Weights(const model::Model& model) {
   ggml_cpu_init();
   const std::size_t tensors = model.layers().size() * 8 + 8;
-  context_ = ggml_init({ggml_tensor_overhead() * tensors, nullptr, true});
-  check(context_ != nullptr, "ggml made no context");
+  context_ = make_context(ggml_tensor_overhead() * tensors);
+  const AbortTrap trap("weights");
 
   const model::TensorInfo& embedding = model.token_embedding();
-  token_embedding_ = ggml_new_tensor_2d(context_, type_of(embedding), embedding.shape[0], embedding.shape[1]);
+  token_embedding_ = ggml_new_tensor_2d(context_.get(), type_of(embedding), embedding.shape[0], embedding.shape[1]);
   token_embedding_->data = const_cast<std::byte*>(embedding.data);
   for (const model::LayerWeights& layer : model.layers()) {
     LayerTensors tensors_of_layer;
@@ -70,11 +69,6 @@ Weights::Weights(const model::Model& model) {
     layers_.push_back(std::move(tensors_of_layer));
   }
   output_ = load(std::vector{&model.output()});
-}
-
-Weights::~Weights() {
-  for (ggml_backend_buffer* buffer : repacked_) ggml_backend_buffer_free(buffer);
-  ggml_free(context_);
 }
 
 Projection Weights::fuse(std::span<const model::TensorInfo* const> parts) {
@@ -95,12 +89,15 @@ bool Weights::load_repacked(ggml_tensor* tensor, std::span<const model::TensorIn
   for (; types != nullptr && *types != nullptr; ++types) {
     if (!multiplies_from(device, *types, tensor)) continue;
     const std::size_t bytes = ggml_backend_buft_get_alloc_size(*types, tensor);
-    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(*types, bytes);
-    if (buffer == nullptr) throw UserError(fmt::format("no memory for weights ({} MiB)", bytes >> 20));
+    BufferPointer owned(ggml_backend_buft_alloc_buffer(*types, bytes));
+    if (owned == nullptr) {
+      throw UserError(fmt::format("no memory for weights ({} MiB); a more quantised model needs less", bytes >> 20));
+    }
+    ggml_backend_buffer* buffer = owned.get();
+    repacked_.push_back(std::move(owned));
     void* base = ggml_backend_buffer_get_base(buffer);
     madvise(reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(base) + 4095) / 4096 * 4096), bytes / 4096 * 4096,
             MADV_HUGEPAGE);  // a wish; refused for small buffers
-    repacked_.push_back(buffer);
     ggml_backend_tensor_alloc(buffer, tensor, base);
     const std::vector<std::byte> data = joined(parts, ggml_nbytes(tensor));
     ggml_backend_tensor_set(tensor, data.data(), 0, data.size());
@@ -112,7 +109,7 @@ bool Weights::load_repacked(ggml_tensor* tensor, std::span<const model::TensorIn
 ggml_tensor* Weights::load(std::span<const model::TensorInfo* const> parts) {
   std::int64_t rows = 0;
   for (const model::TensorInfo* part : parts) rows += part->shape[1];
-  ggml_tensor* tensor = ggml_new_tensor_2d(context_, type_of(*parts[0]), parts[0]->shape[0], rows);
+  ggml_tensor* tensor = ggml_new_tensor_2d(context_.get(), type_of(*parts[0]), parts[0]->shape[0], rows);
   if (load_repacked(tensor, parts)) return tensor;
   const std::size_t bytes = (ggml_nbytes(tensor) + kAlignment - 1) / kAlignment * kAlignment;
   if (plain_.empty() || plain_.back().size() - plain_used_ < bytes) {

@@ -8,11 +8,8 @@
 #include <vector>
 
 #include "glimpse/base/buffer.h"
+#include "glimpse/exec/ggml/owned.h"
 #include "glimpse/model/model.h"
-
-struct ggml_context;
-struct ggml_tensor;
-struct ggml_backend_buffer;
 
 namespace glimpse::exec {
 
@@ -31,7 +28,8 @@ struct LayerTensors {
 class Weights {
  public:
   explicit Weights(const model::Model& model);
-  ~Weights();
+  Weights(const Weights&) = delete;
+  Weights& operator=(const Weights&) = delete;
 
   const std::vector<LayerTensors>& layers() const { return layers_; }
   ggml_tensor* token_embedding() const { return token_embedding_; }
@@ -45,8 +43,8 @@ class Weights {
   Projection fuse(std::span<const model::TensorInfo* const> parts);
   bool load_repacked(ggml_tensor* tensor, std::span<const model::TensorInfo* const> parts);
 
-  ggml_context* context_ = nullptr;
-  std::vector<ggml_backend_buffer*> repacked_;
+  ContextPointer context_;
+  std::vector<BufferPointer> repacked_;
   std::vector<HostBuffer> plain_;
   std::size_t plain_used_ = 0;
   std::vector<LayerTensors> layers_;

@@ -2,8 +2,8 @@
 // outlier chunks, the local window and what the landmarks do not cover come from the cache.
 //
 // The factors are made at the end of a prompt that the budget does not cover, else by the first sparse step, and again
-// after a correction of the prompt. Each head reads its own rows of U, which are longer than its rows of K, so a CPU reads
-// no less: at rank 160, U has 83 % of the bytes of K for 3 heads of 64, and 16 % for 8 heads of 128.
+// after a correction of the prompt. Each head reads its own rows of U, which are longer than its rows of K, so a CPU
+// reads no less: at rank 160, U has 83 % of the bytes of K for 3 heads of 64, and 16 % for 8 heads of 128.
 #include <algorithm>
 #include <cstring>
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -178,6 +179,16 @@ TEST(ChatProcesses, WorkWithoutStandardInput) {
   ::dup2(saved, 0);
   ::close(saved);
   EXPECT_EQ(text, "hello");
+}
+
+TEST(ChatProcesses, ThatTheSystemRefusesAreTheUsersError) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::string error = error_of("{{ messages[0].content }}");
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_THAT(error, AllOf(HasSubstr("Too many open files"), HasSubstr("--raw")));
 }
 
 TEST(ChatProcesses, RunBesideEachOther) {

@@ -195,7 +195,7 @@ TEST(Trace, InspectSumsItUp) {
 TEST(Trace, EveryReportGivesTheSameShareOfBytes) {
   const auto path = scratch("trace.jsonl");
   const std::vector<std::string> words =
-      run_words({"-p", prose(12), "-n", "6", "--attn", "quest", "--attn-budget", "32", "--trace", path.string()});
+      run_words({"-p", prose(12), "-n", "6", "--attn", "quest", "--attn-budget", "48", "--trace", path.string()});
   const Outcome run = run_program(words);
   ASSERT_EQ(run.code, 0) << run.err;
   double read = 0, dense = 0, index = 0, tokens = 0, context = 0;

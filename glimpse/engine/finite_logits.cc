@@ -41,15 +41,16 @@ void Engine::State::refuse_not_finite(std::span<const float> logits) {
   const auto vocabulary = static_cast<std::size_t>(model.config().vocabulary);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const PassPart& part = parts[i];
-    const std::size_t rows = part.logits == PassPart::Logits::none  ? 0
-                             : part.logits == PassPart::Logits::all ? part.tokens.size()
-                                                                    : 1;
-    const auto own = logits.first(rows * vocabulary);
+    const std::size_t own_rows = part.logits == PassPart::Logits::none  ? 0
+                                 : part.logits == PassPart::Logits::all ? part.tokens.size()
+                                                                        : 1;
+    const auto own = logits.first(own_rows * vocabulary);
     logits = logits.subspan(own.size());
     if (failures[i] || all_finite(own)) continue;
     const auto bad = std::find_if(own.begin(), own.end(), [](float x) { return !std::isfinite(x); });
     const std::int64_t row = (bad - own.begin()) / static_cast<std::ptrdiff_t>(vocabulary);
-    const std::int64_t position = part.sequence->length + static_cast<std::int64_t>(part.tokens.size() - rows) + row;
+    const std::int64_t position =
+        part.sequence->length + static_cast<std::int64_t>(part.tokens.size() - own_rows) + row;
     failures[i] = std::make_exception_ptr(
         UserError(fmt::format("the logits behind token {} are not finite (token id {} has {}): {}", position,
                               (bad - own.begin()) % static_cast<std::ptrdiff_t>(vocabulary), *bad, why_not_finite())));

@@ -45,7 +45,7 @@ engine::Request request_for(const engine::Engine& engine, fuzz::Choices& choices
   if (method != "full") options.budget = plan::parse_budget(kBudgets[choices.below(4)]);
   engine::Request request;
   request.plan = policies::make_plan(method, engine.shape(), options);
-  const std::size_t length = 1 + choices.below(choices.chance(2) ? 230 : 40);
+  const std::size_t length = 1 + choices.below(choices.chance(4) ? 180 : 60);
   const auto vocabulary = static_cast<std::uint64_t>(engine.tokenizer().size());
   for (std::size_t i = 0; i < length; ++i) {
     request.prompt.push_back(static_cast<engine::Token>((i * 7 + choices.below(3)) % vocabulary));

@@ -36,17 +36,19 @@ struct Shape {
 
 Shape read_shape(Choices& choices) {
   constexpr const char* kArchitectures[] = {"llama", "qwen2", "qwen3"};
-  constexpr std::uint32_t kDims[] = {16, 32, 64, 24, 40, 128, 72, 256, 8, 12, 17, 264};
+  constexpr std::uint32_t kDims[] = {16, 32, 64, 24, 40, 128, 72, 256};
+  constexpr std::uint32_t kOddDims[] = {8, 12, 17, 264};
   constexpr std::uint32_t kGroups[] = {2, 1, 3, 4, 7, 16, 17, 32, 33, 64, 200};
   constexpr std::uint32_t kWidths[] = {32, 64, 256, 16, 256, 48, 1, 8, 33};
   Shape shape;
   shape.architecture = kArchitectures[choices.below(3)];
-  shape.layers = static_cast<std::uint32_t>(1 + choices.below(4));
+  shape.layers = static_cast<std::uint32_t>(1 + choices.below(3));
   shape.kv_heads = static_cast<std::uint32_t>(1 + choices.below(3));
   shape.group = kGroups[choices.below(std::size(kGroups))];
-  shape.dim = kDims[choices.below(std::size(kDims))];
-  // A few megabytes are enough.
-  if (shape.group > 33) shape.dim = std::min(shape.dim, 32U), shape.kv_heads = 1;
+  shape.dim = choices.chance(16) ? kOddDims[choices.below(4)] : kDims[choices.below(std::size(kDims))];
+  // Wide or many or long: a run under sanitizers is to take less than a second.
+  while (shape.kv_heads > 1 && shape.kv_heads * shape.group * shape.dim > 1024) --shape.kv_heads;
+  if (shape.group * shape.dim > 1024) shape.dim = std::min(shape.dim, 32U);
   shape.feed_forward = kWidths[choices.below(std::size(kWidths))];
   shape.hidden = kWidths[choices.below(std::size(kWidths))];
   return shape;

@@ -45,7 +45,7 @@ int main(int count, char** words) {
   std::string json;
   CLI::App app("the attention kernels against the bandwidth of this machine");
   app.add_option("cases", options.only, "only cases whose name contains one of these");
-  app.add_option("--threads", options.threads, "0: one per core")->capture_default_str();
+  app.add_option("--threads", options.threads, "0: one for each core that may be used")->capture_default_str();
   app.add_option("--repeats", options.repeats, "timings of each case")->capture_default_str();
   app.add_option("--tokens", options.tokens, "in the cache, of the cases of decoding")->capture_default_str();
   app.add_option("--json", json, "the results");

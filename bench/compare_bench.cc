@@ -248,7 +248,7 @@ int main(int count, char** words) {
   value("--repetitions", options.repetitions, "of each decoding");
   value("--prefill-repetitions", options.prefill_repetitions, "of each prefill");
   value("--tokens", options.tokens, "decoded each time");
-  value("--threads", options.threads, "0: one per core");
+  value("--threads", options.threads, "0: one for each core that may be used");
   value("--kv", options.kv, "type of our cache");
   value("--divergence", options.divergence, "mean KL that is still the same answer");
   value("--llama-state", options.llama_state, "folder that keeps llama.cpp's cache between runs");

@@ -262,7 +262,7 @@ int main(int count, char** words) {
   app.add_option("--sparse-prefill", options.sparse_prefill, "one budget for all sparse prefills; else each its own");
   app.add_option("--profile", options.profile, "a profile, for the methods that use one");
   app.add_option("--kv", options.kv, "type of the cache")->capture_default_str();
-  app.add_option("--threads", options.threads, "0: one per core")->capture_default_str();
+  app.add_option("--threads", options.threads, "0: one for each core that may be used")->capture_default_str();
   app.add_option("--json", options.json, "the results, written after every method");
   const std::span<char*> all(words, static_cast<std::size_t>(count));
   return glimpse::bench::run_program(app, all,

@@ -271,7 +271,7 @@ int main(int count, char** words) {
   app.add_option("--rounds", options.rounds, "times that every arm runs on a prompt")->capture_default_str();
   app.add_option("--skip", options.skip, "tokens of the text to leave out first")->capture_default_str();
   app.add_option("--kv", options.kv, "type of the cache")->capture_default_str();
-  app.add_option("--threads", options.threads, "0: one per core")->capture_default_str();
+  app.add_option("--threads", options.threads, "0: one for each core that may be used")->capture_default_str();
   app.add_option("--json", options.json, "the results, written after every prompt");
   const std::span<char*> all(words, static_cast<std::size_t>(count));
   return glimpse::bench::run_program(app, all,

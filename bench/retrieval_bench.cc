@@ -311,7 +311,7 @@ int main(int count, char** words) {
   value("--profile", options.profile, "a profile, for the methods that use one");
   value("--seed", options.seed, "of the prompts");
   value("--kv", options.kv, "type of the cache");
-  value("--threads", options.threads, "0: one per core");
+  value("--threads", options.threads, "0: one for each core that may be used");
   value("--json", options.json, "the results, written after every prompt");
   value("--answers", options.answers, "every answer, for --resume, written after every prompt");
   const std::span<char*> all(words, static_cast<std::size_t>(count));

@@ -2,72 +2,65 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
 #include <sstream>
 #include <string>
+
+#include "glimpse/base/control_groups.h"
 
 namespace glimpse {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// The number that a file holds; none for a missing file and for "max".
-std::optional<std::int64_t> number_in(const fs::path& path) {
-  std::ifstream file(path);
-  std::int64_t value = 0;
-  if (file >> value && value > 0) return value;
-  return std::nullopt;
-}
+constexpr std::int64_t kKilobyte = 1024;
 
-std::optional<std::int64_t> physical_and_swap(const fs::path& root) {
+/// MemAvailable; of a system without it (Linux before 3.14) the free memory and the page cache.
+std::optional<std::int64_t> available_to_all(const fs::path& root) {
   std::ifstream file(root / "proc/meminfo");
-  std::int64_t bytes = 0;
+  std::optional<std::int64_t> available, free;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string key;
     std::int64_t kilobytes = 0;
     if (!(words >> key >> kilobytes) || kilobytes < 0) continue;
-    if (key == "MemTotal:" || key == "SwapTotal:") bytes += kilobytes * 1024;
+    if (key == "MemAvailable:") available = kilobytes * kKilobyte;
+    if (key == "MemFree:" || key == "Cached:") free = free.value_or(0) + kilobytes * kKilobyte;
   }
-  if (bytes > 0) return bytes;
-  return std::nullopt;
+  return available ? available : free;
 }
 
-/// The least limit of a group and the groups above it, as far as they are to be seen from here.
-std::int64_t group_limit(const fs::path& mount, const fs::path& group, const char* file) {
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (fs::path at = group.relative_path();; at = at.parent_path()) {
-    least = std::min(least, number_in(mount / at / file).value_or(least));
-    if (at.empty()) return least;
+/// Page cache of files, which the system drops when the group needs memory.
+std::int64_t droppable(const ControlGroup& group) {
+  std::ifstream file(group.folder / "memory.stat");
+  // Version 1 counts the groups below only in the lines that begin with total_.
+  const std::string prefix = group.version == 1 ? "total_" : "";
+  std::int64_t bytes = 0;
+  std::string key;
+  for (std::int64_t value = 0; file >> key >> value;) {
+    if (key == prefix + "active_file" || key == prefix + "inactive_file") bytes += std::max<std::int64_t>(value, 0);
   }
+  return bytes;
 }
 
-std::int64_t group_limits(const fs::path& root) {
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  std::ifstream file(root / "proc/self/cgroup");  // lines of number:controllers:path
-  for (std::string line; std::getline(file, line);) {
-    const auto first = line.find(':');
-    const auto second = line.find(':', first == std::string::npos ? first : first + 1);
-    if (second == std::string::npos) continue;
-    std::istringstream controllers(line.substr(first + 1, second - first - 1));
-    const fs::path group = line.substr(second + 1);
-    const fs::path mounts = root / "sys/fs/cgroup";
-    if (second == first + 1) least = std::min(least, group_limit(mounts, group, "memory.max"));
-    for (std::string name; std::getline(controllers, name, ',');) {
-      if (name != "memory") continue;
-      least = std::min(least, group_limit(mounts / "memory", group, "memory.limit_in_bytes"));
-    }
-  }
-  return least;
+/// None where the group has no limit.
+std::optional<std::int64_t> left_in(const ControlGroup& group) {
+  const bool first = group.version == 1;
+  const auto limit = number_in(group.folder / (first ? "memory.limit_in_bytes" : "memory.max"));
+  if (!limit || *limit <= 0) return std::nullopt;
+  const auto used = number_in(group.folder / (first ? "memory.usage_in_bytes" : "memory.current"));
+  const std::int64_t kept = std::max<std::int64_t>(used.value_or(0) - droppable(group), 0);
+  return std::max<std::int64_t>(*limit - kept, 0);
 }
 
 }  // namespace
 
-std::optional<std::int64_t> machine_memory(const fs::path& root) {
-  const auto machine = physical_and_swap(root);
-  const std::int64_t groups = group_limits(root);
-  if (groups == std::numeric_limits<std::int64_t>::max()) return machine;
-  return std::min(machine.value_or(groups), groups);
+std::optional<std::int64_t> available_memory(const fs::path& root) {
+  std::optional<std::int64_t> least = available_to_all(root);
+  for (const ControlGroup& group : control_groups("memory", root)) {
+    const auto left = left_in(group);
+    if (left) least = std::min(least.value_or(*left), *left);
+  }
+  return least;
 }
 
 }  // namespace glimpse

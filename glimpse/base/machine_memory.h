@@ -1,4 +1,4 @@
-// How much memory this process can have at most. Any thread.
+// How much memory this process can still have. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 
 namespace glimpse {
 
-/// Bytes: the machine's memory with its swap, or less where a control group of the process (version 2, or version 1's
-/// memory controller) allows less. None where the system does not tell. `root` is where /proc and /sys are (tests).
-std::optional<std::int64_t> machine_memory(const std::filesystem::path& root = "/");
+/// Bytes that can be had without swapping: what the system says is available (MemAvailable), or less where a control
+/// group of the process leaves less. A group leaves its limit minus its usage; page cache that can be dropped does not
+/// count as usage. Never negative. None where the system does not tell. `root` is where /proc and /sys are (tests).
+std::optional<std::int64_t> available_memory(const std::filesystem::path& root = "/");
 
 }  // namespace glimpse

@@ -4,7 +4,8 @@
 #include <sys/utsname.h>
 
 #include <fstream>
-#include <thread>
+
+#include "glimpse/base/machine_cores.h"
 
 namespace glimpse::cli {
 
@@ -30,7 +31,7 @@ std::string cpu_name() {
 }
 
 int cpu_cores() {
-  return static_cast<int>(std::thread::hardware_concurrency());
+  return usable_cores();
 }
 
 }  // namespace glimpse::cli

@@ -12,6 +12,7 @@ std::string_view version_text();
 std::string_view commit();
 /// The processor's name, or its architecture where the system does not tell.
 std::string cpu_name();
+/// Physical cores that the process may use.
 int cpu_cores();
 
 }  // namespace glimpse::cli

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
+#include <array>
 
+#include "glimpse/base/disk_folder.h"
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
+#include "glimpse/base/machine_cores.h"
 #include "glimpse/base/machine_memory.h"
 #include "glimpse/engine/gates.h"
 #include "glimpse/engine/model_shape.h"
@@ -22,7 +24,7 @@ int checked_threads(int wanted) {
   if (wanted < 0 || wanted > kMostThreads) {
     throw UserError(fmt::format("{} threads; give -t a number from 1 to {}", wanted, kMostThreads));
   }
-  return wanted > 0 ? wanted : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return thread_count(wanted);
 }
 
 std::int64_t checked_context(std::int64_t wanted, const model::Config& config) {
@@ -120,7 +122,7 @@ void Engine::State::open_cache() {
   // Every sequence reserves whole runs of pages.
   constexpr std::int64_t run = kv::kRunPages * kernels::kPageTokens;
   cache_shape.capacity_tokens = (context + run - 1) / run * run * std::max(1, options.sequences);
-  std::optional<std::int64_t> bytes = machine_memory();
+  std::optional<std::int64_t> bytes = available_memory();
   if (bytes) *bytes -= static_cast<std::int64_t>(weight_bytes);
   if (options.cache_bytes > 0) bytes = options.cache_bytes;
   if (bytes) {
@@ -165,10 +167,34 @@ void Engine::State::require(const plan::Plan& plan) {
   const bool tier = std::any_of(plan.retentions.begin(), plan.retentions.end(), [](const plan::Retention& retention) {
     return retention.rule == plan::RetentionRule::host_tier;
   });
-  if (tier) cache->open_tier(options.tier_folder);
+  if (tier) open_tier();
   load_gates(plan, model, gates);
   // What cannot be made is refused here, not in the middle of a batch.
   const attention::SequenceState made(plan, gates);
+}
+
+void Engine::State::open_tier() {
+  if (tier_open) return;
+  static const std::array<std::filesystem::path, 2> kDefaults{"/var/tmp", "/tmp"};
+  std::filesystem::path folder = options.tier_folder;
+  if (folder.empty()) {
+    folder = disk_folder(kDefaults);
+    if (folder.empty()) {
+      throw UserError(
+          fmt::format("cold pages of the KV cache need a folder on a disk; '{}' and '{}' are missing, closed or in "
+                      "memory; give one with --kv-tier-dir",
+                      kDefaults[0].string(), kDefaults[1].string()));
+    }
+  }
+  cache->open_tier(folder);
+  tier_open = true;
+  const std::string_view kind = memory_file_system(folder);
+  if (!kind.empty()) {
+    log_message(LogLevel::warning,
+                fmt::format("--kv-tier-dir '{}' is in memory ({}): cold pages take memory there too; "
+                            "give a folder on a disk",
+                            folder.string(), kind));
+  }
 }
 
 ActiveSequence Engine::State::open(const plan::Plan& plan) {

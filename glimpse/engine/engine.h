@@ -49,12 +49,13 @@ struct EngineOptions {
   std::filesystem::path model;
   std::int64_t context = 0;  ///< tokens of one sequence; 0: as many as the model was made for
   int sequences = 1;         ///< sequences that the cache has room for at full context, as far as memory goes
-  int threads = 0;           ///< 0: one per core
+  int threads = 0;           ///< 0: one for each physical core that the process may use
   KvType kv_type = kDefaultKvType;
-  std::int64_t cache_bytes = 0;  ///< that K and V may grow to at most; 0: what the weights leave of memory (indices and
-                                 ///< low-rank keys come beside it)
-  int prefill_chunk = 512;       ///< prompt rows of one forward pass
-  std::filesystem::path tier_folder = "/tmp";  ///< of the file where plans with a host tier keep cold pages
+  std::int64_t cache_bytes = 0;  ///< that K and V may grow to at most; 0: what the weights leave of available memory
+                                 ///< (indices and low-rank keys come beside it)
+  int prefill_chunk = 512;  ///< prompt rows of one forward pass
+  /// Of the file where plans with a host tier keep cold pages. Empty: /var/tmp, or /tmp where only that is on a disk.
+  std::filesystem::path tier_folder;
 };
 
 /// What attention read while decoding, counted from the kernels' work lists.

@@ -112,6 +112,7 @@ struct Engine::State {
   double weight_bytes = 0;  ///< of all tensors that a step reads
   std::int64_t context = 0;
   std::optional<std::string> damage;  ///< of the weights, looked for once; empty: none found
+  bool tier_open = false;
   bool bound_by_memory = false;       ///< the cache holds less than all sequences at full context
   std::optional<kv::Cache> cache;
   std::unique_ptr<exec::Executor> executor;
@@ -136,6 +137,8 @@ struct Engine::State {
 
   /// Once, when context and weights are known.
   void open_cache();
+  /// Once, for the first plan with a host tier.
+  void open_tier();
   plan::ModelShape shape() const;
   /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
   void require(const plan::Plan& plan);

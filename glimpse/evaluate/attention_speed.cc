@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/machine_cores.h"
 #include "glimpse/evaluate/kernel_cases.h"
 #include "glimpse/evaluate/speed.h"
 #include "glimpse/kernels/attention.h"
@@ -17,8 +17,7 @@ AttentionSpeed measure_attention(const AttentionOptions& options) {
     throw UserError(fmt::format("a head dimension of {}: kernels take multiples of 8 from 8 to {}", options.head_dim,
                                 kernels::kMaxHeadDim));
   }
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const int threads = options.threads > 0 ? options.threads : cores;
+  const int threads = thread_count(options.threads);
   const std::int64_t total = static_cast<std::int64_t>(options.depths.size()) * options.repetitions;
   std::int64_t done = 0;
   AttentionSpeed speed;

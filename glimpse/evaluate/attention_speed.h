@@ -17,7 +17,7 @@ struct AttentionOptions {
   int kv_heads = 3, group = 3, head_dim = 64;
   KvType kv_type = KvType::bf16;
   std::int64_t rows = kGatheredRows;  ///< of a head that the gathered pass reads
-  int threads = 0;                    ///< 0: one per core
+  int threads = 0;                    ///< 0: one for each physical core that the process may use
   int repetitions = 5;
   /// Called before each measurement with what is done and to do; false ends the run.
   std::function<bool(std::int64_t done, std::int64_t total)> on_measurement;

@@ -3,7 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "glimpse/base/disk_folder.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/log.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::engine {
@@ -126,6 +133,43 @@ TEST(HostTier, AForkToAnotherPlanHasEverything) {
   Sequence same = source.fork(plan);
   const auto logits = decoded(source, rest);
   EXPECT_TRUE(same_bits(decoded(same, rest), logits));
+}
+
+/// Folders of the files without a name that this process has open.
+std::vector<std::string> folders_of_unnamed_files() {
+  std::vector<std::string> folders;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the listing's own
+    const std::filesystem::path to = std::filesystem::read_symlink(entry.path(), gone);
+    if (!gone && to.filename().string().starts_with("glimpse-") && to.string().ends_with(" (deleted)")) {
+      folders.push_back(to.parent_path().string());
+    }
+  }
+  return folders;
+}
+
+TEST(HostTier, TheDefaultFolderIsOnADisk) {
+  if (!memory_file_system("/var/tmp").empty()) GTEST_SKIP() << "/var/tmp is in memory here";
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  engine.open(make(engine, "arkvale", budget("128")));
+  EXPECT_THAT(folders_of_unnamed_files(), testing::ElementsAre("/var/tmp"));
+}
+
+TEST(HostTier, AFolderInMemoryIsTakenWithAWarning) {
+  if (memory_file_system("/dev/shm").empty()) GTEST_SKIP() << "/dev/shm is on a disk here";
+  EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16);
+  options.tier_folder = "/dev/shm";
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel level, std::string_view line) {
+    if (level == LogLevel::warning && line.starts_with("--kv-tier-dir")) warnings.emplace_back(line);
+  });
+  Engine engine(options);
+  engine.open(make(engine, "arkvale", budget("128")));
+  engine.open(make(engine, "arkvale", budget("128")));  // said once
+  set_log_sink({});
+  EXPECT_THAT(warnings, testing::ElementsAre(testing::AllOf(HasSubstr("'/dev/shm'"), HasSubstr("tmpfs"),
+                                                            HasSubstr("give a folder on a disk"))));
+  EXPECT_THAT(folders_of_unnamed_files(), testing::ElementsAre("/dev/shm"));
 }
 
 TEST(HostTier, AFolderThatCannotHoldItIsRefusedAtOnce) {

@@ -21,6 +21,36 @@ bool is_space(char c) {
   return std::isspace(static_cast<unsigned char>(c)) != 0;
 }
 
+/// Marks the code points of plane 15 that `text` holds, by their low 16 bits.
+void mark_private_use(std::string_view text, std::vector<bool>& used) {
+  for (std::size_t at = text.find('\xF3'); at != std::string_view::npos; at = text.find('\xF3', at + 1)) {
+    if (at + 4 > text.size()) break;
+    const auto bits = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]) & 0x3Fu; };
+    if (bits(1) >= 0x30) used[(bits(1) & 0xFu) << 12 | bits(2) << 6 | bits(3)] = true;
+  }
+}
+
+/// `text` with `guard` behind the first character of each of `held`.
+std::string guarded(std::string_view text, std::span<const std::string_view> held, std::string_view guard) {
+  std::vector<std::size_t> cuts;
+  for (const std::string_view control : held) {
+    const std::size_t head = utf8_head(control).length;
+    if (head >= control.size()) continue;  // one character cannot be cut
+    for (std::size_t at = text.find(control); at != std::string_view::npos; at = text.find(control, at + 1)) {
+      cuts.push_back(at + head);
+    }
+  }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  std::string out;
+  std::size_t from = 0;
+  for (const std::size_t cut : cuts) {
+    out.append(text.substr(from, cut - from)).append(guard);
+    from = cut;
+  }
+  return out.append(text.substr(from));
+}
+
 }  // namespace
 
 ControlText::ControlText(const llama_vocab* vocab) {
@@ -34,6 +64,8 @@ ControlText::ControlText(const llama_vocab* vocab) {
   }
   std::stable_sort(entries_.begin(), entries_.end(),
                    [](const Entry& a, const Entry& b) { return a.text.size() > b.text.size(); });
+  for (const Entry& entry : entries_) texts_.add(entry.text);
+  texts_.finish();
 }
 
 void ControlText::find(std::string_view text, std::size_t begin, std::size_t end, std::vector<Match>& matches) const {
@@ -85,43 +117,31 @@ std::vector<ControlText::Piece> ControlText::split(std::span<const ChatPart> par
   return pieces;
 }
 
-std::string ControlText::guarded(std::string_view text, std::string_view guard) const {
-  std::vector<std::size_t> cuts;
-  for (const Entry& entry : entries_) {
-    const std::size_t head = utf8_head(entry.text).length;
-    if (head >= entry.text.size()) continue;  // one character cannot be cut
-    for (std::size_t at = text.find(entry.text); at != std::string_view::npos; at = text.find(entry.text, at + 1)) {
-      cuts.push_back(at + head);
-    }
-  }
-  std::sort(cuts.begin(), cuts.end());
-  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
-  std::string out;
-  std::size_t from = 0;
-  for (const std::size_t cut : cuts) {
-    out.append(text.substr(from, cut - from)).append(guard);
-    from = cut;
-  }
-  return out.append(text.substr(from));
-}
-
 std::string ControlText::guard_messages(std::vector<ChatMessage>& messages) const {
-  const auto any_message_has = [&](std::string_view needle) {
-    return std::any_of(messages.begin(), messages.end(), [&](const ChatMessage& message) {
-      return message.content.find(needle) != std::string::npos || message.role.find(needle) != std::string::npos;
-    });
-  };
-  const auto held = [&](const Entry& entry) { return any_message_has(entry.text); };
-  if (std::none_of(entries_.begin(), entries_.end(), held)) return {};
+  std::vector<bool> found(entries_.size());
+  for (const ChatMessage& message : messages) {
+    texts_.search(message.content, found);
+    texts_.search(message.role, found);
+  }
+  std::vector<std::string_view> held;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (found[i]) held.push_back(entries_[i].text);
+  }
+  if (held.empty()) return {};
 
   // Private-use code points of plane 15: a message would have to hold all 65,534 of them.
+  std::vector<bool> used(0x10000);
+  for (const ChatMessage& message : messages) {
+    mark_private_use(message.content, used);
+    mark_private_use(message.role, used);
+  }
+  for (const Entry& entry : entries_) mark_private_use(entry.text, used);
   for (char32_t point = 0xF0000; point < 0xFFFFE; ++point) {
+    if (used[point & 0xFFFF]) continue;
     const std::string guard = utf8_of(point);
-    const auto in_text = [&](const Entry& entry) { return entry.text.find(guard) != std::string::npos; };
-    if (any_message_has(guard) || std::any_of(entries_.begin(), entries_.end(), in_text)) continue;
     for (ChatMessage& message : messages) {
-      message.content = guarded(message.content, guard);
-      message.role = guarded(message.role, guard);
+      message.content = guarded(message.content, held, guard);
+      message.role = guarded(message.role, held, guard);
     }
     return guard;
   }
@@ -130,8 +150,13 @@ std::string ControlText::guard_messages(std::vector<ChatMessage>& messages) cons
 
 void remove_guard(std::string& text, std::string_view guard) {
   if (guard.empty()) return;
-  for (std::size_t at = text.find(guard); at != std::string::npos; at = text.find(guard, at))
-    text.erase(at, guard.size());
+  std::string kept;
+  std::size_t from = 0;
+  for (std::size_t at = text.find(guard); at != std::string::npos; at = text.find(guard, from)) {
+    kept.append(text, from, at - from);
+    from = at + guard.size();
+  }
+  if (from > 0) text = kept.append(text, from);
 }
 
 }  // namespace glimpse::text

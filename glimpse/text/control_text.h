@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "glimpse/text/chat_template.h"
+#include "glimpse/text/string_set.h"
 #include "glimpse/text/tokenizer.h"
 
 struct llama_vocab;
@@ -43,9 +44,9 @@ class ControlText {
     const Entry* entry;
   };
   void find(std::string_view text, std::size_t begin, std::size_t end, std::vector<Match>& matches) const;
-  std::string guarded(std::string_view text, std::string_view guard) const;
 
   std::vector<Entry> entries_;  ///< longest first, as libllama matches them
+  StringSet texts_;
 };
 
 /// Takes the guard out again.

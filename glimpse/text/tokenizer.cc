@@ -9,17 +9,22 @@
 #include <utility>
 
 #include "glimpse/base/error.h"
+#include "glimpse/text/added_tokens.h"
 #include "glimpse/text/chat_template.h"
 #include "glimpse/text/control_text.h"
+#include "glimpse/text/deep_stack.h"
+#include "glimpse/text/pre_tokenizers.h"
+#include "glimpse/text/sentence_cuts.h"
 #include "glimpse/text/utf8.h"
 #include "glimpse/text/vocabulary.h"
 
 namespace glimpse::text {
 namespace {
 
-/// libllama counts bytes and tokens in 32 bits; a token takes at least a byte, and a SentencePiece space one more.
+/// Thirty million tokens, ten times the longest context there is. What libllama makes of a text takes 30 times its
+/// bytes.
+constexpr std::size_t kMaxText = std::size_t{128} << 20;
 constexpr std::size_t kSpareTokens = 16;
-constexpr std::size_t kMaxText = static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()) - kSpareTokens;
 
 void check_text(std::string_view text, std::string_view what) {
   if (const auto offset = find_invalid_utf8(text)) {
@@ -38,6 +43,9 @@ struct Tokenizer::State {
   Vocabulary vocabulary;
   const llama_vocab* vocab;
   ControlText control;
+  AddedTokens added;
+  const PreTokenizer* pre = nullptr;  ///< null: SentencePiece, which has none
+  std::optional<SentenceCuts> cuts;   ///< of SentencePiece
   bool adds_bos;
   Token bos;
   bool adds_space = false;  ///< SentencePiece: a space goes before the text
@@ -47,11 +55,15 @@ struct Tokenizer::State {
       : vocabulary(metadata),
         vocab(vocabulary.get()),
         control(vocab),
+        added(vocab),
+        pre(vocabulary.pre_tokenizer()),
         adds_bos(llama_vocab_get_add_bos(vocab)),
         bos(llama_vocab_bos(vocab)) {
     adds_bos = adds_bos && bos >= 0;
-    adds_space = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_SPM &&
-                 metadata.integer("tokenizer.ggml.add_space_prefix").value_or(1) != 0;
+    if (pre == nullptr) {
+      cuts.emplace(vocab);
+      adds_space = metadata.integer("tokenizer.ggml.add_space_prefix").value_or(1) != 0;
+    }
     const auto source = metadata.string("tokenizer.chat_template");
     if (!source || source->empty()) return;
     const Token eos = llama_vocab_eos(vocab);
@@ -63,27 +75,76 @@ struct Tokenizer::State {
   }
 
   /// `text` is valid UTF-8 and not too long.
-  std::vector<Token> tokenize(std::string_view text, bool parse_special) const {
-    if (text.empty()) return {};
-    std::vector<Token> ids(text.size() + kSpareTokens);
+  std::vector<Token> tokenize(std::string_view text, Special special) const {
+    std::vector<Token> ids;
+    if (text.empty()) return ids;
+    const std::vector<AddedTokens::Piece> pieces = added.split(text, special);
+    if (pre != nullptr) {
+      const std::size_t stack = stack_for(*pre, text);
+      if (pieces.size() > most_stretches(*pre)) {
+        throw UserError(
+            fmt::format("the text is cut into {} pieces by tokens that its words hold; the model's tokenizer "
+                        "takes at most {}; remove some",
+                        pieces.size(), most_stretches(*pre)));
+      }
+      if (stack > 0) {
+        on_deep_stack(stack, [&] { add_pieces(text, pieces, ids); });
+        return ids;
+      }
+    }
+    add_pieces(text, pieces, ids);
+    return ids;
+  }
+
+  void add_pieces(std::string_view text, std::span<const AddedTokens::Piece> pieces, std::vector<Token>& ids) const {
+    for (const AddedTokens::Piece& piece : pieces) {
+      if (piece.token >= 0) {
+        ids.push_back(piece.token);
+      } else if (pre != nullptr) {
+        add_words(text.substr(piece.begin, piece.end - piece.begin), ids);
+      } else {
+        add_sentence(text.substr(piece.begin, piece.end - piece.begin), ids);
+      }
+    }
+  }
+
+  /// SentencePiece, in parts. libllama was told not to put a space first, which it would do for each.
+  void add_sentence(std::string_view text, std::vector<Token>& ids) const {
+    std::string spaced;
+    if (adds_space) {
+      spaced.append(" ").append(text);
+      // The space must not become the head of an added token; this is its other spelling. No vocabulary adds both.
+      if (added.begins(spaced)) spaced.replace(0, 1, "\u2581");
+      text = spaced;
+    }
+    while (!text.empty()) {
+      const std::size_t part = cuts->first(text);
+      add_words(text.substr(0, part), ids);
+      text.remove_prefix(part);
+    }
+  }
+
+  void add_words(std::string_view text, std::vector<Token>& ids) const {
+    const std::size_t before = ids.size();
+    ids.resize(before + text.size() + kSpareTokens);
     const auto call = [&] {
-      return llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), ids.data(),
-                            static_cast<std::int32_t>(ids.size()), /*add_special=*/false, parse_special);
+      return llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), ids.data() + before,
+                            static_cast<std::int32_t>(ids.size() - before), /*add_special=*/false,
+                            /*parse_special=*/false);
     };
     std::int32_t count = 0;
     try {
       count = call();
       if (count < 0) {
         check(count != std::numeric_limits<std::int32_t>::min(), "libllama counts more tokens than bytes");
-        ids.resize(static_cast<std::size_t>(-count));
+        ids.resize(before + static_cast<std::size_t>(-count));
         count = call();
       }
     } catch (const std::out_of_range&) {
       throw UserError("the text holds a byte that the model's vocabulary has no token for; remove unusual characters");
     }
     check(count >= 0, "llama_tokenize failed twice");
-    ids.resize(static_cast<std::size_t>(count));
-    return ids;
+    ids.resize(before + static_cast<std::size_t>(count));
   }
 
   std::string piece(Token token, bool with_control) const {
@@ -139,7 +200,7 @@ bool Tokenizer::is_control(Token token) const {
 
 std::vector<Token> Tokenizer::encode(std::string_view text, Special special, bool add_bos) const {
   check_text(text, "the text");
-  std::vector<Token> ids = state_->tokenize(text, special == Special::as_tokens);
+  std::vector<Token> ids = state_->tokenize(text, special);
   const bool has_bos = !ids.empty() && ids.front() == state_->bos;
   if (add_bos && state_->adds_bos && !has_bos) ids.insert(ids.begin(), state_->bos);
   return ids;
@@ -178,7 +239,7 @@ std::vector<Token> Tokenizer::apply_chat(std::span<const ChatMessage> messages, 
     }
     remove_guard(piece.text, guard);
     check_text(piece.text, "the chat template's output");
-    const std::vector<Token> text = state_->tokenize(piece.text, false);
+    const std::vector<Token> text = state_->tokenize(piece.text, Special::as_text);
     ids.insert(ids.end(), text.begin(), text.end());
   }
   // Many templates write the token themselves.

@@ -17,20 +17,22 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
 #include "glimpse/base/resources.h"
+#include "glimpse/text/pre_tokenizers.h"
 
 namespace glimpse::text {
 namespace {
 
 constexpr std::string_view kModel = "tokenizer.ggml.model";
+constexpr std::string_view kPre = "tokenizer.ggml.pre";
 constexpr std::string_view kTokens = "tokenizer.ggml.tokens";
 constexpr std::string_view kTypes = "tokenizer.ggml.token_type";
 constexpr std::string_view kScores = "tokenizer.ggml.scores";
 constexpr std::string_view kMerges = "tokenizer.ggml.merges";
 
 /// The scalar keys that libllama reads for the tokenizers we take; others are not handed on.
+constexpr const char* kAddSpace = "tokenizer.ggml.add_space_prefix";
 constexpr std::array kFlags{"tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token",
-                            "tokenizer.ggml.add_sep_token", "tokenizer.ggml.add_space_prefix",
-                            "tokenizer.ggml.remove_extra_whitespaces"};
+                            "tokenizer.ggml.add_sep_token", kAddSpace, "tokenizer.ggml.remove_extra_whitespaces"};
 constexpr std::array kTokenIds{
     "tokenizer.ggml.bos_token_id",     "tokenizer.ggml.eos_token_id",     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",     "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.seperator_token_id",
@@ -188,8 +190,8 @@ GgufPointer tokenizer_context(const Metadata& metadata) {
     gguf_set_val_str(context.get(), "general.name", std::string(*name).c_str());
   }
   gguf_set_val_str(context.get(), std::string(kModel).c_str(), model.c_str());
-  if (metadata.find("tokenizer.ggml.pre") != nullptr) {
-    gguf_set_val_str(context.get(), "tokenizer.ggml.pre", required_string(metadata, "tokenizer.ggml.pre").c_str());
+  if (metadata.find(kPre) != nullptr) {
+    gguf_set_val_str(context.get(), std::string(kPre).c_str(), required_string(metadata, kPre).c_str());
   }
   set_tokens(context.get(), metadata);
   if (const MetaArray* merges = optional_array(metadata, kMerges, MetaType::string, "an array of strings")) {
@@ -198,6 +200,7 @@ GgufPointer tokenizer_context(const Metadata& metadata) {
     throw UserError(fmt::format("the model has no '{}', which its 'gpt2' tokenizer needs; convert it again", kMerges));
   }
   set_scalars(context.get(), metadata);
+  gguf_set_val_bool(context.get(), kAddSpace, false);
   return context;
 }
 
@@ -211,6 +214,10 @@ Vocabulary::Vocabulary(const Metadata& metadata) {
   const AbortTrap trap("the tokenizer");
   start_libllama();
   const GgufPointer context = tokenizer_context(metadata);
+  if (metadata.string(kModel) == "gpt2") {
+    const std::string_view name = metadata.string(kPre).value_or("");
+    pre_ = &find_pre_tokenizer(name.empty() ? "default" : name);
+  }
   ggml_backend_dev_t no_devices[] = {nullptr};
   llama_model_params params = llama_model_default_params();
   params.vocab_only = true;

@@ -11,13 +11,18 @@ struct llama_vocab;
 
 namespace glimpse::text {
 
+struct PreTokenizer;
+
 class Vocabulary {
  public:
   /// Throws UserError: a tokenizer that is not known, a missing key, a key of the wrong type, arrays that contradict
   /// each other, a token twice.
   explicit Vocabulary(const Metadata& metadata);
 
+  /// It puts no space before a text: `add_space_prefix` is the caller's to heed.
   const llama_vocab* get() const { return vocab_; }
+  /// Null for SentencePiece, which has none.
+  const PreTokenizer* pre_tokenizer() const { return pre_; }
 
  private:
   struct Free {
@@ -25,6 +30,7 @@ class Vocabulary {
   };
   std::unique_ptr<llama_model, Free> model_;
   const llama_vocab* vocab_ = nullptr;
+  const PreTokenizer* pre_ = nullptr;
 };
 
 }  // namespace glimpse::text

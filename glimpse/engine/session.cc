@@ -108,6 +108,11 @@ Share share_of(const Held& held, const Wanted& wanted) {
   if (held.plan->prefill.sparse && !same_plan) {
     return {0, false, fmt::format("it is a sparse prefill by another plan ('{}')", held.plan->policy)};
   }
+  if (plan.prefill.sparse && !same_plan) {
+    return {0, false,
+            fmt::format("'{}' prefills sparsely, and the prefill that is there ('{}') gave other keys and values",
+                        plan.policy, held.plan->policy)};
+  }
   Share share{std::min(common, length - 1), false, ""};
   const auto cut = [&](std::int64_t most, std::string_view why) {
     if (share.tokens <= most) return;

@@ -164,9 +164,8 @@ TEST_P(AnyPolicySession, ServesOtherMethods) {
     const Result result = answer(engine, prompt, plan, file);
     const bool all = plan.prefill.observe == plan::Observe::all;
     const std::int64_t most = whole_chunks(plan, 400 - std::max(1, plan.prefill.observe_rows));
-    EXPECT_EQ(result.stats.session->loaded_tokens, sparse || all ? 0 : most) << policy;
+    EXPECT_EQ(result.stats.session->loaded_tokens, sparse || all || plan.prefill.sparse ? 0 : most) << policy;
     EXPECT_EQ(result.stats.session->common_tokens, 400);
-    if (plan.prefill.sparse) continue;  // takes the dense rows, which are the better ones
     EXPECT_EQ(result.tokens, answer(engine, prompt, plan).tokens) << policy;
   }
   EXPECT_EQ(read_bytes(file), bytes);
@@ -193,6 +192,42 @@ TEST(Session, UnderAnotherPlanALoadIsAFork) {
     Sequence loaded = engine.load(file, plan_of(engine, policy));
     EXPECT_TRUE(same_bits(decoded(loaded, rest), expected)) << policy;
   }
+}
+
+// A sparse prefill leaves other keys and values than a dense one, so its sets are not those of dense rows.
+TEST(Session, ASparsePrefillTakesNoRowsOfADenseOne) {
+  using Read = std::tuple<std::int64_t, int, int, std::vector<std::int32_t>>;
+  const auto sets_of = [](Engine& engine, const std::vector<Token>& prompt, const std::filesystem::path& file) {
+    std::vector<Read> read;
+    Request request;
+    request.prompt = prompt;
+    request.plan = make(engine, "kascade", budget("32"));
+    request.max_tokens = 12;
+    request.ignore_end = true;
+    if (!file.empty()) request.session = file;
+    request.on_sets = [&](const SetTrace& trace) {
+      read.emplace_back(trace.step, trace.layer, trace.kv_head,
+                        std::vector<std::int32_t>(trace.tokens.begin(), trace.tokens.end()));
+    };
+    const RequestId id = engine.submit(request);
+    while (engine.step()) {
+    }
+    engine.release(id);
+    return read;
+  };
+  const auto file = session_path("file");
+  Engine engine(small_options());
+  const std::vector<Token> prompt = random_tokens(kPrompt, engine.tokenizer().size());
+  answer(engine, prompt, plan_of(engine, "full"), file);
+  const auto fresh = sets_of(engine, prompt, {});
+  EXPECT_EQ(sets_of(engine, prompt, file), fresh);
+
+  // What the plan's own prefill saved still serves it.
+  const plan::Plan own = make(engine, "kascade", budget("32"));
+  std::filesystem::remove(file);
+  answer(engine, prompt, own, file);
+  EXPECT_EQ(sets_of(engine, prompt, file), fresh);
+  EXPECT_EQ(answer(engine, prompt, own, file).stats.session->loaded_tokens, static_cast<std::int64_t>(kPrompt));
 }
 
 TEST(Session, DecodedRowsServeTheirOwnPlanAlone) {

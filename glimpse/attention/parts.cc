@@ -48,18 +48,18 @@ class UnitSet {
         taken_(scratch.taken) {
     taken_.assign(units_, 0);
     const Always always = always_units(selector, tokens);
+    open_ = {always.head, always.tail};
     const auto k = static_cast<std::size_t>(plan::budget_tokens(selector.budget, static_cast<std::int64_t>(tokens)));
     const std::size_t forced = always.head + (selector.counts_local ? units_ - always.tail : 0);
     room_ = k / block_ > forced ? k / block_ - forced : 0;
     std::fill_n(taken_.begin(), always.head, 1);
     std::fill(taken_.begin() + static_cast<std::ptrdiff_t>(always.tail), taken_.end(), 1);
-    forced_ = always.head + (units_ - always.tail);
   }
 
   std::size_t count() const { return units_; }
   std::size_t room() const { return room_; }
-  /// Units that were in the set from the start.
-  std::size_t forced() const { return forced_; }
+  /// The units between sink and window, which are not in the set from the start.
+  const Always& open() const { return open_; }
   bool has(std::size_t unit) const { return taken_[unit] != 0; }
   /// False when it is in already, or nothing more fits.
   bool take(std::size_t unit) {
@@ -80,7 +80,7 @@ class UnitSet {
  private:
   std::size_t tokens_, block_, units_;
   std::size_t room_ = 0;
-  std::size_t forced_ = 0;
+  Always open_;
   std::vector<char>& taken_;
 };
 
@@ -112,9 +112,10 @@ bool by_parts(const plan::Selector& selector) {
 void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> heads, std::size_t tokens,
                     SelectionScratch& scratch, std::vector<std::int32_t>& set) {
   UnitSet units(selector, tokens, scratch);
-  // Heads rank all units, those in the set already among them: so many reach past these. Several heads fill the set
-  // long before, and to put ranks in order is most of the work: they are ranked as deep as the merge has got.
-  const std::size_t wanted = units.room() + units.forced();
+  // Several heads fill the set long before each has ranked as many units as there is room for, and sorting the ranks
+  // is most of the work: heads are ranked as deep as the merge has got.
+  const auto [first, last] = units.open();
+  const std::size_t wanted = std::min(units.room(), last - first);
   auto& ranked = scratch.ranked;
   auto& starts = scratch.starts;
   std::size_t rank = 0;
@@ -125,14 +126,15 @@ void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> 
     for (const HeadScores& head : heads) {
       for (int j = 0; j < head.group; ++j) {
         starts.push_back(ranked.size());
-        best_of(unit_scores(head, static_cast<std::size_t>(j), selector, tokens, scratch), depth, scratch, ranked);
+        const auto scores = unit_scores(head, static_cast<std::size_t>(j), selector, tokens, scratch);
+        best_of(scores.subspan(first, last - first), depth, scratch, ranked);
       }
     }
     starts.push_back(ranked.size());
     for (; rank < depth && units.room() > 0; ++rank) {
       for (std::size_t list = 0; list + 1 < starts.size(); ++list) {
         const std::size_t at = starts[list] + rank;
-        if (at < starts[list + 1]) units.take(static_cast<std::size_t>(ranked[at].unit));
+        if (at < starts[list + 1]) units.take(first + static_cast<std::size_t>(ranked[at].unit));
       }
     }
   }

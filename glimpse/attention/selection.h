@@ -53,7 +53,8 @@ void pool_layer(const plan::Term& term, std::span<const HeadScores> heads, Selec
 void choose(const plan::Selector& selector, std::span<float> pooled, SelectionScratch& scratch,
             std::vector<std::int32_t>& set);
 
-/// LessIsMore: the best of every query head rank by rank, until the budget is full.
+/// LessIsMore: the best of every query head rank by rank, until the budget is full. What is always in the set has no
+/// rank.
 void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> heads, std::size_t tokens,
                     SelectionScratch& scratch, std::vector<std::int32_t>& set);
 

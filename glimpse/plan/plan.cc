@@ -49,6 +49,14 @@ bool has_buffer(const Selector& selector) {
   return selector.terms.size() == 1 && selector.terms[0].source == Source::chunk_tree;
 }
 
+// 0.07 * 100 is 7.000000000000001 in doubles; the share that the user wrote gives 7.
+std::int64_t share_rounded_up(double share, std::int64_t tokens) {
+  const double product = share * static_cast<double>(tokens);
+  const double nearest = std::round(product);
+  const bool whole = std::abs(product - nearest) <= 1e-12 * std::max(1.0, nearest);
+  return static_cast<std::int64_t>(whole ? nearest : std::ceil(product));
+}
+
 std::int64_t blocks_for(std::int64_t tokens, std::int64_t block) {
   return (tokens + block - 1) / block;
 }
@@ -74,7 +82,8 @@ std::int64_t always_tokens(const Selector& selector) {
   const bool tokens = selector.budget.rule == BudgetRule::tokens;
   if (selector.local_share > 0) {
     if (tokens) return with_window(window_tokens(selector, static_cast<std::int64_t>(selector.budget.value)));
-    // With k tokens the window takes share * k - sink of them, and blocks add at most 3 (block - 1) to both.
+    // Sink and window are share * k of k tokens, rounded up, and blocks add at most 3 (block - 1): the rest,
+    // (1 - share) * k rounded down, must hold these.
     const double rounding = 3.0 * static_cast<double>(block - 1) / (1 - selector.local_share);
     return std::max(with_window(1), static_cast<std::int64_t>(std::ceil(std::min(rounding, double{kMaxTokens}))));
   }
@@ -89,8 +98,7 @@ std::int64_t window_tokens(const Selector& selector, std::int64_t tokens) {
   const std::int64_t budget = budget_tokens(selector.budget, tokens);
   std::int64_t window = selector.local;
   if (selector.local_share > 0) {
-    window = budget_tokens({BudgetRule::ratio, selector.local_share}, budget) - selector.sink;
-    window = std::max<std::int64_t>(window, 1);
+    window = std::max<std::int64_t>(share_rounded_up(selector.local_share, budget) - selector.sink, 1);
   } else if (selector.terms.empty() && selector.budget.rule == BudgetRule::ratio) {
     window = budget - selector.sink;
   } else if (has_buffer(selector)) {

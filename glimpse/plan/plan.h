@@ -107,7 +107,8 @@ struct Selector {
   int sink = 0;   ///< first tokens always in the set
   int local = 0;  ///< last tokens always in the set, the current one among them; see window_tokens for a stream.
                   ///< chunk_tree: its buffer of new tokens, at most half the budget
-  double local_share = 0;    ///< instead of `local`: this share of the budget, the sink inside it (LessIsMore)
+  double local_share = 0;    ///< instead of `local`: this share of the budget, rounded up, the sink inside it
+                             ///< (LessIsMore)
   bool counts_local = true;  ///< false: the local window, tokens that no index holds yet, and outlier chunks are beside
                              ///< the budget
   friend bool operator==(const Selector&, const Selector&) = default;
@@ -231,8 +232,8 @@ std::int64_t budget_tokens(const Budget& budget, std::int64_t tokens);
 /// budget in tokens, or for whatever a share comes to from there on.
 std::int64_t always_tokens(const Selector& selector);
 
-/// Length of the local window at a context of `tokens`: `local`; or `local_share` of the budget less the sink, at
-/// least 1; or, for a stream whose budget is a share of the context, what the budget leaves after the sink; or, for
+/// Length of the local window at a context of `tokens`: `local`; or `local_share` of the budget, rounded up, less the
+/// sink, at least 1; or, for a stream whose budget is a share of the context, what the budget leaves after the sink; or, for
 /// chunk_tree, at most half the budget.
 std::int64_t window_tokens(const Selector& selector, std::int64_t tokens);
 

@@ -258,8 +258,8 @@ methods::Frame frame_of(const plan::Selector& selector, std::int64_t tokens) {
   frame.local = std::max(selector.local, 1);
   frame.counts_local = selector.counts_local;
   if (selector.local_share > 0) {
-    const std::int64_t share = methods::floor_share(selector.local_share, static_cast<std::int64_t>(frame.value));
-    frame.local = std::max<std::int64_t>(1, share - selector.sink);
+    const double share = std::ceil(selector.local_share * frame.value - 1e-9);
+    frame.local = std::max<std::int64_t>(1, static_cast<std::int64_t>(share) - selector.sink);
   }
   return frame;
 }

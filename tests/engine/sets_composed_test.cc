@@ -220,7 +220,7 @@ methods::Set exact_set(const Host& host, const Recording& run, const StepRecord&
   }
   if (!dots) return methods::choose(methods::maximum(rows), frame, guide);
   frame.sink = 4;
-  frame.local = kBudget / 4 - frame.sink;
+  frame.local = methods::quarter_window(kBudget, frame.sink);
   return methods::rank_merge(rows, frame, guide);
 }
 

@@ -265,13 +265,15 @@ TEST(OmniKvSets, EqualTheTranscription) {
   EXPECT_GT(expect_inherited(run), 0);
 }
 
-TEST(LessIsMoreSets, MergeTheHeadsRankByRank) {
-  const Recording run = record_run("lessismore", budget("64"));
+class LessIsMoreSets : public testing::TestWithParam<int> {};  // budgets
+
+TEST_P(LessIsMoreSets, MergeTheHeadsRankByRank) {
+  const Recording run = record_run("lessismore", budget(std::to_string(GetParam())));
   const plan::ModelShape& shape = run.plan.shape;
   const std::vector<int> select = two_selects(shape);
   expect_roles(run, {0, 1}, select);
-  // A quarter of the budget is the recent window, with 4 sinks inside that quarter.
-  const methods::Frame frame{methods::Rule::count, 64, 1, 4, 64 / 4 - 4};
+  const methods::Frame frame{methods::Rule::count, static_cast<double>(GetParam()), 1, 4,
+                             methods::quarter_window(GetParam(), 4)};
   for (const StepRecord& step : run.steps) {
     for (const int layer : select) {
       std::vector<methods::Scores> heads;
@@ -288,6 +290,8 @@ TEST(LessIsMoreSets, MergeTheHeadsRankByRank) {
   }
   EXPECT_EQ(expect_inherited(run), kSteps * (shape.layers - 2 - static_cast<int>(select.size())) * shape.kv_heads);
 }
+
+INSTANTIATE_TEST_SUITE_P(Budget, LessIsMoreSets, testing::Values(64, 99), testing::PrintToStringParamName());
 
 TEST(OracleSets, AreTheTrueTopKOfEachQueryHead) {
   const Recording run = record_run("oracle", budget("48"));

@@ -233,6 +233,12 @@ TEST(LessIsMore, OneSetByRanksAQuarterOfItRecent) {
   expected.terms.push_back({Source::dot, GroupPooling::none, HeadPooling::rank_merge});
   EXPECT_THAT(plan.selectors, ElementsAre(expected));
   EXPECT_EQ(plan::window_tokens(plan.selectors[0], 100000), 252) << "4 sinks inside the quarter";
+  for (const auto& [tokens, window] : {std::pair{1025, 253}, {1026, 253}, {1027, 253}, {1028, 253}, {1029, 254}}) {
+    PolicyOptions odd;
+    odd.budget = plan::Budget{BudgetRule::tokens, static_cast<double>(tokens)};
+    EXPECT_EQ(plan::window_tokens(make_plan("lessismore", kLlama8B, odd).selectors[0], 100000), window)
+        << "a quarter of " << tokens << ", rounded up";
+  }
   EXPECT_EQ(letters(make_plan("lessismore", kSmol, {})), "DDS" + std::string(9, 'R') + "S" + std::string(17, 'R'));
   PolicyOptions local;
   local.local = 64;

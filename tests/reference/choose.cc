@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "tests/reference/methods.h"
 
@@ -26,12 +25,6 @@ Set by_score(const Scores& scores, Set order) {
     return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
   });
   return order;
-}
-
-Set all_of(std::int64_t count) {
-  Set all(static_cast<std::size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
 }
 
 /// Which units the guide holds a token of.
@@ -178,14 +171,22 @@ Set choose(const Scores& tokens, const Frame& frame, const Set& guide) {
   return choose_units(sums, count, frame, guide);
 }
 
+std::int64_t quarter_window(std::int64_t budget, std::int64_t sink) {
+  return std::max<std::int64_t>((budget + 3) / 4 - sink, 1);
+}
+
 Set rank_merge(const std::vector<Scores>& heads, const Frame& frame, const Set& guide) {
   const auto tokens = static_cast<std::int64_t>(heads.at(0).size());
   std::vector<bool> in = fixed_units(tokens, frame).units;
   std::int64_t left = static_cast<std::int64_t>(frame.value) - std::count(in.begin(), in.end(), true);
   const std::vector<bool> held = units_of(guide, tokens, 1);
+  Set between;  // sink and window: what they hold has no rank
+  for (std::int32_t i = 0; i < tokens; ++i) {
+    if (!in[static_cast<std::size_t>(i)]) between.push_back(i);
+  }
   std::vector<Set> orders;
   for (const Scores& scores : heads) {
-    Set order = by_score(scores, all_of(tokens));
+    Set order = by_score(scores, between);
     // Neighbours nearer than rounding stand in the guide's order.
     for (std::size_t i = 1; i < order.size(); ++i) {
       const auto a = static_cast<std::size_t>(order[i - 1]), b = static_cast<std::size_t>(order[i]);
@@ -194,7 +195,7 @@ Set rank_merge(const std::vector<Scores>& heads, const Frame& frame, const Set& 
     }
     orders.push_back(std::move(order));
   }
-  for (std::size_t rank = 0; left > 0 && rank < static_cast<std::size_t>(tokens); ++rank) {
+  for (std::size_t rank = 0; left > 0 && rank < between.size(); ++rank) {
     for (const Set& order : orders) {
       const auto token = static_cast<std::size_t>(order[rank]);
       if (left > 0 && !in[token]) {

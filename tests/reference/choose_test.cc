@@ -92,8 +92,25 @@ TEST(RankMerge, TakesOneOfEachHeadInTurn) {
   // Window: the last one. Ranks: 0 4 | 1 3 | 2 2 | ...
   EXPECT_EQ(rank_merge(heads, {Rule::count, 4}, {}), (Set{0, 1, 4, 7}));
   EXPECT_EQ(rank_merge(heads, {Rule::count, 5}, {}), (Set{0, 1, 3, 4, 7}));
-  // Sink 0 and the last two are in already: head 0 gives nothing in the first rank.
+}
+
+TEST(RankMerge, WhatIsInAnywayHasNoRank) {
+  const std::vector<Scores> heads{{9, 8, 7, 6, 0, 0, 0, 0}, {0, 0, 7, 8, 9, 1, 0, 0}};
+  // Sink 0 and the last two are in: the ranks of 1 to 5 are 1 4 | 2 3 | ...
+  EXPECT_EQ(rank_merge(heads, {Rule::count, 4, 1, 1, 2}, {}), (Set{0, 1, 6, 7}));
   EXPECT_EQ(rank_merge(heads, {Rule::count, 5, 1, 1, 2}, {}), (Set{0, 1, 4, 6, 7}));
+  EXPECT_EQ(rank_merge(heads, {Rule::count, 6, 1, 1, 2}, {}), (Set{0, 1, 2, 4, 6, 7}));
+  // The first head's best is the sink: were it ranked, token 4 would come before token 1.
+  EXPECT_EQ(rank_merge({heads[1], heads[0]}, {Rule::count, 4, 1, 1, 2}, {}), (Set{0, 4, 6, 7}));
+  EXPECT_EQ(rank_merge({heads[0], heads[1]}, {Rule::count, 4, 1, 1, 2}, {}), (Set{0, 1, 6, 7}));
+}
+
+TEST(RankMerge, AQuarterRoundedUpIsRecentWithTheSinksInside) {
+  EXPECT_EQ(quarter_window(64, 4), 12);
+  EXPECT_EQ(quarter_window(65, 4), 13);
+  EXPECT_EQ(quarter_window(67, 4), 13);
+  EXPECT_EQ(quarter_window(68, 4), 13);
+  EXPECT_EQ(quarter_window(8, 4), 1) << "the current token is always read";
 }
 
 }  // namespace

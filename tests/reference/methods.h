@@ -62,9 +62,11 @@ std::int64_t floor_share(double share, std::int64_t tokens);
 Set choose_units(const Scores& units, std::int64_t tokens, const Frame& frame, const Set& guide);
 /// The same from scores of tokens: a block scores its largest token, by mass its sum.
 Set choose(const Scores& tokens, const Frame& frame, const Set& guide);
-/// LessIsMore: the best of every query head, then the second best of every head, and so on, head by head, until the
-/// budget is full; by count and by token.
+/// LessIsMore: of the tokens between sink and window the best of every query head, then the second best of every head,
+/// and so on, head by head, until the budget is full; by count and by token.
 Set rank_merge(const std::vector<Scores>& heads, const Frame& frame, const Set& guide);
+/// LessIsMore's recent window: what the sinks leave of a quarter of the budget, rounded up.
+std::int64_t quarter_window(std::int64_t budget, std::int64_t sink);
 /// Largest score of each block's tokens.
 Scores block_maximum(const Scores& tokens, std::int64_t block);
 /// The `count` best among `candidates` (indices into `scores`), ascending; equal scores: the lower index. Within the

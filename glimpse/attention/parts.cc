@@ -146,8 +146,7 @@ void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionS
   UnitSet units(selector, parts.tokens, scratch);
   const plan::Term& first = selector.terms.front();
   if (first.source != plan::Source::heat) {
-    const std::int64_t each =
-        first.budget ? plan::budget_tokens(*first.budget, static_cast<std::int64_t>(parts.tokens)) : 0;
+    const std::int64_t each = plan::term_tokens(selector, first, static_cast<std::int64_t>(parts.tokens));
     const std::size_t k = static_cast<std::size_t>(each) / static_cast<std::size_t>(selector.block);
     auto& most = scratch.most;  // over all of the heads, whichever chose the unit
     most.assign(units.count(), kNever);

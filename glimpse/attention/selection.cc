@@ -32,7 +32,6 @@ std::size_t free_units(const plan::Selector& selector, std::span<float> units, s
       return allowed > forced ? allowed - forced : 0;
     }
     case plan::BudgetRule::mass:
-    case plan::BudgetRule::coverage:
       return kernels::count_for_mass(units, selector.budget.value - held, scratch.workspace);
     case plan::BudgetRule::threshold:
       return kernels::count_above(units, static_cast<float>(selector.budget.value));
@@ -125,7 +124,7 @@ void choose(const plan::Selector& selector, std::span<float> pooled, SelectionSc
   std::span<float> units = pooled;
   if (block > 1) {
     units = std::span(scratch.blocks.data(), (tokens + block - 1) / block);
-    if (selector.budget.rule == plan::BudgetRule::mass || selector.budget.rule == plan::BudgetRule::coverage) {
+    if (selector.budget.rule == plan::BudgetRule::mass) {
       block_sum(pooled, block, units);
     } else {
       kernels::block_max(pooled, selector.block, units);

@@ -42,9 +42,6 @@ void check_unions(const plan::Plan& plan) {
     if (plan.combine[static_cast<std::size_t>(layer)] != plan::Combine::union_sets) continue;
     for (int head = 0; head < plan.shape.kv_heads; ++head) {
       const plan::Role& role = plan.role(layer, head);
-      if (role.kind == plan::RoleKind::reuse && role.reads.layer == layer) {
-        refuse(plan, "a head that reads a set of its own layer");
-      }
       if (role.kind != plan::RoleKind::select) continue;
       if (role.reads.layer < 0) refuse(plan, "a union in which a head joins no earlier layer's set");
       if (plan.selectors[static_cast<std::size_t>(role.selector)].per != plan::SetPer::layer) {
@@ -66,11 +63,6 @@ void check_unions(const plan::Plan& plan) {
 
 void Runner::require_supported(const plan::Plan& plan) {
   for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
-  for (const plan::Combine combine : plan.combine) {
-    if (combine != plan::Combine::none && combine != plan::Combine::union_sets) {
-      refuse(plan, "combining the sets of a layer other than by union");
-    }
-  }
   check_unions(plan);
   bool statistics = false;
   for (const plan::Retention& retention : plan.retentions) {
@@ -78,7 +70,6 @@ void Runner::require_supported(const plan::Plan& plan) {
   }
   bool heat = false;
   for (const plan::Role& role : plan.roles) {
-    if (role.scope.lifetime != plan::Lifetime::step) refuse(plan, "sets that outlive a step");
     if (role.kind == plan::RoleKind::select) {
       const plan::Selector& selector = plan.selectors[static_cast<std::size_t>(role.selector)];
       const bool by_heat = selector.terms.back().source == plan::Source::heat;

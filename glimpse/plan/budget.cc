@@ -64,12 +64,10 @@ Budget parse_tokens(std::string_view text, std::string_view body) {
 Budget parse_named(std::string_view text, std::string_view body, std::size_t equals) {
   const std::string_view key = body.substr(0, equals);
   Budget budget;
-  if (key == "p") {
+  if (key == "p" || key == "coverage") {
     budget.rule = BudgetRule::mass;
   } else if (key == "tau") {
     budget.rule = BudgetRule::threshold;
-  } else if (key == "coverage") {
-    budget.rule = BudgetRule::coverage;
   } else {
     refuse(text, fmt::format("unknown kind '{}'; {}", excerpt(key), kForms));
   }
@@ -124,10 +122,8 @@ std::string budget_problem(const Budget& budget) {
       }
       return {};
     case BudgetRule::mass:
-    case BudgetRule::coverage:
       if (value <= 0 || value > 1) {
-        return fmt::format("a softmax mass of {:g} is outside (0, 1]; give one such as {}=0.99", value,
-                           budget.rule == BudgetRule::mass ? "p" : "coverage");
+        return fmt::format("a softmax mass of {:g} is outside (0, 1]; give one such as p=0.99", value);
       }
       return {};
     case BudgetRule::threshold:
@@ -166,8 +162,6 @@ std::string to_string(const Budget& budget) {
       return fmt::format("p={}", budget.value);
     case BudgetRule::threshold:
       return fmt::format("tau={}", budget.value);
-    case BudgetRule::coverage:
-      return fmt::format("coverage={}", budget.value);
   }
   check(false, "unknown budget rule");
   return {};

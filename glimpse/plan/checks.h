@@ -22,6 +22,7 @@ inline constexpr int kLeastChunk = 8;  ///< tokens; chunks end from there on (Ly
 inline constexpr double kMaxDeviationWeight = 1000;
 inline constexpr std::size_t kMaxSelectors = 4096;
 inline constexpr std::size_t kMaxTerms = 16;
+inline constexpr std::size_t kMaxRows = 64;  ///< of a table by budget
 inline constexpr std::size_t kMaxNameLength = 1024;
 inline constexpr std::size_t kMaxPathLength = 4096;
 
@@ -39,7 +40,7 @@ inline void in_range(std::string_view where, std::string_view what, std::int64_t
 /// What is wrong with the budget and how to mend it; empty when nothing is.
 std::string budget_problem(const Budget& budget);
 
-/// True for the rules that need the softmax probabilities (mass, threshold, coverage).
+/// True for the rules that need the softmax probabilities (mass, threshold).
 inline bool needs_probabilities(BudgetRule rule) {
   return rule != BudgetRule::tokens && rule != BudgetRule::ratio;
 }

@@ -117,12 +117,20 @@ std::string index_words(const Term& term) {
   return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
 }
 
+// "64 of 256, 64 of 512, 128 of 1024"
+std::string rows_words(const std::vector<BudgetRow>& rows) {
+  std::vector<std::string> words;
+  for (const BudgetRow& row : rows) words.push_back(fmt::format("{} of {}", row.tokens, row.budget));
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
 std::string selector_words(const Selector& s) {
   if (s.terms.empty()) return stream_words(s);
   std::string text = fmt::format("budget {}, a set per {}, by {}", to_string(s.budget), word(s.per),
                                  s.block == 1 ? "token" : fmt::format("blocks of {}", s.block));
   if (s.sink > 0) text += fmt::format(", sink {}", s.sink);
   if (s.local > 0) text += fmt::format(", local {}", s.local);
+  if (!s.local_rows.empty()) text += fmt::format(", local {}", rows_words(s.local_rows));
   if (s.local_share > 0) text += fmt::format(", local {:g} % of the budget", 100 * s.local_share);
   if (!s.counts_local) text += ", new tokens beside the budget";
   for (const Term& term : s.terms) {
@@ -130,7 +138,11 @@ std::string selector_words(const Selector& s) {
     if (term.group != GroupPooling::none) text += fmt::format(", {} over the group", word(term.group));
     if (term.heads != HeadPooling::none) text += fmt::format(", {} over the heads", word(term.heads));
     if (!term.query_heads.empty()) text += fmt::format(", query heads {}", fmt::join(term.query_heads, ","));
-    if (term.budget) text += fmt::format(", at most {}", to_string(*term.budget));
+    if (!term.budget_rows.empty()) {
+      text += fmt::format(", at most {}", rows_words(term.budget_rows));
+    } else if (term.budget) {
+      text += fmt::format(", at most {}", to_string(*term.budget));
+    }
   }
   return text;
 }
@@ -145,7 +157,7 @@ double set_rows(const Plan& plan, const Selector& s, std::int64_t tokens, bool& 
   }
   if (!s.counts_local && rows < tokens) {
     const Term& term = s.terms[0];
-    rows += s.local + std::int64_t{term.index.outlier_chunks} * s.block;
+    rows += (s.local_rows.empty() ? s.local : window_tokens(s, tokens)) + std::int64_t{term.index.outlier_chunks} * s.block;
     if (term.source == Source::token_clusters) rows += term.index.new_tokens;
     rows = std::min(tokens, rows);
     exact = false;

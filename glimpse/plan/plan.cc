@@ -15,7 +15,6 @@ bool covers(const Budget& budget, std::int64_t tokens) {
     case BudgetRule::ratio:
       return budget_tokens(budget, tokens) >= tokens;
     case BudgetRule::mass:
-    case BudgetRule::coverage:
       return budget.value >= 1 || tokens <= 1;
     case BudgetRule::threshold:
       return tokens <= 1;
@@ -44,6 +43,8 @@ bool covers(const Plan& plan, const Role& role, std::int64_t tokens) {
   return false;
 }
 
+constexpr std::int64_t kRowUnit = 16;  ///< tokens in which tables by budget count
+
 // The local window of a chunk tree is its buffer of new tokens.
 bool has_buffer(const Selector& selector) {
   return selector.terms.size() == 1 && selector.terms[0].source == Source::chunk_tree;
@@ -55,6 +56,16 @@ std::int64_t share_rounded_up(double share, std::int64_t tokens) {
   const double nearest = std::round(product);
   const bool whole = std::abs(product - nearest) <= 1e-12 * std::max(1.0, nearest);
   return static_cast<std::int64_t>(whole ? nearest : std::ceil(product));
+}
+
+double tokens_at(const std::vector<BudgetRow>& rows, double budget) {
+  const BudgetRow& first = rows.front();
+  if (budget <= first.budget) return first.tokens * (budget / first.budget);
+  const auto above = std::find_if(rows.begin(), rows.end(), [&](const BudgetRow& row) { return row.budget > budget; });
+  if (above == rows.end()) return rows.back().tokens;
+  const BudgetRow& below = *(above - 1);
+  const double part = (budget - below.budget) / (above->budget - below.budget);
+  return below.tokens + part * (above->tokens - below.tokens);
 }
 
 std::int64_t blocks_for(std::int64_t tokens, std::int64_t block) {
@@ -75,7 +86,8 @@ Plan dense_plan(const ModelShape& shape) {
 std::int64_t always_tokens(const Selector& selector) {
   const std::int64_t block = selector.block;
   const std::int64_t sink = blocks_for(selector.sink, block) * block;
-  if (!selector.counts_local) return std::max<std::int64_t>(sink + (selector.local > 0 ? 0 : block), 1);
+  const bool has_window = selector.local > 0 || !selector.local_rows.empty();
+  if (!selector.counts_local) return std::max<std::int64_t>(sink + (has_window ? 0 : block), 1);
   const auto with_window = [&](std::int64_t window) {
     return sink + (blocks_for(std::max<std::int64_t>(window, 1) - 1, block) + 1) * block;
   };
@@ -86,6 +98,13 @@ std::int64_t always_tokens(const Selector& selector) {
     // (1 - share) * k rounded down, must hold these.
     const double rounding = 3.0 * static_cast<double>(block - 1) / (1 - selector.local_share);
     return std::max(with_window(1), static_cast<std::int64_t>(std::ceil(std::min(rounding, double{kMaxTokens}))));
+  }
+  if (!selector.local_rows.empty()) {
+    // The window takes the largest share of the budget at a row, and blocks add at most 2 (block - 1) to it.
+    double share = 0;
+    for (const BudgetRow& row : selector.local_rows) share = std::max(share, static_cast<double>(row.tokens) / row.budget);
+    const double fixed = static_cast<double>(sink + 2 * (block - 1));
+    return std::max(with_window(1), static_cast<std::int64_t>(std::ceil(std::min(fixed / (1 - share), 1e9))));
   }
   if (has_buffer(selector)) {
     if (tokens) return with_window(window_tokens(selector, static_cast<std::int64_t>(selector.budget.value)));
@@ -99,12 +118,30 @@ std::int64_t window_tokens(const Selector& selector, std::int64_t tokens) {
   std::int64_t window = selector.local;
   if (selector.local_share > 0) {
     window = std::max<std::int64_t>(share_rounded_up(selector.local_share, budget) - selector.sink, 1);
+  } else if (!selector.local_rows.empty()) {
+    window = local_at(selector.local_rows, static_cast<double>(budget));
   } else if (selector.terms.empty() && selector.budget.rule == BudgetRule::ratio) {
     window = budget - selector.sink;
   } else if (has_buffer(selector)) {
     window = std::min(window, budget / 2);
   }
   return std::clamp<std::int64_t>(window, 0, std::max<std::int64_t>(tokens, 0));
+}
+
+std::int64_t local_at(const std::vector<BudgetRow>& rows, double budget) {
+  return static_cast<std::int64_t>(tokens_at(rows, budget)) / kRowUnit * kRowUnit;
+}
+
+std::int64_t choice_at(const std::vector<BudgetRow>& rows, double budget) {
+  const double units = tokens_at(rows, budget) / static_cast<double>(kRowUnit);
+  const double whole = budget < rows.front().budget ? std::floor(units) : std::round(units);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(whole)) * kRowUnit;
+}
+
+std::int64_t term_tokens(const Selector& selector, const Term& term, std::int64_t tokens) {
+  if (term.budget_rows.empty()) return term.budget ? budget_tokens(*term.budget, tokens) : 0;
+  const auto budget = static_cast<double>(budget_tokens(selector.budget, tokens));
+  return blocks_for(choice_at(term.budget_rows, budget), selector.block) * selector.block;
 }
 
 bool is_index(Source source) {

@@ -31,7 +31,6 @@ enum class BudgetRule : std::uint8_t {
   ratio,      ///< value = share of N kept; floor(value * N), at least 1
   mass,       ///< top-p: smallest set whose probability sums to value
   threshold,  ///< every token of probability >= value
-  coverage,   ///< smallest set that captures value of the softmax mass
 };
 struct Budget {
   BudgetRule rule = BudgetRule::tokens;
@@ -87,11 +86,21 @@ struct IndexOptions {
   friend bool operator==(const IndexOptions&, const IndexOptions&) = default;
 };
 
+/// A row of a table of tokens by budget: between rows in proportion, below the first in proportion to the budget, above
+/// the last as the last.
+struct BudgetRow {
+  int budget = 0;
+  int tokens = 0;
+  friend bool operator==(const BudgetRow&, const BudgetRow&) = default;
+};
+
 struct Term {
   Source source = Source::probability;
   GroupPooling group = GroupPooling::mean_probability;
   HeadPooling heads = HeadPooling::none;  ///< other than none only with SetPer::layer
   std::optional<Budget> budget;           ///< this term's share; none: all that is left
+  std::vector<BudgetRow> budget_rows;     ///< of a share of the context: at most so many tokens (EvoSparse); see
+                                          ///< term_tokens
   std::vector<int> query_heads;           ///< only these score (EvoSparse's retrieval heads); empty: all
   IndexOptions index;                     ///< the sources that keep an index over keys
   friend bool operator==(const Term&, const Term&) = default;
@@ -107,19 +116,13 @@ struct Selector {
   int sink = 0;   ///< first tokens always in the set
   int local = 0;  ///< last tokens always in the set, the current one among them; see window_tokens for a stream.
                   ///< chunk_tree: its buffer of new tokens, at most half the budget
+  std::vector<BudgetRow> local_rows;  ///< instead of `local`, of a share of the context: the window by the tokens that
+                                      ///< the share comes to (EvoSparse)
   double local_share = 0;    ///< instead of `local`: this share of the budget, rounded up, the sink inside it
                              ///< (LessIsMore)
   bool counts_local = true;  ///< false: the local window, tokens that no index holds yet, and outlier chunks are beside
                              ///< the budget
   friend bool operator==(const Selector&, const Selector&) = default;
-};
-
-/// How long a published set may be read.
-enum class Lifetime : std::uint8_t { step, steps, until_verify };
-struct Scope {
-  Lifetime lifetime = Lifetime::step;
-  int steps = 1;  ///< Lifetime::steps: re-selected when this many steps have passed
-  friend bool operator==(const Scope&, const Scope&) = default;
 };
 
 enum class RoleKind : std::uint8_t { dense, select, reuse, stream };
@@ -141,13 +144,12 @@ struct Role {
   SlotId reads;              ///< reuse: the slot whose set is read; the head map is written out here.
                              ///< select under Combine::union_sets: what the slot's dot and probability terms chose
                              ///< joins the own set, inside the budget and before the own terms
-  Scope scope;               ///< select: how long the set lives
   int retention = -1;        ///< index into Plan::retentions; -1 keeps everything
   friend bool operator==(const Role&, const Role&) = default;
 };
 
 /// How the sets of a layer are combined before any of its heads attends.
-enum class Combine : std::uint8_t { none, union_sets, rank_merge, map };
+enum class Combine : std::uint8_t { none, union_sets };
 
 /// What a head forgets for good. Its pages are freed.
 enum class RetentionRule : std::uint8_t {
@@ -228,14 +230,23 @@ std::int64_t budget_tokens(const Budget& budget, std::int64_t tokens);
 
 /// The least budget that holds sink, local window and the current token, in whole blocks: the sink's blocks plus as
 /// many as the window can touch when it does not end on a block's edge. A window beside the budget (counts_local)
-/// needs none of it. Where the window grows with the budget (local_share, chunk_tree): enough for the selector's own
+/// needs none of it. Where the window grows with the budget (local_share, local_rows, chunk_tree): enough for the selector's own
 /// budget in tokens, or for whatever a share comes to from there on.
 std::int64_t always_tokens(const Selector& selector);
 
-/// Length of the local window at a context of `tokens`: `local`; or `local_share` of the budget, rounded up, less the
+/// Length of the local window at a context of `tokens`: `local`; or what `local_rows` say; or `local_share` of the budget, rounded up, less the
 /// sink, at least 1; or, for a stream whose budget is a share of the context, what the budget leaves after the sink; or, for
 /// chunk_tree, at most half the budget.
 std::int64_t window_tokens(const Selector& selector, std::int64_t tokens);
+
+/// The window and the tokens that a scoring head chooses at a budget of so many tokens, by the rows of a table. Both
+/// count in sixteens: the window is rounded down, the choice to the nearest number (below the first row down), at least
+/// one.
+std::int64_t local_at(const std::vector<BudgetRow>& rows, double budget);
+std::int64_t choice_at(const std::vector<BudgetRow>& rows, double budget);
+
+/// How many tokens a term with a budget of its own chooses at a context of `tokens`, in whole blocks where it has rows.
+std::int64_t term_tokens(const Selector& selector, const Term& term, std::int64_t tokens);
 
 /// True when the plan is dense everywhere at this context: below min_context, or every budget covers it.
 bool is_dense_at(const Plan& plan, std::int64_t tokens);
@@ -256,8 +267,8 @@ bool forgets(const Plan& plan);
 /// True for the rules that decide by what attention gave each token: accumulated, last_probability, stamps.
 bool forgets_by_statistic(RetentionRule rule);
 
-/// Text forms of a budget: "1024", "10%" ("10%,min=128" with at_least), "p=0.99", "tau=1e-4", "coverage=0.98"; the
-/// double survives the round trip exactly. parse throws UserError.
+/// Text forms of a budget: "1024", "10%" ("10%,min=128" with at_least), "p=0.99", "tau=1e-4"; the double survives the
+/// round trip exactly. parse also reads "coverage=0.98", which is p=0.98. It throws UserError.
 std::string to_string(const Budget& budget);
 Budget parse_budget(std::string_view text);
 

@@ -40,9 +40,17 @@ Json index_json(const IndexOptions& index) {
   return json;
 }
 
+// [[budget, tokens], ...]
+Json rows_json(const std::vector<BudgetRow>& rows) {
+  Json json = Json::array();
+  for (const BudgetRow& row : rows) json.push_back(Json::array({row.budget, row.tokens}));
+  return json;
+}
+
 Json term_json(const Term& term) {
   Json json{{"source", word(term.source)}, {"group", word(term.group)}, {"heads", word(term.heads)}};
   if (term.budget) json["budget"] = to_string(*term.budget);
+  if (!term.budget_rows.empty()) json["budget_rows"] = rows_json(term.budget_rows);
   if (!term.query_heads.empty()) json["query_heads"] = term.query_heads;
   if (!(term.index == IndexOptions{})) json["index"] = index_json(term.index);
   return json;
@@ -53,6 +61,7 @@ Json selector_json(const Selector& s) {
   for (const Term& term : s.terms) terms.push_back(term_json(term));
   Json json{
       {"budget", to_string(s.budget)}, {"per", word(s.per)}, {"block", s.block}, {"sink", s.sink}, {"local", s.local}};
+  if (!s.local_rows.empty()) json["local_rows"] = rows_json(s.local_rows);
   if (s.local_share != 0) json["local_share"] = s.local_share;
   if (!s.counts_local) json["counts_local"] = false;
   json["terms"] = std::move(terms);
@@ -68,8 +77,6 @@ Json role_json(const Role& role, int own) {
     json["reads"] = {{"layer", role.reads.layer}};
     if (role.reads.head != own) json["reads"]["head"] = role.reads.head;
   }
-  if (role.scope.lifetime != Lifetime::step) json["lifetime"] = word(role.scope.lifetime);
-  if (role.scope.lifetime == Lifetime::steps) json["steps"] = role.scope.steps;
   if (role.retention != -1) json["retention"] = role.retention;
   return json;
 }
@@ -177,12 +184,27 @@ IndexOptions read_index(JsonObject object) {
   return index;
 }
 
+std::vector<BudgetRow> read_rows(JsonObject& object, std::string_view key) {
+  std::vector<BudgetRow> rows;
+  const JsonArray* list = object.array(key);
+  if (list == nullptr) return rows;
+  const std::string path = object.path_of(key);
+  if (list->size() > kMaxRows) object.refuse(path, fmt::format("at most {} rows", kMaxRows));
+  for (const JsonValue& entry : *list) {
+    const auto* pair = std::get_if<JsonArray>(&entry.value);
+    if (pair == nullptr || pair->size() != 2) object.refuse(path, "expected rows of [budget, tokens]");
+    rows.push_back({object.integer_of((*pair)[0], path), object.integer_of((*pair)[1], path)});
+  }
+  return rows;
+}
+
 Term read_term(JsonObject object) {
   Term term;
   term.source = object.choice<Source>("source", std::nullopt);
   term.group = object.choice<GroupPooling>("group", std::nullopt);
   term.heads = object.choice<HeadPooling>("heads", HeadPooling::none);
   if (object.find("budget") != nullptr) term.budget = read_budget(object, "budget");
+  term.budget_rows = read_rows(object, "budget_rows");
   term.query_heads = object.integers("query_heads", kMaxHeads);
   if (object.find("index") != nullptr) term.index = read_index(object.object("index"));
   object.finish();
@@ -196,6 +218,7 @@ Selector read_selector(JsonObject object) {
   selector.block = object.integer("block", 1);
   selector.sink = object.integer("sink", 0);
   selector.local = object.integer("local", 0);
+  selector.local_rows = read_rows(object, "local_rows");
   selector.local_share = object.number("local_share", 0);
   selector.counts_local = object.boolean("counts_local", true);
   if (const JsonArray* terms = object.array("terms")) {
@@ -239,8 +262,6 @@ Role read_role(JsonObject object) {
     if (slot.find("head") != nullptr && role.reads.head < 0) slot.refuse(slot.path_of("head"), "is negative");
     slot.finish();
   }
-  role.scope.lifetime = object.choice<Lifetime>("lifetime", Lifetime::step);
-  role.scope.steps = object.integer("steps", 1);
   role.retention = object.integer("retention", -1);
   object.finish();
   return role;

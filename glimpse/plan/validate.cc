@@ -68,7 +68,6 @@ class Validator {
       refuse(where, "a {} role has no selector; give -1, not {}", word(role.kind), role.selector);
     }
     if (role.attends_set && !selects) refuse(where, "attends_set goes with select only, not {}", word(role.kind));
-    check_scope(where, role);
     if (role.kind == RoleKind::reuse) {
       check_reads(layer, head, role);
     } else if (!(role.reads == SlotId{})) {
@@ -81,19 +80,6 @@ class Validator {
     check_role_retention(where, role);
   }
 
-  static void check_scope(const std::string& where, const Role& role) {
-    if (role.kind != RoleKind::select) {
-      if (!(role.scope == Scope{})) refuse(where, "a scope goes with select only, not {}", word(role.kind));
-      return;
-    }
-    if (role.scope.lifetime == Lifetime::steps) {
-      in_range(where, "scope steps", role.scope.steps, 1, kMaxTokens);
-    } else if (role.scope.steps != 1) {
-      refuse(where, "scope steps = {} goes with lifetime steps only, not {}", role.scope.steps,
-             word(role.scope.lifetime));
-    }
-  }
-
   void check_reads(int layer, int head, const Role& role) const {
     const std::string where = at(layer, head);
     const SlotId slot = role.reads;
@@ -102,9 +88,7 @@ class Validator {
              slot.head, plan_.shape.layers, plan_.shape.kv_heads);
     }
     if (slot.layer > layer) refuse(where, "reads layer {}, which comes later; only an earlier set exists", slot.layer);
-    if (slot.layer == layer && (role.kind == RoleKind::select || combine(layer) == Combine::none)) {
-      refuse(where, "reads its own layer; name an earlier one, or let the layer combine its sets (map)");
-    }
+    if (slot.layer == layer) refuse(where, "reads its own layer; only an earlier set exists");
     const Role& source = plan_.role(slot.layer, slot.head);
     if (source.kind == RoleKind::reuse) {
       refuse(where, "reads (layer {}, head {}), which itself reuses (layer {}, head {}); read that slot", slot.layer,
@@ -200,9 +184,6 @@ class Validator {
                expected);
       }
       const Role& made = plan_.role(layer, 0);
-      if (!(role.scope == made.scope)) {
-        refuse(at(layer, head), "the layer makes one set for all heads; its scope must be that of head 0");
-      }
       if (role.attends_set != made.attends_set) {
         refuse(at(layer, head), "the layer makes one set for all heads; attends_set must be that of head 0, {}",
                made.attends_set);
@@ -216,18 +197,10 @@ class Validator {
   void check_combine(int layer) const {
     const Combine how = combine(layer);
     if (how == Combine::none) return;
-    const std::string where = fmt::format("layer {}", layer);
-    bool selects = false;
     for (int head = 0; head < plan_.shape.kv_heads; ++head) {
-      const Role& role = plan_.role(layer, head);
-      if (role.kind != RoleKind::select) continue;
-      selects = true;
-      if (how == Combine::rank_merge && needs_probabilities(selector(role.selector).budget.rule)) {
-        refuse(at(layer, head), "combine rank-merge cuts by rank, so the budget is tokens or a share, not {}",
-               to_string(selector(role.selector).budget));
-      }
+      if (plan_.role(layer, head).kind == RoleKind::select) return;
     }
-    if (!selects) refuse(where, "combine {} in a layer without a select; give none", word(how));
+    refuse(fmt::format("layer {}", layer), "combine {} in a layer without a select; give none", word(how));
   }
 
   bool any_role(RoleKind kind) const {

@@ -122,9 +122,27 @@ void check_room(const std::string& where, const Selector& s) {
   refuse(where,
          "a budget of {} does not always hold sink {}, local {} and the current token: {} tokens in blocks of {}; {}",
          to_string(s.budget), s.sink,
-         s.local_share > 0 ? fmt::format("{} %", 100 * s.local_share) : fmt::to_string(s.local), needed, s.block,
+         s.local_share > 0         ? fmt::format("{} %", 100 * s.local_share)
+         : s.local_rows.empty() ? fmt::to_string(s.local)
+                                : "by the budget",
+         needed, s.block,
          tokens ? "raise the budget or lower sink, local and block"
                 : fmt::format("give a minimum with the share: ,min={}", needed));
+}
+
+// A table of tokens by budget: budgets ascend, and tokens leave something of each.
+void check_rows(const std::string& where, const Selector& s, std::string_view name, const std::vector<BudgetRow>& rows) {
+  if (rows.empty()) return;
+  if (s.budget.rule != BudgetRule::ratio) {
+    refuse(where, "{} go with a share of the context, not a budget of {}; leave them out", name, to_string(s.budget));
+  }
+  if (rows.size() > kMaxRows) refuse(where, "{} {} are over the limit of {}", rows.size(), name, kMaxRows);
+  int last = 0;
+  for (const BudgetRow& row : rows) {
+    in_range(where, fmt::format("a budget in {}", name), row.budget, last + 1, kMaxTokens);
+    in_range(where, fmt::format("tokens of {} in {}", row.budget, name), row.tokens, 1, row.budget - 1);
+    last = row.budget;
+  }
 }
 
 // What `local` and its companions mean together; before anything computes with them.
@@ -140,10 +158,17 @@ void check_window(const std::string& where, const Selector& s) {
   if (s.terms.empty() && s.local_share > 0) {
     refuse(where, "local_share = {}: a stream's window is what its budget leaves; give 0", s.local_share);
   }
+  check_rows(where, s, "local_rows", s.local_rows);
+  if (!s.local_rows.empty()) {
+    if (s.local > 0 || s.local_share > 0) refuse(where, "local_rows beside local or local_share; give one of them");
+    if (s.terms.empty() || is_index(s.terms[0].source)) {
+      refuse(where, "local_rows go with scores of all keys or heat; give the local window in tokens (local)");
+    }
+  }
   if (s.counts_local) return;
   const bool tail = s.terms.size() == 1 && is_index(s.terms[0].source) && s.terms[0].source != Source::page_bounds &&
                     s.terms[0].source != Source::gate;
-  if (s.terms.empty() || s.local_share > 0 || (s.local == 0 && !tail)) {
+  if (s.terms.empty() || s.local_share > 0 || (s.local == 0 && s.local_rows.empty() && !tail)) {
     refuse(where, "counts_local = false goes with a local window or an index that new tokens wait for");
   }
 }
@@ -232,6 +257,10 @@ void check_term(const std::string& where, const Selector& s, const Term& term, c
     if (term.budget->rule == s.budget.rule && term.budget->value > s.budget.value) {
       refuse(where, "its budget {} is over the selector's {}", to_string(*term.budget), to_string(s.budget));
     }
+  }
+  check_rows(where, s, "budget_rows", term.budget_rows);
+  if (!term.budget_rows.empty() && !term.budget) {
+    refuse(where, "budget_rows refine a term's own budget; give one, their most");
   }
   check_source(where, s, term);
   check_query_heads(where, s, term, shape.heads);

@@ -14,7 +14,7 @@ namespace glimpse::plan {
 template <class Enum>
 inline constexpr std::array<std::string_view, 0> kWords{};
 template <>
-inline constexpr std::array<std::string_view, 5> kWords<BudgetRule>{"tokens", "ratio", "mass", "threshold", "coverage"};
+inline constexpr std::array<std::string_view, 4> kWords<BudgetRule>{"tokens", "ratio", "mass", "threshold"};
 template <>
 inline constexpr std::array<std::string_view, 8> kWords<Source>{
     "dot", "probability", "heat", "page-bounds", "chunk-tree", "token-clusters", "landmarks", "gate"};
@@ -28,11 +28,9 @@ inline constexpr std::array<std::string_view, 3> kWords<SetPer>{"query-head", "k
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Digest>{"min-max", "sphere", "mean-deviation"};
 template <>
-inline constexpr std::array<std::string_view, 3> kWords<Lifetime>{"step", "steps", "until-verify"};
-template <>
 inline constexpr std::array<std::string_view, 4> kWords<RoleKind>{"dense", "select", "reuse", "stream"};
 template <>
-inline constexpr std::array<std::string_view, 4> kWords<Combine>{"none", "union-sets", "rank-merge", "map"};
+inline constexpr std::array<std::string_view, 2> kWords<Combine>{"none", "union-sets"};
 template <>
 inline constexpr std::array<std::string_view, 6> kWords<RetentionRule>{
     "all", "window", "accumulated", "last-probability", "stamps", "host-tier"};

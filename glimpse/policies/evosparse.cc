@@ -33,42 +33,19 @@ const std::array<OptionHelp, 8> kOptions{{
     {"count-local", "on|off", "on", "whether the local window is inside the budget; the paper's formula leaves it out"},
 }};
 
-// The paper's settings by budget.
-struct Settings {
-  double budget;
-  double local;
-  double heads;
-  double blocks;  ///< of 16 tokens
-};
-constexpr std::array<Settings, 5> kTable{{
-    {256, 64, 5, 5},
-    {512, 64, 10, 5},
-    {1024, 128, 10, 7},
-    {2048, 128, 15, 10},
-    {4096, 128, 20, 15},
-}};
+// The paper's settings by budget: the local window, what each retrieval head chooses (5, 5, 7, 10 and 15 blocks of 16),
+// and how many retrieval heads there are.
+const std::vector<plan::BudgetRow> kLocal{{256, 64}, {512, 64}, {1024, 128}, {2048, 128}, {4096, 128}};
+const std::vector<plan::BudgetRow> kChosen{{256, 80}, {512, 80}, {1024, 112}, {2048, 160}, {4096, 240}};
+constexpr std::array<std::pair<double, double>, 5> kHeads{{{256, 5}, {512, 10}, {1024, 10}, {2048, 15}, {4096, 20}}};
 
-// Between two rows in proportion; above the last row its own; below the first, window and blocks shrink with the
-// budget. The window in whole blocks of 16, downwards.
-Settings settings_for(double budget) {
-  Settings s = kTable.back();
-  if (budget < kTable.front().budget) {
-    s = kTable.front();
-    const double part = budget / s.budget;
-    s = {budget, s.local * part, s.heads, std::floor(s.blocks * part)};
-  } else if (budget < s.budget) {
-    const auto above =
-        std::find_if(kTable.begin(), kTable.end(), [&](const Settings& row) { return row.budget > budget; });
-    const Settings& below = *(above - 1);
-    const double part = (budget - below.budget) / (above->budget - below.budget);
-    const auto between = [&](double low, double high) { return low + part * (high - low); };
-    s = {budget, between(below.local, above->local), between(below.heads, above->heads),
-         between(below.blocks, above->blocks)};
-  }
-  s.local = std::floor(s.local / kBlock) * kBlock;
-  s.heads = std::round(s.heads);
-  s.blocks = std::max(std::round(s.blocks), 1.0);
-  return s;
+// Between two rows in proportion; below the first row and above the last those rows.
+int heads_at(double budget) {
+  if (budget <= kHeads.front().first) return static_cast<int>(kHeads.front().second);
+  const auto above = std::find_if(kHeads.begin(), kHeads.end(), [&](const auto& row) { return row.first > budget; });
+  if (above == kHeads.end()) return static_cast<int>(kHeads.back().second);
+  const auto& [low, heads] = *(above - 1);
+  return static_cast<int>(std::round(heads + (budget - low) / (above->first - low) * (above->second - heads)));
 }
 
 class Builder {
@@ -84,12 +61,16 @@ class Builder {
     base_.block = read.block(kBlock);
     base_.sink = read.sink(kSink);
     base_.budget = read.counted_budget({plan::BudgetRule::tokens, 1024}, "splits its budget between its parts");
-    // A share comes to most at the longest context, and is set up for that.
     const bool sane = base_.budget.value > 0 && base_.budget.value < 1e9;  // the rest is refused with the plan
-    const double k = base_.budget.rule == plan::BudgetRule::tokens ? base_.budget.value
-                                                                   : base_.budget.value * std::max(shape.context, 1);
-    settings_ = settings_for(sane ? k : 1024);
-    base_.local = read.local(static_cast<int>(settings_.local));
+    // A share follows the table as the context grows. Which heads retrieve is fixed, for the longest context.
+    share_ = base_.budget.rule == plan::BudgetRule::ratio;
+    most_ = !sane ? 1024 : share_ ? base_.budget.value * std::max(shape.context, 1) : base_.budget.value;
+    constexpr int kByTable = -1;
+    base_.local = read.local(kByTable);
+    if (base_.local == kByTable) {
+      base_.local = share_ ? 0 : static_cast<int>(plan::local_at(kLocal, most_));
+      if (share_) base_.local_rows = kLocal;
+    }
     base_.counts_local = read.on("count-local", true);
     base_.budget = with_room(base_.budget, base_);
   }
@@ -131,10 +112,11 @@ class Builder {
       read_.refuse("retrieval-heads", *read_.text("retrieval-heads"),
                    fmt::format("the model has {} query heads in its sparse layers", most));
     }
-    heads_ = retrieval_query_heads(read_, shape_, kFirstSparse, heads.value_or(static_cast<int>(settings_.heads)));
+    heads_ = retrieval_query_heads(read_, shape_, kFirstSparse, heads.value_or(heads_at(most_)));
     // The table counts blocks of 16; larger blocks hold as many tokens, rounded up.
-    const double block = std::max(base_.block, 1);
-    blocks_ = blocks.value_or(static_cast<int>(std::ceil(settings_.blocks * kBlock / block)));
+    const auto block = static_cast<std::int64_t>(std::max(base_.block, 1));
+    blocks_ = blocks.value_or(static_cast<int>((plan::choice_at(kChosen, most_) + block - 1) / block));
+    chosen_by_table_ = share_ && !blocks;
   }
 
   int add(plan::Selector selector) {
@@ -154,6 +136,7 @@ class Builder {
     plan::Term term{plan::Source::dot, plan::GroupPooling::none, plan::HeadPooling::max};
     term.query_heads = heads;
     term.budget = plan::Budget{plan::BudgetRule::tokens, static_cast<double>(blocks_) * base_.block};
+    if (chosen_by_table_) term.budget_rows = kChosen;
     selector.terms.push_back(std::move(term));
     if (accum_) selector.terms.push_back({plan::Source::heat, plan::GroupPooling::none});
     return add(std::move(selector));
@@ -191,7 +174,9 @@ class Builder {
   const plan::ModelShape& shape_;
   plan::Plan plan_;
   plan::Selector base_;  ///< without terms
-  Settings settings_{};
+  bool share_ = false;           ///< of the context
+  double most_ = 1024;           ///< tokens that the budget comes to at most
+  bool chosen_by_table_ = false;
   bool prop_ = true, accum_ = true, per_layer_ = false;
   std::vector<std::vector<int>> heads_;  ///< [layer][...] query heads
   int blocks_ = 1;

@@ -244,7 +244,6 @@ methods::Frame frame_of(const plan::Selector& selector, std::int64_t tokens) {
           std::max<std::int64_t>(selector.budget.at_least, methods::floor_share(selector.budget.value, tokens)));
       break;
     case plan::BudgetRule::mass:
-    case plan::BudgetRule::coverage:
       frame.rule = methods::Rule::mass;
       frame.value = selector.budget.value;
       break;

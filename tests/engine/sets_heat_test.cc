@@ -22,6 +22,7 @@ struct Case {
   int heads = 5, blocks_each = 5;  ///< retrieval heads and what each propagates: the paper's at a budget of 256
   double lambda = kLambda;
   int dense_steps = 0;  ///< before the least context is reached
+  bool share = false;   ///< the budget is a share of the context, and all settings follow it
 
   bool turns_off(const std::string& key) const { return extra.count(key) != 0 && extra.at(key) == "off"; }
 };
@@ -56,11 +57,15 @@ const plan::Selector& selector_for(const plan::Plan& plan, int layer) {
   return plan.selectors.at(static_cast<std::size_t>(owner.selector));
 }
 
-methods::EvoStep evo_step(const Recording& run, const StepRecord& step, int layer) {
+methods::EvoStep evo_step(const Case& row, const Recording& run, const StepRecord& step, int layer) {
   const plan::ModelShape& shape = run.plan.shape;
   methods::EvoStep evo;
   evo.tokens = step.position + 1;
   evo.frame = frame_of(selector_for(run.plan, layer), evo.tokens);
+  if (row.share) {
+    evo.frame.value = static_cast<double>(methods::floor_share(plan::parse_budget(row.budget).value, evo.tokens));
+    evo.frame.local = methods::evosparse_settings(static_cast<std::int64_t>(evo.frame.value)).local;
+  }
   evo.accumulates = !step.before.heat.empty();
   if (evo.accumulates)
     evo.heat = step.before.heat.at(step.before.heat.size() > 1 ? static_cast<std::size_t>(layer) : 0);
@@ -68,6 +73,10 @@ methods::EvoStep evo_step(const Recording& run, const StepRecord& step, int laye
     const plan::Term* term = retrieval_term(run.plan, from);
     if (term == nullptr) continue;
     evo.blocks_per_head = static_cast<std::int64_t>(term->budget.value().value) / evo.frame.block;
+    if (row.share) {
+      const auto [local, blocks] = methods::evosparse_settings(static_cast<std::int64_t>(evo.frame.value));
+      evo.blocks_per_head = (blocks * 16 + evo.frame.block - 1) / evo.frame.block;
+    }
     std::vector<int> heads = term->query_heads;
     for (int head = 0; head < shape.heads && term->query_heads.empty(); ++head) heads.push_back(head);
     for (const int head : heads) {
@@ -110,6 +119,11 @@ void expect_near(const methods::Scores& engine, const methods::Scores& expected,
   }
 }
 
+/// Sink and a window of as many tokens as the set has.
+methods::Set window_alone(const methods::Set& set, std::int64_t tokens) {
+  return methods::sink_and_window(tokens, 16, static_cast<std::int64_t>(set.size()) - 16);
+}
+
 class EvoSparseSets : public testing::TestWithParam<Case> {};
 
 TEST_P(EvoSparseSets, EqualTheTranscription) {
@@ -123,16 +137,25 @@ TEST_P(EvoSparseSets, EqualTheTranscription) {
       EXPECT_EQ(selector.block, row.block);
     }
     EXPECT_EQ(selector.sink, 16);
-    EXPECT_EQ(selector.budget, plan::parse_budget(row.budget));
+    if (!row.share) {
+      EXPECT_EQ(selector.budget, plan::parse_budget(row.budget));
+    }
     const plan::Term* term = retrieval_term(run.plan, layer);
     if (term == nullptr) continue;
     propagating += term->query_heads.size();
+    if (row.share) continue;
     EXPECT_EQ(term->budget.value(),
               (plan::Budget{plan::BudgetRule::tokens, static_cast<double>(row.blocks_each) * row.block}));
   }
-  EXPECT_EQ(propagating, row.turns_off("prop") ? 0u : static_cast<std::size_t>(row.heads));
+  // How many heads a share has is fixed for the model's longest context: the paper's 5 to 20, of what there are.
+  if (row.share && !row.turns_off("prop")) {
+    EXPECT_GE(propagating, 5u);
+    EXPECT_LE(propagating, 20u);
+  } else {
+    EXPECT_EQ(propagating, row.turns_off("prop") ? 0u : static_cast<std::size_t>(row.heads));
+  }
   EXPECT_EQ(run.steps.at(0).before.heat.empty(), row.turns_off("accum"));
-  int dense = 0;
+  int dense = 0, beyond_window = 0;
   for (const StepRecord& step : run.steps) {
     const bool reads_all = step.position + 1 < run.plan.min_context;
     dense += reads_all;
@@ -148,14 +171,16 @@ TEST_P(EvoSparseSets, EqualTheTranscription) {
         const auto window = static_cast<std::int64_t>(plan::parse_budget(row.budget).value) - 16;
         ASSERT_EQ(set, methods::sink_and_window(step.position + 1, 16, window)) << place(step, layer, 0);
       } else {
-        ASSERT_EQ(set, methods::evosparse_set(evo_step(run, step, layer), set)) << place(step, layer, 0);
+        ASSERT_EQ(set, methods::evosparse_set(evo_step(row, run, step, layer), set)) << place(step, layer, 0);
       }
+      if (row.share) beyond_window += set != window_alone(set, step.position + 1);
       // One set per layer, for retrieval heads too.
       for (int head = 0; head < shape.kv_heads; ++head) ASSERT_EQ(run.at(step, layer, head).tokens, set);
     }
   }
   EXPECT_EQ(run.steps.size(), static_cast<std::size_t>(kSteps));
   EXPECT_EQ(dense, row.dense_steps);
+  EXPECT_EQ(beyond_window, row.share ? kSteps * (shape.layers - kFirst) : 0) << "sets that are more than a window";
 }
 
 TEST_P(EvoSparseSets, LeaveTheHeatOfTheTranscription) {
@@ -207,6 +232,14 @@ INSTANTIATE_TEST_SUITE_P(
              .heads = 1,
              .blocks_each = 4},
         Case{.name = "eight_heads", .budget = "256", .extra = {{"retrieval-heads", "8"}}, .heads = 8},
+        Case{.name = "share", .budget = "30%", .heads = 0, .share = true},
+        Case{.name = "half", .budget = "50%", .heads = 0, .share = true},
+        Case{.name = "share_in_blocks_of_32", .budget = "70%", .block = 32, .heads = 0, .share = true},
+        Case{.name = "share_without_propagation",
+             .budget = "30%",
+             .extra = {{"prop", "off"}, {"heat", "layer"}},
+             .heads = 0,
+             .share = true},
         Case{.name = "dense_at_first", .budget = "192", .blocks_each = 3, .dense_steps = 8},
         Case{.name = "dense_at_first_unseeded",
              .budget = "192",

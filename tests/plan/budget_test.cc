@@ -31,7 +31,7 @@ TEST(Budget, ReadsEveryForm) {
       {"p=1", {BudgetRule::mass, 1}},
       {"tau=1e-4", {BudgetRule::threshold, 1e-4}},
       {"tau=0.0001", {BudgetRule::threshold, 1e-4}},
-      {"coverage=0.98", {BudgetRule::coverage, 0.98}},
+      {"coverage=0.98", {BudgetRule::mass, 0.98}},
   };
   for (const auto& c : cases) {
     EXPECT_EQ(parse_budget(c.text), c.budget) << c.text;
@@ -47,7 +47,7 @@ TEST(Budget, WritesTheFormThatPeopleType) {
   EXPECT_EQ(to_string({BudgetRule::ratio, 1}), "100%");
   EXPECT_EQ(to_string({BudgetRule::ratio, 0.1, 128}), "10%,min=128");
   EXPECT_EQ(to_string({BudgetRule::mass, 0.99}), "p=0.99");
-  EXPECT_EQ(to_string({BudgetRule::coverage, 0.98}), "coverage=0.98");
+  EXPECT_EQ(to_string(parse_budget("coverage=0.98")), "p=0.98");
   EXPECT_EQ(parse_budget(to_string({BudgetRule::threshold, 1e-4})).value, 1e-4);
 }
 
@@ -127,7 +127,7 @@ TEST(Budget, EveryDoubleSurvivesTheText) {
   for (int i = 0; i < 20000; ++i) {
     const double scale = std::pow(10.0, -static_cast<double>(random() % 12));
     const double value = std::max(1e-300, std::uniform_real_distribution<double>(0, 1)(random) * scale);
-    for (const BudgetRule rule : {BudgetRule::ratio, BudgetRule::mass, BudgetRule::threshold, BudgetRule::coverage}) {
+    for (const BudgetRule rule : {BudgetRule::ratio, BudgetRule::mass, BudgetRule::threshold}) {
       const Budget budget{rule, value};
       ASSERT_EQ(parse_budget(to_string(budget)), budget) << to_string(budget);
     }
@@ -211,7 +211,7 @@ TEST(Budget, AlwaysTokensHoldsAWindowOfAShare) {
         selector.budget = {BudgetRule::ratio, 0.1};
         const std::int64_t least = always_tokens(selector);
         for (std::int64_t budget = least; budget < least + 300; ++budget) {
-          const auto part = static_cast<std::int64_t>(std::floor(share * static_cast<double>(budget) + 1e-9));
+          const auto part = static_cast<std::int64_t>(std::ceil(share * static_cast<double>(budget) - 1e-9));
           const std::int64_t window = std::max<std::int64_t>(part - sink, 1);
           // The worst alignment: the window ends on a block's first token.
           const std::int64_t blocks = (sink + block - 1) / block + (window - 1 + block - 1) / block + 1;
@@ -224,6 +224,51 @@ TEST(Budget, AlwaysTokensHoldsAWindowOfAShare) {
       }
     }
   }
+}
+
+// The same for a window that a table says by the budget.
+TEST(Budget, AlwaysTokensHoldsAWindowByRows) {
+  for (const int block : {16, 32, 64}) {
+    for (const int sink : {0, 16, 100}) {
+      Selector selector;
+      selector.block = block;
+      selector.sink = sink;
+      selector.local_rows = {{256, 64}, {512, 64}, {1024, 700}, {2048, 128}};
+      selector.terms.push_back({});
+      selector.budget = {BudgetRule::ratio, 1};
+      const std::int64_t least = always_tokens(selector);
+      for (std::int64_t budget = least; budget < 4000; ++budget) {
+        const std::int64_t window = std::max<std::int64_t>(window_tokens(selector, budget), 1);
+        const std::int64_t blocks = (sink + block - 1) / block + (window - 1 + block - 1) / block + 1;
+        ASSERT_LE(blocks * block, budget) << block << " " << sink << " " << budget;
+      }
+    }
+  }
+}
+
+TEST(Budget, RowsSayWindowAndChoiceOfAShare) {
+  Selector selector;
+  selector.block = 32;
+  selector.budget = {BudgetRule::ratio, 0.5};
+  selector.local_rows = {{256, 64}, {1024, 160}};
+  Term term;
+  term.budget = Budget{BudgetRule::tokens, 112};
+  term.budget_rows = {{256, 80}, {1024, 112}};
+  selector.terms.push_back(term);
+  const auto at = [&](std::int64_t tokens) {
+    return std::pair(window_tokens(selector, tokens), term_tokens(selector, selector.terms[0], tokens));
+  };
+  using P = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(at(512), P(64, 96)) << "the first row, and 80 in whole blocks of 32";
+  EXPECT_EQ(at(2048), P(160, 128));
+  EXPECT_EQ(at(100000), P(160, 128)) << "above the last row its own";
+  EXPECT_EQ(at(1280), P(112, 96)) << "half-way: 112 and 96";
+  EXPECT_EQ(at(1000), P(80, 96)) << "94.5 down to sixteens; 90.2 to the nearest, 96";
+  EXPECT_EQ(at(300), P(32, 32)) << "37.5 and 46.9, both down";
+  EXPECT_EQ(at(20), P(0, 32)) << "one block at least";
+  selector.terms[0].budget_rows.clear();
+  EXPECT_EQ(term_tokens(selector, selector.terms[0], 100), 100);
+  EXPECT_EQ(term_tokens(selector, selector.terms[0], 1000), 112);
 }
 
 TEST(Budget, WindowBesideTheBudgetNeedsNoRoom) {

@@ -54,6 +54,11 @@ TEST(PlanJson, IsEqualAfterARoundTrip) {
   }
 }
 
+TEST(PlanJson, ReadsCoverageAsMass) {
+  const std::string by_mass = replaced("10%,min=16", "p=0.9"), by_coverage = replaced("10%,min=16", "coverage=0.9");
+  EXPECT_EQ(from_json(by_coverage), from_json(by_mass));
+}
+
 TEST(PlanJson, WritesRunsOfLayers) {
   Plan plan = dense_plan({"llama", "", 80, 64, 8, 128, 131072});
   const std::string text = to_json(plan);
@@ -127,6 +132,13 @@ TEST(PlanJson, RefusesEachBadTextNamingThePath) {
       {replaced("{\"role\": \"dense\"}", "{}"), "$.layers[0].heads[0]: 'role' is missing"},
       {replaced("{\"role\": \"dense\"}", "{\"role\": \"sparse\"}"), "$.layers[0].heads[0].role: unknown word 'sparse'"},
       {replaced("\"attends\": \"set\"", "\"attends\": \"some\""), "neither set nor all"},
+      // Words that no method needs.
+      {replaced("\"attends\": \"set\"", "\"lifetime\": \"steps\""),
+       "$.layers[1].heads[0]: unknown key 'lifetime' (known: role, selector, attends"},
+      {replaced("\"layers\": [1, 1],", "\"layers\": [1, 1], \"combine\": \"map\","),
+       "$.layers[1].combine: unknown word 'map' (known: none, union-sets)"},
+      {replaced("\"layers\": [1, 1],", "\"layers\": [1, 1], \"combine\": \"rank-merge\","),
+       "$.layers[1].combine: unknown word 'rank-merge' (known: none, union-sets)"},
       {replaced("\"selector\": 0", "\"selector\": 4"), "layer 1, KV head 0"},
       {replaced("\"head\": 0", "\"head\": 9"), "layer 2, KV head 1"},
       {replaced("\"head\": 0", "\"head\": -1"), "$.layers[2].heads[1].reads.head: is negative"},

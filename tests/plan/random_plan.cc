@@ -101,7 +101,7 @@ class Generator {
     term.group = per == SetPer::query_head ? GroupPooling::none : GroupPooling::mean_probability;
     if (per == SetPer::layer) term.heads = HeadPooling::mean;
     if (below(3) == 0) {
-      s.budget = {one_of({BudgetRule::mass, BudgetRule::threshold, BudgetRule::coverage}), unit()};
+      s.budget = {one_of({BudgetRule::mass, BudgetRule::threshold}), unit()};
       s.terms.push_back(term);
       return add(s);
     }
@@ -113,7 +113,16 @@ class Generator {
       term.heads = below(2) == 0 ? HeadPooling::none : HeadPooling::rank_merge;
       if (term.heads == HeadPooling::none) term.query_heads = {0};
       if (below(2) == 0) term.budget = {BudgetRule::tokens, 1};
+      if (s.budget.rule == BudgetRule::ratio) {
+        if (term.budget && below(2) == 0) term.budget_rows = {{10 + below(9), 1 + below(9)}, {99, 9}};
+        if (below(2) == 0) {
+          s.local = 0;
+          s.local_rows = {{256, 1 + below(64)}, {4096, 128}};
+        }
+      }
       s.terms.push_back(term);
+      s.budget.at_least = std::max(s.budget.at_least, static_cast<int>(always_tokens(s)));
+      if (s.budget.rule == BudgetRule::tokens) s.budget.at_least = 1;
       if (s.block > 1 && term.budget && (heat_block_ == 0 || heat_block_ == s.block)) {
         heat_block_ = s.block;
         s.terms.push_back({Source::heat, GroupPooling::none});
@@ -174,8 +183,6 @@ class Generator {
   Role select(int with) {
     any_select_ = true;
     Role role{.kind = RoleKind::select, .selector = with, .attends_set = below(2) == 0};
-    role.scope.lifetime = one_of({Lifetime::step, Lifetime::steps, Lifetime::until_verify});
-    if (role.scope.lifetime == Lifetime::steps) role.scope.steps = below(30) + 1;
     const Selector& s = plan_.selectors[static_cast<std::size_t>(with)];
     const Source source = s.terms[0].source;
     if (role.attends_set && (source == Source::page_bounds || source == Source::landmarks) && below(2) == 0) {
@@ -218,7 +225,7 @@ class Generator {
       }
     }
     if (!made.empty() && below(2) == 0) {
-      plan_.combine[static_cast<std::size_t>(layer)] = one_of({Combine::map, Combine::union_sets});
+      plan_.combine[static_cast<std::size_t>(layer)] = Combine::union_sets;
     }
     slots_.insert(slots_.end(), made.begin(), made.end());
   }

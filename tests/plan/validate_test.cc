@@ -39,7 +39,6 @@ std::vector<Bad> bad_plans() {
       {"ratio nan", budget(BudgetRule::ratio, kNan), {"not a finite number"}},
       {"mass 0", budget(BudgetRule::mass, 0), {"outside (0, 1]", "p=0.99"}},
       {"mass over 1", budget(BudgetRule::mass, 1.1), {"outside (0, 1]"}},
-      {"coverage 0", budget(BudgetRule::coverage, 0), {"outside (0, 1]", "coverage=0.99"}},
       {"threshold 1", budget(BudgetRule::threshold, 1), {"outside (0, 1)"}},
       {"threshold 0", budget(BudgetRule::threshold, 0), {"outside (0, 1)"}},
       {"minimum of tokens", [](Plan& p) { p.selectors[0].budget.at_least = 9; }, {"goes with a share only"}},
@@ -144,9 +143,9 @@ std::vector<Bad> bad_plans() {
          p.selectors[0].terms[0] = {Source::dot, GroupPooling::max_score};
        },
        {"p=0.9 needs softmax probabilities"}},
-      {"coverage of maxima",
+      {"mass of maxima",
        [](Plan& p) {
-         p.selectors[0].budget = {BudgetRule::coverage, 0.9};
+         p.selectors[0].budget = {BudgetRule::mass, 0.9};
          p.selectors[0].terms[0].group = GroupPooling::max_probability;
        },
        {"sum to 1"}},
@@ -190,13 +189,6 @@ std::vector<Bad> bad_plans() {
       {"selector of dense", [](Plan& p) { p.role(0, 0).selector = 0; }, {"layer 0, KV head 0", "has no selector"}},
       {"selector of reuse", [](Plan& p) { p.role(2, 0).selector = 0; }, {"a reuse role has no selector"}},
       {"attends_set of reuse", [](Plan& p) { p.role(2, 0).attends_set = true; }, {"goes with select only"}},
-      {"scope of dense", [](Plan& p) { p.role(0, 1).scope.steps = 2; }, {"a scope goes with select only"}},
-      {"no steps",
-       [](Plan& p) {
-         p.role(1, 0).scope = {Lifetime::steps, 0};
-       },
-       {"scope steps = 0"}},
-      {"steps of a step", [](Plan& p) { p.role(1, 0).scope.steps = 4; }, {"goes with lifetime steps only"}},
       {"reads nothing", [](Plan& p) { p.role(2, 0).reads = {}; }, {"layer 2, KV head 0", "slot (layer -1"}},
       {"reads out of range",
        [](Plan& p) {
@@ -212,7 +204,7 @@ std::vector<Bad> bad_plans() {
        [](Plan& p) {
          p.role(2, 0).reads = {2, 1};
        },
-       {"its own layer", "map"}},
+       {"its own layer", "only an earlier set"}},
       {"reads a dense head",
        [](Plan& p) {
          p.role(2, 0).reads = {0, 0};
@@ -240,18 +232,7 @@ std::vector<Bad> bad_plans() {
        },
        {"union-sets"}},
       {"half a layer set", [](Plan& p) { p.role(4, 0) = {}; }, {"layer 4, KV head 0", "every head must select"}},
-      {"layer set scopes",
-       [](Plan& p) {
-         p.role(4, 1).scope = {Lifetime::steps, 3};
-       },
-       {"layer 4", "that of head 0"}},
       {"combine of nothing", [](Plan& p) { p.combine[0] = Combine::union_sets; }, {"layer 0", "without a select"}},
-      {"rank-merge by mass",
-       [](Plan& p) {
-         p.combine[1] = Combine::rank_merge;
-         p.selectors[0].budget = {BudgetRule::mass, 0.9};
-       },
-       {"layer 1", "cuts by rank"}},
 
       {"retention range", [](Plan& p) { p.role(3, 0).retention = 1; }, {"layer 3, KV head 0", "retention 1"}},
       {"retention of reuse", [](Plan& p) { p.role(2, 0).retention = 0; }, {"a token that is gone"}},
@@ -310,14 +291,7 @@ TEST(Validate, SparsePrefillNeedsSomethingSparse) {
   EXPECT_THROW(validate(plan), UserError);
 }
 
-TEST(Validate, CombinedLayersMayReadThemselvesOrAnEarlierSet) {
-  Plan map = sample();
-  map.role(2, 1) = map.role(1, 1);
-  map.role(2, 0).reads = {2, 1};
-  EXPECT_THROW(validate(map), UserError);
-  map.combine[2] = Combine::map;
-  EXPECT_NO_THROW(validate(map));
-
+TEST(Validate, CombinedLayersJoinAnEarlierSet) {
   Plan joined = sample();
   joined.combine[4] = Combine::union_sets;
   joined.role(4, 0).reads = joined.role(4, 1).reads = {1, 0};

@@ -34,6 +34,15 @@ std::vector<Bad> bad_plans() {
       spoil(p.heat);
     };
   };
+  // Selector 0 of a share, with a window by the budget, valid but for what is spoiled.
+  const auto with_rows = [](std::function<void(Selector&)> spoil) {
+    return [=](Plan& p) {
+      Selector& s = p.selectors[0];
+      s.budget = {BudgetRule::ratio, 0.1, 100};
+      s.local_rows = {{256, 64}, {1024, 128}};
+      spoil(s);
+    };
+  };
   // Layer 0 forgets by a rule, valid but for what is spoiled.
   const auto forgets = [](RetentionRule rule, std::function<void(Retention&)> spoil) {
     return [=](Plan& p) {
@@ -64,6 +73,25 @@ std::vector<Bad> bad_plans() {
          p.selectors[0].local_share = 0.25;
        },
        {"selector 0, term 0", "local_share = 0.25", "in tokens"}},
+      {"rows beside a window",
+       with_rows([](Selector& s) { s.local = 8; }),
+       {"selector 0", "local_rows beside local"}},
+      {"rows of tokens",
+       with_rows([](Selector& s) {
+         s.budget = {BudgetRule::tokens, 512};
+       }),
+       {"selector 0", "local_rows go with a share", "512"}},
+      {"rows that fall", with_rows([](Selector& s) { s.local_rows[1].budget = 256; }), {"a budget in local_rows = 256"}},
+      {"rows that take all", with_rows([](Selector& s) { s.local_rows[0].tokens = 256; }), {"tokens of 256", "255"}},
+      {"too many rows",
+       with_rows([](Selector& s) { s.local_rows.resize(1000); }),
+       {"1000 local_rows are over the limit"}},
+      {"rows without room",
+       with_rows([](Selector& s) { s.budget.at_least = 1; }),
+       {"selector 0", "local by the budget", ",min="}},
+      {"rows of a term without a budget",
+       with_rows([](Selector& s) { s.terms[0].budget_rows = s.local_rows; }),
+       {"selector 0, term 0", "budget_rows refine"}},
       {"chunk tree with a small buffer",
        [](Plan& p) {
          as_index(p, Source::chunk_tree);
@@ -283,7 +311,7 @@ std::vector<Bad> bad_plans() {
        [](Plan& p) {
          as_index(p, Source::page_bounds);
          p.retentions.push_back({.rule = RetentionRule::host_tier, .budget = {BudgetRule::tokens, 63}});
-         for (int head = 0; head < 2; ++head) p.role(1, head) = {RoleKind::select, 0, true, {}, {}, 1};
+         for (int head = 0; head < 2; ++head) p.role(1, head) = {RoleKind::select, 0, true, {}, 1};
        },
        {"63 resident", "reads 64"}},
 
@@ -360,7 +388,7 @@ TEST(Validate, AcceptsIndicesHeatAndRetentions) {
   as_index(pages, Source::page_bounds);
   pages.selectors[0].terms[0].index = {.digest = Digest::mean_deviation, .deviation_weight = 0.1};
   pages.retentions.push_back({.rule = RetentionRule::host_tier, .budget = {BudgetRule::tokens, 64}});
-  for (int head = 0; head < 2; ++head) pages.role(1, head) = {RoleKind::select, 0, true, {}, {}, 1};
+  for (int head = 0; head < 2; ++head) pages.role(1, head) = {RoleKind::select, 0, true, {}, 1};
   EXPECT_NO_THROW(validate(pages));
   Plan heat = sample();
   heat.feedback = Feedback::probabilities;

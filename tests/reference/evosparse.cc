@@ -53,6 +53,24 @@ Set propagated(const EvoStep& step, const Parts& parts) {
 
 }  // namespace
 
+EvoSettings evosparse_settings(std::int64_t budget) {
+  struct Setting {
+    double budget, local, blocks;
+  };
+  const Setting table[] = {{0, 0, 0}, {256, 64, 5}, {512, 64, 5}, {1024, 128, 7}, {2048, 128, 10}, {4096, 128, 15}};
+  Setting at = table[5];
+  for (int i = 0; i < 5; ++i) {
+    const Setting &low = table[i], &high = table[i + 1];
+    const auto k = static_cast<double>(budget);
+    if (k < low.budget || k >= high.budget) continue;
+    const double part = (k - low.budget) / (high.budget - low.budget);
+    at = {k, low.local + part * (high.local - low.local), low.blocks + part * (high.blocks - low.blocks)};
+  }
+  // The window in whole blocks, downwards; blocks to the nearest number, below the first row downwards.
+  const double blocks = budget < 256 ? std::floor(at.blocks) : std::floor(at.blocks + 0.5);
+  return {static_cast<std::int64_t>(at.local / 16) * 16, std::max<std::int64_t>(1, static_cast<std::int64_t>(blocks))};
+}
+
 Set evosparse_propagated(const EvoStep& step, const Set& guide) {
   return propagated(step, parts_of(step, guide));
 }

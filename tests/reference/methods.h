@@ -108,6 +108,13 @@ Scores gate_scores(const Gate& gate, const Rows& queries, const Rows& keys);
 
 // EvoSparse (evosparse.cc).
 
+/// The paper's settings at a budget of so many tokens (methods.md, section 4), between two rows in proportion, below
+/// the first in proportion to the budget: the local window and the blocks of 16 that a retrieval head takes.
+struct EvoSettings {
+  std::int64_t local = 0, blocks = 0;
+};
+EvoSettings evosparse_settings(std::int64_t budget);
+
 struct EvoStep {
   std::int64_t tokens = 0;        ///< N, the current one counted
   Frame frame;                    ///< rule count

@@ -82,6 +82,21 @@ TEST(EvoSparse, LocalTokensInWholeBlocks) {
   EXPECT_EQ(evosparse_set(step, {}), (Set{0, 1, 6, 7, 8, 9, 10}));
 }
 
+TEST(EvoSparse, SettingsFollowTheBudget) {
+  const auto at = [](std::int64_t budget) {
+    const EvoSettings settings = evosparse_settings(budget);
+    return std::pair(settings.local, settings.blocks);
+  };
+  using P = std::pair<std::int64_t, std::int64_t>;
+  EXPECT_EQ(at(256), P(64, 5));
+  EXPECT_EQ(at(1024), P(128, 7));
+  EXPECT_EQ(at(3072), P(128, 13));  // 12.5
+  EXPECT_EQ(at(9000), P(128, 15));
+  EXPECT_EQ(at(768), P(96, 6));
+  EXPECT_EQ(at(156), P(32, 3));  // 39 and 3.05
+  EXPECT_EQ(at(20), P(0, 1));
+}
+
 TEST(EvoSparse, HeatDecaysAndTakesTheMeanOfItsReaders) {
   const std::vector<Reading> readings{{{0, 1, 4}, {0.2, 0.3, 0.5}}, {{4, 5}, {0.25, 0.75}}};
   // Block 0: one reader, 0.5; block 1: none; block 2: two readers, (0.5 + 1) / 2.

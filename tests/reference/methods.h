@@ -78,8 +78,19 @@ Set best(const Scores& scores, const Set& candidates, std::int64_t count, const 
 enum class PageScore : std::uint8_t { min_max, sphere, mean_deviation, landmark };
 /// Score of each page of `page` keys for one query, the unfinished page included. `weight` is mean_deviation's.
 Scores page_scores(const Row& query, const Rows& keys, std::int64_t page, std::pair<PageScore, double> how);
+/// ShadowKV: of each chunk the largest over the group of the logarithm of each query head's softmax over the landmarks
+/// of the `candidates`; of other chunks -inf.
+Scores landmark_scores(const Rows& queries, const Rows& keys, std::int64_t chunk, const Set& candidates);
 /// ShadowKV: for each whole chunk the least cosine between its landmark and a key of it; outliers have the smallest.
 Scores chunk_cohesion(const Rows& keys, std::int64_t chunk);
+
+// ClusterKV (clusters.cc).
+
+/// The cluster of each row: spherical k-means of 10 rounds, started by k-means++ on the rows' directions. The seed
+/// makes the clusters, so no two implementations agree on them, only on how good they are.
+Set spherical_clusters(const Rows& rows, std::int64_t clusters, std::uint32_t seed);
+/// Mean cosine of a row and its cluster's direction.
+double cluster_cohesion(const Rows& rows, const Set& members);
 
 // SeerAttention-R's gate of one KV head (gate.cc), with weights as the authors keep them: [in][out].
 

@@ -34,6 +34,21 @@ TEST(Pages, BoundsHoldTheirKeys) {
   }
 }
 
+TEST(Pages, LandmarksScoreByEachHeadsSoftmax) {
+  // Three chunks of one key. Head 0 has products 5, 4, 4 and probabilities 0.58, 0.21, 0.21; head 1 has products 0, 2,
+  // 1 and probabilities 0.09, 0.67, 0.24.
+  const Rows keys{{5, 0, 0, 0}, {4, 2, 0, 0}, {4, 1, 0, 0}};
+  const Rows queries{{2, 0, 0, 0}, {0, 2, 0, 0}};
+  const Scores scores = landmark_scores(queries, keys, 1, {0, 1, 2});
+  EXPECT_NEAR(scores[0], std::log(std::exp(5) / (std::exp(5) + 2 * std::exp(4))), kTiny);
+  EXPECT_NEAR(scores[1], std::log(std::exp(2) / (1 + std::exp(2) + std::exp(1))), kTiny);
+  EXPECT_GT(scores[1], scores[0]) << "products would say chunk 0";
+  // Without chunk 0, head 0 has nothing to tell between the others.
+  const Scores rest = landmark_scores(queries, keys, 1, {1, 2});
+  EXPECT_EQ(rest[0], -HUGE_VAL);
+  EXPECT_NEAR(rest[2], std::log(0.5), kTiny);
+}
+
 TEST(Pages, CohesionIsTheWorstCosine) {
   const Scores least = chunk_cohesion({{1, 0}, {0, 1}, {2, 2}, {1, 1}, {5, 5}}, 2);
   ASSERT_EQ(least.size(), 2u);  // whole chunks only
@@ -48,6 +63,27 @@ EvoStep small_step(double budget) {
   step.frame = {Rule::count, budget, 2, 2, 1};
   step.heat = {9, 1, 2, 3};  // blocks 4 and 5 are cold
   return step;
+}
+
+TEST(Clusters, KMeansPlusPlusFindsEveryDirection) {
+  // Eight directions, the first with 100 rows and the others with one or two.
+  Rows rows;
+  Set expected;
+  for (int at = 0; at < 114; ++at) {
+    const int topic = at < 100 ? 0 : 1 + (at - 100) / 2;
+    Row row(8);
+    row[static_cast<std::size_t>(topic)] = 1 + at % 3;
+    row[static_cast<std::size_t>((topic + 1) % 8)] = 0.001 * (at % 5);
+    rows.push_back(std::move(row));
+    expected.push_back(topic);
+  }
+  const Set members = spherical_clusters(rows, 8, 1);
+  for (std::size_t a = 0; a < rows.size(); ++a) {
+    for (std::size_t b = 0; b < a; ++b)
+      EXPECT_EQ(members[a] == members[b], expected[a] == expected[b]) << a << " " << b;
+  }
+  EXPECT_GT(cluster_cohesion(rows, members), 0.999);
+  EXPECT_LT(cluster_cohesion(rows, Set(rows.size(), 0)), 0.95);
 }
 
 TEST(EvoSparse, HeatFillsWhatSinkAndLocalLeave) {

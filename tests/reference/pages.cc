@@ -77,6 +77,21 @@ Scores page_scores(const Row& query, const Rows& keys, std::int64_t page, std::p
   return scores;
 }
 
+Scores landmark_scores(const Rows& queries, const Rows& keys, std::int64_t chunk, const Set& candidates) {
+  std::vector<Scores> rows;
+  for (const Row& query : queries) {
+    const Scores products = page_scores(query, keys, chunk, {PageScore::landmark, 0});
+    Scores chosen;
+    for (const std::int32_t c : candidates) chosen.push_back(products.at(static_cast<std::size_t>(c)));
+    const Scores probabilities = softmax(chosen);
+    rows.emplace_back(products.size(), -HUGE_VAL);
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      rows.back()[static_cast<std::size_t>(candidates[i])] = std::log(probabilities[i]);
+    }
+  }
+  return maximum(rows);
+}
+
 Scores chunk_cohesion(const Rows& keys, std::int64_t chunk) {
   const auto size = static_cast<std::size_t>(chunk);
   Scores least;

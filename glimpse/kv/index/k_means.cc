@@ -10,6 +10,9 @@
 namespace glimpse::kv {
 namespace {
 
+/// Rows that sampled k-means++ looks at: so many for each cluster, and no fewer than the least.
+constexpr std::int32_t kSampledRows = 16;
+constexpr std::int32_t kLeastSample = 2048;
 constexpr std::uint64_t kSeed = 0x6c796368656531ULL;
 
 std::size_t size_of(std::int32_t value) {
@@ -17,10 +20,10 @@ std::size_t size_of(std::int32_t value) {
 }
 
 /// Rows at random, each at most once.
-std::vector<std::int32_t> sample_rows(const KMeansInput& input, std::mt19937_64& random) {
+std::vector<std::int32_t> sample_rows(std::int32_t wanted, const KMeansInput& input, std::mt19937_64& random) {
   std::vector<std::int32_t> rows(size_of(input.count));
   std::iota(rows.begin(), rows.end(), 0);
-  const std::int32_t wanted = std::min(input.clusters, input.count);
+  wanted = std::min(wanted, input.count);
   for (std::int32_t i = 0; i < wanted; ++i) {
     const auto left = static_cast<std::uint64_t>(input.count - i);
     std::swap(rows[size_of(i)], rows[size_of(i) + random() % left]);
@@ -64,12 +67,29 @@ std::vector<std::int32_t> spread_rows(const KMeansInput& input, std::mt19937_64&
   return rows;
 }
 
+/// k-means++ over a sample of the rows, each scaled to length 1.
+std::vector<std::int32_t> spread_sampled_rows(const KMeansInput& input, std::mt19937_64& random) {
+  const std::int32_t wanted = std::max(kLeastSample, kSampledRows * std::min(input.clusters, input.count));
+  const std::vector<std::int32_t> sampled = sample_rows(wanted, input, random);
+  const auto dim = static_cast<std::size_t>(input.dim);
+  std::vector<float> directions(sampled.size() * dim);
+  for (std::size_t i = 0; i < sampled.size(); ++i) {
+    std::copy_n(input.rows + size_of(sampled[i]) * dim, dim, directions.data() + i * dim);
+    kernels::normalise_row(directions.data() + i * dim, input.dim);
+  }
+  std::vector<std::int32_t> rows =
+      spread_rows({directions.data(), static_cast<std::int32_t>(sampled.size()), input.dim, input.clusters}, random);
+  for (std::int32_t& row : rows) row = sampled[size_of(row)];
+  return rows;
+}
+
 class KMeans {
  public:
   explicit KMeans(const KMeansInput& input)
       : input_(input), dim_(static_cast<std::size_t>(input.dim)), workspace_(kernels::assign_workspace(input.dim)) {
     std::mt19937_64 random(kSeed);
-    const auto rows = input.seeding == Seeding::sample ? sample_rows(input, random) : spread_rows(input, random);
+    const auto rows =
+        input.seeding == Seeding::plus_plus ? spread_rows(input, random) : spread_sampled_rows(input, random);
     clusters_.count = static_cast<std::int32_t>(rows.size());
     clusters_.centroids.resize(rows.size() * dim_);
     for (std::size_t c = 0; c < rows.size(); ++c) {

@@ -7,11 +7,12 @@
 
 namespace glimpse::kv {
 
-/// How the first centroids are found: k-means++ (a pass over the rows for each), or rows at random.
-enum class Seeding : std::uint8_t { plus_plus, sample };
+/// How the first centroids are found: by k-means++ over all rows, or, where there are many clusters, over a sample of
+/// them. A pass over these rows for each cluster.
+enum class Seeding : std::uint8_t { plus_plus, sampled_plus_plus };
 
 struct KMeansInput {
-  const float* rows = nullptr;  ///< [count, dim]; of any length, of length 1 for k-means++
+  const float* rows = nullptr;  ///< [count, dim]; of any length, of length 1 for Seeding::plus_plus
   std::int32_t count = 0;
   int dim = 0;
   std::int32_t clusters = 1;  ///< at least 1; fewer come out where rows are equal or clusters empty

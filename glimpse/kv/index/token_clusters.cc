@@ -38,7 +38,7 @@ void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t 
   check(keys.format.dim == dim_, "an index is made for the cache's rows");
   std::vector<float> rows(at(count) * at(dim_));
   kernels::read_keys(keys.format, *keys.head, static_cast<std::int32_t>(first), count, rows.data());
-  const Clusters found = spherical_k_means({rows.data(), count, dim_, wanted, Seeding::sample});
+  const Clusters found = spherical_k_means({rows.data(), count, dim_, wanted, Seeding::sampled_plus_plus});
 
   const std::int32_t old = clusters();
   std::vector<std::int32_t> next(at(found.count), 0);

@@ -1,8 +1,8 @@
 // ClusterKV: k-means over single keys, by direction; a cluster's score is q.(mean of its keys). The prompt behind the
 // sink makes one cluster for every `tokens_per_cluster` of its tokens, `new_tokens` generated ones make
 // new_tokens / tokens_per_cluster more. The last chosen cluster is cut at the budget, its lower positions stay.
-// First centroids are rows at random: k-means++ would read all keys once for each cluster. KeyIndex says who owns it
-// and who may call.
+// First centroids are found by k-means++ over a sample of the keys: all of them would be read once for each cluster.
+// KeyIndex says who owns it and who may call.
 //
 // Memory, of a bf16 cache's K and V at d = 64 and 80 tokens a cluster: 2.8 %.
 #pragma once

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "support.h"
+#include "tests/reference/methods.h"
 
 namespace glimpse::kv::testing {
 namespace {
@@ -75,6 +76,40 @@ TEST(TokenClusters, AreMadeOfThePromptAndOfThreeHundredTwentyNewTokens) {
   for (int t = 1300; t < 1400; ++t) keys.put(t, made.key(32, false));
   index.refresh(keys.source(1210), 1300, 1400);
   expect_clusters(index, keys, 16);
+}
+
+// Directions of very different numbers of keys, as of a text's few themes and many details: k-means++ finds the small
+// ones, rows at random do not.
+TEST(TokenClusters, StartByKMeansPlusPlus) {
+  constexpr int kDim = 32, kTokens = 4016, kDetails = 40;
+  Made made(33);
+  std::vector<Row> topics;
+  for (int t = 0; t < 2 + kDetails; ++t) {
+    const auto topic = made.row(kDim);
+    topics.emplace_back(topic.begin(), topic.end());
+  }
+  Keys keys({KvType::f32, kDim}, kTokens);
+  methods::Rows rows;
+  for (int t = 0; t < kTokens; ++t) {
+    const int topic = t % 20 == 0 ? 2 + t / 20 % kDetails : t % 2;
+    std::vector<float> key;
+    for (const double x : topics[static_cast<std::size_t>(topic)]) {
+      key.push_back(static_cast<float>(x + 0.05 * made.normal()));
+    }
+    keys.append(key);
+    if (t >= 16) rows.push_back(keys.key(t));
+  }
+  TokenClusters index(cluster_selector(256, false), kDim);
+  index.extend(keys.source(kTokens), kTokens);
+  methods::Set members(rows.size());
+  for (std::int32_t c = 0; c < index.clusters(); ++c) {
+    for (const std::int32_t token : index.tokens_of(c)) members[static_cast<std::size_t>(token - 16)] = c;
+  }
+  double expected = 0;
+  for (std::uint32_t seed = 1; seed <= 3; ++seed) {
+    expected += methods::cluster_cohesion(rows, methods::spherical_clusters(rows, kTokens / 80, seed)) / 3;
+  }
+  EXPECT_GT(methods::cluster_cohesion(rows, members), 1 - 4 * (1 - expected)) << expected;
 }
 
 TEST(TokenClusters, SearchIsTheRule) {

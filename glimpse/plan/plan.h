@@ -52,7 +52,8 @@ enum class Source : std::uint8_t {
 };
 
 /// How the g query heads of a group become one score. The mean_/max_probability pair goes with Source::probability,
-/// the score pair with every other; none: each query head for itself (a gate takes the group as one).
+/// the score pair with every other; max_probability also with landmarks: each query head's softmax over the landmarks
+/// that it may choose from. none: each query head for itself (a gate takes the group as one).
 enum class GroupPooling : std::uint8_t { none, mean_query, mean_score, max_score, mean_probability, max_probability };
 
 /// How the KV heads of a layer become one set.
@@ -118,8 +119,8 @@ struct Selector {
                   ///< chunk_tree: its buffer of new tokens, at most half the budget
   std::vector<BudgetRow> local_rows;  ///< instead of `local`, of a share of the context: the window by the tokens that
                                       ///< the share comes to (EvoSparse)
-  double local_share = 0;    ///< instead of `local`: this share of the budget, rounded up, the sink inside it
-                             ///< (LessIsMore)
+  double local_share = 0;             ///< instead of `local`: this share of the budget, rounded up, the sink inside it
+                                      ///< (LessIsMore)
   bool counts_local = true;  ///< false: the local window, tokens that no index holds yet, and outlier chunks are beside
                              ///< the budget
   friend bool operator==(const Selector&, const Selector&) = default;
@@ -230,13 +231,13 @@ std::int64_t budget_tokens(const Budget& budget, std::int64_t tokens);
 
 /// The least budget that holds sink, local window and the current token, in whole blocks: the sink's blocks plus as
 /// many as the window can touch when it does not end on a block's edge. A window beside the budget (counts_local)
-/// needs none of it. Where the window grows with the budget (local_share, local_rows, chunk_tree): enough for the selector's own
-/// budget in tokens, or for whatever a share comes to from there on.
+/// needs none of it. Where the window grows with the budget (local_share, local_rows, chunk_tree): enough for the
+/// selector's own budget in tokens, or for whatever a share comes to from there on.
 std::int64_t always_tokens(const Selector& selector);
 
-/// Length of the local window at a context of `tokens`: `local`; or what `local_rows` say; or `local_share` of the budget, rounded up, less the
-/// sink, at least 1; or, for a stream whose budget is a share of the context, what the budget leaves after the sink; or, for
-/// chunk_tree, at most half the budget.
+/// Length of the local window at a context of `tokens`: `local`; or what `local_rows` say; or `local_share` of the
+/// budget, rounded up, less the sink, at least 1; or, for a stream whose budget is a share of the context, what the
+/// budget leaves after the sink; or, for chunk_tree, at most half the budget.
 std::int64_t window_tokens(const Selector& selector, std::int64_t tokens);
 
 /// The window and the tokens that a scoring head chooses at a budget of so many tokens, by the rows of a table. Both

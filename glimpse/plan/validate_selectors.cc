@@ -98,6 +98,8 @@ bool pooling_fits(Source source, GroupPooling group) {
       return false;  // heat belongs to no query
     case Source::probability:
       return of_probability || group == GroupPooling::mean_query;
+    case Source::landmarks:
+      return group != GroupPooling::mean_probability;
     default:
       return !of_probability;
   }
@@ -122,7 +124,7 @@ void check_room(const std::string& where, const Selector& s) {
   refuse(where,
          "a budget of {} does not always hold sink {}, local {} and the current token: {} tokens in blocks of {}; {}",
          to_string(s.budget), s.sink,
-         s.local_share > 0         ? fmt::format("{} %", 100 * s.local_share)
+         s.local_share > 0      ? fmt::format("{} %", 100 * s.local_share)
          : s.local_rows.empty() ? fmt::to_string(s.local)
                                 : "by the budget",
          needed, s.block,
@@ -131,7 +133,8 @@ void check_room(const std::string& where, const Selector& s) {
 }
 
 // A table of tokens by budget: budgets ascend, and tokens leave something of each.
-void check_rows(const std::string& where, const Selector& s, std::string_view name, const std::vector<BudgetRow>& rows) {
+void check_rows(const std::string& where, const Selector& s, std::string_view name,
+                const std::vector<BudgetRow>& rows) {
   if (rows.empty()) return;
   if (s.budget.rule != BudgetRule::ratio) {
     refuse(where, "{} go with a share of the context, not a budget of {}; leave them out", name, to_string(s.budget));
@@ -212,6 +215,7 @@ void check_source(const std::string& where, const Selector& s, const Term& term)
   refuse(where, "group pooling {} does not go with source {}; give {}", word(term.group), word(term.source),
          term.source == Source::heat          ? "none"
          : term.source == Source::probability ? "mean-probability, max-probability or mean-query"
+         : term.source == Source::landmarks   ? "max-probability, mean-query, mean-score or max-score"
                                               : "mean-query, mean-score or max-score");
 }
 

@@ -162,8 +162,11 @@ plan::Selector index_selector(const OptionReader& read, std::string_view name, c
   selector.sink = read.sink(kind->sink);
   selector.local = read.local(kind->local);
   selector.counts_local = kind->counts_local;
-  const bool gate = kind->source == Source::gate;  // it takes the group's queries together
-  plan::Term term{kind->source, gate ? GroupPooling::none : GroupPooling::max_score};
+  const bool gate = kind->source == Source::gate;            // it takes the group's queries together
+  const bool landmarks = kind->source == Source::landmarks;  // ShadowKV's authors: softmax first, then the maximum
+  plan::Term term{kind->source, gate        ? GroupPooling::none
+                                : landmarks ? GroupPooling::max_probability
+                                            : GroupPooling::max_score};
   term.index = index_options(read, name);
   selector.terms.push_back(std::move(term));
   selector.budget =

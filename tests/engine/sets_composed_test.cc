@@ -96,10 +96,6 @@ constexpr int kOutliers = 4;
 void expect_best_landmarks(const Choice& choice) {
   constexpr std::int64_t kChunk = 8, kLocal = 32;
   const methods::Rows prompt(choice.keys.begin(), choice.keys.begin() + kPrompt);
-  std::vector<methods::Scores> rows;
-  for (const methods::Row& query : choice.queries) {
-    rows.push_back(methods::page_scores(query, prompt, kChunk, {methods::PageScore::landmark, 0}));
-  }
   methods::Scores looseness = methods::chunk_cohesion(prompt, kChunk);
   for (double& value : looseness) value = -value;
   methods::Set chunks;
@@ -112,7 +108,8 @@ void expect_best_landmarks(const Choice& choice) {
   const std::int64_t window = std::min(kPrompt, (choice.tokens() - kLocal) / kChunk * kChunk);
   std::erase_if(
       chunks, [&](std::int32_t c) { return c * kChunk >= window || std::binary_search(read.begin(), read.end(), c); });
-  const methods::Set best = methods::best(methods::maximum(rows), chunks, kBudget / kChunk, held);
+  const methods::Scores scores = methods::landmark_scores(choice.queries, prompt, kChunk, chunks);
+  const methods::Set best = methods::best(scores, chunks, kBudget / kChunk, held);
   read.insert(read.end(), best.begin(), best.end());
   methods::Set expected;
   for (std::int32_t i = 0; i < choice.tokens(); ++i) {

@@ -117,16 +117,11 @@ TEST(ShadowKvSets, AreTheBestLandmarks) {
         const HeadStep& record = run.at(step, layer, head);
         const methods::Rows keys = run.keys_at(step, layer, head);
         const methods::Rows prompt(keys.begin(), keys.begin() + run.prompt / kChunk * kChunk);
-        std::vector<methods::Scores> queries;
-        for (const methods::Row& query : record.queries) {
-          queries.push_back(methods::page_scores(query, prompt, kChunk, {methods::PageScore::landmark, 0}));
-        }
-        const methods::Scores scores = methods::maximum(queries);
         methods::Scores looseness = methods::chunk_cohesion(prompt, kChunk);
         for (double& value : looseness) value = -value;
-        methods::Set chunks(scores.size());
+        methods::Set chunks(looseness.size());
         std::iota(chunks.begin(), chunks.end(), 0);
-        std::vector<bool> read(static_cast<std::size_t>(step.position) + 1), held(scores.size());
+        std::vector<bool> read(static_cast<std::size_t>(step.position) + 1), held(looseness.size());
         for (const std::int32_t i : record.tokens) read.at(static_cast<std::size_t>(i)) = true;
         for (std::size_t c = 0; c < held.size(); ++c) held[c] = read[c * kChunk];
         for (const std::int32_t c : methods::best(looseness, chunks, kOutliers, held)) {
@@ -135,7 +130,9 @@ TEST(ShadowKvSets, AreTheBestLandmarks) {
         }
         const std::int64_t window = std::min(run.prompt, step.position + 1 - kLocal);
         for (std::int64_t i = window; i <= step.position; ++i) ASSERT_TRUE(read[static_cast<std::size_t>(i)]) << i;
-        std::erase_if(chunks, [&](std::int32_t c) { return (c + 1) * kChunk > run.prompt - kLocal; });
+        // The softmax is over all that may be chosen: neither outliers nor what the window touches.
+        std::erase_if(chunks, [&](std::int32_t c) { return (c + 1) * kChunk > window; });
+        const methods::Scores scores = methods::landmark_scores(record.queries, prompt, kChunk, chunks);
         std::int64_t taken = 0;
         for (const std::int32_t c : chunks) {
           taken += held[static_cast<std::size_t>(c)];

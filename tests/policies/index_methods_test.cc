@@ -129,7 +129,7 @@ TEST(ShadowKv, LandmarksOfChunksOf8AndKeysOfRank160) {
   expected.local = 32;
   expected.counts_local = false;
   expected.budget = {BudgetRule::tokens, 1024};
-  expected.terms.push_back({Source::landmarks, GroupPooling::max_score});
+  expected.terms.push_back({Source::landmarks, GroupPooling::max_probability});
   expected.terms[0].index = {.outlier_chunks = 48, .key_rank = 160};
   EXPECT_EQ(plan.selectors[0], expected);
   EXPECT_EQ(make_plan("shadowkv", kMha, {}).selectors[0].terms[0].index.key_rank, 128) << "at most G d";

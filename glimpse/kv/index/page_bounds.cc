@@ -3,10 +3,48 @@
 #include <algorithm>
 #include <limits>
 
+#include "glimpse/kernels/attention.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/block_search.h"
 
 namespace glimpse::kv {
+
+namespace {
+
+/// The open blocks, and those of them that are in the set before any other.
+struct Candidates {
+  std::int32_t first = 0;
+  std::size_t count = 0;
+  std::span<const std::int32_t> always_reads;
+
+  void mark(std::span<float> scores, float value) const {
+    for (const std::int32_t block : always_reads) {
+      if (block >= first && static_cast<std::size_t>(block - first) < count) {
+        scores[static_cast<std::size_t>(block - first)] = value;
+      }
+    }
+  }
+};
+
+/// Scores of the open blocks: the largest over the group of each query head's log-probability, whose softmax is over
+/// the blocks that are not read anyway. The logarithm keeps the order and does not underflow.
+void score_by_softmax(const Digests& digests, const Candidates& open, const IndexQuery& query, IndexScratch& scratch) {
+  const auto group = static_cast<std::size_t>(query.group);
+  const auto dim = static_cast<std::size_t>(digests.dim());
+  float* const pooled = scratch.scores.data();
+  float* const rows = pooled + open.count;  // [group, count]
+  for (std::size_t j = 0; j < group; ++j) {
+    const std::span<float> row(rows + j * open.count, open.count);
+    digests.score({query.queries + j * dim, 1, query.scale}, open.first, static_cast<std::int32_t>(open.count), scratch,
+                  row.data());
+    open.mark(row, -std::numeric_limits<float>::infinity());
+    const float lse = kernels::log_sum_exp(row);
+    for (float& score : row) score -= lse;
+  }
+  kernels::pool_max_score(rows, open.count, query.group, {pooled, open.count});
+}
+
+}  // namespace
 
 std::size_t search_blocks(const BlockSearch& search, const IndexQuery& query, IndexScratch& scratch,
                           std::vector<std::int32_t>& set) {
@@ -27,15 +65,19 @@ std::size_t search_blocks(const BlockSearch& search, const IndexQuery& query, In
   if (at.room >= at.open()) {
     add_range(set, at.sink * block, at.tail * block);
   } else if (at.room > 0) {
-    if (scratch.scores.size() < open) scratch.scores.resize(open);
-    const GroupQueries queries = group_queries(selector.terms.front().group, query, digests.dim(), scratch);
+    const plan::GroupPooling pooling = selector.terms.front().group;
+    const bool softmax = pooling == plan::GroupPooling::max_probability && query.group > 1;  // one's keeps its order
+    const std::size_t needed = open * (softmax ? static_cast<std::size_t>(query.group) + 1 : 1);
+    if (scratch.scores.size() < needed) scratch.scores.resize(needed);
     const std::span<float> scores(scratch.scores.data(), open);
-    digests.score(queries, static_cast<std::int32_t>(at.sink), static_cast<std::int32_t>(open), scratch, scores.data());
-    for (const std::int32_t always : search.always_reads) {
-      if (inside(always)) {
-        scores[static_cast<std::size_t>(always - at.sink)] = std::numeric_limits<float>::infinity();
-      }
+    const Candidates candidates{static_cast<std::int32_t>(at.sink), open, search.always_reads};
+    if (softmax) {
+      score_by_softmax(digests, candidates, query, scratch);
+    } else {
+      const GroupQueries queries = group_queries(pooling, query, digests.dim(), scratch);
+      digests.score(queries, candidates.first, static_cast<std::int32_t>(open), scratch, scores.data());
     }
+    candidates.mark(scores, std::numeric_limits<float>::infinity());
     take_best(at, block, scores, scratch, set);
     read = digests.read_bytes(open);
   }

@@ -242,6 +242,63 @@ TEST(Landmarks, MeansOfPromptChunksChooseAndOutliersComeFirst) {
   }
 }
 
+// Against doubles: each query's softmax over what may be chosen, the maximum over the group.
+TEST(Landmarks, ProbabilitiesOverWhatMayBeChosenChoose) {
+  Made made(8);
+  Keys keys({KvType::bf16, 32}, 200);
+  for (int t = 0; t < 200; ++t) keys.append(made.key(32, true));
+  plan::Selector selector = selector_of(plan::Source::landmarks, 40, 8);
+  selector.counts_local = false;
+  selector.terms[0].group = plan::GroupPooling::max_probability;
+  selector.terms[0].index.outlier_chunks = 6;
+  Landmarks index(selector, 32);
+  index.extend(keys.source(192), 200);
+  std::vector<Row> means(24, Row(32, 0));
+  for (std::size_t token = 0; token < 192; ++token) {
+    const Row key = keys.key(static_cast<int>(token));
+    for (std::size_t i = 0; i < 32; ++i) means[token / 8][i] += key[i] / 8;
+  }
+  IndexScratch scratch;
+  std::vector<std::int32_t> set;
+  int differ = 0;
+  for (int trial = 0; trial < 50; ++trial) {
+    const std::vector<float> q = made.queries(3, 32);
+    index.search({q.data(), 3, 1, 200, 40}, scratch, set);
+    std::vector<double> best(24, -1e300), products(24, -1e300);
+    for (std::size_t j = 0; j < 3; ++j) {
+      std::vector<double> row(24);
+      double sum = 0;
+      for (int c = 0; c < 24; ++c) {
+        const auto at = static_cast<std::size_t>(c);
+        row[at] = dot(q.data() + j * 32, means[at]);
+        products[at] = std::max(products[at], row[at]);
+        const bool outlier =
+            std::count(index.outliers().begin(), index.outliers().end(), static_cast<std::int32_t>(c)) > 0;
+        if (!outlier) sum += std::exp(row[at] - 100);
+      }
+      for (std::size_t c = 0; c < 24; ++c) best[c] = std::max(best[c], row[c] - 100 - std::log(sum));
+    }
+    std::vector<double> scores, raw;
+    std::vector<bool> chosen;
+    for (int chunk = 0; chunk < 24; ++chunk) {
+      const auto at = static_cast<std::size_t>(chunk);
+      if (std::count(index.outliers().begin(), index.outliers().end(), static_cast<std::int32_t>(chunk)) > 0) {
+        EXPECT_TRUE(contains(set, chunk * 8));
+        continue;
+      }
+      chosen.push_back(contains(set, chunk * 8));
+      scores.push_back(best[at]);
+      raw.push_back(products[at]);
+    }
+    expect_best(scores, chosen, 5U);
+    std::vector<double> order = raw;
+    std::sort(order.begin(), order.end(), std::greater<>());
+    const double cut = order[4];
+    for (std::size_t i = 0; i < raw.size(); ++i) differ += (raw[i] >= cut) != chosen[i];
+  }
+  EXPECT_GT(differ, 0) << "products alone would choose the same";
+}
+
 TEST(Landmarks, OutliersNeverBreakTheBudget) {
   Made made(6);
   Keys keys({KvType::bf16, 16}, 300);

@@ -157,7 +157,8 @@ double set_rows(const Plan& plan, const Selector& s, std::int64_t tokens, bool& 
   }
   if (!s.counts_local && rows < tokens) {
     const Term& term = s.terms[0];
-    rows += (s.local_rows.empty() ? s.local : window_tokens(s, tokens)) + std::int64_t{term.index.outlier_chunks} * s.block;
+    rows +=
+        (s.local_rows.empty() ? s.local : window_tokens(s, tokens)) + std::int64_t{term.index.outlier_chunks} * s.block;
     if (term.source == Source::token_clusters) rows += term.index.new_tokens;
     rows = std::min(tokens, rows);
     exact = false;

@@ -102,7 +102,8 @@ std::int64_t always_tokens(const Selector& selector) {
   if (!selector.local_rows.empty()) {
     // The window takes the largest share of the budget at a row, and blocks add at most 2 (block - 1) to it.
     double share = 0;
-    for (const BudgetRow& row : selector.local_rows) share = std::max(share, static_cast<double>(row.tokens) / row.budget);
+    for (const BudgetRow& row : selector.local_rows)
+      share = std::max(share, static_cast<double>(row.tokens) / row.budget);
     const double fixed = static_cast<double>(sink + 2 * (block - 1));
     return std::max(with_window(1), static_cast<std::int64_t>(std::ceil(std::min(fixed / (1 - share), 1e9))));
   }

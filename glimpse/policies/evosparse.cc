@@ -174,8 +174,8 @@ class Builder {
   const plan::ModelShape& shape_;
   plan::Plan plan_;
   plan::Selector base_;  ///< without terms
-  bool share_ = false;           ///< of the context
-  double most_ = 1024;           ///< tokens that the budget comes to at most
+  bool share_ = false;   ///< of the context
+  double most_ = 1024;   ///< tokens that the budget comes to at most
   bool chosen_by_table_ = false;
   bool prop_ = true, accum_ = true, per_layer_ = false;
   std::vector<std::vector<int>> heads_;  ///< [layer][...] query heads

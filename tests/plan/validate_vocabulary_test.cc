@@ -73,15 +73,15 @@ std::vector<Bad> bad_plans() {
          p.selectors[0].local_share = 0.25;
        },
        {"selector 0, term 0", "local_share = 0.25", "in tokens"}},
-      {"rows beside a window",
-       with_rows([](Selector& s) { s.local = 8; }),
-       {"selector 0", "local_rows beside local"}},
+      {"rows beside a window", with_rows([](Selector& s) { s.local = 8; }), {"selector 0", "local_rows beside local"}},
       {"rows of tokens",
        with_rows([](Selector& s) {
          s.budget = {BudgetRule::tokens, 512};
        }),
        {"selector 0", "local_rows go with a share", "512"}},
-      {"rows that fall", with_rows([](Selector& s) { s.local_rows[1].budget = 256; }), {"a budget in local_rows = 256"}},
+      {"rows that fall",
+       with_rows([](Selector& s) { s.local_rows[1].budget = 256; }),
+       {"a budget in local_rows = 256"}},
       {"rows that take all", with_rows([](Selector& s) { s.local_rows[0].tokens = 256; }), {"tokens of 256", "255"}},
       {"too many rows",
        with_rows([](Selector& s) { s.local_rows.resize(1000); }),

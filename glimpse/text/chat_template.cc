@@ -20,6 +20,7 @@
 #include "glimpse/base/log.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/text/child_process.h"
+#include "glimpse/text/utf8.h"
 
 namespace glimpse::text {
 namespace {
@@ -210,10 +211,10 @@ std::string one_line(std::string_view text) {
     text = text.substr(0, last);
   }
   std::string line(text.substr(0, kLongest));
-  if (line.size() < text.size()) {
-    while (!line.empty() && (static_cast<unsigned char>(line.back()) & 0x80) != 0) line.pop_back();
-    line += "...";
+  while (const auto bad = find_invalid_utf8(line)) {  // of the template, or where the engine cut it, or the line above
+    line.replace(*bad, utf8_head(std::string_view(line).substr(*bad)).length, "?");
   }
+  if (text.size() > kLongest) line += "...";
   std::replace(line.begin(), line.end(), '\n', ' ');
   return printable(line) + where;
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/text/chat_template.h"
 #include "glimpse/text/child_process.h"
+#include "glimpse/text/utf8.h"
 #include "templates.h"
 
 namespace glimpse::text::testing {
@@ -96,6 +98,12 @@ TEST(ChatLimits, TheTemplatesErrorIsOneLineOfItsOwnWords) {
   EXPECT_LT(longest.size(), 600u);
   EXPECT_THAT(longest, HasSubstr("aaa... (line 1"));
   EXPECT_EQ(error_of("{{ x", kPatient).find('\n'), std::string::npos);
+  std::string chinese = "{{ raise_exception('a";
+  for (int i = 0; i < 1000; ++i) chinese += "\u4e2d";
+  const std::string cut = error_of(chinese + "\xff') }}", kPatient);
+  EXPECT_THAT(cut, HasSubstr("a\u4e2d\u4e2d"));
+  EXPECT_EQ(find_invalid_utf8(cut), std::nullopt);
+  EXPECT_THAT(error_of("{{ raise_exception('\xff\xe4') }}", kPatient), HasSubstr(": ?? ("));
 }
 
 std::ptrdiff_t open_files() {
@@ -227,6 +235,34 @@ TEST(ChildProcess, GivesBackWhatItsWorkReturns) {
   EXPECT_EQ(run_in_child([]() -> std::string { std::abort(); }, limits).end, ChildEnd::crash);
   EXPECT_EQ(run_in_child([]() -> std::string { ::_exit(0); }, limits).end, ChildEnd::crash);
   EXPECT_EQ(run_in_child([] { return std::string(std::size_t{1} << 30, 'x'); }, limits).end, ChildEnd::memory);
+}
+
+/// What a process that is forked again sees of the one before it.
+class SharedCount {
+ public:
+  SharedCount()
+      : count_(static_cast<std::atomic<int>*>(
+            ::mmap(nullptr, sizeof *count_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~SharedCount() { ::munmap(count_, sizeof *count_); }
+  std::atomic<int>& operator*() const { return *count_; }
+
+ private:
+  std::atomic<int>* count_;
+};
+
+TEST(ChildProcess, IsStartedOnceMoreWhenItOnlyWaited) {
+  const ChildLimits limits{std::chrono::milliseconds(500), 64u << 20};
+  const SharedCount starts;
+  const auto wait_until = [&](int start) {
+    return [&, start]() -> std::string {
+      while (++*starts < start) ::sleep(1000);
+      return "answer";
+    };
+  };
+  EXPECT_EQ(run_in_child(wait_until(2), limits).bytes, "answer");
+  *starts = 0;
+  EXPECT_EQ(run_in_child(wait_until(3), limits).end, ChildEnd::time);
+  EXPECT_EQ(*starts, 2);
 }
 
 TEST(ChildProcess, HasNoFileOfTheProgram) {

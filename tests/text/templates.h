@@ -2,6 +2,7 @@
 // end.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@ namespace glimpse::text::testing {
 
 struct NamedTemplate {
   std::string name, source;
+
+  friend std::ostream& operator<<(std::ostream& out, const NamedTemplate& value) { return out << value.name; }
 };
 
 /// Each exceeds a limit or breaks the engine, whatever the messages.

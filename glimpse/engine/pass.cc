@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/state.h"
@@ -72,6 +73,8 @@ bool keeps_nothing(const plan::Plan& plan) {
 std::string text_of(const std::exception_ptr& why) {
   try {
     std::rethrow_exception(why);
+  } catch (const std::bad_alloc&) {
+    return "out of memory; a shorter context and a smaller --prefill-chunk need less";
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {

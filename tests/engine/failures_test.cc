@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <new>
 #include <stdexcept>
 
 #include "glimpse/base/error.h"
@@ -53,6 +54,17 @@ TEST(Failures, AWatcherThatThrowsEndsItsRequestAlone) {
   EXPECT_EQ(engine.result(fails).error, "the watcher fell asleep");
   EXPECT_EQ(engine.result(goes_on).reason, FinishReason::length);
   EXPECT_EQ(engine.result(goes_on).tokens, alone(other));
+}
+
+TEST(Failures, MemoryThatIsShortEndsARequestInWords) {
+  Engine engine(options_for(reference::test_model("llama")));
+  Request watched = request_for(engine, 200, "tidal", 1);
+  watched.on_sets = [](const SetTrace&) { throw std::bad_alloc(); };
+  const RequestId id = engine.submit(watched);
+  while (engine.step()) {
+  }
+  EXPECT_EQ(engine.result(id).reason, FinishReason::failed);
+  EXPECT_THAT(engine.result(id).error, HasSubstr("out of memory; a shorter context"));
 }
 
 TEST(Failures, ASequenceThatKeepsNothingGoesOnAndOthersAreBroken) {

@@ -103,6 +103,8 @@ MODELS = [
     Model("undamaged", tied=False),
     # A pass costs next to nothing: for tests of ten thousands of them.
     Model("small", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
+    # A pre-tokenizer that libllama runs by std::regex.
+    Model("tekken", pre="tekken", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
 ]
 
 

@@ -14,6 +14,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
 #include "glimpse/base/printable.h"
+#include "glimpse/cli/document.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/model/gguf.h"
 #include "glimpse/plan/words.h"
@@ -262,9 +263,7 @@ std::optional<std::string> text_file(const Arguments& arguments) {
 
 std::string read_text(const std::string& path) {
   const std::string label = path == "-" ? "standard input" : fmt::format("'{}'", path);
-  std::string text = read_all(path, label);
-  require_utf8(text, label);
-  return text;
+  return document_of(read_all(path, label), label);
 }
 
 void require_utf8(std::string_view text, std::string_view what) {

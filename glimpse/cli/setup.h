@@ -56,8 +56,9 @@ std::string sets_text(const plan::Plan& plan);
 
 /// The one file of -f, of commands that read one text. Throws UserError for several.
 std::optional<std::string> text_file(const Arguments& arguments);
-/// A file's text, or standard input's for "-". Refuses invalid UTF-8 with the offset.
+/// A file's text (`document_of`), or standard input's for "-".
 std::string read_text(const std::string& path);
+/// Refuses invalid UTF-8 with the offset.
 void require_utf8(std::string_view text, std::string_view what);
 
 }  // namespace glimpse::cli

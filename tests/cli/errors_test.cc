@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "glimpse/cli/document.h"
 #include "tests/cli/process.h"
 
 namespace glimpse::cli {
@@ -174,6 +175,48 @@ TEST(Errors, Prompts) {
   const auto broken = scratch("broken.txt");
   write_file(broken, "good text \xed\xa0\x80");
   expect_refused(run_words({"-f", broken.string()}), "broken.txt' is not UTF-8: byte 10");
+}
+
+TEST(Errors, FilesThatAreNoText) {
+  using namespace std::string_literals;
+  const auto file = scratch("document");
+  const auto refused = [&](const std::string& bytes, const std::string& message) {
+    write_file(file, bytes);
+    expect_refused(run_words({"-f", file.string()}), "document' is " + message);
+  };
+  refused("%PDF-1.7\n%\xe2\xe3\xcf\xd3", "a PDF file, not UTF-8 text; make text of it with 'pdftotext'");
+  refused("\x1f\x8b\x08\x00 rest"s, "compressed by gzip, not UTF-8 text; make text of it with 'gunzip'");
+  refused("PK\x03\x04 rest", "a zip archive or an office document, not UTF-8 text; make text of it with 'unzip' or");
+  refused("BZh9\x31\x41\x59\xa0", "compressed by bzip2");
+  refused(
+      "\xfd"
+      "7zXZ\x00"s,
+      "compressed by xz");
+  refused("\x28\xb5\x2f\xfd", "compressed by zstd");
+  refused("\xff\xfeh\x00i\x00"s, "UTF-16, not UTF-8 text; make text of it with 'iconv -f utf-16 -t utf-8'");
+  refused("\xfe\xff\x00h\x00i"s, "UTF-16, ");
+  refused("\xff\xfe\x00\x00h\x00\x00\x00"s, "UTF-32, ");
+  refused("h\x00i\x00\n\x00"s, "UTF-16, not UTF-8 text; make text of it with 'iconv -f utf-16le -t utf-8'");
+  refused("\x00h\x00i\x00\n"s, "UTF-16, not UTF-8 text; make text of it with 'iconv -f utf-16be -t utf-8'");
+  refused("na\xefve caf\xe9",
+          "not UTF-8: byte 2 (0xef) begins no character; if it is Latin-1 text, convert it with "
+          "'iconv -f latin1 -t utf-8'");
+  refused("GGUF\x03\x00\x00\x00\xa0"s, "binary: byte 8 (0xa0) begins no character of UTF-8; give a file of text");
+  refused("it\x92s", "not UTF-8: byte 2 (0x92) begins no character; if it is Windows-1252 text");
+}
+
+TEST(Document, AByteOrderMarkIsNoPartOfTheText) {
+  EXPECT_EQ(document_of("\xef\xbb\xbfhello", "x"), "hello");
+  EXPECT_EQ(document_of("hello\xef\xbb\xbf", "x"), "hello\xef\xbb\xbf");
+  EXPECT_EQ(document_of("BZh is no file", "x"), "BZh is no file");
+  EXPECT_EQ(document_of(std::string("a\0b", 3), "x"), std::string("a\0b", 3));
+  EXPECT_EQ(document_of("", "x"), "");
+}
+
+TEST(Errors, ATextThatItsModelCannotTokenise) {
+  const auto file = scratch("long.txt");
+  write_file(file, std::string(500'000, 'x'));
+  expect_refused({"run", "-m", model("tekken"), "-f", file.string(), "-n", "1"}, "500000 letters in a row from byte ");
 }
 
 TEST(Errors, AModelWithoutAChatTemplateNeedsRaw) {

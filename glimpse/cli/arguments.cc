@@ -167,6 +167,11 @@ class Parser {
     } catch (const CLI::ParseError& error) {
       std::string what = error.what();
       std::replace(what.begin(), what.end(), '\n', ' ');
+      constexpr std::string_view kMissing = ": 1 required ";
+      if (const std::size_t at = what.find(kMissing); at != std::string::npos && what.ends_with(" missing")) {
+        what = what.substr(0, at) + " needs a value, " + what.substr(at + kMissing.size());
+        what.resize(what.size() - std::string_view(" missing").size());
+      }
       throw UserError(fmt::format("{}; see '{} --help'", what, selected().second));
     }
     const auto [leaf, path] = selected();
@@ -283,8 +288,18 @@ class Parser {
       const std::vector<std::string_view> views(known.begin(), known.end());
       throw UserError(unknown_name("command", rest.front(), views));
     }
+    if (!leaves_.contains(&leaf)) {
+      throw UserError(
+          fmt::format("'{}' stands before a command; give one of {} first, as in 'glimpse run -m FILE -p TEXT'",
+                      excerpt(rest.front()), fmt::join(names(leaf), ", ")));
+    }
     if (flag == rest.end()) {
-      throw UserError(fmt::format("'{}' is not an option of '{}'; see '{} --help'", excerpt(rest.front()), path, path));
+      std::string hint;
+      if (leaf.get_option_no_throw("--model") != nullptr) hint += "give a model with -m";
+      if (leaf.get_option_no_throw("--file") != nullptr) hint += ", a text file with -f";
+      if (leaf.get_option_no_throw("--system") != nullptr) hint += ", a prompt with -p";
+      throw UserError(fmt::format("'{}' is not an option of '{}'; {}see '{} --help'", excerpt(rest.front()), path,
+                                  hint.empty() ? "" : hint + "; ", path));
     }
     const std::string typed = excerpt(std::string_view(*flag).substr(0, flag->find('=')));
     std::vector<std::string_view> known;

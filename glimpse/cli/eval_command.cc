@@ -152,6 +152,12 @@ int eval_sets_command(const Arguments& arguments) {
   const auto length = static_cast<std::int64_t>(tokens.size());
   const std::int64_t steps = arguments.text_steps;
   const std::int64_t prompt = arguments.text_prompt.value_or(std::min(length, engine.context()) - steps);
+  if (!arguments.text_prompt && prompt < 1) {
+    throw UserError(fmt::format(
+        "--steps {}: the text has {} tokens and the context holds {}, and the prompt needs one of them; give fewer "
+        "--steps, more text or a larger -c",
+        steps, length, engine.context()));
+  }
   if (prompt < 1 || prompt + steps > length) {
     throw UserError(fmt::format("--prompt {} --steps {}: the text has {} tokens", arguments.text_prompt.value_or(1),
                                 steps, length));

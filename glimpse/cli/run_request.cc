@@ -54,7 +54,12 @@ std::optional<std::string> document_text(const Arguments& arguments) {
 
 std::optional<std::string> question_text(const Arguments& arguments) {
   if (arguments.prompts.empty()) return std::nullopt;
-  for (const std::string& prompt : arguments.prompts) require_utf8(prompt, "the text of -p");
+  for (const std::string& prompt : arguments.prompts) {
+    require_utf8(prompt, "the text of -p");
+    if (prompt.empty() && arguments.prompts.size() > 1) {
+      throw UserError("one -p of several: the prompt is empty; give it some text, or leave it out");
+    }
+  }
   return fmt::format("{}", fmt::join(arguments.prompts, "\n\n"));
 }
 

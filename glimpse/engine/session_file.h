@@ -44,10 +44,6 @@ struct SessionEntry {
 /// What a section is called, "tokens" or "layer 3".
 std::string title(const SessionEntry& entry);
 
-/// Header and table of a file in memory get checksums that fit them, the sections too (tests, fuzzing: what lies
-/// behind the checksums is to be reached). What does not fit in `file` is left as it is.
-void reseal_session(std::span<std::byte> file);
-
 /// Writes FILE.part and renames it over FILE. Destroyed before commit, it leaves FILE alone.
 class SessionWriter {
  public:

@@ -10,6 +10,7 @@
 
 #include "glimpse/base/error.h"
 #include "tests/engine/session_support.h"
+#include "tests/support/reseal_session.h"
 
 namespace glimpse::engine {
 namespace {

@@ -9,6 +9,7 @@
 #include "glimpse/attention/runner.h"
 #include "glimpse/base/error.h"
 #include "tests/fuzz/session_model.h"
+#include "tests/support/reseal_session.h"
 
 namespace {
 

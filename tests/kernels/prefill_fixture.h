@@ -3,6 +3,7 @@
 
 #include "fixture.h"
 #include "glimpse/kernels/cpu/prefill.h"
+#include "tests/support/bf16_products_portable.h"
 
 namespace glimpse::kernels::test {
 

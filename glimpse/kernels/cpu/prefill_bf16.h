@@ -35,7 +35,4 @@ struct Bf16Products {
 /// The table for this processor, or null where it has no such instruction or f32 products are faster.
 const Bf16Products* bf16_products();
 
-/// The same in plain loops: what tests hold the others against.
-const Bf16Products* bf16_products_portable();
-
 }  // namespace glimpse::kernels

@@ -1,5 +1,6 @@
+#include "tests/support/bf16_products_portable.h"
+
 #include "glimpse/base/dtype.h"
-#include "glimpse/kernels/cpu/prefill_bf16.h"
 
 namespace glimpse::kernels {
 namespace {

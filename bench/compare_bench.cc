@@ -160,7 +160,7 @@ void run(const Options& options, const std::string& command) {
   const std::string text = cli::read_text(options.text);
   require_range("--repetitions", options.repetitions, 1, 1000);
   require_range("--prefill-repetitions", options.prefill_repetitions, 1, 1000);
-  require_range("--tokens", options.tokens, 1, 1 << 20);
+  require_range("--tokens", options.tokens, evaluate::DecodeOptions().warm_tokens + 1, 1 << 20);
   require_range("--threads", options.threads, 0, 4096);
   for (const std::int64_t depth : options.depths) require_range("--depth", depth, 0, 1 << 22);
   for (const std::int64_t length : options.prefill) require_range("--prefill", length, 1, 1 << 22);

@@ -155,6 +155,7 @@ TEST(MeasureAttention, CountsBytesAndChecksAnswers) {
     EXPECT_EQ(speed.rows[3].bytes, 600 * 3 * (2 * one_row + 4)) << "entries of the list too";
   }
   EXPECT_THROW(measure_attention({.depths = {10}, .head_dim = 20}), UserError);
+  EXPECT_THROW(measure_attention({.depths = {10}, .head_dim = 512}), UserError);
 }
 
 }  // namespace

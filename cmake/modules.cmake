@@ -60,10 +60,10 @@ function(glimpse_test name)
   list(TRANSFORM arg_TOGETHER APPEND ".*" OUTPUT_VARIABLE apart)
   list(APPEND apart ${arg_BUSY})
   list(JOIN apart ":" apart)
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "-${apart}"
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 TEST_FILTER "-${apart}"
                        PROPERTIES TIMEOUT 900 PROCESSORS ${arg_THREADS} ${arg_PROPERTIES})
   if(arg_BUSY)
-    gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 TEST_FILTER "${arg_BUSY}"
+    gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 TEST_FILTER "${arg_BUSY}"
                          PROPERTIES TIMEOUT 900 PROCESSORS 2 ${arg_PROPERTIES})
   endif()
   foreach(suite IN LISTS arg_TOGETHER)

@@ -7,6 +7,7 @@
 #include "glimpse/attention/runner.h"
 #include "glimpse/kv/inspect.h"
 #include "tests/reference/methods.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::attention {
 namespace {
@@ -33,6 +34,10 @@ struct Case {
   KvType type;
   int sink, budget, prompt;
 };
+
+void PrintTo(const Case& row, std::ostream* out) {
+  *out << name(row.type) << " sink " << row.sink << " budget " << row.budget << " prompt " << row.prompt;
+}
 
 class Compensation : public testing::TestWithParam<Case> {};
 
@@ -106,7 +111,8 @@ TEST_P(Compensation, IsTheMeanOfWhatTheWindowLost) {
 INSTANTIATE_TEST_SUITE_P(Types, Compensation,
                          testing::Values(Case{KvType::f32, 4, 48, 330}, Case{KvType::bf16, 4, 40, 77},
                                          Case{KvType::q8_0, 20, 64, 203}, Case{KvType::f16, 0, 33, 300},
-                                         Case{KvType::f32, 16, 48, 49}));
+                                         Case{KvType::f32, 16, 48, 49}),
+                         PrintedName());
 
 }  // namespace
 }  // namespace glimpse::attention

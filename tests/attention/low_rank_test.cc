@@ -9,6 +9,7 @@
 #include "glimpse/attention/runner.h"
 #include "glimpse/kv/index/landmarks.h"
 #include "glimpse/kv/inspect.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::attention {
 namespace {
@@ -196,6 +197,10 @@ struct Case {
   double tolerance;
 };
 
+void PrintTo(const Case& row, std::ostream* out) {
+  *out << name(row.type) << " rank " << row.rank << (row.per_query ? " per query" : "");
+}
+
 class LowRank : public testing::TestWithParam<Case> {};
 
 TEST_P(LowRank, StepsAgreeWithDouble) {
@@ -235,10 +240,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, LowRank,
                          testing::Values(Case{KvType::f32, 32, false, 1e-5}, Case{KvType::f32, 9, false, 1e-5},
                                          Case{KvType::f32, 5, true, 1e-5}, Case{KvType::f16, 12, false, 5e-3},
                                          Case{KvType::bf16, 20, false, 2e-2}, Case{KvType::q8_0, 20, true, 3e-2}),
-                         [](const auto& row) {
-                           return std::string(name(row.param.type)) + "_" + std::to_string(row.param.rank) +
-                                  (row.param.per_query ? "_per_query" : "");
-                         });
+                         PrintedName());
 
 }  // namespace
 }  // namespace glimpse::attention

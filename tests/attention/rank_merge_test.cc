@@ -52,7 +52,9 @@ TEST_P(RankMerge, EqualsTheTranscription) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Agreement, RankMerge, testing::Values(0.0F, 0.7F, 1.0F));
+INSTANTIATE_TEST_SUITE_P(Agreement, RankMerge, testing::Values(0.0F, 0.7F, 1.0F), [](const auto& row) {
+  return row.param == 0 ? "none" : row.param == 1 ? "whole" : "much";
+});
 
 }  // namespace
 }  // namespace glimpse::attention

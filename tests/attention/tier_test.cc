@@ -7,6 +7,7 @@
 #include <random>
 
 #include "glimpse/attention/runner.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::attention {
 namespace {
@@ -133,6 +134,11 @@ struct Case {
   int block;
 };
 
+void PrintTo(const Case& row, std::ostream* out) {
+  *out << name(row.type) << " " << row.resident << " resident, a set for each "
+       << (row.per == plan::SetPer::kv_head ? "kv head" : "query head") << ", blocks of " << row.block;
+}
+
 class HostTier : public testing::TestWithParam<Case> {};
 
 TEST_P(HostTier, ChangesMemoryAndNothingElse) {
@@ -176,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, HostTier,
                                          Case{KvType::bf16, 256, plan::SetPer::kv_head, 32},
                                          Case{KvType::q8_0, 160, plan::SetPer::query_head, 32},
                                          Case{KvType::f32, 128, plan::SetPer::kv_head, 16}),
-                         [](const auto& row) { return "case_" + std::to_string(row.index); });
+                         PrintedName());
 
 TEST(HostTier, ForksGoOnAsTheirSource) {
   Model with(KvType::bf16), without(KvType::bf16);

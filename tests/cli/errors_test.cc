@@ -10,6 +10,7 @@
 
 #include "glimpse/cli/document.h"
 #include "tests/cli/process.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::cli {
 namespace {
@@ -103,10 +104,7 @@ struct BadValue {
 };
 
 void PrintTo(const BadValue& row, std::ostream* out) {
-  std::string name = fmt::format("{} {}", row.flag, row.value);  // which ctest takes for the name of the test
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return c > 0x7e || (std::isalnum(c) == 0 && c != '-'); }, '_');
-  *out << name;
+  *out << row.flag << " " << (*row.value == '\0' ? "empty" : row.value);
 }
 
 class BadValues : public ::testing::TestWithParam<BadValue> {};
@@ -160,7 +158,18 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"--lossless", "some", "--lossless"}, BadValue{"--correct", "-1", "--correct"},
         BadValue{"--correct", "often", "--correct"},
         BadValue{"--trace", "/nonexistent/trace", "cannot write '/nonexistent/trace'"},
-        BadValue{"--trace", "/", "cannot write '/'"}));
+        BadValue{"--trace", "/", "cannot write '/'"}),
+    [](const auto& row) {
+      // What is not a letter or a digit in short values, so that they differ.
+      std::string value;
+      for (const char* c = row.param.value; *c != '\0'; ++c) {
+        value += *c == '-'   ? std::string(" minus ")
+                 : *c == '%' ? " percent "
+                 : *c == '/' ? " root "
+                             : std::string(1, *c);
+      }
+      return test_name(fmt::format("{} {}", row.param.flag, value.empty() ? "empty" : value));
+    });
 
 TEST(Errors, Prompts) {
   expect_refused(run_words({}), "no prompt");

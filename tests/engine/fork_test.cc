@@ -3,6 +3,7 @@
 
 #include "tests/engine/gates.h"
 #include "tests/engine/support.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::engine {
 namespace {
@@ -100,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(Indices, ForkedBudgets,
                          testing::Values(Case{"quest", {}}, Case{"quest", {{"score", "meanstd"}}}, Case{"arkvale", {}},
                                          Case{"clusterkv", {}}, Case{"seer", {}}, Case{"lychee-cluster", {}, false},
                                          Case{"lychee-cluster", {{"chunks", "fixed"}}, false},
-                                         Case{"shadowkv", {{"rank", "12"}, {"outliers", "2"}}}));
+                                         Case{"shadowkv", {{"rank", "12"}, {"outliers", "2"}}}),
+                         PrintedName());
 
 /// Another option of the same index is another index.
 TEST(ForkedIndices, OfAnotherMakeAreBuiltAgain) {

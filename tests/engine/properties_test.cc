@@ -8,6 +8,7 @@
 
 #include "tests/engine/gates.h"
 #include "tests/engine/recording.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::engine {
 namespace {
@@ -346,7 +347,8 @@ TEST_P(MixedBatch, GivesEachTheTokensOfABatchOfItsOwnKind) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registry, MixedBatch, testing::Range(std::size_t{0}, (policy_names().size() + 7) / 8));
+INSTANTIATE_TEST_SUITE_P(Registry, MixedBatch, testing::Range(std::size_t{0}, (policy_names().size() + 7) / 8),
+                         [](const auto& row) { return test_name("from " + policy_names()[8 * row.param]); });
 
 }  // namespace
 }  // namespace glimpse::engine

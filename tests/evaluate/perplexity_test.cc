@@ -99,7 +99,8 @@ TEST_P(Perplexity, IsThatOfLibllamasLogits) {
 }
 
 // llama2 and llama3 begin every window with their BOS token.
-INSTANTIATE_TEST_SUITE_P(Models, Perplexity, ::testing::Values("llama", "llama2", "llama3", "qwen3"));
+INSTANTIATE_TEST_SUITE_P(Models, Perplexity, ::testing::Values("llama", "llama2", "llama3", "qwen3"),
+                         [](const auto& row) { return std::string(row.param); });
 
 TEST(PerplexityRun, PrefillPartWindowsAndStop) {
   engine::Engine engine(options_for("llama", 64));

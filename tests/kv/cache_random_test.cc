@@ -12,6 +12,7 @@
 #include "cache_rows.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/cache.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::kv {
 namespace {
@@ -323,6 +324,10 @@ struct WalkCase {
   std::int64_t capacity;
 };
 
+void PrintTo(const WalkCase& walk, std::ostream* out) {
+  *out << name(walk.type) << " " << walk.capacity;
+}
+
 class CacheWalk : public testing::TestWithParam<WalkCase> {};
 
 TEST_P(CacheWalk, MatchesTheModel) {
@@ -371,9 +376,7 @@ std::vector<WalkCase> walk_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, CacheWalk, testing::ValuesIn(walk_cases()), [](const auto& walk) {
-  return std::string(name(walk.param.type)) + "_" + std::to_string(walk.param.capacity);
-});
+INSTANTIATE_TEST_SUITE_P(Seeds, CacheWalk, testing::ValuesIn(walk_cases()), PrintedName());
 
 }  // namespace
 }  // namespace glimpse::kv

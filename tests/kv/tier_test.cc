@@ -14,6 +14,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/kv/inspect.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::kv {
 namespace {
@@ -157,8 +158,7 @@ TEST_P(TierWalk, KeepsEveryByte) {
   EXPECT_EQ(cache_.usage().tier_bytes, 0u) << "every slot of the file is free again";
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, TierWalk, ::testing::Values(KvType::bf16, KvType::q8_0),
-                         [](const auto& row) { return std::string(name(row.param)); });
+INSTANTIATE_TEST_SUITE_P(Types, TierWalk, ::testing::Values(KvType::bf16, KvType::q8_0), PrintedName());
 
 TEST(Tier, SingleRowsAreReadWhereTheyWait) {
   for (const KvType type : {KvType::f32, KvType::q8_0}) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "glimpse/base/error.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::text {
 namespace {
@@ -118,6 +119,10 @@ struct NamedOptions {
   SamplingOptions options;
 };
 
+void PrintTo(const NamedOptions& row, std::ostream* out) {
+  *out << row.name;
+}
+
 std::vector<NamedOptions> cases() {
   SamplingOptions defaults;
   defaults.temperature = 0.8f;
@@ -149,8 +154,7 @@ std::vector<NamedOptions> cases() {
 }
 
 class Draws : public ::testing::TestWithParam<NamedOptions> {};
-INSTANTIATE_TEST_SUITE_P(Options, Draws, ::testing::ValuesIn(cases()),
-                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(Options, Draws, ::testing::ValuesIn(cases()), PrintedName());
 
 TEST_P(Draws, FollowTheTranscription) {
   const std::vector<float> logits = some_logits(5);

@@ -28,6 +28,10 @@ struct BadCase {
   const char* message;
 };
 
+void PrintTo(const BadCase& row, std::ostream* out) {
+  *out << row.name;
+}
+
 class BadVocabulary : public ::testing::TestWithParam<BadCase> {};
 
 TEST_P(BadVocabulary, IsOneClearError) {

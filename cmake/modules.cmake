@@ -1,5 +1,10 @@
+get_filename_component(glimpse_root ${CMAKE_CURRENT_LIST_DIR} DIRECTORY)
+
 # GCC 12 sees an overflow inside fmt 9 that is not there.
 set(glimpse_quiet $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
+
+# Modules may become part of a shared library. Functions are still inlined as in a program.
+set(glimpse_pic -fno-semantic-interposition)
 
 set(glimpse_warnings -Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers ${glimpse_quiet})
 # For what a run spends no time in, as tests and benchmarks do not: theirs goes by in the libraries. A third of a build.
@@ -9,7 +14,8 @@ set(glimpse_cold $<$<CONFIG:Release>:-O1>)
 # without, so that none forgets an include of its own. One for each level: GCC 12 crashes where they are mixed.
 foreach(kind "" _cold)
   add_library(module_headers${kind} OBJECT ${CMAKE_CURRENT_LIST_DIR}/headers.cc)
-  target_compile_options(module_headers${kind} PRIVATE ${glimpse_warnings})
+  target_compile_options(module_headers${kind} PRIVATE ${glimpse_warnings} ${glimpse_pic})
+  set_target_properties(module_headers${kind} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_link_libraries(module_headers${kind} PRIVATE fmt::fmt)
   target_precompile_headers(module_headers${kind} PRIVATE
     <algorithm> <array> <atomic> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory> <optional> <span>
@@ -22,9 +28,12 @@ target_compile_options(module_headers_cold PRIVATE ${glimpse_cold})
 function(glimpse_module name)
   cmake_parse_arguments(arg "COLD" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   add_library(glimpse_${name} STATIC ${arg_SOURCES})
-  target_include_directories(glimpse_${name} PUBLIC ${PROJECT_SOURCE_DIR})
-  target_compile_options(glimpse_${name} PRIVATE ${glimpse_warnings})
+  set_target_properties(glimpse_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
+  target_include_directories(glimpse_${name} PUBLIC $<BUILD_INTERFACE:${glimpse_root}>)
+  target_compile_features(glimpse_${name} PUBLIC cxx_std_20)
+  target_compile_options(glimpse_${name} PRIVATE ${glimpse_warnings} ${glimpse_pic})
   list(TRANSFORM arg_DEPENDS PREPEND glimpse_)
+  list(TRANSFORM arg_LIBRARIES REPLACE "^json$" "$<BUILD_INTERFACE:json>")  # headers alone: nothing to link later
   target_link_libraries(glimpse_${name} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LIBRARIES})
   if(arg_COLD)
     target_compile_options(glimpse_${name} PRIVATE ${glimpse_cold})

@@ -1,4 +1,5 @@
-// The engine: a model, its cache and its requests. The only header that the command line, a server or bindings need.
+// The engine: a model, its cache and its requests. A program needs this header and glimpse/policies/policy.h, which
+// makes the plan of a request; examples/ask is one.
 //
 // Two levels. Requests: submit, step until idle, take results. Sequences: prefill, decode and fork by hand, for
 // evaluation and benchmarks. One thread at a time calls an Engine; callbacks run on that thread, but on_sets, which

@@ -1,0 +1,16 @@
+# glimpse_import_archives(FOLDER) makes targets of llama.cpp's archives in FOLDER: glimpse::ggml_base, glimpse::ggml_cpu,
+# glimpse::ggml, glimpse::llama, glimpse::llama_jinja. Used by the build and by the installed package.
+set(glimpse_archive_names ggml-base ggml-cpu ggml llama llama-jinja)
+
+function(glimpse_import_archives folder)
+  foreach(archive IN LISTS glimpse_archive_names)
+    string(REPLACE "-" "_" name ${archive})
+    add_library(glimpse::${name} STATIC IMPORTED)
+    set_target_properties(glimpse::${name} PROPERTIES IMPORTED_LOCATION ${folder}/lib${archive}.a)
+  endforeach()
+  target_link_libraries(glimpse::ggml_base INTERFACE Threads::Threads m ${CMAKE_DL_LIBS})
+  target_link_libraries(glimpse::ggml_cpu INTERFACE glimpse::ggml_base)
+  target_link_libraries(glimpse::ggml INTERFACE glimpse::ggml_cpu glimpse::ggml_base)
+  target_link_libraries(glimpse::llama INTERFACE glimpse::ggml)
+  target_link_libraries(glimpse::llama_jinja INTERFACE glimpse::ggml)
+endfunction()

@@ -22,6 +22,7 @@ foreach(archive IN LISTS glimpse_archive_names)
   install(FILES ${GLIMPSE_DEPS}/lib/lib${archive}.a DESTINATION ${glimpse_archives})
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${GLIMPSE_DEPS}/share/llama.cpp/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME LICENSE.llama.cpp)
 
 install(EXPORT glimpse-targets NAMESPACE glimpse:: DESTINATION ${glimpse_package})
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/glimpse-config.cmake.in glimpse-config.cmake

@@ -87,7 +87,10 @@ std::vector<Bad> bad_plans() {
        with_rows([](Selector& s) { s.local_rows.resize(1000); }),
        {"1000 local_rows are over the limit"}},
       {"rows without room",
-       with_rows([](Selector& s) { s.budget.at_least = 1; }),
+       with_rows([](Selector& s) {
+         s.sink = 16;
+         s.budget.at_least = 16;
+       }),
        {"selector 0", "local by the budget", ",min="}},
       {"rows of a term without a budget",
        with_rows([](Selector& s) { s.terms[0].budget_rows = s.local_rows; }),

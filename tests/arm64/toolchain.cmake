@@ -1,0 +1,15 @@
+# Debian's cross compiler, and libraries of arm64 unpacked in GLIMPSE_ARM64_ROOT.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+set(CMAKE_TRY_COMPILE_PLATFORM_VARIABLES GLIMPSE_ARM64_ROOT)
+set(libraries ${GLIMPSE_ARM64_ROOT}/usr/lib/aarch64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH ${GLIMPSE_ARM64_ROOT})
+foreach(kind LIBRARY INCLUDE PACKAGE)
+  set(CMAKE_FIND_ROOT_PATH_MODE_${kind} ONLY)
+endforeach()
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_EXE_LINKER_FLAGS_INIT -Wl,-rpath-link,${libraries})
+set(CMAKE_CROSSCOMPILING_EMULATOR
+    qemu-aarch64;-L;/usr/aarch64-linux-gnu;-E;LD_LIBRARY_PATH=${libraries}:/usr/aarch64-linux-gnu/lib)

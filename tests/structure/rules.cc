@@ -23,6 +23,7 @@ constexpr ThirdParty kThirdParty[] = {
     {"spdlog/", "base"},
     {"nlohmann/", "plan text cli server", true},
     {"hwy/", "kernels"},
+    {"Eigen/", "kv", true},
     {"llama.h", "text"},
     {"jinja/", "text"},
     {"json.h", "text", true},  // the Jinja engine's own values

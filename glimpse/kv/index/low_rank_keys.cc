@@ -91,7 +91,7 @@ LowRankKeys::LowRankKeys(const LayerKeys& keys, int rank)
   const std::size_t n = block.width();
   const auto columns = static_cast<std::size_t>(rank);
   check(rank >= 1 && columns <= n, "a rank is at most the width of the keys");
-  const Eigen eigen = symmetric_eigen(gram(keys, block), n);
+  const EigenPairs eigen = symmetric_eigen(gram(keys, block), n);
   std::vector<float> directions(n * columns);  // V [G d, rank]
   basis_.resize(n * columns);
   const auto dim = static_cast<std::size_t>(dim_);

@@ -1,5 +1,5 @@
-// Eigenvalues and eigenvectors of a symmetric matrix: Householder's tridiagonal form, then QL steps with implicit
-// shifts. In double, on the calling thread, the same bits for the same matrix. Any thread.
+// Eigenvalues and eigenvectors of a symmetric matrix, by the library Eigen, whose headers only this file's source
+// includes. In double, on the calling thread, the same bits for the same matrix. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace glimpse::kv {
 
-struct Eigen {
+struct EigenPairs {
   std::vector<double> values;   ///< [n] descending
   std::vector<double> vectors;  ///< [n, n], a row each, of length 1 and at right angles
 };
 
-/// `matrix` [n, n] is symmetric; taken by value because the reduction overwrites it.
-Eigen symmetric_eigen(std::vector<double> matrix, std::size_t n);
+/// `matrix` [n, n] is symmetric.
+EigenPairs symmetric_eigen(const std::vector<double>& matrix, std::size_t n);
 
 }  // namespace glimpse::kv

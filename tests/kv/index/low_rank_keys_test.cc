@@ -25,7 +25,7 @@ std::vector<double> random_symmetric(std::size_t n, std::uint32_t seed) {
 }
 
 void expect_eigen(const std::vector<double>& matrix, std::size_t n) {
-  const Eigen eigen = symmetric_eigen(matrix, n);
+  const EigenPairs eigen = symmetric_eigen(matrix, n);
   ASSERT_EQ(eigen.values.size(), n);
   double largest = 1e-300;
   for (const double x : matrix) largest = std::max(largest, std::abs(x));

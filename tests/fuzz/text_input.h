@@ -57,7 +57,7 @@ constexpr std::string_view kUnits[] = {"a",
                                        "\u304b",
                                        "\u00b5"};
 constexpr std::size_t kLengths[] = {1, 2, 3, 4, 7, 8, 31, 64, 255, 257, 1000, 1024, 4000, 20000, 60000, 200000};
-constexpr std::size_t kMostBytes = 500'000;
+constexpr std::size_t kMostBytes = 250'000;
 /// From this byte on a byte says how many raw bytes follow.
 constexpr std::uint8_t kRaw = 240;
 

@@ -21,9 +21,8 @@
 namespace glimpse::text {
 namespace {
 
-/// Thirty million tokens, ten times the longest context there is. What libllama makes of a text takes 30 times its
-/// bytes.
-constexpr std::size_t kMaxText = std::size_t{128} << 20;
+/// Sixteen million tokens; libllama takes up to a hundred times a text's bytes.
+constexpr std::size_t kMaxText = std::size_t{64} << 20;
 constexpr std::size_t kSpareTokens = 16;
 
 void check_text(std::string_view text, std::string_view what) {

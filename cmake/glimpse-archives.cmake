@@ -11,7 +11,7 @@ function(glimpse_import_archives folder)
   target_link_libraries(glimpse::ggml_base INTERFACE Threads::Threads m ${CMAKE_DL_LIBS})
   target_link_libraries(glimpse::ggml_cpu INTERFACE glimpse::ggml_base)
   if(NOT CMAKE_CXX_FLAGS MATCHES "sanitize=thread")
-    target_link_libraries(glimpse::ggml_cpu INTERFACE gomp)  # GCC's OpenMP, which scripts/build-deps compiled for
+    target_link_libraries(glimpse::ggml_base INTERFACE gomp)  # GCC's OpenMP, which scripts/build-deps compiled for
   endif()
   target_link_libraries(glimpse::ggml INTERFACE glimpse::ggml_cpu glimpse::ggml_base)
   target_link_libraries(glimpse::llama INTERFACE glimpse::ggml)

@@ -54,7 +54,7 @@ struct EngineOptions {
   KvType kv_type = kDefaultKvType;
   std::int64_t cache_bytes = 0;  ///< that K and V may grow to at most; 0: what the weights leave of available memory
                                  ///< (indices and low-rank keys come beside it)
-  int prefill_chunk = 512;  ///< prompt rows of one forward pass
+  int prefill_chunk = 512;       ///< prompt rows of one forward pass
   /// Of the file where plans with a host tier keep cold pages. Empty: /var/tmp, or /tmp where only that is on a disk.
   std::filesystem::path tier_folder;
 };

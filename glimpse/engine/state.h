@@ -113,7 +113,7 @@ struct Engine::State {
   std::int64_t context = 0;
   std::optional<std::string> damage;  ///< of the weights, looked for once; empty: none found
   bool tier_open = false;
-  bool bound_by_memory = false;       ///< the cache holds less than all sequences at full context
+  bool bound_by_memory = false;  ///< the cache holds less than all sequences at full context
   std::optional<kv::Cache> cache;
   std::unique_ptr<exec::Executor> executor;
   attention::GateFiles gates;  ///< of the plans so far; read once

@@ -1,4 +1,5 @@
 // Sets that come from scoring every key: each step's against the transcription, from the engine's queries and keys.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -291,7 +292,8 @@ TEST_P(LessIsMoreSets, MergeTheHeadsRankByRank) {
   EXPECT_EQ(expect_inherited(run), kSteps * (shape.layers - 2 - static_cast<int>(select.size())) * shape.kv_heads);
 }
 
-INSTANTIATE_TEST_SUITE_P(Budget, LessIsMoreSets, testing::Values(64, 99), testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Budget, LessIsMoreSets, testing::Values(64, 99),
+                         [](const auto& test) { return fmt::format("tokens{}", test.param); });
 
 TEST(OracleSets, AreTheTrueTopKOfEachQueryHead) {
   const Recording run = record_run("oracle", budget("48"));

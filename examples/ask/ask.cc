@@ -48,7 +48,7 @@ void answer(const Engine& engine, Sequence& sequence, Token next, const std::str
     next = static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
   }
   const glimpse::engine::AttentionStats& stats = sequence.stats();
-  std::printf("\n  read %.1f %% of the rows that dense attention reads, %.1f MB in %lld steps\n",
+  std::printf("\n  read %.1f %% of the bytes that dense attention reads, %.1f MB in %lld steps\n",
               100 * stats.kept_ratio(), static_cast<double>(stats.bytes_read) / 1e6,
               static_cast<long long>(stats.dense_steps + stats.sparse_steps));
 }

@@ -235,7 +235,7 @@ class Mutator {
         s.counts_local = !s.counts_local;
         break;
       case 5:
-        s.budget = {word<plan::BudgetRule>(5), one_of({0.1, 0.5, 0.9, 32.0, 96.0}), one_of({1, 48})};
+        s.budget = {word<plan::BudgetRule>(4), one_of({0.1, 0.5, 0.9, 32.0, 96.0}), one_of({1, 48})};
         break;
       case 6:
         s.local_share = one_of({0.0, 0.25});
@@ -293,7 +293,7 @@ class Mutator {
         plan.prefill.tile_rows = plan.prefill.sparse ? 24 : 0;
         break;
       case 1:
-        plan.combine[static_cast<std::size_t>(below(plan.shape.layers))] = word<plan::Combine>(4);
+        plan.combine[static_cast<std::size_t>(below(plan.shape.layers))] = word<plan::Combine>(2);
         break;
       case 2:
         plan.feedback = word<plan::Feedback>(2);

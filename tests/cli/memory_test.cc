@@ -14,9 +14,11 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+/// One line of error; a line before it may warn of more threads than cores.
 bool ends_in_one_line(const Outcome& outcome) {
-  return outcome.code == 2 && outcome.err.rfind("error: ", 0) == 0 &&
-         std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1;
+  std::string err = outcome.err;
+  if (err.rfind("warning: -t ", 0) == 0) err.erase(0, err.find('\n') + 1);
+  return outcome.code == 2 && err.rfind("error: ", 0) == 0 && std::count(err.begin(), err.end(), '\n') == 1;
 }
 
 /// From the least address space (KiB) in which the program starts at all: before main() libllama fills tables, and

@@ -42,10 +42,12 @@ constexpr std::array<std::pair<double, double>, 5> kHeads{{{256, 5}, {512, 10}, 
 // Between two rows in proportion; below the first row and above the last those rows.
 int heads_at(double budget) {
   if (budget <= kHeads.front().first) return static_cast<int>(kHeads.front().second);
-  const auto above = std::find_if(kHeads.begin(), kHeads.end(), [&](const auto& row) { return row.first > budget; });
-  if (above == kHeads.end()) return static_cast<int>(kHeads.back().second);
-  const auto& [low, heads] = *(above - 1);
-  return static_cast<int>(std::round(heads + (budget - low) / (above->first - low) * (above->second - heads)));
+  for (std::size_t i = 1; i < kHeads.size(); ++i) {
+    const auto& [low, fewer] = kHeads[i - 1];
+    const auto& [high, more] = kHeads[i];
+    if (budget < high) return static_cast<int>(std::round(fewer + (budget - low) / (high - low) * (more - fewer)));
+  }
+  return static_cast<int>(kHeads.back().second);
 }
 
 class Builder {

@@ -35,7 +35,7 @@ std::vector<Result> results_of(Engine& engine, const std::vector<Request>& reque
 }
 
 TEST(NotFinite, ADamagedWeightFailsTheRequestThatReadsItAlone) {
-  for (const char* policy : {"full", "tidal", "quest", "clusterkv", "h2o", "kascade"}) {
+  for (const char* policy : {"full", "tidal", "quest", "clusterkv", "shadowkv", "h2o", "kascade"}) {
     SCOPED_TRACE(policy);
     Engine whole(options_for(reference::test_model("undamaged")));
     Engine engine(options_for(reference::test_model("damaged-embedding")));

@@ -12,7 +12,7 @@ struct EigenPairs {
   std::vector<double> vectors;  ///< [n, n], a row each, of length 1 and at right angles
 };
 
-/// `matrix` [n, n] is symmetric.
+/// `matrix` [n, n] is symmetric. All values and vectors are NaN where one of its numbers is not finite.
 EigenPairs symmetric_eigen(const std::vector<double>& matrix, std::size_t n);
 
 }  // namespace glimpse::kv

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "glimpse/kv/index/symmetric_eigen.h"
@@ -60,6 +62,18 @@ TEST(SymmetricEigen, DegenerateMatrices) {
     for (std::size_t j = 0; j < 24; ++j) graded[i * 24 + j] *= std::pow(10.0, -static_cast<double>(i + j) / 4);
   }
   expect_eigen(graded, 24);
+}
+
+TEST(SymmetricEigen, WhatIsNotFiniteHasNone) {
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    std::vector<double> matrix = random_symmetric(8, 5);
+    matrix[3 * 8 + 2] = matrix[2 * 8 + 3] = bad;
+    const EigenPairs eigen = symmetric_eigen(matrix, 8);
+    ASSERT_EQ(eigen.values.size(), 8U);
+    ASSERT_EQ(eigen.vectors.size(), 64U);
+    for (const double value : eigen.values) EXPECT_TRUE(std::isnan(value));
+    for (const double value : eigen.vectors) EXPECT_TRUE(std::isnan(value));
+  }
 }
 
 constexpr int kDim = 16;

@@ -252,6 +252,8 @@ bool Engine::step() {
     prefilling->result.stats.prefill_s += seconds;
     prefilling->result.stats.attention = prefilling->sequence->stats;
     if (prompt_ends) prefilling->phase = Phase::decode;
+    // Before the callback, which may cancel the request.
+    if (prompt_ends && prefilling->request.session) state.save_grown(*prefilling, logits.last(vocabulary));
     if (prefilling->request.on_prefill) {
       try {
         prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);
@@ -259,7 +261,6 @@ bool Engine::step() {
         fail(*prefilling, std::current_exception());
       }
     }
-    if (prompt_ends && prefilling->request.session) state.save_grown(*prefilling, logits.last(vocabulary));
   }
   std::size_t row = 0;
   for (ActiveRequest* request : taking) {

@@ -272,7 +272,6 @@ std::exception_ptr Engine::State::answer_loaded() {
 }
 
 void Engine::State::save_grown(ActiveRequest& request, std::span<const float> logits) {
-  if (!request.sequence) return;  // cancelled from a callback
   SessionUse& use = *request.result.stats.session;
   const std::int64_t length = request.sequence->length;
   if (use.file_tokens > 0 && (length <= use.file_tokens || 2 * use.common_tokens < use.file_tokens)) return;

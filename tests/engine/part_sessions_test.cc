@@ -116,6 +116,24 @@ TEST(PartSession, IsDecodedFromAsAPromptOfItsLength) {
   }
 }
 
+TEST(PartSession, IsTheWholeWhereTheLastChunkIsTheLastToBeWanted) {
+  const auto file = session_path("file");
+  Engine engine(small_options());
+  const std::vector<Token> prompt = random_tokens(kPrompt, engine.tokenizer().size());
+  for (const char* policy : {"full", "h2o"}) {
+    SCOPED_TRACE(policy);
+    std::filesystem::remove(file);
+    const plan::Plan plan = plan_of(engine, policy);
+    const Result plain = answer(engine, prompt, plan);
+    const Result stopped = cancelled_after((kPrompt + 63) / 64, engine, prompt, plan, file);
+    EXPECT_EQ(stopped.reason, FinishReason::cancelled);
+    EXPECT_EQ(stopped.stats.session->saved_tokens, static_cast<std::int64_t>(kPrompt));
+    const Result again = answer(engine, prompt, plan, file);
+    EXPECT_EQ(again.stats.prefilled_tokens, 0);
+    EXPECT_EQ(again.tokens, plain.tokens);
+  }
+}
+
 TEST(PartSession, ReplacesNothingThatHoldsMore) {
   const auto file = session_path("file");
   Engine engine(small_options());

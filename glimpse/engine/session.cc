@@ -190,6 +190,7 @@ void Engine::State::load_session(ActiveRequest& request) {
   use.why_less = std::move(share.why_less);
   if (share.tokens > 0) {
     request.sequence = adopt(reader, session, {&plan, share.tokens, share.state});
+    if (!share.state) request.sequence->open_prompt = true;
     request.sequence->on_sets = request.request.on_sets;
     request.prefilled = share.tokens;
     request.result.stats.reused_tokens = share.tokens;
@@ -213,6 +214,7 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
     held.attention = std::move(state);
     held.plan = plan;
     held.steps = 0;
+    held.open_prompt = true;
   }
   held.stats = {};
   held.logits.clear();

@@ -45,6 +45,22 @@ class StoppedPrompts : public testing::TestWithParam<const char*> {
     return decoded(sequence, answer());
   }
 
+  /// Dense rows that a request of the plan goes on from, and which somebody takes before its first pass.
+  std::optional<Sequence> taken_at_once() {
+    Sequence dense = engine_.open(make(engine_, "full"));
+    dense.prefill(prompt().first(kDone));
+    Request request;
+    request.prompt.assign(prompt().begin(), prompt().end());
+    request.plan = plan_;
+    request.keep = true;
+    const RequestId id = engine_.submit(std::move(request), std::move(dense));
+    engine_.cancel(id);
+    std::optional<Sequence> taken = engine_.take(id);
+    EXPECT_TRUE(taken.has_value());
+    EXPECT_EQ(taken ? taken->length() : 0, static_cast<std::int64_t>(kDone));
+    return taken;
+  }
+
   Engine engine_;
   plan::Plan plan_;
   std::vector<Token> tokens_;
@@ -102,6 +118,17 @@ INSTANTIATE_TEST_SUITE_P(Methods, DecodedThere,
                            return name;
                          });
 
+class DecodedBehindDenseRows : public StoppedPrompts {};
+
+TEST_P(DecodedBehindDenseRows, AnswersAsBehindAShorterPrompt) {
+  std::optional<Sequence> sequence = taken_at_once();
+  ASSERT_TRUE(sequence.has_value());
+  EXPECT_TRUE(same_bits(decoded(*sequence, answer()), expected()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, DecodedBehindDenseRows, testing::Values("clusterkv", "shadowkv"),
+                         [](const auto& row) { return std::string(row.param); });
+
 class PrefilledFurther : public StoppedPrompts {};
 
 TEST_P(PrefilledFurther, AnswersAsBehindTheWhole) {
@@ -119,6 +146,9 @@ TEST_P(PrefilledFurther, DecodingBeforeIsRefusedWhereTheLastRowsAreObserved) {
   EXPECT_EQ(sequence.length(), static_cast<std::int64_t>(kDone));
   Sequence fork = sequence.fork(make(engine_, "full"));  // observes nothing
   fork.decode(1);
+  std::optional<Sequence> taken = taken_at_once();
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_THAT([&] { taken->decode(1); }, ThrowsMessage<UserError>(HasSubstr("the prefill stopped behind 256 tokens")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, PrefilledFurther, testing::Values("evosparse", "tova"),

@@ -3,10 +3,9 @@
 // A draft leaves nothing behind.
 // K and V: drafted rows are appended, then taken back; the verification appends the same positions with dense rows, and
 //   rejected ones are taken back again. So each verification is also the cache correction.
-// State: a drafted step (SequenceRows::committed is false) enters no index, no heat and no count of steps. Searches
-// treat
-//   drafted tokens as new ones, which every set holds. SequenceState::drafted_heat keeps the heat of drafted steps
-//   until commit_drafts adds that of the accepted rows.
+// State: a drafted step (SequenceRows::committed is not -1) enters no index, no heat and no count of steps. Searches
+//   treat drafted tokens as new ones, which every set holds. SequenceState::drafted_heat keeps the heat of drafted
+//   steps until commit_drafts adds that of the accepted rows.
 // Sampler: drafts use a copy of it; the request's own sees only tokens that were kept.
 #include <algorithm>
 

@@ -29,9 +29,8 @@ std::string Engine::State::why_not_finite() {
   if (!damage->empty()) return fmt::format("'{}' is damaged ({}); fetch or convert it again", file, *damage);
   if (options.kv_type == KvType::f16) {
     return fmt::format(
-        "the likely cause are keys or values over 65504, the largest number of an f16 cache; take --kv-type bf16. If "
-        "that "
-        "changes nothing, '{}' is damaged: fetch or convert it again",
+        "the likely cause is a key or value over 65504, the largest number of an f16 cache; take --kv-type bf16. If "
+        "that changes nothing, '{}' is damaged: fetch or convert it again",
         file);
   }
   return fmt::format("numbers grow past the largest float, so '{}' is likely damaged; fetch or convert it again", file);

@@ -1,6 +1,6 @@
 // The threads of a benchmark. They run one function together, or share out numbered items, and may meet inside a
-// function. At a meeting they poll, as ggml's pool does between the nodes of a graph, because waking a thread takes
-// longer than a layer's selection. The caller is thread 0. Owned by one caller.
+// function. At a meeting they poll, as libgomp does at first between the nodes of a graph, because waking a thread
+// takes longer than a layer's selection. The caller is thread 0. Owned by one caller.
 #pragma once
 
 #include <array>

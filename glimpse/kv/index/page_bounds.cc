@@ -11,6 +11,9 @@ namespace glimpse::kv {
 
 namespace {
 
+/// Blocks that every query head scores before the next are read: 256 KB of means at d = 128, which a core caches.
+constexpr std::size_t kBlocksAtOnce = 512;
+
 /// The open blocks, and those of them that are in the set before any other.
 struct Candidates {
   std::int32_t first = 0;
@@ -33,10 +36,15 @@ void score_by_softmax(const Digests& digests, const Candidates& open, const Inde
   const auto dim = static_cast<std::size_t>(digests.dim());
   float* const pooled = scratch.scores.data();
   float* const rows = pooled + open.count;  // [group, count]
+  for (std::size_t from = 0; from < open.count; from += kBlocksAtOnce) {
+    const std::size_t count = std::min(open.count - from, kBlocksAtOnce);
+    for (std::size_t j = 0; j < group; ++j) {
+      digests.score({query.queries + j * dim, 1, query.scale}, open.first + static_cast<std::int32_t>(from),
+                    static_cast<std::int32_t>(count), scratch, rows + j * open.count + from);
+    }
+  }
   for (std::size_t j = 0; j < group; ++j) {
     const std::span<float> row(rows + j * open.count, open.count);
-    digests.score({query.queries + j * dim, 1, query.scale}, open.first, static_cast<std::int32_t>(open.count), scratch,
-                  row.data());
     open.mark(row, -std::numeric_limits<float>::infinity());
     const float lse = kernels::log_sum_exp(row);
     for (float& score : row) score -= lse;

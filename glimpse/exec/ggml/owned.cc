@@ -5,10 +5,21 @@
 #include <ggml-cpu.h>
 #include <ggml.h>
 
+#include <mutex>
+
 #include "glimpse/base/error.h"
 #include "glimpse/base/resources.h"
 
 namespace glimpse::exec {
+namespace {
+
+/// ggml keeps the callback in a plain global, which engines on two threads must not both write.
+void trap_aborts() {
+  static std::once_flag once;
+  std::call_once(once, [] { ggml_set_abort_callback(AbortTrap::aborting); });
+}
+
+}  // namespace
 
 void FreeGgml::operator()(ggml_backend_buffer* buffer) const {
   ggml_backend_buffer_free(buffer);
@@ -25,7 +36,7 @@ void FreeGgml::operator()(ggml_threadpool* pool) const {
 
 ContextPointer make_context(std::size_t bytes) {
   const AbortTrap trap("a graph's headers");
-  ggml_set_abort_callback(AbortTrap::aborting);
+  trap_aborts();
   ContextPointer context(ggml_init({bytes, nullptr, true}));
   check(context != nullptr, "ggml makes a context or aborts");
   return context;
@@ -33,7 +44,7 @@ ContextPointer make_context(std::size_t bytes) {
 
 PoolPointer make_pool(int threads) {
   const AbortTrap trap("threads");
-  ggml_set_abort_callback(AbortTrap::aborting);
+  trap_aborts();
   require_threads(threads - 1);
   // The pool and a state of each thread (ggml_compute_state: a mask of 512 processors), which ggml writes to unseen.
   require_heap((std::size_t{64} << 10) + static_cast<std::size_t>(threads) * 1024, "threads");

@@ -53,6 +53,10 @@ void Engine::State::refuse_not_finite(std::span<const float> logits) {
     failures[i] = std::make_exception_ptr(
         UserError(fmt::format("the logits behind token {} are not finite (token id {} has {}): {}", position,
                               (bad - own.begin()) % static_cast<std::ptrdiff_t>(vocabulary), *bad, why_not_finite())));
+    // The runner counted the pass whose tokens are taken back.
+    attention::SequenceState& counted = part.sequence->attention;
+    counted.prompt_tokens = std::min(counted.prompt_tokens, part.sequence->length);
+    if (part.decode && part.committed < 0) --counted.decode_steps;
     recover(part, failures[i]);
   }
 }

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "glimpse/base/error.h"
 #include "tests/engine/support.h"
 
@@ -74,6 +76,23 @@ TEST(NotFinite, ASequenceSaysSoAndGoesOnWithoutTheToken) {
               ThrowsMessage<UserError>(AllOf(HasSubstr("behind token 40"), HasSubstr("not finite"))));
   EXPECT_EQ(sequence.length(), 40);
   EXPECT_TRUE(same_bits(sequence.decode(5), calm.decode(5)));
+}
+
+TEST(NotFinite, WhatIsThereBeforeItCanBeSavedAndLoaded) {
+  EngineOptions options = options_for(reference::test_model("damaged-embedding"));
+  options.prefill_chunk = 64;
+  Engine engine(options);
+  const plan::Plan plan = make(engine, "full");
+  std::vector<Token> tokens = random_tokens(100, engine.tokenizer().size(), 4);
+  for (Token& token : tokens) token += token == kDamaged ? 1 : 0;
+  tokens[80] = kDamaged;
+  Sequence sequence = engine.open(plan);
+  EXPECT_THROW(sequence.prefill(tokens), UserError);
+  ASSERT_EQ(sequence.length(), 64);
+  const auto file = std::filesystem::path(testing::TempDir()) / "before_not_finite.session";
+  sequence.save(file);
+  EXPECT_EQ(engine.load(file, plan).length(), 64);
+  std::filesystem::remove(file);
 }
 
 }  // namespace

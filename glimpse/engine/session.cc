@@ -208,8 +208,8 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
                {request.request.prompt, &plan, static_cast<std::int64_t>(chunk_rows(plan))});
   if (share.tokens == 0) return;
   if (!share.state) {
-    truncate(held, share.tokens);
     attention::SequenceState state(plan, gates);
+    truncate(held, share.tokens);
     state.boundaries = std::move(held.attention.boundaries);
     held.attention = std::move(state);
     held.plan = plan;

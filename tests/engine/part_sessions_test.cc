@@ -116,7 +116,7 @@ TEST(PartSession, IsDecodedFromAsAPromptOfItsLength) {
   }
 }
 
-TEST(PartSession, IsTheWholeWhereTheLastChunkIsTheLastToBeWanted) {
+TEST(PartSession, IsTheWholeWhereTheRequestIsCancelledOnItsLastChunk) {
   const auto file = session_path("file");
   Engine engine(small_options());
   const std::vector<Token> prompt = random_tokens(kPrompt, engine.tokenizer().size());

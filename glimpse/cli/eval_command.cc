@@ -207,6 +207,13 @@ int eval_sets_command(const Arguments& arguments) {
                     "of a KV head in a step\n",
                     plan.policy, result.steps, prompt, share_of_dense(result.attention.kept_ratio()),
                     *result.coverage_mean, *result.coverage_min));
+    const std::optional<double> jaccard = result.units.jaccard(), hit = result.units.window_hit();
+    if (jaccard && hit) {
+      print(
+          fmt::format("units of the index: Jaccard overlap with the step before {:.4f}, hit rate of the {} steps "
+                      "before {:.4f}\n",
+                      *jaccard, evaluate::kStabilityWindow, *hit));
+    }
   }
   if (interrupt.requested()) print_note("interrupted: the result is that of the steps so far");
   return interrupt.requested() ? kExitInterrupted : kExitOk;

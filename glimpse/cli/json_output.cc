@@ -187,6 +187,8 @@ std::string sets_json(const evaluate::SetsResult& result, const plan::Plan& plan
   attention.update(attention_of(result.attention));
   attention["coverage_mean"] = or_null(result.coverage_mean);
   attention["coverage_min"] = or_null(result.coverage_min);
+  attention["unit_jaccard"] = or_null(result.units.jaccard());
+  attention["unit_window_hit"] = or_null(result.units.window_hit());
   return text_of({{"prompt_tokens", prompt_tokens}, {"steps", result.steps}, {"attention", attention}});
 }
 

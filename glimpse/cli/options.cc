@@ -431,7 +431,9 @@ constexpr std::array kCommands{
     Command{"inspect", kInspect, "show what a model, plan, profile, trace or session file is"},
     Command{"eval logits", kLogits, "write the logits of every position of a text"},
     Command{"eval perplexity", kPerplexity, "perplexity of a text, as llama.cpp computes it"},
-    Command{"eval sets", kSets, "what a method reads of a text, and the softmax mass that it captures"},
+    Command{
+        "eval sets", kSets,
+        "what a method reads of a text, the softmax mass that it captures, and how stable the units of its index are"},
     Command{"bench decode", kBenchDecode, "time of one decoded token, by policy and depth"},
     Command{"bench prefill", kBenchPrefill, "prompt tokens per second, by length"},
     Command{"bench attention", kBenchAttention, "the attention kernels alone, against the memory's read bandwidth"},

@@ -146,6 +146,18 @@ std::vector<std::int32_t> Sequence::live(int layer, int kv_head) const {
   return kv::live_positions(*impl().engine->cache, impl().sequence.id, layer, kv_head);
 }
 
+std::vector<std::vector<std::int32_t>> Sequence::chosen_units(int layer, int kv_head) const {
+  require_head(*impl().engine, layer, kv_head);
+  const ActiveSequence& sequence = impl().sequence;
+  const attention::SequenceState& state = sequence.attention;
+  const kv::KeyIndex* const index = state.indices[state.head(layer, kv_head)].get();
+  const attention::PublishedSet& set = state.sets.at({layer, kv_head});
+  if (index == nullptr || set.everything || sequence.steps == 0) return {};
+  std::vector<std::vector<std::int32_t>> units;
+  for (const std::vector<std::int32_t>& list : set.lists) units.push_back(index->units_of(list, sequence.length));
+  return units;
+}
+
 std::vector<float> Sequence::value(int layer, int kv_head, std::int64_t position) const {
   require_head(*impl().engine, layer, kv_head);
   return kv::value_at(*impl().engine->cache, impl().sequence.id, layer, kv_head, position);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "glimpse/base/error.h"
@@ -46,6 +47,40 @@ class KeptTrace {
   HeadSets head_;
 };
 
+/// What the heads with an index chose in all steps, list by list.
+class ChosenUnits {
+ public:
+  explicit ChosenUnits(const plan::ModelShape& shape)
+      : layers_(shape.layers),
+        kv_heads_(shape.kv_heads),
+        lists_(static_cast<std::size_t>(shape.group())),
+        histories_(static_cast<std::size_t>(shape.layers * shape.kv_heads) * lists_) {}
+
+  /// After a decode step of the sequence.
+  void follow(const engine::Sequence& sequence) {
+    for (int layer = 0; layer < layers_; ++layer) {
+      for (int head = 0; head < kv_heads_; ++head) {
+        std::vector<std::vector<std::int32_t>> units = sequence.chosen_units(layer, head);
+        UnitHistory* const histories = &histories_[static_cast<std::size_t>(layer * kv_heads_ + head) * lists_];
+        for (std::size_t j = 0; j < lists_; ++j) {
+          j < units.size() ? histories[j].add(std::move(units[j])) : histories[j].interrupt();
+        }
+      }
+    }
+  }
+
+  Stability stability() const {
+    Stability sum;
+    for (const UnitHistory& history : histories_) sum += history.stability();
+    return sum;
+  }
+
+ private:
+  int layers_, kv_heads_;
+  std::size_t lists_;                   ///< of a head, at most
+  std::vector<UnitHistory> histories_;  ///< [layers, kv_heads, lists]
+};
+
 }  // namespace
 
 SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsText& text,
@@ -69,6 +104,7 @@ SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsTe
 
   std::vector<KeptTrace> heads;
   sequence.on_sets([&](const engine::SetTrace& trace) { heads.emplace_back(trace); });
+  ChosenUnits units(shape);
   SetsResult result;
   double sum = 0, least = 1;
   std::int64_t count = 0;
@@ -79,6 +115,7 @@ SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsTe
     heads.clear();
     sequence.decode(token);
     keys.follow(sequence);
+    units.follow(sequence);
     for (const KeptTrace& head : heads) {
       // Rounding may carry a sum of probabilities over 1.
       const double mass = std::min(head.coverage(keys, shape.head_dim), 1.0);
@@ -93,6 +130,7 @@ SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsTe
   result.attention = sequence.stats();
   result.coverage_mean = sum / static_cast<double>(count);
   result.coverage_min = least;
+  result.units = units.stability();
   return result;
 }
 

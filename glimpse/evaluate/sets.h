@@ -1,6 +1,6 @@
-// The sets that a plan reads when a given text is decoded, and the softmax mass that each of them captures. Teacher
-// forcing: the tokens are fed whatever the model would have said. The engine outlives the call; one thread, and all
-// callbacks run on it.
+// The sets that a plan reads when a given text is decoded, the softmax mass that each of them captures, and how much
+// the units that an index chose stay the same. Teacher forcing: the tokens are fed whatever the model would have said.
+// The engine outlives the call; one thread, and all callbacks run on it.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <span>
 
 #include "glimpse/engine/engine.h"
+#include "glimpse/evaluate/unit_stability.h"
 
 namespace glimpse::evaluate {
 
@@ -34,6 +35,7 @@ struct SetsResult {
   engine::AttentionStats attention;
   std::int64_t steps = 0;
   std::optional<double> coverage_mean, coverage_min;  ///< none before the first step
+  Stability units;  ///< of the heads with an index, the first step left out; nothing without such heads
 };
 
 /// Coverage is computed in double from the cached keys and the query. Keys that a head forgot count with those of a

@@ -39,4 +39,17 @@ void take_best(const OpenBlocks& at, std::int64_t block, std::span<const float> 
   }
 }
 
+std::vector<std::int32_t> open_blocks_of(const plan::Selector& selector, std::int64_t held,
+                                         std::span<const std::int32_t> set, std::int64_t tokens) {
+  IndexQuery query;
+  query.tokens = tokens;
+  const OpenBlocks at = open_blocks(selector, query, held);
+  std::vector<std::int32_t> blocks;
+  for (const std::int32_t token : set) {
+    const std::int32_t block = token / selector.block;
+    if (block >= at.sink && block < at.tail && (blocks.empty() || block != blocks.back())) blocks.push_back(block);
+  }
+  return blocks;
+}
+
 }  // namespace glimpse::kv

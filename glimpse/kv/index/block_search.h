@@ -24,4 +24,8 @@ OpenBlocks open_blocks(const plan::Selector& selector, const IndexQuery& query, 
 void take_best(const OpenBlocks& at, std::int64_t block, std::span<const float> scores, IndexScratch& scratch,
                std::vector<std::int32_t>& set);
 
+/// The open blocks that a set of whole blocks holds, ascending; `held` as above.
+std::vector<std::int32_t> open_blocks_of(const plan::Selector& selector, std::int64_t held,
+                                         std::span<const std::int32_t> set, std::int64_t tokens);
+
 }  // namespace glimpse::kv

@@ -56,4 +56,10 @@ std::size_t ChunkBounds::search(const IndexQuery& query, IndexScratch& scratch, 
   return read;
 }
 
+std::vector<std::int32_t> ChunkBounds::units_of(std::span<const std::int32_t> set, std::int64_t tokens) const {
+  IndexQuery query;
+  query.tokens = tokens;
+  return chunks_between(chunks_, always_in(selector_, query, covered(), 0), set);
+}
+
 }  // namespace glimpse::kv

@@ -19,6 +19,8 @@ class ChunkBounds final : public KeyIndex {
   void refresh(const KeySource& keys, std::int64_t first, std::int64_t last) override;
   /// Chunks in the order of their scores, up to the first that does not fit.
   std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const override;
+  /// Chunks.
+  std::vector<std::int32_t> units_of(std::span<const std::int32_t> set, std::int64_t tokens) const override;
   std::int64_t covered() const override { return chunks_.covered(); }
   std::size_t bytes() const override { return chunks_.bytes() + digests_.bytes(); }
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<ChunkBounds>(*this); }

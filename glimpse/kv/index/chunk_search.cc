@@ -93,4 +93,19 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
   return coarse_.read_bytes(units) + fine_.read_bytes(clusters);
 }
 
+std::vector<std::int32_t> ChunkTree::units_of(std::span<const std::int32_t> set, std::int64_t tokens) const {
+  IndexQuery query;
+  query.tokens = tokens;
+  const std::vector<std::int32_t> chosen = chunks_between(chunks_, always_in(selector_, query, covered(), 0), set);
+  std::vector<std::int32_t> clusters;
+  for (std::int32_t cluster = 0; cluster < fine_.count(); ++cluster) {
+    bool found = false;
+    for (std::int32_t chunk = members_[at(cluster)].first; chunk >= 0 && !found; chunk = next_[at(chunk)]) {
+      found = std::binary_search(chosen.begin(), chosen.end(), chunk);
+    }
+    if (found) clusters.push_back(cluster);
+  }
+  return clusters;
+}
+
 }  // namespace glimpse::kv

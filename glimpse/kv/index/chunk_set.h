@@ -50,4 +50,16 @@ inline void write_chunk_set(const ChunkList& chunks, const AlwaysIn& in, std::in
   add_range(set, in.tail, tokens);
 }
 
+/// The chunks, ascending, of a set's tokens between sink and tail.
+inline std::vector<std::int32_t> chunks_between(const ChunkList& chunks, const AlwaysIn& in,
+                                                std::span<const std::int32_t> set) {
+  std::vector<std::int32_t> found;
+  for (const std::int32_t token : set) {
+    if (token < in.sink || token >= in.tail) continue;
+    const bool same = !found.empty() && token < chunks.end(found.back());
+    if (!same) found.push_back(chunks.chunk_of(token));
+  }
+  return found;
+}
+
 }  // namespace glimpse::kv

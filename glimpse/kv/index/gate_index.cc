@@ -93,4 +93,8 @@ std::size_t GateIndex::search(const IndexQuery& query, IndexScratch& scratch, st
   return read;
 }
 
+std::vector<std::int32_t> GateIndex::units_of(std::span<const std::int32_t> set, std::int64_t tokens) const {
+  return open_blocks_of(selector_, held(), set, tokens);
+}
+
 }  // namespace glimpse::kv

@@ -22,6 +22,8 @@ class GateIndex final : public KeyIndex {
   void extend(const KeySource& keys, std::int64_t tokens) override;
   void refresh(const KeySource& keys, std::int64_t first, std::int64_t last) override;
   std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const override;
+  /// Blocks.
+  std::vector<std::int32_t> units_of(std::span<const std::int32_t> set, std::int64_t tokens) const override;
   std::int64_t covered() const override { return held() * selector_.block; }
   std::size_t bytes() const override { return keys_.size() * sizeof(float); }
   void save(ByteWriter& to) const override;

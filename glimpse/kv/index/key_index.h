@@ -67,6 +67,10 @@ class KeyIndex {
   /// Writes the set to `set`, ascending and without duplicates. Returns the bytes of the index that it read. Allocates
   /// nothing once scratch and set have seen the size.
   virtual std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const = 0;
+  /// The units (blocks, chunks or clusters) that a search of `tokens` tokens chose to make `set`, ascending, each once.
+  /// What is in a set whatever the scores say (sink, local window, what is not covered, outliers) stands for no unit. A
+  /// unit keeps its number while the index grows.
+  virtual std::vector<std::int32_t> units_of(std::span<const std::int32_t> set, std::int64_t tokens) const = 0;
   /// Tokens that the index covers: [0, covered()).
   virtual std::int64_t covered() const = 0;
   /// Bytes held.

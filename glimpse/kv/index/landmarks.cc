@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "glimpse/kv/index/block_search.h"
 #include "glimpse/kv/index/page_bounds.h"
 
 namespace glimpse::kv {
@@ -32,6 +33,14 @@ void Landmarks::refresh(const KeySource& keys, std::int64_t first, std::int64_t 
 
 std::size_t Landmarks::search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const {
   return search_blocks({&selector_, &digests_, outliers_}, query, scratch, set);
+}
+
+std::vector<std::int32_t> Landmarks::units_of(std::span<const std::int32_t> set, std::int64_t tokens) const {
+  std::vector<std::int32_t> chunks = open_blocks_of(selector_, digests_.count(), set, tokens);
+  std::erase_if(chunks, [this](std::int32_t chunk) {
+    return std::binary_search(outliers_by_position_.begin(), outliers_by_position_.end(), chunk);
+  });
+  return chunks;
 }
 
 std::size_t Landmarks::bytes() const {

@@ -113,4 +113,8 @@ std::size_t PageBounds::search(const IndexQuery& query, IndexScratch& scratch, s
   return search_blocks({&selector_, &digests_, {}}, query, scratch, set);
 }
 
+std::vector<std::int32_t> PageBounds::units_of(std::span<const std::int32_t> set, std::int64_t tokens) const {
+  return open_blocks_of(selector_, digests_.count(), set, tokens);
+}
+
 }  // namespace glimpse::kv

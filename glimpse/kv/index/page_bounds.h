@@ -30,6 +30,8 @@ class PageBounds final : public KeyIndex {
   void extend(const KeySource& keys, std::int64_t tokens) override;
   void refresh(const KeySource& keys, std::int64_t first, std::int64_t last) override;
   std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const override;
+  /// Blocks.
+  std::vector<std::int32_t> units_of(std::span<const std::int32_t> set, std::int64_t tokens) const override;
   std::int64_t covered() const override { return std::int64_t{digests_.count()} * selector_.block; }
   std::size_t bytes() const override { return digests_.bytes(); }
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<PageBounds>(*this); }

@@ -118,6 +118,21 @@ std::size_t TokenClusters::search(const IndexQuery& query, IndexScratch& scratch
   return read;
 }
 
+std::vector<std::int32_t> TokenClusters::units_of(std::span<const std::int32_t> set, std::int64_t tokens) const {
+  IndexQuery query;
+  query.tokens = tokens;
+  const AlwaysIn in = always_in(selector_, query, covered_, selector_.local);
+  const auto chosen = [&](std::int32_t token) {
+    return token >= in.sink && token < in.tail && std::binary_search(set.begin(), set.end(), token);
+  };
+  std::vector<std::int32_t> found;
+  for (std::int32_t cluster = 0; cluster < clusters(); ++cluster) {
+    const std::span<const std::int32_t> members = tokens_of(cluster);
+    if (std::any_of(members.begin(), members.end(), chosen)) found.push_back(cluster);
+  }
+  return found;
+}
+
 std::size_t TokenClusters::bytes() const {
   return means_.size() * sizeof(float) + (ends_.size() + members_.size()) * sizeof(std::int32_t);
 }

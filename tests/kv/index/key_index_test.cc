@@ -3,9 +3,14 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "allocations.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/chunk_bounds.h"
+#include "glimpse/kv/index/chunk_tree.h"
+#include "glimpse/kv/index/landmarks.h"
+#include "glimpse/kv/index/token_clusters.h"
 #include "support.h"
 
 namespace glimpse::kv::testing {
@@ -67,6 +72,78 @@ TEST(KeyIndex, KeepsTheBudgetAndAllocatesNothingWhenWarm) {
       expect_set(set, 2050);
     }
   }
+}
+
+/// The unit of every token, from the lists that the index shows; -1: of none.
+std::vector<std::int32_t> unit_of_tokens(const KeyIndex& index, const plan::Selector& selector, std::int32_t tokens) {
+  std::vector<std::int32_t> units(static_cast<std::size_t>(tokens), -1);
+  const auto give = [&](std::int64_t token, std::int32_t unit) { units[static_cast<std::size_t>(token)] = unit; };
+  const auto give_chunk = [&](const ChunkList& chunks, std::int32_t chunk, std::int32_t unit) {
+    for (std::int64_t t = chunks.begin(chunk); t < chunks.end(chunk); ++t) give(t, unit);
+  };
+  if (const auto* tree = dynamic_cast<const ChunkTree*>(&index)) {
+    for (std::int32_t cluster = 0; cluster < tree->fine().count(); ++cluster) {
+      for (const std::int32_t chunk : tree->chunks_of(cluster)) give_chunk(tree->chunks(), chunk, cluster);
+    }
+  } else if (const auto* bounds = dynamic_cast<const ChunkBounds*>(&index)) {
+    for (std::int32_t chunk = 0; chunk < bounds->chunks().count(); ++chunk) give_chunk(bounds->chunks(), chunk, chunk);
+  } else if (const auto* clusters = dynamic_cast<const TokenClusters*>(&index)) {
+    for (std::int32_t cluster = 0; cluster < clusters->clusters(); ++cluster) {
+      for (const std::int32_t token : clusters->tokens_of(cluster)) give(token, cluster);
+    }
+  } else {
+    for (std::int64_t t = 0; t < index.covered(); ++t) give(t, static_cast<std::int32_t>(t / selector.block));
+    if (const auto* marks = dynamic_cast<const Landmarks*>(&index)) {
+      for (const std::int32_t chunk : marks->outliers()) {
+        for (int i = 0; i < selector.block; ++i) give(std::int64_t{chunk} * selector.block + i, -1);
+      }
+    }
+  }
+  for (std::int64_t t = 0; t < selector.sink; ++t) give(t, -1);
+  return units;
+}
+
+TEST(KeyIndex, TheUnitsOfASetAreThoseOfItsTokens) {
+  Made made(43);
+  Keys keys({KvType::bf16, 64}, 2100);
+  std::vector<Boundary> classes;
+  for (int t = 0; t < 2100; ++t) {
+    keys.append(made.key(64, true));
+    classes.push_back(made.boundary());
+  }
+  IndexScratch scratch;
+  std::vector<std::int32_t> set;
+  for (const plan::Selector& selector : every_selector()) {
+    const auto index = make_index(selector, 64);
+    index->extend(keys.source(2000, classes), 2055);
+    const std::vector<std::int32_t> unit_of = unit_of_tokens(*index, selector, 2055);
+    for (const std::int64_t budget : {200, 256, 17}) {
+      const std::vector<float> q = made.queries(3, 64);
+      index->search({q.data(), 3, 0.125F, 2055, budget}, scratch, set);
+      std::vector<std::int32_t> expected;
+      for (const std::int32_t token : set) {
+        if (unit_of[static_cast<std::size_t>(token)] >= 0) expected.push_back(unit_of[static_cast<std::size_t>(token)]);
+      }
+      std::sort(expected.begin(), expected.end());
+      expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
+      const std::vector<std::int32_t> units = index->units_of(set, 2055);
+      EXPECT_EQ(units, expected) << static_cast<int>(selector.terms[0].source) << ", budget " << budget;
+      EXPECT_EQ(units.empty(), budget == 17);
+    }
+  }
+}
+
+TEST(KeyIndex, AFullBlockOfTheLocalWindowIsNoUnit) {
+  Made made(44);
+  Keys keys({KvType::bf16, 64}, 128);
+  for (int t = 0; t < 128; ++t) keys.append(made.key(64, true));
+  plan::Selector selector = selector_of(plan::Source::page_bounds, 64, 16);
+  selector.local = 20;
+  const auto index = make_index(selector, 64);
+  index->extend(keys.source(100), 128);
+  // The last of 128 tokens ends block 7; the last 20 begin in block 6.
+  EXPECT_THAT(index->units_of(std::vector<std::int32_t>{3, 47, 48, 96, 112, 127}, 128),
+              ::testing::ElementsAre(0, 2, 3));
 }
 
 TEST(KeyIndex, KeysThatAreNoNumbersLeaveASetOfTheBudget) {

@@ -1,6 +1,7 @@
 // Traces: what `run --trace` and `eval sets` write, what `inspect` says of them, and what it refuses.
 #include "glimpse/cli/trace.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -152,10 +153,33 @@ TEST(Trace, EvalSetsKnowsTheMassOfEverySet) {
   for (const Json& step : trace.steps) read += step["bytes_read"].get<std::int64_t>();
   EXPECT_EQ(json["attention"]["kv_bytes_read"], read);
 
+  EXPECT_TRUE(json["attention"]["unit_jaccard"].is_null()) << "tidal has no index";
+  EXPECT_TRUE(json["attention"]["unit_window_hit"].is_null());
+
   // The prompt is what the steps leave of the text.
   const Json whole = run_for_json(words);
   EXPECT_GT(whole["prompt_tokens"], 80);
   EXPECT_EQ(trace_lines(path).tokens.size(), whole["prompt_tokens"].get<std::size_t>() + 5);
+}
+
+TEST(Trace, EvalSetsSaysHowStableTheUnitsOfAnIndexAre) {
+  const auto text = scratch("text.txt");
+  write_file(text, prose(12));
+  const auto words = [&](const std::string& policy) {
+    return std::vector<std::string>{
+        "eval", "sets",   "-m",   model(),         "-f", text, "-t", "2", "--prompt", "80", "--steps",
+        "5",    "--attn", policy, "--attn-budget", "48"};
+  };
+  const Json attention = run_for_json(words("quest"))["attention"];
+  const double jaccard = attention["unit_jaccard"], hit = attention["unit_window_hit"];
+  EXPECT_GT(jaccard, 0);
+  EXPECT_LE(jaccard, hit);
+  EXPECT_LE(hit, 1);
+  const std::string line = fmt::format(
+      "units of the index: Jaccard overlap with the step before {:.4f}, hit rate of the 32 steps before {:.4f}\n",
+      jaccard, hit);
+  EXPECT_NE(run_program(words("quest")).out.find(line), std::string::npos);
+  EXPECT_EQ(run_program(words("tidal")).out.find("units of the index"), std::string::npos);
 }
 
 TEST(Trace, InspectSumsItUp) {

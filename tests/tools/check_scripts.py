@@ -87,6 +87,8 @@ def no_tool(folder):
     for words in (["fetch-model"], ["python-env"], ["build-deps", "release"]):
         expect([SCRIPTS / words[0], *words[1:]], "is not installed",
                environment(PATH=path, GLIMPSE_CACHE=folder / "cache"))
+    for option, package in (("--tests", "clang-tidy"), ("--browser", "chromium"), ("--arm64", "qemu-user")):
+        expect([SCRIPTS / "install-packages", option], package, environment(PATH=path))
 
 
 def no_network(folder):

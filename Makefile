@@ -15,7 +15,7 @@ demo: build ## ask a small model about a generated document, dense and sparse
 test: ## release build and all tests; with CI=true the same as test-all
 	@scripts/test
 
-test-all: ## format, address and undefined-behaviour sanitizers, fuzzing, then all tests
+test-all: ## format, sanitizers, the kernel tests for arm64, fuzzing, then all tests
 	@scripts/test --all
 
 test-threads: ## the tests with threads under ThreadSanitizer, ggml included
@@ -35,4 +35,4 @@ clean: ## remove all that was built here (dependencies and models stay cached)
 	@rm -rf build
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile

@@ -15,7 +15,7 @@ demo: build ## ask a small model about a generated document, dense and sparse
 test: ## release build and all tests; with CI=true the same as test-all
 	@scripts/test
 
-test-all: ## format, sanitizers, the kernel tests for arm64, fuzzing, then all tests
+test-all: ## format, sanitizers, fuzzing, then all tests
 	@scripts/test --all
 
 test-threads: ## the tests with threads under ThreadSanitizer, ggml included

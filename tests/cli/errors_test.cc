@@ -256,9 +256,14 @@ std::filesystem::path model_with_template(const std::string& name, std::string s
 }
 
 TEST(Errors, ChatTemplatesThatLoopOrRecurseAreReadByNothingButAPromptOfTheirs) {
+#if defined(__SANITIZE_ADDRESS__)
+  constexpr const char* kDeeper = "than";  // a sanitizer's frames may take the 2 s before the stack
+#else
+  constexpr const char* kDeeper = "deeper than";
+#endif
   for (const auto& [source, part] :
        {std::pair{"{{ range(9000000000) | length }}", "more than"},
-        std::pair{"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deeper than"},
+        std::pair{"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", kDeeper},
         std::pair{"{% set _ = messages.append(messages) %}{{ messages | tojson }}", "than"},
         std::pair{"{{ 1 is divisibleby(0) }}", "crashes"}}) {
     SCOPED_TRACE(source);

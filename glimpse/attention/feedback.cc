@@ -99,7 +99,7 @@ void Runner::State::end_feedback(BatchEntry& entry) {
       if (heat_readers[b] > 0) sums[b] /= heat_readers[b];
     }
   }
-  if (entry.rows.committed >= 0) {
+  if (entry.rows.kind == PassKind::draft) {
     state.drafted_heat.push_back(std::move(gains));
   } else {
     state.take_heat(gains, how.decay);

@@ -46,9 +46,9 @@ void reserve(RowPages& pages, const kernels::KvFormat& format) {
 
 bool Runner::State::wants_factors(const BatchEntry& entry, int layer) const {
   const SequenceState& state = *entry.rows.state;
-  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0 || entry.rows.verifies) return false;
+  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0 || entry.rows.kind == PassKind::verify) return false;
   const bool made = state.low_rank[static_cast<std::size_t>(layer)] != nullptr && !entry.ends_prompt;
-  if (entry.rows.corrects) return made && entry.rows.position < state.prompt_tokens;
+  if (entry.rows.kind == PassKind::correct) return made && entry.rows.position < state.prompt_tokens;
   // What is dense for now may stay so: the first sparse step makes up for it.
   return !made && entry.tokens >= entry.rows.prompt_end && !plan::is_dense_at(*entry.rows.plan, entry.tokens + 1);
 }

@@ -11,7 +11,7 @@ void Runner::State::observe(int layer, const float* q, const std::function<void(
   std::vector<std::int32_t> read;
   for (std::size_t b = 0; b < batch_size; ++b) {
     BatchEntry& entry = batch[b];
-    if (!entry.rows.decode) continue;
+    if (!entry.rows.decodes()) continue;
     for (int head = 0; head < shape.kv_heads && !entry.failure; ++head) {
       const plan::Role& head_role = role(entry, layer, head);
       HeadRecord record;

@@ -36,11 +36,11 @@ int Runner::State::add_ranges(const Unit& unit, std::int64_t begin, std::int64_t
 void Runner::State::build_attend(int layer) {
   attend_work.clear();
   for (std::size_t b = 0; b < batch_size; ++b) {
-    if (!batch[b].rows.decode && !batch[b].failure) add_prompt(batch[b], static_cast<int>(b), layer);
+    if (!batch[b].rows.decodes() && !batch[b].failure) add_prompt(batch[b], static_cast<int>(b), layer);
   }
   for (std::size_t b = 0; b < batch_size; ++b) {
     BatchEntry& entry = batch[b];
-    if (!entry.rows.decode || entry.failure) continue;
+    if (!entry.rows.decodes() || entry.failure) continue;
     int selecting = 0;
     for (int head = 0; head < shape.kv_heads && !entry.dense; ++head) {
       const plan::Role& head_role = role(entry, layer, head);

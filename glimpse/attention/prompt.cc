@@ -98,7 +98,7 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
   if (prompt.tiles > 0 && tiles_follow(entry, layer)) open_tiles(entry, layer);
   if (entry.ends_prompt) entry.rows.state->low_rank[static_cast<std::size_t>(layer)].reset();
   if (wants_factors(entry, layer)) attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
-  for (int head = 0; head < shape.kv_heads && entry.rows.verifies; ++head) {
+  for (int head = 0; head < shape.kv_heads && entry.rows.kind == PassKind::verify; ++head) {
     const std::int64_t live = cache->live_tokens(entry.rows.sequence, layer, head);
     entry.counters.k_rows += live;
     entry.counters.v_rows += live;
@@ -115,7 +115,8 @@ void Runner::State::add_prompt(BatchEntry& entry, int index, int layer) {
 }
 
 bool Runner::State::grows_indices(const BatchEntry& entry, int layer) const {
-  if (entry.rows.verifies || (!entry.rows.corrects && entry.tokens < entry.rows.prompt_end)) return false;
+  if (entry.rows.kind == PassKind::verify) return false;
+  if (entry.rows.kind == PassKind::prompt && entry.tokens < entry.rows.prompt_end) return false;
   const SequenceState& state = *entry.rows.state;
   const auto first = state.indices.begin() + static_cast<std::ptrdiff_t>(state.head(layer, 0));
   return std::any_of(first, first + shape.kv_heads, [](const auto& index) { return index != nullptr; });
@@ -144,7 +145,7 @@ bool Runner::State::splits_keys(const BatchEntry& entry) const {
 
 /// Verified rows say what decoding them one by one would: as many as the products with weights do that for.
 bool Runner::State::verifies_few(const BatchEntry& entry) {
-  return entry.rows.verifies && entry.rows.rows <= kernels::kFewRows;
+  return entry.rows.kind == PassKind::verify && entry.rows.rows <= kernels::kFewRows;
 }
 
 void Runner::State::add_few_rows(const BatchEntry& entry, int index) {

@@ -7,6 +7,15 @@
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
+namespace {
+
+/// Rows that read every token that their heads keep.
+bool reads_everything(const SequenceRows& rows) {
+  return !rows.decodes() || rows.kind == PassKind::dense_decode ||
+         plan::is_dense_at(*rows.plan, rows.position + rows.rows);
+}
+
+}  // namespace
 
 ReadCounters& ReadCounters::operator+=(const ReadCounters& other) {
   k_rows += other.k_rows;
@@ -52,12 +61,11 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   marks.clear();
   try {
     for (const SequenceRows& rows : batch) {
-      check(!rows.decode || rows.rows == 1, "decoding takes one row of a sequence");
-      if (!rows.decode || rows.dense || rows.audit || plan::is_dense_at(*rows.plan, rows.position + 1))
-        state.cache->recall_all(rows.sequence);
-      if (rows.corrects) {
+      check(!rows.decodes() || rows.rows == 1, "decoding takes one row of a sequence");
+      if (reads_everything(rows) || rows.audit) state.cache->recall_all(rows.sequence);
+      if (rows.kind == PassKind::correct) {
         const std::int64_t length = state.cache->length(rows.sequence);
-        check(!rows.decode && rows.position + rows.rows <= length, "corrected tokens are there");
+        check(rows.position + rows.rows <= length, "corrected tokens are there");
         state.cache->rewrite(rows.sequence, length - rows.position);
         continue;
       }
@@ -83,7 +91,7 @@ void Runner::begin(std::span<const SequenceRows> batch) {
 
 bool Runner::State::ends_prompt(const SequenceRows& rows) const {
   const std::int64_t tokens = rows.position + rows.rows;
-  if (rows.decode || rows.corrects || rows.verifies || tokens != rows.prompt_end) return false;
+  if (rows.kind != PassKind::prompt || tokens != rows.prompt_end) return false;
   return rows.state->is_prompt(*rows.plan, tokens);
 }
 
@@ -93,7 +101,7 @@ void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
   entry.rows = rows;
   entry.failure = nullptr;
   entry.tokens = rows.position + rows.rows;
-  entry.dense = !rows.decode || rows.dense || plan::is_dense_at(*rows.plan, entry.tokens);
+  entry.dense = reads_everything(rows);
   entry.ends_prompt = ends_prompt(rows);
   entry.counters = {};
   entry.views.resize(kv_heads);
@@ -109,15 +117,15 @@ void Runner::State::open_entry(BatchEntry& entry, const SequenceRows& rows) {
     entry.heat_feed.resize(static_cast<std::size_t>(shape.layers) * kv_heads);
     for (auto& feed : entry.heat_feed) feed.clear();
   }
-  if (rows.state->wants_low_rank() && (!rows.decode || !entry.dense)) {
+  if (rows.state->wants_low_rank() && (!rows.decodes() || !entry.dense)) {
     check(shape.rotation != nullptr, "keys of low rank are turned by somebody");
-    shape.rotation->prepare(rows.decode ? rows.state->prompt_tokens : std::max(rows.prompt_end, entry.tokens));
+    shape.rotation->prepare(rows.decodes() ? rows.state->prompt_tokens : std::max(rows.prompt_end, entry.tokens));
   }
   // In steps, so that a decoded token seldom makes the tables grow.
   constexpr std::int64_t kStep = 1024;
   const std::int64_t positions = (std::max(rows.prompt_end, entry.tokens) + kStep - 1) / kStep * kStep;
   for (const auto& gates : rows.state->gates()) gates->prepare(positions);
-  if (rows.decode) {
+  if (rows.decodes()) {
     evict(entry);
   } else {
     open_prompt(entry);
@@ -130,7 +138,7 @@ void Runner::State::size_scratch() {
   bool any_select = false;
   for (const BatchEntry& entry : entries()) {
     longest = std::max(longest, entry.tokens);
-    any_prefill |= !entry.rows.decode;
+    any_prefill |= !entry.rows.decodes();
     any_select |= !entry.dense || entry.feeds() || entry.prompt.tile_tokens > 0;
   }
   if (any_prefill) {
@@ -153,11 +161,11 @@ void Runner::State::size_scratch() {
 
 bool Runner::needs_select(int layer) const {
   for (const BatchEntry& entry : state_->entries()) {
-    if (entry.rows.decode ? entry.dense : entry.prompt.tile_tokens == 0) continue;
+    if (entry.rows.decodes() ? entry.dense : entry.prompt.tile_tokens == 0) continue;
     for (int head = 0; head < state_->shape.kv_heads; ++head) {
       const plan::Role& role = state_->role(entry, layer, head);
       if (role.kind != plan::RoleKind::select) continue;
-      if (!entry.rows.decode) {
+      if (!entry.rows.decodes()) {
         if (!state_->tiles_follow(entry, layer)) return true;
         continue;
       }
@@ -170,7 +178,7 @@ bool Runner::needs_select(int layer) const {
 
 bool Runner::needs_attend(int layer) const {
   for (const BatchEntry& entry : state_->entries()) {
-    if (entry.rows.decode || entry.tokens > entry.prompt.observe_from) return true;
+    if (entry.rows.decodes() || entry.tokens > entry.prompt.observe_from) return true;
     if (state_->grows_indices(entry, layer) || state_->wants_factors(entry, layer)) return true;
   }
   return false;
@@ -203,7 +211,7 @@ void Runner::appended(int layer, int nth) {
       for (int head = 0; head < state.shape.kv_heads; ++head) {
         entry.views[static_cast<std::size_t>(head)] = state.cache->view(entry.rows.sequence, layer, head);
       }
-      if (!entry.rows.decode) state.guarded(entry, [&] { state.open_prompt_layer(entry, layer); });
+      if (!entry.rows.decodes()) state.guarded(entry, [&] { state.open_prompt_layer(entry, layer); });
     }
     if (needs_select(layer)) {
       state.build_select(layer);
@@ -324,14 +332,14 @@ std::span<const ReadCounters> Runner::end() {
     for (const double seconds : entry.index_build_s) entry.counters.index_build_s += seconds;
     if (entry.failure) {
       entry.counters = {};
-    } else if (entry.rows.decode) {
+    } else if (entry.rows.decodes()) {
       for (const std::size_t bytes : entry.index_bytes) entry.counters.index_bytes += static_cast<std::int64_t>(bytes);
       for (const double seconds : entry.audit_s) entry.counters.audit_s += seconds;
       (entry.sparse ? entry.counters.sparse_steps : entry.counters.dense_steps) = 1;
       state.end_feedback(entry);
       State::end_coverage(entry);
-      if (entry.rows.committed < 0) ++entry.rows.state->decode_steps;
-    } else if (entry.rows.verifies) {
+      if (entry.rows.kind != PassKind::draft) ++entry.rows.state->decode_steps;
+    } else if (entry.rows.kind == PassKind::verify) {
       entry.counters.dense_steps = 1;
     } else if (entry.learns()) {
       if (entry.ends_prompt) entry.rows.state->prompt_tokens = entry.tokens;

@@ -16,29 +16,12 @@
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/sequence_state.h"
+#include "glimpse/attention/batch.h"
 #include "glimpse/kernels/rotation.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::attention {
-
-/// One sequence's rows in a forward pass. Rows of a sequence are consecutive.
-struct SequenceRows {
-  kv::SequenceId sequence = -1;
-  const plan::Plan* plan = nullptr;
-  SequenceState* state = nullptr;
-  int first_row = 0;
-  int rows = 1;  ///< 1 with `decode`: the plan's roles; else a chunk of the prompt
-  bool decode = true;
-  bool corrects = false;        ///< a dense pass over tokens that are in the cache: K and V are replaced
-  bool verifies = false;        ///< not decoding: a dense pass over what was drafted; the state learns nothing from it
-  bool dense = false;           ///< decoding: reads everything in this step, whatever the plan says
-  bool audit = false;           ///< decoding: measure what every head's set captures
-  std::int64_t committed = -1;  ///< decoding: a draft, of whose state only tokens before this are part; -1: none
-  std::int64_t position = 0;    ///< logical position of the first row
-  std::int64_t prompt_end = 0;  ///< not decoding: where the prompt ends that this chunk belongs to
-};
 
 /// Softmax mass that sets captured, from 0 to 1 each: of a KV head's set the mean over the group's queries.
 struct Coverage {

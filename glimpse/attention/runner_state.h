@@ -77,8 +77,8 @@ struct BatchEntry {
   PromptWork prompt;
   std::exception_ptr failure;  ///< what ended this sequence's part of the pass; null while it goes on
 
-  bool learns() const { return !rows.corrects && !rows.verifies; }
-  bool feeds() const { return rows.decode && rows.plan->feedback == plan::Feedback::probabilities; }
+  bool learns() const { return rows.kind != PassKind::correct && rows.kind != PassKind::verify; }
+  bool feeds() const { return rows.decodes() && rows.plan->feedback == plan::Feedback::probabilities; }
 };
 
 /// One KV head of one tile of a prompt.
@@ -168,7 +168,8 @@ struct Runner::State {
   }
   /// Slot of the entry's first row. What is corrected lies in heads that never freed a token.
   static std::int32_t first_slot(const BatchEntry& entry, const kernels::HeadView& view) {
-    return entry.rows.corrects ? static_cast<std::int32_t>(entry.rows.position) : view.slots - entry.rows.rows;
+    if (entry.rows.kind == PassKind::correct) return static_cast<std::int32_t>(entry.rows.position);
+    return view.slots - entry.rows.rows;
   }
   /// Query rows of one KV head of a row of the pass.
   const float* head_query(const BatchEntry& entry, const float* q, int row, int head) const {

@@ -21,7 +21,7 @@ void Runner::State::build_select(int layer) {
     BatchEntry& entry = batch[b];
     layer_remaining[b].store(0, std::memory_order_relaxed);
     if (entry.failure) continue;
-    if (!entry.rows.decode) {
+    if (!entry.rows.decodes()) {
       if (entry.prompt.tile_tokens > 0) add_tiles(entry, static_cast<int>(b), layer);
     } else if (!entry.dense) {
       add_decode_selects(entry, static_cast<int>(b), layer, floats);
@@ -134,7 +134,7 @@ void Runner::State::run_search(const Item& item, int layer, const float* q, int 
   {
     const bool first = index.covered() == 0;  // built late; what a later step adds is that step's work
     const Stopwatch watch(first ? &entry.index_build_s[static_cast<std::size_t>(item.head)] : nullptr);
-    index.extend(source, entry.rows.committed < 0 ? entry.tokens : entry.rows.committed);
+    index.extend(source, entry.rows.kind == PassKind::draft ? entry.rows.committed : entry.tokens);
   }
   PublishedSet& set = state.sets.at({layer, item.head});
   const std::size_t lists = how.per == SetPer::query_head ? static_cast<std::size_t>(group) : 1;
@@ -160,7 +160,7 @@ void Runner::State::grow_index(const Item& item, int layer) {
   const kv::KeySource source{&entry.views[static_cast<std::size_t>(item.head)], cache->shape().format, state.boundaries,
                              open ? entry.tokens : state.prompt_tokens};
   const Stopwatch watch(&entry.index_build_s[static_cast<std::size_t>(item.head)]);
-  if (entry.rows.corrects) {
+  if (entry.rows.kind == PassKind::correct) {
     index->refresh(source, entry.rows.position, entry.tokens);
     return;
   }

@@ -15,7 +15,7 @@ constexpr std::int64_t kPage = kernels::kPageTokens;
 /// Between a layer's searches and its attending, by one thread, because tables change.
 void Runner::State::recall_sets(int layer) {
   for (BatchEntry& entry : entries()) {
-    if (!entry.rows.decode || entry.dense) continue;
+    if (!entry.rows.decodes() || entry.dense) continue;
     for (int head = 0; head < shape.kv_heads && !entry.failure; ++head) {
       const plan::Retention* kept = retention(entry, role(entry, layer, head));
       if (kept == nullptr || kept->rule != plan::RetentionRule::host_tier) continue;
@@ -29,8 +29,9 @@ void Runner::State::recall_set(BatchEntry& entry, int layer, int head, const pla
   const kv::SequenceId sequence = entry.rows.sequence;
   auto& kept_steps = state.chosen_at[state.head(layer, head)];
   // A draft leaves no trace.
-  auto& chosen_at = entry.rows.committed < 0 ? kept_steps : drafted_steps;
-  if (entry.rows.committed >= 0) drafted_steps = kept_steps;
+  const bool drafts = entry.rows.kind == PassKind::draft;
+  auto& chosen_at = drafts ? drafted_steps : kept_steps;
+  if (drafts) drafted_steps = kept_steps;
   const std::int64_t now = state.decode_steps;
   chosen_at.resize(static_cast<std::size_t>((entry.tokens + kPage - 1) / kPage), -1);
   const PublishedSet& set = state.sets.at({layer, head});
@@ -64,7 +65,7 @@ void Runner::State::recall_set(BatchEntry& entry, int layer, int head, const pla
   const std::int64_t surplus =
       std::min<std::int64_t>(resident + recalled - bound, static_cast<std::int64_t>(evicted.size()));
   // An audit reads every key of the layer behind this, and the verification behind a draft all of the cache.
-  const bool all_follow = entry.rows.audit || entry.rows.committed >= 0;
+  const bool all_follow = entry.rows.audit || drafts;
   if (surplus > 0 && !all_follow && cache->may_spill(sequence)) {
     const auto colder = [&](std::int32_t a, std::int32_t b) {
       const std::int64_t x = chosen_at[static_cast<std::size_t>(a)];

@@ -3,7 +3,7 @@
 // A draft leaves nothing behind.
 // K and V: drafted rows are appended, then taken back; the verification appends the same positions with dense rows, and
 //   rejected ones are taken back again. So each verification is also the cache correction.
-// State: a drafted step (SequenceRows::committed is not -1) enters no index, no heat and no count of steps. Searches
+// State: a drafted step (PassKind::draft) enters no index, no heat and no count of steps. Searches
 //   treat drafted tokens as new ones, which every set holds. SequenceState::drafted_heat keeps the heat of drafted
 //   steps until commit_drafts adds that of the accepted rows.
 // Sampler: drafts use a copy of it; the request's own sees only tokens that were kept.
@@ -56,8 +56,7 @@ PassPart Engine::State::drafting_part(ActiveRequest& request) {
     drafting.wanted = static_cast<int>(std::min<std::int64_t>(most, wanted));
     if (drafting.wanted <= 0) {
       drafting.turn = Drafting::Turn::dense;
-      part.decode = true;
-      part.dense = true;
+      part.kind = attention::PassKind::dense_decode;
       return part;
     }
     drafting.sampler.emplace(request.sampler.clone());
@@ -68,14 +67,14 @@ PassPart Engine::State::drafting_part(ActiveRequest& request) {
   if (static_cast<int>(drafting.drafted()) < drafting.wanted && !drafting.ended) {
     drafting.turn = Drafting::Turn::draft;
     part.tokens = std::span(drafting.rows).last(1);
-    part.decode = true;
+    part.kind = attention::PassKind::draft;
     part.committed = drafting.base;
     return part;
   }
   drafting.turn = Drafting::Turn::verify;
   truncate(sequence, drafting.base);
   part.tokens = drafting.rows;
-  part.verifies = true;
+  part.kind = attention::PassKind::verify;
   part.logits = PassPart::Logits::all;
   return part;
 }

@@ -56,7 +56,8 @@ void Engine::State::refuse_not_finite(std::span<const float> logits) {
     // The runner counted the pass whose tokens are taken back.
     attention::SequenceState& counted = part.sequence->attention;
     counted.prompt_tokens = std::min(counted.prompt_tokens, part.sequence->length);
-    if (part.decode && part.committed < 0) --counted.decode_steps;
+    if (part.kind == attention::PassKind::decode || part.kind == attention::PassKind::dense_decode)
+      --counted.decode_steps;
     recover(part, failures[i]);
   }
 }

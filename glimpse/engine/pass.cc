@@ -10,6 +10,8 @@
 namespace glimpse::engine {
 namespace {
 
+using attention::PassKind;
+
 SetTrace trace_of(const attention::HeadRecord& record, const ActiveSequence& sequence, const plan::ModelShape& shape) {
   SetTrace trace;
   trace.step = sequence.steps;
@@ -147,7 +149,7 @@ void Engine::State::require_tokens(std::span<const Token> wanted) const {
 
 void Engine::State::observe_if_wanted() {
   const bool wanted = std::any_of(parts.begin(), parts.end(),
-                                  [](const PassPart& part) { return part.decode && part.sequence->on_sets; });
+                                  [](const PassPart& part) { return decodes(part.kind) && part.sequence->on_sets; });
   if (wanted == observed) return;
   observed = wanted;
   if (!wanted) {
@@ -186,7 +188,7 @@ exec::StepResult Engine::State::forward(const exec::StepBatch& batch) {
     for (const PassPart& part : parts) {
       if (executor->began()) {
         recover(part, why);
-      } else if (!part.corrects) {
+      } else if (part.kind != PassKind::correct) {
         part.sequence->forget_after(static_cast<std::size_t>(part.sequence->length));
       }
     }
@@ -196,8 +198,8 @@ exec::StepResult Engine::State::forward(const exec::StepBatch& batch) {
 
 void Engine::State::recover(const PassPart& part, const std::exception_ptr& why) {
   ActiveSequence& sequence = *part.sequence;
-  if (!part.corrects) sequence.forget_after(static_cast<std::size_t>(sequence.length));
-  if (!part.corrects && (part.verifies || keeps_nothing(sequence.plan))) {
+  if (part.kind != PassKind::correct) sequence.forget_after(static_cast<std::size_t>(sequence.length));
+  if (part.kind == PassKind::verify || (part.kind != PassKind::correct && keeps_nothing(sequence.plan))) {
     try {
       cache->truncate(sequence.id, cache->length(sequence.id) - sequence.length);
       return;
@@ -225,7 +227,7 @@ void Engine::State::correct(ActiveSequence& sequence, std::int64_t count) {
   const auto chunk = static_cast<std::size_t>(options.prefill_chunk);
   for (auto first = static_cast<std::size_t>(sequence.length - count); first < all.size(); first += chunk) {
     PassPart part{&sequence, all.subspan(first, std::min(chunk, all.size() - first))};
-    part.corrects = true;
+    part.kind = PassKind::correct;
     part.logits = PassPart::Logits::none;
     parts.assign(1, part);
     run_alone();
@@ -243,15 +245,12 @@ std::span<const float> Engine::State::run() {
     entry.state = &part.sequence->attention;
     entry.first_row = static_cast<int>(tokens.size());
     entry.rows = static_cast<int>(part.tokens.size());
-    entry.decode = part.decode;
-    entry.corrects = part.corrects;
-    entry.verifies = part.verifies;
-    entry.dense = part.dense;
+    entry.kind = part.kind;
     entry.audit = part.audit;
     entry.committed = part.committed;
     entry.position = part.sequence->length;
     entry.prompt_end = part.prompt_end;
-    if (part.corrects) {
+    if (part.kind == PassKind::correct) {
       entry.position = part.tokens.data() - part.sequence->tokens.data();
     } else {
       remember(*part.sequence, part.tokens);
@@ -273,13 +272,14 @@ std::span<const float> Engine::State::run() {
     if (failures[i]) continue;
     sequence.stats.index_build_s += result.counters[i].index_build_s;
     sequence.stats.index_memory = static_cast<std::int64_t>(sequence.attention.index_memory());
-    if (parts[i].corrects) continue;
+    if (parts[i].kind == PassKind::correct) continue;
     sequence.length += static_cast<std::int64_t>(parts[i].tokens.size());
     sequence.logits.clear();
     sequence.open_prompt = sequence.length < parts[i].prompt_end;
-    if (!parts[i].decode && !parts[i].verifies) continue;
+    if (parts[i].kind == PassKind::prompt) continue;
     attention::ReadCounters counters = result.counters[i];
-    if (parts[i].verifies || parts[i].committed >= 0) {  // what dense decoding would have read is known when committed
+    if (parts[i].kind == PassKind::verify ||
+        parts[i].kind == PassKind::draft) {  // what dense decoding would have read is known when committed
       counters.dense_k_rows = counters.dense_v_rows = 0;
     } else {
       ++sequence.steps;

@@ -190,7 +190,6 @@ bool Engine::step() {
   for (auto& [id, request] : state.requests) {
     if (request.phase == Phase::decode) {
       PassPart part{&*request.sequence, {&request.next, 1}};
-      part.decode = true;
       part.audit = request.request.audit_every > 0 && request.sequence->steps % request.request.audit_every == 0;
       state.parts.push_back(request.drafting ? state.drafting_part(request) : part);
       taking.push_back(&request);
@@ -210,6 +209,7 @@ bool Engine::step() {
     const std::size_t count = std::min(state.chunk_rows(prefilling->request.plan), prompt.size() - first);
     prompt_ends = first + count == prompt.size();
     PassPart part{&*prefilling->sequence, prompt.subspan(first, count)};
+    part.kind = attention::PassKind::prompt;
     part.prompt_end = static_cast<std::int64_t>(prompt.size());
     part.logits = prompt_ends ? PassPart::Logits::last : PassPart::Logits::none;
     state.parts.push_back(part);

@@ -86,6 +86,7 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
     const bool all = on_logits && position + static_cast<std::int64_t>(count) > first_wanted;
     const auto wanted = all ? PassPart::Logits::all : last ? PassPart::Logits::last : PassPart::Logits::none;
     PassPart part{&impl().sequence, tokens.subspan(first, count)};
+    part.kind = attention::PassKind::prompt;
     part.prompt_end = end;
     part.logits = wanted;
     engine.parts.assign(1, part);
@@ -106,7 +107,6 @@ std::span<const float> Sequence::decode(Token token, bool audit) {
   engine.require_tokens({&token, 1});
   Engine::State::close_prompt(impl().sequence);
   PassPart part{&impl().sequence, {&token, 1}};
-  part.decode = true;
   part.audit = audit;
   engine.parts.assign(1, part);
   return engine.run_alone();

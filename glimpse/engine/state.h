@@ -76,13 +76,10 @@ struct ActiveRequest {
 struct PassPart {
   ActiveSequence* sequence = nullptr;
   std::span<const Token> tokens;
-  bool decode = false;
-  bool corrects = false;        ///< `tokens` are the last ones in the cache
-  bool verifies = false;        ///< `tokens` were drafted
-  bool dense = false;           ///< decoding: whatever the plan says
-  bool audit = false;           ///< decoding
-  std::int64_t committed = -1;  ///< decoding: a draft behind so many tokens; -1: none
-  std::int64_t prompt_end = 0;  ///< not decoding
+  attention::PassKind kind = attention::PassKind::decode;
+  bool audit = false;           ///< where the kind decodes
+  std::int64_t committed = 0;   ///< draft: tokens before the first draft
+  std::int64_t prompt_end = 0;  ///< prompt
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
 };
 

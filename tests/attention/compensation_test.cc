@@ -62,7 +62,7 @@ TEST_P(Compensation, IsTheMeanOfWhatTheWindowLost) {
     entry.plan = &plan;
     entry.state = &state;
     entry.rows = rows;
-    entry.decode = decode;
+    entry.kind = decode ? PassKind::decode : PassKind::prompt;
     entry.position = cache.length(sequence);
     entry.prompt_end = entry.position + rows;
     runner.begin({&entry, 1});

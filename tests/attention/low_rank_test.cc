@@ -81,7 +81,8 @@ class Layer {
 
   ReadCounters run(int rows, bool decode) {
     const std::int64_t position = cache_.length(sequence_);
-    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows, .decode = decode};
+    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows};
+    if (!decode) entry.kind = PassKind::prompt;
     entry.position = position;
     entry.prompt_end = position + rows;
     runner_.begin({&entry, 1});

@@ -70,7 +70,7 @@ class Prompt {
 
   /// A pass over made-up rows, each of whose tiles is checked.
   void run(int rows, std::int64_t prompt_end) {
-    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows, .decode = false};
+    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows, .kind = PassKind::prompt};
     entry.position = cache_.length(sequence_);
     entry.prompt_end = prompt_end;
     ASSERT_LE(entry.position + rows, kBits * kDim);

@@ -42,7 +42,8 @@ class Layer {
   /// Random rows: checks the output of each row of a prompt; a step only moves on.
   void run(int rows, bool decode) {
     const std::int64_t position = cache_.length(sequence_);
-    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows, .decode = decode};
+    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows};
+    if (!decode) entry.kind = PassKind::prompt;
     entry.position = position;
     entry.prompt_end = position + rows;
     runner_.begin({&entry, 1});

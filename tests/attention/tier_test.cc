@@ -78,15 +78,14 @@ class Model {
   Pass run(Sequence& sequence, int rows, bool decode, int salt = 0) {
     const std::int64_t position = cache_.length(sequence.id);
     SequenceRows entry = rows_of(sequence, rows);
-    entry.decode = decode;
+    entry.kind = decode ? PassKind::decode : PassKind::prompt;
     entry.position = position;
     entry.prompt_end = position + rows;
     return run_at(sequence, entry, salt);
   }
   Pass correct(Sequence& sequence, std::int64_t position, int rows, int salt) {
     SequenceRows entry = rows_of(sequence, rows);
-    entry.decode = false;
-    entry.corrects = true;
+    entry.kind = PassKind::correct;
     entry.position = position;
     return run_at(sequence, entry, salt);
   }

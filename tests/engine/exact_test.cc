@@ -155,7 +155,8 @@ TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
                                                     static_cast<std::uint32_t>(length));
       const kv::SequenceId prompt = cache.create();
       attention::SequenceState state(plan);
-      attention::SequenceRows first{prompt, &plan, &state, 0, static_cast<int>(length), false};
+      attention::SequenceRows first{prompt, &plan, &state, 0, static_cast<int>(length)};
+      first.kind = attention::PassKind::prompt;
       first.prompt_end = length;
       executor->forward({std::span(text).first(static_cast<std::size_t>(length)), {&first, 1}, {}});
       const std::span<const Token> fed = std::span(text).last(kMost);
@@ -175,9 +176,9 @@ TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
       for (std::size_t rows = 2; rows <= kMost; ++rows) {
         attention::SequenceState own = state;
         const kv::SequenceId fork = cache.fork(prompt);
-        attention::SequenceRows verified{fork, &plan, &own, 0, static_cast<int>(rows), false};
+        attention::SequenceRows verified{fork, &plan, &own, 0, static_cast<int>(rows)};
         verified.position = length;
-        verified.verifies = true;
+        verified.kind = attention::PassKind::verify;
         std::vector<std::int32_t> wanted(rows);
         for (std::size_t r = 0; r < rows; ++r) wanted[r] = static_cast<std::int32_t>(r);
         const auto logits = executor->forward({fed.first(rows), {&verified, 1}, wanted}).logits;
@@ -223,7 +224,8 @@ TEST(Exact, AFewSequencesInAPassSayWhatEachSaysAlone) {
     Decoding one{cache.create(), attention::SequenceState(plan)};
     const std::vector<Token> prompt =
         random_tokens(static_cast<std::size_t>(length), config.vocabulary, static_cast<std::uint32_t>(i));
-    attention::SequenceRows rows{one.id, &plan, &one.state, 0, static_cast<int>(length), false};
+    attention::SequenceRows rows{one.id, &plan, &one.state, 0, static_cast<int>(length)};
+    rows.kind = attention::PassKind::prompt;
     rows.prompt_end = length;
     executor->forward({prompt, {&rows, 1}, {}});
     alone.push_back({cache.fork(one.id), one.state});

@@ -130,14 +130,15 @@ class Walk {
   void close(Walker& walker) { cache_.destroy(walker.id); }
 
   std::vector<float> run(Walker& walker, attention::SequenceRows rows, std::span<const Token> fed) {
+    const bool corrects = rows.kind == attention::PassKind::correct;
     rows.sequence = walker.id;
     rows.plan = &plan_;
     rows.state = &walker.state;
     rows.rows = static_cast<int>(fed.size());
-    rows.position = static_cast<std::int64_t>(walker.tokens.size()) - (rows.corrects ? rows.rows : 0);
+    rows.position = static_cast<std::int64_t>(walker.tokens.size()) - (corrects ? rows.rows : 0);
     rows.prompt_end = rows.position + rows.rows;
     const std::vector<Token> copy(fed.begin(), fed.end());
-    if (!rows.corrects) {
+    if (!corrects) {
       for (const Token one : copy) {  // any rule that the token alone decides
         walker.state.boundaries.push_back(static_cast<Boundary>(1 + one % 5));
         walker.tokens.push_back(one);
@@ -161,7 +162,7 @@ class Walk {
     ++operations_;
     const std::vector<Token> fed = tokens(count);
     attention::SequenceRows rows;
-    rows.decode = false;
+    rows.kind = attention::PassKind::prompt;
     run(walker, rows, fed);
     walker.kept.push_back({Kept::Kind::prompt, fed});
   }
@@ -175,8 +176,7 @@ class Walk {
   void correct(Walker& walker, std::size_t count) {
     ++operations_;
     attention::SequenceRows rows;
-    rows.decode = false;
-    rows.corrects = true;
+    rows.kind = attention::PassKind::correct;
     run(walker, rows, std::span(walker.tokens).last(count));
     walker.kept.push_back({Kept::Kind::correct, {}, count});
   }
@@ -213,6 +213,7 @@ class Walk {
   void run_drafts(Walker& walker, std::span<const Token> drafts) {
     attention::SequenceRows rows;
     const std::size_t base = walker.tokens.size();
+    rows.kind = attention::PassKind::draft;
     rows.committed = static_cast<std::int64_t>(base);
     for (const Token& one : drafts) run(walker, rows, {&one, 1});
     take_back_to(walker, base);
@@ -220,8 +221,7 @@ class Walk {
 
   void verify(Walker& walker, std::span<const Token> fed, std::size_t kept) {
     attention::SequenceRows rows;
-    rows.decode = false;
-    rows.verifies = true;
+    rows.kind = attention::PassKind::verify;
     const std::size_t base = walker.tokens.size();
     run(walker, rows, fed);
     take_back_to(walker, base + kept);
@@ -235,15 +235,14 @@ class Walk {
       attention::SequenceRows rows;
       switch (entry.kind) {
         case Kept::Kind::prompt:
-          rows.decode = false;
+          rows.kind = attention::PassKind::prompt;
           run(walker, rows, entry.tokens);
           break;
         case Kept::Kind::decode:
           run(walker, rows, entry.tokens);
           break;
         case Kept::Kind::correct:
-          rows.decode = false;
-          rows.corrects = true;
+          rows.kind = attention::PassKind::correct;
           run(walker, rows, std::span(walker.tokens).last(entry.count));
           break;
         case Kept::Kind::verify: {

@@ -465,7 +465,8 @@ TEST_P(ComposedOutputs, AreAttentionToTheTracedSets) {
   };
   int sparse = 0;
   const auto pass = [&](int rows, bool decode) {
-    attention::SequenceRows entry{.sequence = sequence, .plan = &plan, .state = &state, .rows = rows, .decode = decode};
+    attention::SequenceRows entry{.sequence = sequence, .plan = &plan, .state = &state, .rows = rows};
+    if (!decode) entry.kind = attention::PassKind::prompt;
     entry.position = cache.length(sequence);
     entry.prompt_end = entry.position + rows;
     runner.begin({&entry, 1});

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "bench/step_check.h"
-#include "glimpse/attention/selection.h"
+#include "glimpse/attention/choose.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::bench {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/policies/policy.h"
@@ -85,7 +85,7 @@ plan::Plan plan_of(const Method& method, const std::string& budget, const plan::
                    policies::PolicyOptions options) {
   if (!budget.empty()) options.budget = plan::parse_budget(budget);
   plan::Plan plan = policies::make_plan(method.name, shape, options);
-  attention::Runner::require_supported(plan);
+  attention::require_supported(plan);
   return plan;
 }
 

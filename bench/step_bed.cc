@@ -126,8 +126,8 @@ void StepBed::fill() {
 int StepBed::add(const plan::Plan& plan) {
   check(subjects_.size() < at(options_.plans), "a bed knows how many plans will come");
   check(tokens_ == options_.tokens, "plans come before the first step");
-  attention::Runner::require_supported(plan);
-  Subject subject{&plan, cache_->fork(base_), std::make_unique<attention::SequenceState>(plan)};
+  Subject subject{&plan, std::make_unique<attention::Program>(plan), cache_->fork(base_),
+                  std::make_unique<attention::SequenceState>(plan)};
   seed(subject);
   subjects_.push_back(std::move(subject));
   return static_cast<int>(subjects_.size()) - 1;
@@ -204,7 +204,7 @@ std::vector<LayerTime> StepBed::step(int plan, std::vector<std::vector<HeadRead>
   }
   attention::SequenceRows rows;
   rows.sequence = subject.sequence;
-  rows.plan = subject.plan;
+  rows.program = subject.program.get();
   rows.state = subject.state.get();
   rows.position = tokens_ - 1;
   runner_->begin({&rows, 1});

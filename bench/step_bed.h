@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/evaluate/stream.h"
 #include "glimpse/evaluate/thread_team.h"
 #include "glimpse/exec/rope.h"
@@ -69,6 +69,7 @@ class StepBed {
  private:
   struct Subject {
     const plan::Plan* plan = nullptr;
+    std::unique_ptr<attention::Program> program;
     kv::SequenceId sequence = -1;
     std::unique_ptr<attention::SequenceState> state;
   };

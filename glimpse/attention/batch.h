@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "glimpse/attention/program.h"
 #include "glimpse/attention/sequence_state.h"
 #include "glimpse/kv/cache.h"
-#include "glimpse/plan/plan.h"
 
 namespace glimpse::attention {
 
@@ -28,7 +28,7 @@ constexpr bool decodes(PassKind kind) {
 /// One sequence's rows in a forward pass. Rows of a sequence are consecutive.
 struct SequenceRows {
   kv::SequenceId sequence = -1;
-  const plan::Plan* plan = nullptr;
+  const Program* program = nullptr;
   SequenceState* state = nullptr;
   int first_row = 0;
   int rows = 1;  ///< 1 where the kind decodes

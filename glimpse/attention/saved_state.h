@@ -16,7 +16,7 @@ void save_state(const SequenceState& state, const plan::Plan& plan, ByteWriter& 
 
 /// What a state that comes from a file belongs to.
 struct StateSource {
-  const plan::Plan* plan = nullptr;  ///< one that Runner::require_supported lets pass
+  const plan::Plan* plan = nullptr;  ///< one that require_supported lets pass
   kernels::KvFormat format;
   std::int64_t tokens = 0;                  ///< of the sequence
   std::span<const kv::HeadLayout> layouts;  ///< [layer, KV head], which require_layouts let pass

@@ -99,15 +99,12 @@ void SequenceState::take_over(const SequenceState& source, const plan::Plan& fro
   }
 }
 
-bool SequenceState::is_prompt(const plan::Plan& plan, std::int64_t tokens) const {
-  return decode_steps == 0 || tokens >= 2 * prompt_tokens ||
-         std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
-           return !selector.terms.empty() && selector.terms.front().source == plan::Source::landmarks;
-         });
+bool SequenceState::is_prompt(std::int64_t tokens, bool reads_landmarks) const {
+  return decode_steps == 0 || tokens >= 2 * prompt_tokens || reads_landmarks;
 }
 
 void SequenceState::end_prompt(const plan::Plan& plan, std::int64_t tokens) {
-  if (!is_prompt(plan, tokens)) return;
+  if (!is_prompt(tokens, reads_landmarks(plan))) return;
   prompt_tokens = tokens;
   std::fill(low_rank.begin(), low_rank.end(), nullptr);
   for (std::size_t i = 0; i < indices.size(); ++i) {
@@ -151,6 +148,12 @@ void SequenceState::commit_drafts(std::int64_t rows, std::int64_t tokens, double
   }
   for (std::vector<float>& heat : heat_) heat.resize(blocks);  // searches grew it for tokens that are gone
   drafted_heat.clear();
+}
+
+bool reads_landmarks(const plan::Plan& plan) {
+  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
+    return !selector.terms.empty() && selector.terms.front().source == plan::Source::landmarks;
+  });
 }
 
 bool depends_on_prompt(const plan::Selector& selector) {

@@ -65,7 +65,7 @@ class SequenceState {
   /// prompt. One that comes after decoding is too where it doubles the text at least (what is made anew then costs no
   /// more than what was made before), and always where landmarks are read, which take in nothing but prompt. Else its
   /// tokens go into the indices as generated ones do.
-  bool is_prompt(const plan::Plan& plan, std::int64_t tokens) const;
+  bool is_prompt(std::int64_t tokens, bool reads_landmarks) const;
   /// Between passes: the `tokens` that are there came as a prompt whose rest does not come. What is made of a prompt is
   /// made by the first step that reads it.
   void end_prompt(const plan::Plan& plan, std::int64_t tokens);
@@ -99,6 +99,9 @@ class SequenceState {
   std::vector<std::shared_ptr<kv::Gates>> gates_;
   std::vector<std::vector<float>> heat_;  ///< [1 or layers][blocks]
 };
+
+/// True when some index takes in nothing but prompt.
+bool reads_landmarks(const plan::Plan& plan);
 
 /// False for pages and gates: their index is the same whatever a token came as.
 bool depends_on_prompt(const plan::Selector& selector);

@@ -154,7 +154,7 @@ plan::ModelShape Engine::State::shape() const {
 
 void Engine::State::require(const plan::Plan& plan) {
   plan::validate(plan);
-  attention::Runner::require_supported(plan);
+  attention::require_supported(plan);
   const plan::ModelShape mine = shape();
   if (plan.shape.layers != mine.layers || plan.shape.heads != mine.heads || plan.shape.kv_heads != mine.kv_heads ||
       plan.shape.head_dim != mine.head_dim) {
@@ -197,9 +197,20 @@ void Engine::State::open_tier() {
   }
 }
 
+std::shared_ptr<const attention::Program> Engine::State::program_of(const plan::Plan& plan) {
+  std::erase_if(programs, [](const auto& program) { return program.expired(); });
+  for (const auto& known : programs) {
+    if (auto program = known.lock(); program && program->made_from(plan)) return program;
+  }
+  auto program = std::make_shared<const attention::Program>(plan);
+  programs.push_back(program);
+  return program;
+}
+
 ActiveSequence Engine::State::open(const plan::Plan& plan) {
   ActiveSequence sequence;
   sequence.plan = plan;
+  sequence.program = program_of(plan);
   sequence.attention = attention::SequenceState(plan, gates);
   sequence.id = cache->create();
   return sequence;

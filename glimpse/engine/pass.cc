@@ -18,7 +18,7 @@ SetTrace trace_of(const attention::HeadRecord& record, const ActiveSequence& seq
   trace.position = record.position;
   trace.layer = record.layer;
   trace.kv_head = record.kv_head;
-  trace.role = record.role->kind;
+  trace.role = record.role;
   trace.budget = record.budget;
   trace.reads_all = record.reads_all;
   trace.tokens = record.tokens;
@@ -241,7 +241,7 @@ std::span<const float> Engine::State::run() {
   for (const PassPart& part : parts) {
     attention::SequenceRows entry;
     entry.sequence = part.sequence->id;
-    entry.plan = &part.sequence->plan;
+    entry.program = part.sequence->program.get();
     entry.state = &part.sequence->attention;
     entry.first_row = static_cast<int>(tokens.size());
     entry.rows = static_cast<int>(part.tokens.size());

@@ -143,6 +143,7 @@ SessionModel Engine::State::session_model() const {
 ActiveSequence Engine::State::adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted) {
   ActiveSequence sequence;
   sequence.plan = *wanted.plan;
+  sequence.program = program_of(sequence.plan);
   sequence.attention = attention::SequenceState(sequence.plan, gates);
   if (wanted.state) {
     read_state(reader, session, sequence.attention);

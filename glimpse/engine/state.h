@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/session_content.h"
 #include "glimpse/exec/executor.h"
@@ -21,6 +21,7 @@ namespace glimpse::engine {
 struct ActiveSequence {
   kv::SequenceId id = -1;
   plan::Plan plan;
+  std::shared_ptr<const attention::Program> program;  ///< of `plan`; shared by the sequences that run it
   attention::SequenceState attention;
   std::int64_t length = 0;
   bool open_prompt = false;   ///< the last tokens are a part of a prompt whose rest has not come
@@ -113,7 +114,8 @@ struct Engine::State {
   bool bound_by_memory = false;  ///< the cache holds less than all sequences at full context
   std::optional<kv::Cache> cache;
   std::unique_ptr<exec::Executor> executor;
-  attention::GateFiles gates;  ///< of the plans so far; read once
+  attention::GateFiles gates;                                     ///< of the plans so far; read once
+  std::vector<std::weak_ptr<const attention::Program>> programs;  ///< of plans that sequences run
 
   RequestId next_request = 1;
   std::map<RequestId, ActiveRequest> requests;
@@ -139,6 +141,8 @@ struct Engine::State {
   plan::ModelShape shape() const;
   /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
   void require(const plan::Plan& plan);
+  /// The plan's program, made when no sequence runs it yet. Throws UserError for one that asks for what is not there.
+  std::shared_ptr<const attention::Program> program_of(const plan::Plan& plan);
   ActiveSequence open(const plan::Plan& plan);
   void close(ActiveSequence& sequence);
   /// Runs `parts`; returns logits of the wanted rows in order, and in `failures` what ended single parts: those are

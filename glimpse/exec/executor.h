@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/exec/row_costs.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"

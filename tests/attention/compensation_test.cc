@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/kv/inspect.h"
 #include "tests/reference/methods.h"
 #include "tests/support/test_names.h"
@@ -46,6 +46,7 @@ TEST_P(Compensation, IsTheMeanOfWhatTheWindowLost) {
   const plan::Plan plan = razor_plan(row.sink, row.budget);
   kv::Cache cache({1, kKvHeads, {row.type, kDim}, 1024});
   Runner runner({1, kHeads, kKvHeads, kDim, 1, nullptr}, cache);
+  const Program program(plan);
   SequenceState state(plan);
   const kv::SequenceId sequence = cache.create();
   std::mt19937 random(5);
@@ -59,7 +60,7 @@ TEST_P(Compensation, IsTheMeanOfWhatTheWindowLost) {
   const auto run = [&](int rows, bool decode, std::vector<float>& q) {
     SequenceRows entry;
     entry.sequence = sequence;
-    entry.plan = &plan;
+    entry.program = &program;
     entry.state = &state;
     entry.rows = rows;
     entry.kind = decode ? PassKind::decode : PassKind::prompt;

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/kv/index/landmarks.h"
 #include "glimpse/kv/inspect.h"
 #include "tests/support/test_names.h"
@@ -67,12 +67,12 @@ class Layer {
  public:
   Layer(KvType type, const plan::Plan& plan)
       : plan_(plan),
+        program_(plan_),
         cache_({1, kKvHeads, {type, kDim}, 1024}),
         runner_({1, kHeads, kKvHeads, kDim, 1, &rotation_}, cache_),
         state_(plan_),
         sequence_(cache_.create()) {
     plan::validate(plan_);
-    Runner::require_supported(plan_);
     runner_.observer = [this](const HeadRecord& record) {
       sets_[record.kv_head].assign(record.tokens.begin(), record.tokens.end());
       query_sets_[record.kv_head].assign(record.query_sets.begin(), record.query_sets.end());
@@ -81,7 +81,7 @@ class Layer {
 
   ReadCounters run(int rows, bool decode) {
     const std::int64_t position = cache_.length(sequence_);
-    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows};
+    SequenceRows entry{.sequence = sequence_, .program = &program_, .state = &state_, .rows = rows};
     if (!decode) entry.kind = PassKind::prompt;
     entry.position = position;
     entry.prompt_end = position + rows;
@@ -180,6 +180,7 @@ class Layer {
 
  private:
   plan::Plan plan_;
+  Program program_;
   kv::Cache cache_;
   TestRotation rotation_;
   Runner runner_;

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "glimpse/attention/selection.h"
+#include "glimpse/attention/choose.h"
 #include "tests/reference/methods.h"
 
 namespace glimpse::attention {

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/policies/policy.h"
 #include "tests/reference/methods.h"
 
@@ -51,7 +51,6 @@ plan::Plan kascade_plan(const Case& row) {
   if (!row.budget.empty()) options.budget = plan::parse_budget(row.budget);
   plan::Plan plan = policies::find_policy("kascade").make(shape, options);
   plan::validate(plan);
-  Runner::require_supported(plan);
   return plan;
 }
 
@@ -61,6 +60,7 @@ class Prompt {
       : row_(row),
         heads_(row.group * kKvHeads),
         plan_(kascade_plan(row)),
+        program_(plan_),
         cache_({kLayers, kKvHeads, {KvType::f32, kDim}, 4096}),
         runner_({kLayers, heads_, kKvHeads, kDim, 1, nullptr}, cache_),
         state_(plan_),
@@ -70,7 +70,8 @@ class Prompt {
 
   /// A pass over made-up rows, each of whose tiles is checked.
   void run(int rows, std::int64_t prompt_end) {
-    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows, .kind = PassKind::prompt};
+    SequenceRows entry{
+        .sequence = sequence_, .program = &program_, .state = &state_, .rows = rows, .kind = PassKind::prompt};
     entry.position = cache_.length(sequence_);
     entry.prompt_end = prompt_end;
     ASSERT_LE(entry.position + rows, kBits * kDim);
@@ -229,6 +230,7 @@ class Prompt {
   Case row_;
   int heads_;
   plan::Plan plan_;
+  Program program_;
   kv::Cache cache_;
   Runner runner_;
   SequenceState state_;

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 
 namespace glimpse::attention {
 namespace {
@@ -34,6 +34,7 @@ class Layer {
   explicit Layer(const plan::Budget& budget)
       : budget_(budget),
         plan_(stream_plan(budget)),
+        program_(plan_),
         cache_({1, kKvHeads, {KvType::f32, kDim}, 4096}),
         runner_({1, kHeads, kKvHeads, kDim, 1, nullptr}, cache_),
         state_(plan_),
@@ -42,7 +43,7 @@ class Layer {
   /// Random rows: checks the output of each row of a prompt; a step only moves on.
   void run(int rows, bool decode) {
     const std::int64_t position = cache_.length(sequence_);
-    SequenceRows entry{.sequence = sequence_, .plan = &plan_, .state = &state_, .rows = rows};
+    SequenceRows entry{.sequence = sequence_, .program = &program_, .state = &state_, .rows = rows};
     if (!decode) entry.kind = PassKind::prompt;
     entry.position = position;
     entry.prompt_end = position + rows;
@@ -104,6 +105,7 @@ class Layer {
 
   plan::Budget budget_;
   plan::Plan plan_;
+  Program program_;
   kv::Cache cache_;
   Runner runner_;
   SequenceState state_;

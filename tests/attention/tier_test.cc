@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "tests/support/test_names.h"
 
 namespace glimpse::attention {
@@ -63,15 +63,15 @@ class Model {
 
   struct Sequence {
     plan::Plan plan;
+    std::shared_ptr<const Program> program;
     kv::SequenceId id = -1;
     SequenceState state;
   };
   Sequence open(const plan::Plan& plan) {
     plan::validate(plan);
-    Runner::require_supported(plan);
-    return {plan, cache_.create(), SequenceState(plan)};
+    return {plan, std::make_shared<const Program>(plan), cache_.create(), SequenceState(plan)};
   }
-  Sequence fork(const Sequence& source) { return {source.plan, cache_.fork(source.id), source.state}; }
+  Sequence fork(const Sequence& source) { return {source.plan, source.program, cache_.fork(source.id), source.state}; }
   void close(Sequence& sequence) { cache_.destroy(sequence.id); }
 
   /// Rows of K, V and q that follow from (position, `salt`), so that two sequences can take the same.
@@ -93,7 +93,7 @@ class Model {
 
  private:
   static SequenceRows rows_of(Sequence& sequence, int rows) {
-    return {.sequence = sequence.id, .plan = &sequence.plan, .state = &sequence.state, .rows = rows};
+    return {.sequence = sequence.id, .program = sequence.program.get(), .state = &sequence.state, .rows = rows};
   }
   Pass run_at(Sequence&, const SequenceRows& entry, int salt) {
     pass_ = {};
@@ -211,6 +211,10 @@ TEST(HostTier, WhatReadsEverythingRecallsIt) {
   auto b = without.open(plain);
   with.run(a, kPrompt, false);
   without.run(b, kPrompt, false);
+  const auto below = [](Model::Sequence& sequence, int min_context) {
+    sequence.plan.min_context = min_context;
+    sequence.program = std::make_shared<const Program>(sequence.plan);
+  };
   const auto steps = [&](int count) {
     for (int step = 0; step < count; ++step) ASSERT_EQ(with.run(a, 1, true), without.run(b, 1, true)) << step;
     ASSERT_GT(with.cache().waiting_pages(a.id, 1, 1), 0);
@@ -222,10 +226,12 @@ TEST(HostTier, WhatReadsEverythingRecallsIt) {
   ASSERT_EQ(with.correct(a, 300, 40, 3), without.correct(b, 300, 40, 3));
   EXPECT_EQ(with.cache().waiting_pages(a.id, 1, 1), 0);
   steps(5);
-  a.plan.min_context = b.plan.min_context = 4096;
+  below(a, 4096);
+  below(b, 4096);
   ASSERT_EQ(with.run(a, 1, true), without.run(b, 1, true));
   EXPECT_EQ(with.cache().waiting_pages(a.id, 1, 1), 0);
-  a.plan.min_context = b.plan.min_context = 0;
+  below(a, 0);
+  below(b, 0);
   steps(5);
 }
 

@@ -139,6 +139,7 @@ TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
   const model::Config& config = model.config();
   const plan::ModelShape shape = shape_of(config);
   const plan::Plan plan = plan::dense_plan(shape);
+  const attention::Program program(plan);
   const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
   constexpr std::size_t kMost = 5;
   for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0}) {
@@ -155,7 +156,7 @@ TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
                                                     static_cast<std::uint32_t>(length));
       const kv::SequenceId prompt = cache.create();
       attention::SequenceState state(plan);
-      attention::SequenceRows first{prompt, &plan, &state, 0, static_cast<int>(length)};
+      attention::SequenceRows first{prompt, &program, &state, 0, static_cast<int>(length)};
       first.kind = attention::PassKind::prompt;
       first.prompt_end = length;
       executor->forward({std::span(text).first(static_cast<std::size_t>(length)), {&first, 1}, {}});
@@ -165,7 +166,7 @@ TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
         attention::SequenceState own = state;
         const kv::SequenceId fork = cache.fork(prompt);
         for (const Token& token : fed) {
-          attention::SequenceRows row{fork, &plan, &own};
+          attention::SequenceRows row{fork, &program, &own};
           row.position = cache.length(fork);
           const std::int32_t wanted = 0;
           const auto logits = executor->forward({{&token, 1}, {&row, 1}, {&wanted, 1}}).logits;
@@ -176,7 +177,7 @@ TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
       for (std::size_t rows = 2; rows <= kMost; ++rows) {
         attention::SequenceState own = state;
         const kv::SequenceId fork = cache.fork(prompt);
-        attention::SequenceRows verified{fork, &plan, &own, 0, static_cast<int>(rows)};
+        attention::SequenceRows verified{fork, &program, &own, 0, static_cast<int>(rows)};
         verified.position = length;
         verified.kind = attention::PassKind::verify;
         std::vector<std::int32_t> wanted(rows);
@@ -213,6 +214,7 @@ TEST(Exact, AFewSequencesInAPassSayWhatEachSaysAlone) {
   const auto executor = exec::make_cpu_executor(model, cache, {2});
   const plan::ModelShape shape = shape_of(config);
   const plan::Plan plan = policies::make_plan("tidal", shape, budget("64"));
+  const attention::Program program(plan);
   struct Decoding {
     kv::SequenceId id = -1;
     attention::SequenceState state;
@@ -224,7 +226,7 @@ TEST(Exact, AFewSequencesInAPassSayWhatEachSaysAlone) {
     Decoding one{cache.create(), attention::SequenceState(plan)};
     const std::vector<Token> prompt =
         random_tokens(static_cast<std::size_t>(length), config.vocabulary, static_cast<std::uint32_t>(i));
-    attention::SequenceRows rows{one.id, &plan, &one.state, 0, static_cast<int>(length)};
+    attention::SequenceRows rows{one.id, &program, &one.state, 0, static_cast<int>(length)};
     rows.kind = attention::PassKind::prompt;
     rows.prompt_end = length;
     executor->forward({prompt, {&rows, 1}, {}});
@@ -236,7 +238,7 @@ TEST(Exact, AFewSequencesInAPassSayWhatEachSaysAlone) {
     std::vector<attention::SequenceRows> rows;
     std::vector<std::int32_t> wanted;
     for (std::size_t i = 0; i < count; ++i) {
-      rows.push_back({together[i].id, &plan, &together[i].state, static_cast<int>(i)});
+      rows.push_back({together[i].id, &program, &together[i].state, static_cast<int>(i)});
       rows.back().position = cache.length(together[i].id);
       wanted.push_back(static_cast<std::int32_t>(i));
     }
@@ -244,7 +246,7 @@ TEST(Exact, AFewSequencesInAPassSayWhatEachSaysAlone) {
     const std::vector<float> all(logits.begin(), logits.end());
     const auto vocabulary = static_cast<std::size_t>(config.vocabulary);
     for (std::size_t i = 0; i < count; ++i) {
-      attention::SequenceRows row{alone[i].id, &plan, &alone[i].state};
+      attention::SequenceRows row{alone[i].id, &program, &alone[i].state};
       row.position = cache.length(alone[i].id);
       const std::int32_t last = 0;
       const auto own = executor->forward({{&next[i], 1}, {&row, 1}, {&last, 1}}).logits;

@@ -52,6 +52,7 @@ class Walk {
     add_needed(policy, reference::test_model("llama"), options);
     plan_ = policies::make_plan(policy, shape_of(model_.config()), options);
     load_gates(plan_, model_, gates_);
+    program_ = std::make_unique<attention::Program>(plan_);
     whole_ = !plan::forgets(plan_);
     indexed_ = plan::searches_index(plan_);
     cache_.open_tier(testing::TempDir());
@@ -132,7 +133,7 @@ class Walk {
   std::vector<float> run(Walker& walker, attention::SequenceRows rows, std::span<const Token> fed) {
     const bool corrects = rows.kind == attention::PassKind::correct;
     rows.sequence = walker.id;
-    rows.plan = &plan_;
+    rows.program = program_.get();
     rows.state = &walker.state;
     rows.rows = static_cast<int>(fed.size());
     rows.position = static_cast<std::int64_t>(walker.tokens.size()) - (corrects ? rows.rows : 0);
@@ -304,6 +305,7 @@ class Walk {
   model::Model model_;
   kv::Cache cache_;
   plan::Plan plan_;
+  std::unique_ptr<attention::Program> program_;
   bool whole_ = false;    ///< keeps every token: drafts and corrections are allowed
   bool indexed_ = false;  ///< some head searches an index
   attention::GateFiles gates_;

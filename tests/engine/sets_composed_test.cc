@@ -9,7 +9,7 @@
 #include <functional>
 #include <random>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/base/error.h"
 #include "glimpse/policies/selectors.h"
 #include "tests/engine/gates.h"
@@ -450,6 +450,7 @@ TEST_P(ComposedOutputs, AreAttentionToTheTracedSets) {
   const plan::Plan plan = ComposedOutputs::plan();
   kv::Cache cache({kLayers, kKvHeads, {KvType::f32, kDim}, 1024});
   attention::Runner runner({kLayers, kHeads, kKvHeads, kDim, 1, nullptr}, cache);
+  const attention::Program program(plan);
   attention::SequenceState state(plan);
   const kv::SequenceId sequence = cache.create();
   struct Read {
@@ -465,7 +466,7 @@ TEST_P(ComposedOutputs, AreAttentionToTheTracedSets) {
   };
   int sparse = 0;
   const auto pass = [&](int rows, bool decode) {
-    attention::SequenceRows entry{.sequence = sequence, .plan = &plan, .state = &state, .rows = rows};
+    attention::SequenceRows entry{.sequence = sequence, .program = &program, .state = &state, .rows = rows};
     if (!decode) entry.kind = attention::PassKind::prompt;
     entry.position = cache.length(sequence);
     entry.prompt_end = entry.position + rows;

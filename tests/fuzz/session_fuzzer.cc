@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/base/error.h"
 #include "tests/fuzz/session_model.h"
 #include "tests/support/reseal_session.h"
@@ -43,7 +43,7 @@ void read(std::span<const std::byte> bytes) {
     const SessionModel model = fuzzed_model();
     const SessionReader reader(bytes, "fuzzed");
     const SavedSession session = read_session(reader, model);
-    attention::Runner::require_supported(session.plan);
+    attention::require_supported(session.plan);
     for (const plan::Selector& selector :
          session.plan.selectors) {  // an engine loads gates, and refuses what it cannot
       if (!selector.terms.empty() && !selector.terms.front().index.gates.empty()) return;

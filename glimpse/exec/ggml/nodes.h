@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/exec/rope.h"
 #include "glimpse/kernels/attention.h"
 #include "glimpse/model/model.h"

@@ -4,10 +4,12 @@
 // The factors are made at the end of a prompt that the budget does not cover, else by the first sparse step, and again
 // after a correction of the prompt. Each head reads its own rows of U, which are longer than its rows of K, so a CPU
 // reads no less: at rank 160, U has 83 % of the bytes of K for 3 heads of 64, and 16 % for 8 heads of 128.
+#include "glimpse/attention/cpu/low_rank.h"
+
 #include <algorithm>
 #include <cstring>
 
-#include "glimpse/attention/runner_state.h"
+#include "glimpse/attention/cpu/decode.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/landmarks.h"
@@ -42,33 +44,9 @@ void reserve(RowPages& pages, const kernels::KvFormat& format) {
   for (std::size_t i = 0; i < count; ++i) pages.numbers[i] = static_cast<kernels::PageId>(i);
 }
 
-}  // namespace
-
-bool Runner::State::wants_factors(const BatchEntry& entry, int layer) const {
+LowRankHead low_rank_head(BatchEntry& entry, int layer, int head) {
   const SequenceState& state = *entry.rows.state;
-  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0 || entry.rows.kind == PassKind::verify) return false;
-  const bool made = state.low_rank[static_cast<std::size_t>(layer)] != nullptr && !entry.ends_prompt;
-  if (entry.rows.kind == PassKind::correct) return made && entry.rows.position < state.prompt_tokens;
-  // What is dense for now may stay so: the first sparse step makes up for it.
-  return !made && entry.tokens >= entry.rows.prompt_end && !plan::is_dense_at(*entry.rows.plan, entry.tokens + 1);
-}
-
-void Runner::State::factor_keys(const Item& item, int layer) {
-  BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
-  SequenceState& state = *entry.rows.state;
-  const Stopwatch watch(&entry.index_build_s.back());
-  kv::LayerKeys keys;
-  keys.heads = entry.views;
-  keys.format = cache->shape().format;
-  keys.tokens = state.prompt_tokens > 0 && !entry.ends_prompt ? state.prompt_tokens : entry.tokens;
-  keys.before_rope = [this](std::int64_t position, float* row) { shape.rotation->turn_back(position, row); };
-  state.low_rank[static_cast<std::size_t>(layer)] =
-      std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[static_cast<std::size_t>(layer)]);
-}
-
-LowRankHead Runner::State::low_rank_head(BatchEntry& entry, int layer, int head) const {
-  const SequenceState& state = *entry.rows.state;
-  const plan::Selector& how = selector(entry, role(entry, layer, head));
+  const plan::Selector& how = *entry.rows.program->select(layer, head).selector;
   const auto* landmarks = dynamic_cast<const kv::Landmarks*>(state.indices[state.head(layer, head)].get());
   check(landmarks != nullptr, "low rank goes with landmarks");
   LowRankHead low;
@@ -79,7 +57,31 @@ LowRankHead Runner::State::low_rank_head(BatchEntry& entry, int layer, int head)
   return low;
 }
 
-void Runner::State::count_low_rank(BatchEntry& entry, int layer, const Unit& unit) {
+}  // namespace
+
+bool wants_factors(const BatchEntry& entry, int layer) {
+  const SequenceState& state = *entry.rows.state;
+  if (state.key_ranks[static_cast<std::size_t>(layer)] == 0 || entry.rows.kind == PassKind::verify) return false;
+  const bool made = state.low_rank[static_cast<std::size_t>(layer)] != nullptr && !entry.ends_prompt;
+  if (entry.rows.kind == PassKind::correct) return made && entry.rows.position < state.prompt_tokens;
+  // What is dense for now may stay so: the first sparse step makes up for it.
+  return !made && entry.tokens >= entry.rows.prompt_end && !entry.rows.program->dense_at(entry.tokens + 1);
+}
+
+void factor_keys(Pass& pass, const Item& item, int layer) {
+  BatchEntry& entry = pass.batch[static_cast<std::size_t>(item.batch)];
+  SequenceState& state = *entry.rows.state;
+  const Stopwatch watch(&entry.index_build_s.back());
+  kv::LayerKeys keys;
+  keys.heads = entry.views;
+  keys.format = pass.cache->shape().format;
+  keys.tokens = state.prompt_tokens > 0 && !entry.ends_prompt ? state.prompt_tokens : entry.tokens;
+  keys.before_rope = [&pass](std::int64_t position, float* row) { pass.shape.rotation->turn_back(position, row); };
+  state.low_rank[static_cast<std::size_t>(layer)] =
+      std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[static_cast<std::size_t>(layer)]);
+}
+
+void count_low_rank(Pass& pass, BatchEntry& entry, int layer, const Unit& unit) {
   const LowRankHead low = low_rank_head(entry, layer, unit.head);
   const std::int32_t* last = unit.list + unit.entries;
   const auto before = [&](std::int64_t position) {
@@ -95,17 +97,17 @@ void Runner::State::count_low_rank(BatchEntry& entry, int layer, const Unit& uni
   entry.counters.low_rank_rows += rows;
   // A row of U each, and the head's B once.
   entry.counters.low_rank_bytes += rows * static_cast<std::int64_t>(low.keys->row_bytes(unit.key_rank)) +
-                                   std::int64_t{unit.key_rank} * shape.head_dim * std::int64_t{sizeof(float)};
+                                   std::int64_t{unit.key_rank} * pass.shape.head_dim * std::int64_t{sizeof(float)};
 }
 
 /// Attends to part of a list by way of pages of its own: made keys there, everything else copied.
-void Runner::State::run_low_rank(const Item& item, int layer, const float* q, int ith) {
-  BatchEntry& entry = batch[static_cast<std::size_t>(item.batch)];
-  const Unit& unit = attend_work.unit(item.unit);
-  const kernels::KvFormat& format = cache->shape().format;
+void run_low_rank(Pass& pass, const Call& call, const Item& item) {
+  BatchEntry& entry = pass.entry(item);
+  const Unit& unit = pass.attend_work.unit(item.unit);
+  const kernels::KvFormat& format = pass.cache->shape().format;
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
-  const LowRankHead low = low_rank_head(entry, layer, item.head);
-  RowPages& pages = threads[static_cast<std::size_t>(ith)].rows;
+  const LowRankHead low = low_rank_head(entry, call.layer, item.head);
+  RowPages& pages = pass.thread(call.ith).rows;
   reserve(pages, format);
   const std::int32_t count = item.end - item.begin;
   const std::int32_t* list = item.list + item.begin;
@@ -118,14 +120,14 @@ void Runner::State::run_low_rank(const Item& item, int layer, const float* q, in
   for (std::int32_t i = 0; i < count; ++i) {
     if (made(list[i])) pages.made.push_back(list[i]);
   }
-  const auto dim = static_cast<std::size_t>(shape.head_dim);
+  const auto dim = static_cast<std::size_t>(pass.shape.head_dim);
   if (pages.keys.size() < pages.made.size() * dim) pages.keys.resize(kernels::kSplitTokens * dim);
   low.keys->read({item.head, unit.key_rank, pages.made, pages.keys.data()});
   std::size_t next = 0;
   for (std::int32_t i = 0; i < count; ++i) {
     if (next < pages.made.size() && pages.made[next] == list[i]) {
       float* row = pages.keys.data() + next * dim;
-      shape.rotation->turn(list[i], row);
+      pass.shape.rotation->turn(list[i], row);
       kernels::append(format, {&own, row, row, dim, i, 1});  // its V is overwritten below
       ++next;
     } else {
@@ -133,7 +135,7 @@ void Runner::State::run_low_rank(const Item& item, int layer, const float* q, in
     }
     copy_row(format, {&view, list[i]}, {&own, i}, &kernels::HeadView::v_plane);
   }
-  kernels::AttendItem work = kernel_item(item, q);
+  kernels::AttendItem work = kernel_item(pass, item, call.q);
   work.head = &own;
   work.list = nullptr;
   work.begin = 0;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "glimpse/attention/selection.h"
+#include "glimpse/attention/choose.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
 

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "glimpse/attention/runner.h"
+#include "glimpse/attention/program.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
@@ -61,7 +61,7 @@ void check_unions(const plan::Plan& plan) {
 
 }  // namespace
 
-void Runner::require_supported(const plan::Plan& plan) {
+void require_supported(const plan::Plan& plan) {
   for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
   check_unions(plan);
   bool statistics = false;

@@ -1,4 +1,6 @@
-// What a Runner keeps between calls. Inside attention only; see runner.h for threads.
+// A pass that runs: its sequences, the work lists of the layer that is being run, and the buffers that a Runner keeps
+// between passes. Data that the rooms beside it work on (decode, prompt, tiles, select, feed, forget, tier, audit,
+// low_rank, records). Inside attention/cpu only; see runner.h for threads.
 #pragma once
 
 #include <array>
@@ -10,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "glimpse/attention/runner.h"
-#include "glimpse/attention/selection.h"
-#include "glimpse/attention/work_list.h"
+#include "glimpse/attention/choose.h"
+#include "glimpse/attention/cpu/runner.h"
+#include "glimpse/attention/cpu/work_list.h"
 #include "glimpse/base/buffer.h"
 #include "glimpse/kernels/attention.h"
 
@@ -77,8 +79,10 @@ struct BatchEntry {
   PromptWork prompt;
   std::exception_ptr failure;  ///< what ended this sequence's part of the pass; null while it goes on
 
+  const LayerProgram& layer(int layer) const { return rows.program->layer(layer); }
+  const HeadOp& head(int layer, int head) const { return rows.program->head(layer, head); }
   bool learns() const { return rows.kind != PassKind::correct && rows.kind != PassKind::verify; }
-  bool feeds() const { return rows.decodes() && rows.plan->feedback == plan::Feedback::probabilities; }
+  bool feeds() const { return rows.decodes() && rows.program->feeds(); }
 };
 
 /// One KV head of one tile of a prompt.
@@ -122,8 +126,16 @@ struct ThreadScratch {
   RowPages rows;
 };
 
-struct Runner::State {
-  State(const RunnerShape& shape, kv::Cache& cache);
+/// One thread's call of a phase.
+struct Call {
+  int layer = 0;
+  const float* q = nullptr;  ///< [rows, H, d] after RoPE
+  float* out = nullptr;      ///< [rows, H, d]; attending alone
+  int ith = 0, nth = 1;
+};
+
+struct Pass {
+  Pass(const RunnerShape& shape, kv::Cache& cache);
 
   RunnerShape shape;
   kv::Cache* cache;
@@ -133,6 +145,8 @@ struct Runner::State {
   std::vector<BatchEntry> batch;
   std::size_t batch_size = 0;  ///< entries in use; the rest keep their buffers
   std::span<BatchEntry> entries() { return {batch.data(), batch_size}; }
+  BatchEntry& entry(const Item& item) { return batch[static_cast<std::size_t>(item.batch)]; }
+  ThreadScratch& thread(int ith) { return threads[static_cast<std::size_t>(ith)]; }
 
   WorkList attend_work, select_work;
   std::vector<float> partials;
@@ -146,7 +160,7 @@ struct Runner::State {
   std::vector<std::int64_t> drafted_steps;  ///< a head's chosen_at during a draft
   std::vector<ScoredUnit> evict_scores;     ///< of those that may go
   std::vector<kv::Mark> marks;
-  std::vector<ReadCounters> counters;  ///< [batch], filled by end()
+  std::vector<ReadCounters> counters;  ///< [batch], filled by Runner::end()
   std::vector<int> heat_readers;
 
   double seconds = 0;  ///< of thread 0 in select and attend
@@ -157,15 +171,6 @@ struct Runner::State {
   std::atomic<bool> stopped{false};  ///< `failure` is set: work lists may be half made, and nobody touches them
   bool began = false;
 
-  const plan::Role& role(const BatchEntry& entry, int layer, int head) const {
-    return entry.rows.plan->role(layer, head);
-  }
-  const plan::Selector& selector(const BatchEntry& entry, const plan::Role& role) const {
-    return entry.rows.plan->selectors[static_cast<std::size_t>(role.selector)];
-  }
-  const plan::Retention* retention(const BatchEntry& entry, const plan::Role& role) const {
-    return role.retention < 0 ? nullptr : &entry.rows.plan->retentions[static_cast<std::size_t>(role.retention)];
-  }
   /// Slot of the entry's first row. What is corrected lies in heads that never freed a token.
   static std::int32_t first_slot(const BatchEntry& entry, const kernels::HeadView& view) {
     if (entry.rows.kind == PassKind::correct) return static_cast<std::int32_t>(entry.rows.position);
@@ -203,98 +208,6 @@ struct Runner::State {
       if (!entry.failure) entry.failure = std::current_exception();
     }
   }
-
-  // runner.cc
-  bool ends_prompt(const SequenceRows& rows) const;
-  void append(const BatchEntry& entry, const RowsToAppend& rows) const;
-  void open_entry(BatchEntry& entry, const SequenceRows& rows);
-  void size_scratch();
-  void silence(float* out);
-
-  // evict.cc: what plans forget, before a step attends
-  void evict(BatchEntry& entry);
-  void evict_window(BatchEntry& entry, int layer, int head);
-  void evict_by_statistic(BatchEntry& entry, int layer, int first_head, int heads);
-
-  // tier.cc: pages that wait
-  void recall_sets(int layer);
-  void recall_set(BatchEntry& entry, int layer, int head, const plan::Retention& kept);
-
-  // select.cc: what happens before a layer attends
-  void build_select(int layer);
-  void add_decode_selects(BatchEntry& entry, int index, int layer, std::size_t& score_floats);
-  void run_score(const Item& item, const Item* next, int layer, const float* q, int ith);
-  void run_search(const Item& item, int layer, const float* q, int ith);
-  void grow_index(const Item& item, int layer);
-  void select_head(int layer, int batch_index, int head, int ith);
-  void select_layer(int layer, int batch_index, int ith);
-  void publish(PublishedSet& set, std::size_t list, std::int64_t tokens);
-
-  // low_rank.cc: keys of the prompt from their singular vectors
-  /// At the prompt's end, and again where a correction changed the prompt's keys.
-  bool wants_factors(const BatchEntry& entry, int layer) const;
-  void factor_keys(const Item& item, int layer);
-  LowRankHead low_rank_head(BatchEntry& entry, int layer, int head) const;
-  void count_low_rank(BatchEntry& entry, int layer, const Unit& unit);
-  void run_low_rank(const Item& item, int layer, const float* q, int ith);
-
-  // phases.cc: attending of decode rows
-  void build_attend(int layer);
-  void add_decode(BatchEntry& entry, int index, int layer);
-  void add_streams(BatchEntry& entry, int index, int head, const plan::Role& role);
-  void add_lists(BatchEntry& entry, int index, plan::SlotId reader, const PublishedSet& set);
-  int add_ranges(const Unit& unit, std::int64_t begin, std::int64_t end, int unit_index);
-  kernels::AttendItem kernel_item(const Item& item, const float* q);
-  void take_dropped(const BatchEntry& entry, int layer, int head, std::int64_t end, int ith);
-  void run_mean_token(const Item& item, int layer, const float* q, int ith);
-  void combine_unit(int layer, int unit_index, const float* q, float* out, int ith);
-
-  // prompt.cc: rows of a prompt
-  void open_prompt(BatchEntry& entry);
-  void fade_heat(BatchEntry& entry) const;
-  void open_prompt_layer(BatchEntry& entry, int layer);
-  void add_prompt(BatchEntry& entry, int index, int layer);
-  void add_rows(const BatchEntry& entry, int index);
-  bool splits_keys(const BatchEntry& entry) const;
-  static bool verifies_few(const BatchEntry& entry);
-  /// True when a prompt's end, or a correction, makes or mends indices of the layer.
-  bool grows_indices(const BatchEntry& entry, int layer) const;
-  void add_few_rows(const BatchEntry& entry, int index);
-  void run_range(const Item& item, const float* q, int ith);
-  void run_verify(const Item& item, const float* q, int ith);
-  void combine_few_rows(const Unit& unit, int layer, const float* q, float* out, int ith);
-  kernels::PrefillItem prompt_item(const Item& item, const float* q) const;
-  void run_prompt(const Item& item, int layer, const float* q, float* out, int ith);
-  void observe_few_rows(const Unit& unit, int layer, const float* q, int ith);
-  void observe_rows(const Item& item, int layer, kernels::PrefillItem work, int ith);
-  void take_observed(BatchEntry& entry, int layer, int head);
-
-  // prompt_tiles.cc: tiles of a prompt that choose what later layers read
-  TileSet& tile_set(BatchEntry& entry, int layer, int head, int tile);
-  std::atomic<int>& tile_remaining(PromptWork& prompt, int tile) const;
-  /// True when the selecting heads of a layer choose in the attend phase, behind what they attend to.
-  bool tiles_follow(const BatchEntry& entry, int layer) const;
-  void open_tiles(BatchEntry& entry, int layer);
-  void add_tiles(BatchEntry& entry, int index, int layer);
-  std::span<float> open_tile(const TileOf& at, ThreadScratch& thread);
-  void close_tile(const TileOf& at, ThreadScratch& thread);
-  void run_tile(const Item& item, int layer, const float* q, int ith);
-  void choose_behind_tile(const Item& item, int layer, const kernels::PrefillItem& work, int ith);
-
-  // coverage.cc
-  static double captured_mass(const HeadScores& head, std::span<const std::int32_t> list, ThreadScratch& thread);
-  void note_coverage(BatchEntry& entry, plan::SlotId at, const HeadScores& head, const PublishedSet& set,
-                     ThreadScratch& thread);
-  void add_audit(BatchEntry& entry, int index);
-  void run_audit(const Item& item, int layer, const float* q, int ith);
-  static void end_coverage(BatchEntry& entry);
-
-  // feedback.cc
-  void feed(BatchEntry& entry, int layer, const Unit& unit, int ith);
-  void end_feedback(BatchEntry& entry);
-
-  // observe.cc
-  void observe(int layer, const float* q, const std::function<void(const HeadRecord&)>& see);
 };
 
 }  // namespace glimpse::attention

@@ -1,14 +1,14 @@
 // What plans forget, before a step attends. Evicting methods decide by statistics that earlier steps fed.
+#include "glimpse/attention/cpu/forget.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "glimpse/attention/runner_state.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
-
 namespace {
 
 using plan::RetentionRule;
@@ -26,54 +26,31 @@ void stamp_new_tokens(std::vector<float>& stamps, const BatchEntry& entry) {
   stamps.push_back(static_cast<float>(state.decode_steps));
 }
 
-}  // namespace
-
-void Runner::State::evict(BatchEntry& entry) {
-  if (entry.rows.plan->retentions.empty()) return;
-  const bool below = entry.tokens < entry.rows.plan->min_context;
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      const plan::Retention* kept = retention(entry, role(entry, layer, head));
-      if (kept == nullptr) continue;
-      if (plan::forgets_by_statistic(kept->rule)) {
-        auto& statistic = entry.rows.state->statistics[entry.rows.state->head(layer, head)];
-        if (kept->rule == RetentionRule::stamps) stamp_new_tokens(statistic, entry);
-        statistic.resize(static_cast<std::size_t>(entry.tokens), 0.0F);
-        if (kept->per == plan::SetPer::layer && head + 1 < shape.kv_heads) continue;  // the last head decides for all
-        const bool together = kept->per == plan::SetPer::layer;
-        if (!below) evict_by_statistic(entry, layer, together ? 0 : head, together ? shape.kv_heads : 1);
-      } else if (kept->rule == RetentionRule::window && !entry.dense) {
-        evict_window(entry, layer, head);
-      }
-    }
-  }
-}
-
 /// Frees whole pages that lie between the sink and the window of a streaming head. Whole pages only: a page goes back
 /// to the pool when all of it is free, and a table without holes is read as two plain ranges.
-void Runner::State::evict_window(BatchEntry& entry, int layer, int head) {
+void forget_window(Pass& pass, BatchEntry& entry, int layer, int head) {
   constexpr std::int64_t page = kernels::kPageTokens;
-  const plan::Retention& kept = *retention(entry, role(entry, layer, head));
+  const plan::Retention& kept = *entry.head(layer, head).kept;
   const std::int64_t window = plan::budget_tokens(kept.budget, entry.tokens) - kept.sink;
-  const std::int64_t gone = entry.tokens - cache->view(entry.rows.sequence, layer, head).slots;
+  const std::int64_t gone = entry.tokens - pass.cache->view(entry.rows.sequence, layer, head).slots;
   const std::int64_t first = (kept.sink + page - 1) / page * page + gone;
   std::int64_t last = (entry.tokens - std::max<std::int64_t>(window, 1)) / page * page;
   if (kept.compensates) {  // not before it is in the sums, which grow while the step attends
     last = std::min(last, entry.rows.state->dropped[entry.rows.state->head(layer, head)].end / page * page);
   }
   if (last <= first) return;
-  evicted.resize(static_cast<std::size_t>(last - first));
-  std::iota(evicted.begin(), evicted.end(), static_cast<std::int32_t>(first));
-  cache->free_tokens(entry.rows.sequence, layer, head, evicted);
+  pass.evicted.resize(static_cast<std::size_t>(last - first));
+  std::iota(pass.evicted.begin(), pass.evicted.end(), static_cast<std::int32_t>(first));
+  pass.cache->free_tokens(entry.rows.sequence, layer, head, pass.evicted);
 }
 
 /// Heads [first_head, first_head + heads) forget the same tokens: those of the least summed statistic. Equal ones: the
 /// later goes, as everywhere the lower position wins; but of equal stamps the older token, for a step renews half of
 /// all stamps at once, and the newest tokens would be the first to go.
-void Runner::State::evict_by_statistic(BatchEntry& entry, int layer, int first_head, int heads) {
+void forget_by_statistic(Pass& pass, BatchEntry& entry, int layer, int first_head, int heads) {
   SequenceState& state = *entry.rows.state;
-  const plan::Retention& kept = *retention(entry, role(entry, layer, first_head));
-  const kernels::HeadView view = cache->view(entry.rows.sequence, layer, first_head);
+  const plan::Retention& kept = *entry.head(layer, first_head).kept;
+  const kernels::HeadView view = pass.cache->view(entry.rows.sequence, layer, first_head);
   const std::int64_t budget = plan::budget_tokens(kept.budget, entry.tokens);
   const bool stamps = kept.rule == RetentionRule::stamps;
   const auto recent = kept.rule == RetentionRule::accumulated
@@ -82,32 +59,57 @@ void Runner::State::evict_by_statistic(BatchEntry& entry, int layer, int first_h
   // Who may go: live tokens that are neither recent nor (RaaS) of the prompt.
   const std::int64_t newest = entry.tokens - std::max<std::int64_t>(recent, 1);
   const auto& own = state.statistics[state.head(layer, first_head)];
-  evicted.clear();
+  pass.evicted.clear();
   std::int64_t counted = 0;
   for (std::int32_t slot = 0; slot < view.slots; ++slot) {
     const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
     if (position < 0 || (stamps && own[static_cast<std::size_t>(position)] == kPromptStamp)) continue;
     ++counted;
-    if (position < newest) evicted.push_back(position);
+    if (position < newest) pass.evicted.push_back(position);
   }
-  const std::int64_t surplus = std::min<std::int64_t>(counted - budget, static_cast<std::int64_t>(evicted.size()));
+  const std::int64_t surplus = std::min<std::int64_t>(counted - budget, static_cast<std::int64_t>(pass.evicted.size()));
   if (surplus <= 0) return;
-  evict_scores.resize(evicted.size());
-  for (std::size_t i = 0; i < evicted.size(); ++i) evict_scores[i] = {evicted[i], 0.0F};
+  pass.evict_scores.resize(pass.evicted.size());
+  for (std::size_t i = 0; i < pass.evicted.size(); ++i) pass.evict_scores[i] = {pass.evicted[i], 0.0F};
   for (int head = first_head; head < first_head + heads; ++head) {
     const auto& statistic = state.statistics[state.head(layer, head)];
-    for (ScoredUnit& token : evict_scores) token.score += statistic[static_cast<std::size_t>(token.unit)];
+    for (ScoredUnit& token : pass.evict_scores) token.score += statistic[static_cast<std::size_t>(token.unit)];
   }
   const auto goes_first = [&](const ScoredUnit& a, const ScoredUnit& b) {
     return a.score < b.score || (a.score == b.score && (stamps ? a.unit < b.unit : a.unit > b.unit));
   };
-  std::nth_element(evict_scores.begin(), evict_scores.begin() + (surplus - 1), evict_scores.end(), goes_first);
-  evicted.resize(static_cast<std::size_t>(surplus));
-  for (std::size_t i = 0; i < evicted.size(); ++i) evicted[i] = evict_scores[i].unit;
-  std::sort(evicted.begin(), evicted.end());
+  std::nth_element(pass.evict_scores.begin(), pass.evict_scores.begin() + (surplus - 1), pass.evict_scores.end(),
+                   goes_first);
+  pass.evicted.resize(static_cast<std::size_t>(surplus));
+  for (std::size_t i = 0; i < pass.evicted.size(); ++i) pass.evicted[i] = pass.evict_scores[i].unit;
+  std::sort(pass.evicted.begin(), pass.evicted.end());
   for (int head = first_head; head < first_head + heads; ++head) {
-    cache->free_tokens(entry.rows.sequence, layer, head, evicted);
-    cache->compact(entry.rows.sequence, layer, head);
+    pass.cache->free_tokens(entry.rows.sequence, layer, head, pass.evicted);
+    pass.cache->compact(entry.rows.sequence, layer, head);
+  }
+}
+
+}  // namespace
+
+void forget(Pass& pass, BatchEntry& entry) {
+  if (!entry.rows.program->forgets()) return;
+  const bool below = entry.tokens < entry.rows.program->min_context();
+  for (int layer = 0; layer < pass.shape.layers; ++layer) {
+    for (int head = 0; head < pass.shape.kv_heads; ++head) {
+      const plan::Retention* kept = entry.head(layer, head).kept;
+      if (kept == nullptr) continue;
+      if (plan::forgets_by_statistic(kept->rule)) {
+        auto& statistic = entry.rows.state->statistics[entry.rows.state->head(layer, head)];
+        if (kept->rule == RetentionRule::stamps) stamp_new_tokens(statistic, entry);
+        statistic.resize(static_cast<std::size_t>(entry.tokens), 0.0F);
+        if (kept->per == plan::SetPer::layer && head + 1 < pass.shape.kv_heads)
+          continue;  // the last head decides for all
+        const bool together = kept->per == plan::SetPer::layer;
+        if (!below) forget_by_statistic(pass, entry, layer, together ? 0 : head, together ? pass.shape.kv_heads : 1);
+      } else if (kept->rule == RetentionRule::window && !entry.dense) {
+        forget_window(pass, entry, layer, head);
+      }
+    }
   }
 }
 

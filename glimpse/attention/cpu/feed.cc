@@ -1,8 +1,9 @@
 // What flows back after attending: the probabilities of what was read, into heat and into the statistics that
 // evicting methods decide by.
+#include "glimpse/attention/cpu/feed.h"
+
 #include <algorithm>
 
-#include "glimpse/attention/runner_state.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
@@ -16,23 +17,23 @@ std::int32_t position_of(const Unit& unit, const kernels::HeadView& view, std::i
 
 }  // namespace
 
-void Runner::State::feed(BatchEntry& entry, int layer, const Unit& unit, int ith) {
+void feed(Pass& pass, const Call& call, BatchEntry& entry, const Unit& unit) {
   SequenceState& state = *entry.rows.state;
-  const plan::Role& head_role = role(entry, layer, unit.head);
-  if (head_role.kind == plan::RoleKind::stream && !entry.dense) return;  // its window is not what heat speaks of
-  const plan::Retention* kept = retention(entry, head_role);
-  const bool heats = state.has_heat() && layer >= entry.rows.plan->heat.first_layer;
-  auto& statistic = state.statistics[state.head(layer, unit.head)];
+  const HeadOp& op = entry.head(call.layer, unit.head);
+  if (op.reads == HeadOp::Reads::window && !entry.dense) return;  // its window is not what heat speaks of
+  const plan::Retention* kept = op.kept;
+  const bool heats = entry.layer(call.layer).heats;
+  auto& statistic = state.statistics[state.head(call.layer, unit.head)];
   if (!heats && statistic.empty()) return;
 
   const auto entries = static_cast<std::size_t>(unit.entries);
-  SelectionScratch& scratch = threads[static_cast<std::size_t>(ith)].selection;
+  SelectionScratch& scratch = pass.thread(call.ith).selection;
   const std::span<float> mean(scratch.pooled.data(), entries);
-  const float* lse = entry.lse.data() + static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(group);
-  kernels::pool_mean_probability(scores.data() + unit.first_score, score_stride, lse, unit.group, mean);
+  const float* lse = entry.lse.data() + static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(pass.group);
+  kernels::pool_mean_probability(pass.scores.data() + unit.first_score, pass.score_stride, lse, unit.group, mean);
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(unit.head)];
   if (heats) {
-    auto& feed = entry.heat_feed[state.head(layer, unit.head)];
+    auto& feed = entry.heat_feed[state.head(call.layer, unit.head)];
     const std::int32_t block = state.heat_block();
     for (std::int32_t i = 0; i < unit.entries; ++i) {
       const std::int32_t at = position_of(unit, view, i) / block;
@@ -58,7 +59,7 @@ void Runner::State::feed(BatchEntry& entry, int layer, const Unit& unit, int ith
       }
       break;
     case plan::RetentionRule::stamps: {  // RaaS: the upper half of the step's probabilities renews its stamp
-      const std::int64_t live = cache->live_tokens(entry.rows.sequence, layer, unit.head);
+      const std::int64_t live = pass.cache->live_tokens(entry.rows.sequence, call.layer, unit.head);
       for (std::int32_t i = 0; i < unit.entries; ++i) {  // a freed slot's score is -inf: below any live one
         if (position_of(unit, view, i) < 0) mean[static_cast<std::size_t>(i)] = -1;
       }
@@ -76,27 +77,27 @@ void Runner::State::feed(BatchEntry& entry, int layer, const Unit& unit, int ith
 }
 
 /// EvoSparse, section 3.1: h <- lambda h + s, s the mean over the layers and heads that read the block.
-void Runner::State::end_feedback(BatchEntry& entry) {
+void end_feedback(Pass& pass, BatchEntry& entry) {
   SequenceState& state = *entry.rows.state;
   if (!entry.feeds() || !state.has_heat()) return;
-  const plan::Heat& how = entry.rows.plan->heat;
+  const plan::Heat& how = entry.rows.program->heat();
   const auto block = static_cast<std::size_t>(state.heat_block());
   const std::size_t blocks = (static_cast<std::size_t>(entry.tokens) + block - 1) / block;
-  const int span = how.per_layer ? 1 : shape.layers;
+  const int span = how.per_layer ? 1 : pass.shape.layers;
   HeatGains gains;
-  for (int first = 0; first < shape.layers; first += span) {
+  for (int first = 0; first < pass.shape.layers; first += span) {
     std::vector<double>& sums = gains.emplace_back(blocks, 0.0);
-    heat_readers.assign(blocks, 0);
+    pass.heat_readers.assign(blocks, 0);
     for (int layer = std::max(first, how.first_layer); layer < first + span; ++layer) {
-      for (int head = 0; head < shape.kv_heads; ++head) {
+      for (int head = 0; head < pass.shape.kv_heads; ++head) {
         for (const BlockMass& fed : entry.heat_feed[state.head(layer, head)]) {
           sums[static_cast<std::size_t>(fed.block)] += static_cast<double>(fed.mass);
-          ++heat_readers[static_cast<std::size_t>(fed.block)];
+          ++pass.heat_readers[static_cast<std::size_t>(fed.block)];
         }
       }
     }
     for (std::size_t b = 0; b < blocks; ++b) {
-      if (heat_readers[b] > 0) sums[b] /= heat_readers[b];
+      if (pass.heat_readers[b] > 0) sums[b] /= pass.heat_readers[b];
     }
   }
   if (entry.rows.kind == PassKind::draft) {

@@ -1,4 +1,4 @@
-#include "glimpse/attention/selection.h"
+#include "glimpse/attention/choose.h"
 
 #include <algorithm>
 #include <limits>

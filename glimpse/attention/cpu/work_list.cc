@@ -1,4 +1,4 @@
-#include "glimpse/attention/work_list.h"
+#include "glimpse/attention/cpu/work_list.h"
 
 namespace glimpse::attention {
 

@@ -1,0 +1,374 @@
+// Rows of a prompt: dense tiles, tiles that read a set, and what a plan observes of the prompt's attention.
+#include "glimpse/attention/cpu/prompt.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "glimpse/attention/cpu/low_rank.h"
+#include "glimpse/attention/cpu/tiles.h"
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention {
+namespace {
+
+/// Keys of one item of few rows. Fixed, so that results do not depend on threads.
+constexpr std::int32_t kKeyRange = 2048;
+static_assert(kKeyRange % kernels::kSplitTokens == 0);
+
+/// Stamps begin with the first generated token.
+bool observes(plan::RetentionRule rule) {
+  return plan::forgets_by_statistic(rule) && rule != plan::RetentionRule::stamps;
+}
+
+/// The rows that are observed are steps of the heat: what was there fades by as many. A seed that begins before
+/// anything was decoded is the whole of it, so that pieces of a prompt leave what the prompt leaves.
+void fade_heat(BatchEntry& entry) {
+  SequenceState& state = *entry.rows.state;
+  if (!state.has_heat()) return;
+  const std::int64_t first = std::max(entry.rows.position, entry.prompt.observe_from);
+  const bool begins = entry.rows.position <= entry.prompt.observe_from;
+  const double left = std::pow(entry.rows.program->heat().decay, static_cast<double>(entry.tokens - first));
+  state.scale_heat(begins && state.decode_steps == 0 ? 0.0 : left);
+}
+
+void add_rows(Pass& pass, const BatchEntry& entry, int index) {
+  // Later tiles see more keys: the longest first, so that no thread ends alone.
+  const int rows = kernels::prefill_tile_rows(pass.group);
+  const int span = entry.prompt.tiles > 0 ? entry.prompt.tile_tokens : entry.rows.rows;
+  for (int first = (entry.rows.rows - 1) / span * span; first >= 0; first -= span) {
+    const int last = std::min(entry.rows.rows, first + span);
+    for (int begin = first + (last - first - 1) / rows * rows; begin >= first; begin -= rows) {
+      for (int head = 0; head < pass.shape.kv_heads; ++head) {
+        pass.attend_work.add({Item::Kind::prefill, -1, index, head, begin, std::min(last, begin + rows), nullptr, 0});
+      }
+    }
+  }
+}
+
+/// Verified rows say what decoding them one by one would: as many as the products with weights do that for.
+bool verifies_few(const BatchEntry& entry) {
+  return entry.rows.kind == PassKind::verify && entry.rows.rows <= kernels::kFewRows;
+}
+
+/// Few rows against a long context: as items over rows they would leave threads idle. Whether a plan observes them is
+/// no matter: what a prompt leaves in the cache depends on its pieces alone.
+bool splits_keys(Pass& pass, const BatchEntry& entry) {
+  if (verifies_few(entry)) return true;
+  return entry.prompt.tiles == 0 && entry.rows.rows <= kernels::prefill_tile_rows(pass.group) &&
+         entry.tokens > kKeyRange;
+}
+
+void add_few_rows(Pass& pass, const BatchEntry& entry, int index) {
+  const bool verify = verifies_few(entry);
+  const std::int32_t part = verify ? kernels::kSplitTokens : kKeyRange;
+  const int first = static_cast<int>(pass.attend_work.unit_count());
+  std::int32_t most = 0;
+  for (int head = 0; head < pass.shape.kv_heads; ++head) {
+    const std::int32_t slots = entry.views[static_cast<std::size_t>(head)].slots;
+    Unit unit{index, head, -1, pass.group * entry.rows.rows, 0, (slots + part - 1) / part};
+    unit.prompt_rows = entry.rows.rows;
+    unit.entries = slots;
+    pass.attend_work.add_unit(unit);
+    most = std::max(most, slots);
+  }
+  for (std::int32_t at = 0; at < most; at += kKeyRange) {
+    for (int head = 0; head < pass.shape.kv_heads; ++head) {
+      const std::int32_t slots = pass.attend_work.unit(first + head).entries;
+      if (at >= slots) continue;
+      pass.attend_work.add({verify ? Item::Kind::verify : Item::Kind::range, first + head, index, head, at,
+                            std::min(slots, at + kKeyRange), nullptr, at / part});
+    }
+  }
+}
+
+void take_observed(Pass& pass, BatchEntry& entry, int layer, int head) {
+  PromptWork& prompt = entry.prompt;
+  SequenceState& state = *entry.rows.state;
+  const auto tokens = static_cast<std::size_t>(entry.tokens);
+  const auto kv_heads = static_cast<std::size_t>(pass.shape.kv_heads);
+  const std::size_t items = prompt.observed.size() / (kv_heads * tokens);
+  // Sums are by slot, what is kept is by position: a head that has forgotten tokens has fewer slots.
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(head)];
+  const auto for_each_sum = [&](std::size_t item, auto&& add) {
+    const float* sums = prompt.observed.data() + (item * kv_heads + static_cast<std::size_t>(head)) * tokens;
+    for (std::int32_t slot = 0; slot < view.slots; ++slot) {
+      const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
+      if (position >= 0) add(static_cast<std::size_t>(position), sums[slot]);
+    }
+  };
+  const plan::Retention* kept = entry.head(layer, head).kept;
+  if (kept != nullptr && observes(kept->rule)) {
+    const bool last = kept->rule == plan::RetentionRule::last_probability;
+    const float share = last ? 1.0F / static_cast<float>(pass.group) : 1.0F;  // TOVA: mean; H2O: summed over the group
+    auto& statistic = state.statistics[state.head(layer, head)];
+    statistic.resize(tokens, 0.0F);
+    if (last) std::fill(statistic.begin(), statistic.end(), 0.0F);
+    for (std::size_t item = 0; item < items; ++item) {
+      for_each_sum(item, [&](std::size_t position, float sum) { statistic[position] += share * sum; });
+    }
+  }
+  const plan::Heat& how = entry.rows.program->heat();
+  const bool heats = entry.layer(layer).heats;
+  const auto block = static_cast<std::size_t>(state.heat_block());
+  const std::size_t blocks = (tokens + block - 1) / block;
+  for (std::size_t item = 0; heats && item < items; ++item) {
+    double* to = prompt.observed_blocks.data() + static_cast<std::size_t>(head) * blocks;
+    for_each_sum(item, [&](std::size_t position, float sum) { to[position / block] += static_cast<double>(sum); });
+  }
+  if (prompt.remaining[pass.shape.kv_heads].fetch_sub(1, std::memory_order_acq_rel) != 1 || !heats) return;
+  // The last head of the layer: the mean over layers and query heads grows layer by layer.
+  const int layers = how.per_layer ? 1 : pass.shape.layers - how.first_layer;
+  const double share = 1.0 / (static_cast<double>(layers) * pass.shape.heads);
+  auto& heat = state.heat(layer);
+  heat.resize(std::max(heat.size(), blocks), 0.0F);
+  for (std::size_t b = 0; b < blocks; ++b) {
+    double sum = 0;
+    for (std::size_t h = 0; h < kv_heads; ++h) sum += prompt.observed_blocks[h * blocks + b];
+    heat[b] += static_cast<float>(sum * share);
+  }
+}
+
+/// Adds up the probabilities that the item's observed rows gave each key, by itself; the last item of a head takes
+/// all of them in order.
+void observe_rows(Pass& pass, const Call& call, const Item& item, kernels::PrefillItem work) {
+  BatchEntry& entry = pass.entry(item);
+  PromptWork& prompt = entry.prompt;
+  const plan::Retention* kept = entry.head(call.layer, item.head).kept;
+  const bool heats = entry.layer(call.layer).heats;
+  if (heats || (kept != nullptr && observes(kept->rule))) {
+    const auto skip =
+        static_cast<int>(std::max<std::int64_t>(0, prompt.observe_from - (entry.rows.position + item.begin)));
+    work.query += static_cast<std::size_t>(skip) * work.query_stride;
+    work.lse += skip * pass.group;
+    work.first_slot += skip;
+    work.rows -= skip;
+    auto& weights = pass.thread(call.ith).weights;
+    weights.assign(static_cast<std::size_t>(work.rows), 1.0F);
+    for (int row = 0; heats && row < work.rows; ++row) {  // each row is a step of the heat
+      const auto age = static_cast<double>(entry.rows.rows - 1 - (item.begin + skip + row));
+      weights[static_cast<std::size_t>(row)] = static_cast<float>(std::pow(entry.rows.program->heat().decay, age));
+    }
+    const int rows = kernels::prefill_tile_rows(pass.group);
+    const std::int64_t unseen = std::max<std::int64_t>(0, prompt.observe_from - entry.rows.position);
+    const auto number = static_cast<std::size_t>(item.begin / rows - static_cast<int>(unseen / rows));
+    kernels::ColumnSumsItem columns;
+    columns.tile = work;
+    columns.weights = weights.data();
+    columns.end = work.head->slots;
+    columns.sums = prompt.observed.data() +
+                   (number * static_cast<std::size_t>(pass.shape.kv_heads) + static_cast<std::size_t>(item.head)) *
+                       static_cast<std::size_t>(entry.tokens);
+    kernels::prefill_column_sums(pass.cache->shape().format, columns, pass.thread(call.ith).prefill);
+  }
+  if (prompt.remaining[item.head].fetch_sub(1, std::memory_order_acq_rel) == 1)
+    take_observed(pass, entry, call.layer, item.head);
+}
+
+/// What the rows of a unit saw is known from its parts.
+void observe_few_rows(Pass& pass, const Call& call, const Unit& unit) {
+  const Item item{Item::Kind::prefill, -1, unit.batch, unit.head, 0, unit.prompt_rows, nullptr, 0};
+  kernels::PrefillItem work = prompt_item(pass, item, call.q);
+  const auto queries = static_cast<std::size_t>(unit.group);
+  const auto parts = static_cast<std::size_t>(unit.partials);
+  auto& lse = pass.thread(call.ith).lse;
+  if (lse.size() < queries + parts) lse.resize(queries + parts);
+  const std::span<float> of_query(lse.data() + queries, parts);
+  for (std::size_t j = 0; j < queries; ++j) {
+    const float* from =
+        pass.partials.data() + unit.first_partial + queries * static_cast<std::size_t>(pass.shape.head_dim) + j;
+    for (float& part : of_query) {
+      part = *from;
+      from += kernels::partial_floats(unit.group, pass.shape.head_dim);
+    }
+    lse[j] = kernels::log_sum_exp(of_query);
+  }
+  work.lse = lse.data();
+  observe_rows(pass, call, item, work);
+}
+
+}  // namespace
+
+void open_prompt(Pass& pass, BatchEntry& entry) {
+  PromptWork& prompt = entry.prompt;
+  prompt.tile_tokens = entry.learns() ? entry.rows.program->tile_tokens() : 0;
+  prompt.tiles = prompt.tile_tokens == 0 ? 0 : (entry.rows.rows + prompt.tile_tokens - 1) / prompt.tile_tokens;
+  if (prompt.tiles > 0) {
+    prompt.sets.resize(static_cast<std::size_t>(pass.shape.layers * pass.shape.kv_heads * prompt.tiles));
+  }
+  prompt.observe_from = entry.learns() ? entry.rows.program->observe_from(entry.rows.prompt_end)
+                                       : std::numeric_limits<std::int64_t>::max();
+  if (entry.tokens > prompt.observe_from) fade_heat(entry);
+  const auto wanted = static_cast<std::size_t>(pass.shape.kv_heads + 1 + prompt.tiles);
+  if (prompt.remaining_size < wanted) {
+    prompt.remaining = std::make_unique<std::atomic<int>[]>(wanted);
+    prompt.remaining_size = wanted;
+  }
+}
+
+/// Sizes what this layer observes and says how many items and heads are still to come.
+void open_prompt_layer(Pass& pass, BatchEntry& entry, int layer) {
+  PromptWork& prompt = entry.prompt;
+  if (entry.tokens <= prompt.observe_from) return;
+  const SequenceState& state = *entry.rows.state;
+  const int tile = kernels::prefill_tile_rows(pass.group);
+  const std::int64_t skipped = std::max<std::int64_t>(0, prompt.observe_from - entry.rows.position);
+  const int items = (entry.rows.rows + tile - 1) / tile - static_cast<int>(skipped / tile);
+  const auto tokens = static_cast<std::size_t>(entry.tokens);
+  prompt.observed.assign(static_cast<std::size_t>(items * pass.shape.kv_heads) * tokens, 0.0F);
+  for (int head = 0; head < pass.shape.kv_heads; ++head) prompt.remaining[head].store(items, std::memory_order_relaxed);
+  prompt.remaining[pass.shape.kv_heads].store(pass.shape.kv_heads, std::memory_order_relaxed);
+  if (entry.layer(layer).heats) {
+    const auto block = static_cast<std::size_t>(state.heat_block());
+    prompt.observed_blocks.assign(static_cast<std::size_t>(pass.shape.kv_heads) * ((tokens + block - 1) / block), 0);
+  }
+}
+
+/// Attend phase.
+void add_prompt(Pass& pass, BatchEntry& entry, int index, int layer) {
+  PromptWork& prompt = entry.prompt;
+  for (int head = 0; head < pass.shape.kv_heads && prompt.tiles > 0; ++head) {
+    const HeadOp& op = entry.head(layer, head);
+    if (op.reads != HeadOp::Reads::window) continue;
+    const plan::Selector& window = *op.window;
+    // What was evicted lay between sink and window, in whole pages: a token behind it has a lower slot.
+    const std::int64_t gone = entry.tokens - entry.views[static_cast<std::size_t>(head)].slots;
+    for (int tile = 0; tile < prompt.tiles; ++tile) {
+      TileSet& own = tile_set(pass, entry, layer, head, tile);
+      const std::int64_t start = entry.rows.position + static_cast<std::int64_t>(tile) * prompt.tile_tokens;
+      const std::int64_t local = plan::window_tokens(window, start);
+      own.list.clear();
+      own.everything = window.sink + local >= start || start < entry.rows.program->min_context();
+      if (own.everything) continue;
+      for (std::int32_t i = 0; i < window.sink; ++i) own.list.push_back(i);
+      for (std::int64_t i = std::max<std::int64_t>(start - local, window.sink + gone); i < start; ++i) {
+        own.list.push_back(static_cast<std::int32_t>(i - gone));
+      }
+    }
+  }
+  if (prompt.tiles > 0 && entry.layer(layer).tiles_follow) open_tiles(pass, entry, layer);
+  if (entry.ends_prompt) entry.rows.state->low_rank[static_cast<std::size_t>(layer)].reset();
+  if (wants_factors(entry, layer)) pass.attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
+  for (int head = 0; head < pass.shape.kv_heads && entry.rows.kind == PassKind::verify; ++head) {
+    const std::int64_t live = pass.cache->live_tokens(entry.rows.sequence, layer, head);
+    entry.counters.k_rows += live;
+    entry.counters.v_rows += live;
+  }
+  if (splits_keys(pass, entry)) {
+    add_few_rows(pass, entry, index);
+  } else {
+    add_rows(pass, entry, index);
+  }
+  for (int head = 0; head < pass.shape.kv_heads && grows_indices(pass, entry, layer); ++head) {
+    if (entry.rows.state->indices[entry.rows.state->head(layer, head)] == nullptr) continue;
+    pass.attend_work.add({Item::Kind::grow, -1, index, head, 0, 0, nullptr, 0});
+  }
+}
+
+bool grows_indices(Pass& pass, const BatchEntry& entry, int layer) {
+  if (entry.rows.kind == PassKind::verify) return false;
+  if (entry.rows.kind == PassKind::prompt && entry.tokens < entry.rows.prompt_end) return false;
+  const SequenceState& state = *entry.rows.state;
+  const auto first = state.indices.begin() + static_cast<std::ptrdiff_t>(state.head(layer, 0));
+  return std::any_of(first, first + pass.shape.kv_heads, [](const auto& index) { return index != nullptr; });
+}
+
+void run_range(Pass& pass, const Call& call, const Item& item) {
+  const Unit& unit = pass.attend_work.unit(item.unit);
+  kernels::PrefillItem work =
+      prompt_item(pass, {Item::Kind::prefill, -1, item.batch, item.head, 0, unit.prompt_rows, nullptr, 0}, call.q);
+  work.begin = item.begin;
+  work.end = item.end;
+  work.out = pass.partials.data() + unit.first_partial +
+             static_cast<std::size_t>(item.partial) * kernels::partial_floats(unit.group, pass.shape.head_dim);
+  work.out_stride = static_cast<std::size_t>(pass.group) * static_cast<std::size_t>(pass.shape.head_dim);
+  work.lse = work.out + static_cast<std::size_t>(unit.prompt_rows) * work.out_stride;
+  kernels::prefill(pass.cache->shape().format, work, pass.thread(call.ith).prefill);
+}
+
+void run_verify(Pass& pass, const Call& call, const Item& item) {
+  const Unit& unit = pass.attend_work.unit(item.unit);
+  const BatchEntry& entry = pass.entry(item);
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
+  kernels::AttendRowsItem work;
+  work.head = &view;
+  work.query = pass.head_query(entry, call.q, 0, item.head);
+  work.query_stride = static_cast<std::size_t>(pass.shape.heads) * static_cast<std::size_t>(pass.shape.head_dim);
+  work.group = pass.group;
+  work.rows = unit.prompt_rows;
+  work.scale = pass.scale;
+  work.first_slot = pass.first_slot(entry, view);
+  work.begin = item.begin;
+  work.end = item.end;
+  work.partial = pass.partials.data() + unit.first_partial +
+                 static_cast<std::size_t>(item.partial) * kernels::partial_floats(unit.group, pass.shape.head_dim);
+  kernels::attend_rows(pass.cache->shape().format, work, pass.thread(call.ith).prefill);
+}
+
+void combine_few_rows(Pass& pass, const Call& call, const Unit& unit) {
+  const auto dim = static_cast<std::size_t>(pass.shape.head_dim);
+  const std::size_t width = static_cast<std::size_t>(pass.group) * dim;
+  auto& combined = pass.thread(call.ith).combined;
+  if (combined.size() < static_cast<std::size_t>(unit.prompt_rows) * width) {
+    combined.resize(static_cast<std::size_t>(unit.prompt_rows) * width);
+  }
+  kernels::combine(pass.partials.data() + unit.first_partial, unit.partials, unit.group, pass.shape.head_dim,
+                   combined.data());
+  const BatchEntry& entry = pass.batch[static_cast<std::size_t>(unit.batch)];
+  const auto row = static_cast<std::size_t>(entry.rows.first_row);
+  float* to = call.out + (row * static_cast<std::size_t>(pass.shape.heads) +
+                          static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(pass.group)) *
+                             dim;
+  for (int r = 0; r < unit.prompt_rows; ++r, to += static_cast<std::size_t>(pass.shape.heads) * dim) {
+    std::copy_n(combined.data() + static_cast<std::size_t>(r) * width, width, to);
+  }
+  if (entry.tokens > entry.prompt.observe_from) observe_few_rows(pass, call, unit);
+}
+
+/// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
+kernels::PrefillItem prompt_item(Pass& pass, const Item& item, const float* q) {
+  const BatchEntry& entry = pass.batch[static_cast<std::size_t>(item.batch)];
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
+  kernels::PrefillItem work;
+  work.head = &view;
+  work.query = pass.head_query(entry, q, item.begin, item.head);
+  work.query_stride = static_cast<std::size_t>(pass.shape.heads) * static_cast<std::size_t>(pass.shape.head_dim);
+  work.group = pass.group;
+  work.scale = pass.scale;
+  work.first_slot = pass.first_slot(entry, view) + item.begin;
+  work.rows = item.end - item.begin;
+  return work;
+}
+
+void run_prompt(Pass& pass, const Call& call, const Item& item) {
+  BatchEntry& entry = pass.entry(item);
+  const PromptWork& prompt = entry.prompt;
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
+  kernels::PrefillItem work = prompt_item(pass, item, call.q);
+  work.out = call.out + (work.query - call.q);
+  work.out_stride = work.query_stride;
+  const HeadOp& op = entry.head(call.layer, item.head);
+  if (prompt.tiles > 0 && op.reads != HeadOp::Reads::everything) {
+    const int tile = item.begin / prompt.tile_tokens;
+    const plan::SlotId slot = op.reads == HeadOp::Reads::set ? op.set : plan::SlotId{call.layer, item.head};
+    const TileSet& set = tile_set(pass, entry, slot.layer, slot.head, tile);
+    if (!set.everything) {
+      work.list = set.list.data();
+      work.list_count = static_cast<std::int32_t>(set.list.size());
+      work.own_begin = pass.first_slot(entry, view) + tile * prompt.tile_tokens;
+    }
+  }
+  ThreadScratch& thread = pass.thread(call.ith);
+  const bool observed = entry.rows.position + item.end > prompt.observe_from;
+  const bool chooses = prompt.tiles > 0 && op.select >= 0 && entry.layer(call.layer).tiles_follow;
+  if (observed || chooses) {
+    const auto floats = static_cast<std::size_t>(work.rows * pass.group);
+    if (thread.lse.size() < floats) thread.lse.resize(floats);
+    work.lse = thread.lse.data();
+  }
+  kernels::prefill(pass.cache->shape().format, work, thread.prefill);
+  if (chooses) choose_behind_tile(pass, call, item, work);
+  if (observed) observe_rows(pass, call, item, work);
+}
+
+}  // namespace glimpse::attention

@@ -1,0 +1,31 @@
+// Rows of a prompt: dense tiles, tiles that read a set, few rows against a long context, and what a plan observes of
+// the prompt's attention.
+// Inside attention/cpu only; see runner.h for threads.
+#pragma once
+
+#include "glimpse/attention/cpu/pass.h"
+
+namespace glimpse::attention {
+
+/// What the pass does with the entry's rows in all layers; then what it needs for one layer.
+void open_prompt(Pass& pass, BatchEntry& entry);
+void open_prompt_layer(Pass& pass, BatchEntry& entry, int layer);
+
+/// The entry's items of the attend phase.
+void add_prompt(Pass& pass, BatchEntry& entry, int index, int layer);
+
+/// True when a prompt's end, or a correction, makes or mends indices of the layer.
+bool grows_indices(Pass& pass, const BatchEntry& entry, int layer);
+
+/// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
+kernels::PrefillItem prompt_item(Pass& pass, const Item& item, const float* q);
+
+/// Items of the kinds prefill, range and verify.
+void run_prompt(Pass& pass, const Call& call, const Item& item);
+void run_range(Pass& pass, const Call& call, const Item& item);
+void run_verify(Pass& pass, const Call& call, const Item& item);
+
+/// combine_unit for a unit of few rows.
+void combine_few_rows(Pass& pass, const Call& call, const Unit& unit);
+
+}  // namespace glimpse::attention

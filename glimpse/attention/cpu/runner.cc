@@ -1,0 +1,337 @@
+#include "glimpse/attention/cpu/runner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "glimpse/attention/cpu/audit.h"
+#include "glimpse/attention/cpu/decode.h"
+#include "glimpse/attention/cpu/feed.h"
+#include "glimpse/attention/cpu/forget.h"
+#include "glimpse/attention/cpu/head_records.h"
+#include "glimpse/attention/cpu/low_rank.h"
+#include "glimpse/attention/cpu/pass.h"
+#include "glimpse/attention/cpu/prompt.h"
+#include "glimpse/attention/cpu/select.h"
+#include "glimpse/attention/cpu/tier.h"
+#include "glimpse/attention/cpu/tiles.h"
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention {
+namespace {
+
+/// Rows that read every token that their heads keep.
+bool reads_everything(const SequenceRows& rows) {
+  return !rows.decodes() || rows.kind == PassKind::dense_decode || rows.program->dense_at(rows.position + rows.rows);
+}
+
+bool ends_prompt(const SequenceRows& rows) {
+  const std::int64_t tokens = rows.position + rows.rows;
+  if (rows.kind != PassKind::prompt || tokens != rows.prompt_end) return false;
+  return rows.state->is_prompt(tokens, rows.program->reads_landmarks());
+}
+
+void open_entry(Pass& pass, BatchEntry& entry, const SequenceRows& rows) {
+  const auto kv_heads = static_cast<std::size_t>(pass.shape.kv_heads);
+  check(rows.program->shape().head_dim == pass.shape.head_dim, "a program is made for the model's head dimension");
+  entry.rows = rows;
+  entry.failure = nullptr;
+  entry.tokens = rows.position + rows.rows;
+  entry.dense = reads_everything(rows);
+  entry.ends_prompt = ends_prompt(rows);
+  entry.counters = {};
+  entry.views.resize(kv_heads);
+  entry.score_offset.resize(kv_heads);
+  entry.lse.resize(static_cast<std::size_t>(pass.shape.heads));
+  entry.index_bytes.assign(kv_heads, 0);
+  entry.known.assign(entry.dense ? 0 : static_cast<std::size_t>(pass.shape.layers) * kv_heads, {});
+  entry.audited.assign(rows.audit ? static_cast<std::size_t>(pass.shape.layers) * kv_heads : 0, {});
+  entry.index_build_s.assign(kv_heads + 1, 0);
+  entry.audit_s.assign(kv_heads, 0);
+  entry.sparse = false;
+  if (entry.feeds() && rows.state->has_heat()) {
+    entry.heat_feed.resize(static_cast<std::size_t>(pass.shape.layers) * kv_heads);
+    for (auto& feed : entry.heat_feed) feed.clear();
+  }
+  if (rows.state->wants_low_rank() && (!rows.decodes() || !entry.dense)) {
+    check(pass.shape.rotation != nullptr, "keys of low rank are turned by somebody");
+    pass.shape.rotation->prepare(rows.decodes() ? rows.state->prompt_tokens : std::max(rows.prompt_end, entry.tokens));
+  }
+  // In steps, so that a decoded token seldom makes the tables grow.
+  constexpr std::int64_t kStep = 1024;
+  const std::int64_t positions = (std::max(rows.prompt_end, entry.tokens) + kStep - 1) / kStep * kStep;
+  for (const auto& gates : rows.state->gates()) gates->prepare(positions);
+  if (rows.decodes()) {
+    forget(pass, entry);
+  } else {
+    open_prompt(pass, entry);
+  }
+}
+
+void size_scratch(Pass& pass) {
+  std::int64_t longest = 0;
+  bool any_prefill = false;
+  bool any_select = false;
+  for (const BatchEntry& entry : pass.entries()) {
+    longest = std::max(longest, entry.tokens);
+    any_prefill |= !entry.rows.decodes();
+    any_select |= !entry.dense || entry.feeds() || entry.prompt.tile_tokens > 0;
+  }
+  if (any_prefill) {
+    const kernels::KvFormat& format = pass.cache->shape().format;
+    const std::size_t bytes = std::max(kernels::prefill_workspace(format, pass.group),
+                                       kernels::attend_rows_workspace(format, kernels::kFewRows * pass.group));
+    for (ThreadScratch& thread : pass.threads) {
+      if (thread.prefill.size() < bytes) thread.prefill.resize(bytes);
+    }
+  }
+  if (any_select) {
+    for (ThreadScratch& thread : pass.threads) thread.selection.reserve(static_cast<std::size_t>(longest));
+    pass.score_stride = (static_cast<std::size_t>(longest) + 1023) / 1024 * 1024;
+  }
+  if (pass.batch_size > pass.layer_remaining_size) {
+    pass.layer_remaining = std::make_unique<std::atomic<int>[]>(pass.batch_size);
+    pass.layer_remaining_size = pass.batch_size;
+  }
+}
+
+void append_rows(Pass& pass, const BatchEntry& entry, const RowsToAppend& rows) {
+  const kernels::HeadView view = pass.cache->view(entry.rows.sequence, rows.layer, rows.kv_head);
+  kernels::AppendItem item;
+  item.head = &view;
+  item.k = rows.k;
+  item.v = rows.v;
+  item.row_stride = rows.stride;
+  item.slot = pass.first_slot(entry, view) + rows.first;
+  item.rows = rows.rows;
+  kernels::append(pass.cache->shape().format, item);
+}
+
+/// Rows of a sequence that failed go on through the model as zeros, not as what lay there.
+void silence(Pass& pass, float* out) {
+  const auto width = static_cast<std::size_t>(pass.shape.heads) * static_cast<std::size_t>(pass.shape.head_dim);
+  for (const BatchEntry& entry : pass.entries()) {
+    if (!entry.failure) continue;
+    std::fill_n(out + static_cast<std::size_t>(entry.rows.first_row) * width,
+                static_cast<std::size_t>(entry.rows.rows) * width, 0.0F);
+  }
+}
+
+}  // namespace
+
+Pass::Pass(const RunnerShape& runner_shape, kv::Cache& kv_cache)
+    : shape(runner_shape),
+      cache(&kv_cache),
+      group(runner_shape.heads / runner_shape.kv_heads),
+      scale(1.0f / std::sqrt(static_cast<float>(runner_shape.head_dim))) {
+  threads.resize(static_cast<std::size_t>(shape.threads));
+  for (ThreadScratch& thread : threads) thread.heads.resize(static_cast<std::size_t>(shape.kv_heads));
+}
+
+Runner::Runner(const RunnerShape& shape, kv::Cache& cache) : pass_(std::make_unique<Pass>(shape, cache)) {}
+Runner::~Runner() = default;
+
+void Runner::begin(std::span<const SequenceRows> batch) {
+  Pass& pass = *pass_;
+  pass.began = false;
+  pass.failure = nullptr;
+  pass.stopped.store(false);
+  // One extend is all or nothing by itself; several need a way back.
+  auto& marks = pass.marks;
+  marks.clear();
+  try {
+    for (const SequenceRows& rows : batch) {
+      check(!rows.decodes() || rows.rows == 1, "decoding takes one row of a sequence");
+      if (reads_everything(rows) || rows.audit) pass.cache->recall_all(rows.sequence);
+      if (rows.kind == PassKind::correct) {
+        const std::int64_t length = pass.cache->length(rows.sequence);
+        check(rows.position + rows.rows <= length, "corrected tokens are there");
+        pass.cache->rewrite(rows.sequence, length - rows.position);
+        continue;
+      }
+      check(pass.cache->length(rows.sequence) == rows.position, "rows continue where their sequence ends");
+      if (batch.size() > 1) marks.push_back(pass.cache->mark(rows.sequence));
+      pass.cache->extend(rows.sequence, rows.rows);
+    }
+  } catch (...) {
+    for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark) pass.cache->restore(*mark);
+    throw;
+  }
+  pass.began = true;
+  for (const kv::Mark& mark : marks) pass.cache->commit(mark);
+
+  if (pass.batch.size() < batch.size()) pass.batch.resize(batch.size());
+  pass.batch_size = batch.size();
+  for (std::size_t i = 0; i < batch.size(); ++i) open_entry(pass, pass.batch[i], batch[i]);
+  size_scratch(pass);
+  pass.counters.clear();
+  pass.counters.reserve(batch.size());
+  pass.arrived.store(0);
+}
+
+bool Runner::needs_select(int layer) const {
+  for (const BatchEntry& entry : pass_->entries()) {
+    const LayerProgram& program = entry.layer(layer);
+    if (entry.rows.decodes()) {
+      if (!entry.dense && program.selects_first) return true;
+    } else if (entry.prompt.tile_tokens > 0 && !program.selects.empty() && !program.tiles_follow) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Runner::needs_attend(int layer) const {
+  for (const BatchEntry& entry : pass_->entries()) {
+    if (entry.rows.decodes() || entry.tokens > entry.prompt.observe_from) return true;
+    if (grows_indices(*pass_, entry, layer) || wants_factors(entry, layer)) return true;
+  }
+  return false;
+}
+
+void Runner::append(const RowsToAppend& rows) {
+  Pass& pass = *pass_;
+  BatchEntry& entry = pass.batch[static_cast<std::size_t>(rows.batch_index)];
+  pass.guarded(entry, [&] { append_rows(pass, entry, rows); });
+}
+
+void Runner::appended(int layer, int nth) {
+  Pass& pass = *pass_;
+  if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
+  pass.guarded([&] {
+    for (BatchEntry& entry : pass.entries()) {
+      if (entry.failure) continue;
+      for (int head = 0; head < pass.shape.kv_heads; ++head) {
+        entry.views[static_cast<std::size_t>(head)] = pass.cache->view(entry.rows.sequence, layer, head);
+      }
+      if (!entry.rows.decodes()) pass.guarded(entry, [&] { open_prompt_layer(pass, entry, layer); });
+    }
+    if (needs_select(layer)) {
+      build_select(pass, layer);
+    } else {
+      build_attend(pass, layer);
+    }
+  });
+}
+
+double Runner::seconds() const {
+  return pass_->seconds;
+}
+
+void Runner::select(int layer, const float* q, int ith, int nth) {
+  Pass& pass = *pass_;
+  const Call call{layer, q, nullptr, ith, nth};
+  const Stopwatch watch(ith == 0 ? &pass.seconds : nullptr);
+  if (!pass.stopped.load(std::memory_order_relaxed)) {
+    const Item* item = pass.select_work.take();
+    while (item != nullptr) {
+      const Item* next = nullptr;
+      pass.guarded(pass.batch[static_cast<std::size_t>(item->batch)], [&] {
+        switch (item->kind) {
+          case Item::Kind::score:
+            next = pass.select_work.take_ahead(nth);
+            run_score(pass, call, *item, next);
+            break;
+          case Item::Kind::search:
+            run_search(pass, call, *item);
+            break;
+          case Item::Kind::choose:
+            select_layer(pass, call, item->batch);
+            break;
+          case Item::Kind::factor:
+            factor_keys(pass, *item, layer);
+            break;
+          default:
+            run_tile(pass, call, *item);
+        }
+      });
+      item = next != nullptr ? next : pass.select_work.take();
+    }
+  }
+  if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
+  pass.guarded([&] {
+    recall_sets(pass, layer);
+    build_attend(pass, layer);
+  });
+}
+
+void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
+  Pass& pass = *pass_;
+  const Call call{layer, q, out, ith, nth};
+  const Stopwatch watch(ith == 0 ? &pass.seconds : nullptr);
+  if (!pass.stopped.load(std::memory_order_relaxed)) {
+    const Item* item = pass.attend_work.take();
+    while (item != nullptr) {
+      const Item* next = nullptr;
+      pass.guarded(pass.batch[static_cast<std::size_t>(item->batch)], [&] {
+        if (item->kind == Item::Kind::prefill) return run_prompt(pass, call, *item);
+        if (item->kind == Item::Kind::grow) return grow_index(pass, *item, layer);
+        if (item->kind == Item::Kind::factor) return factor_keys(pass, *item, layer);
+        if (item->kind == Item::Kind::audit) return run_audit(pass, call, *item);
+        if (item->kind == Item::Kind::range) {
+          run_range(pass, call, *item);
+        } else if (item->kind == Item::Kind::verify) {
+          run_verify(pass, call, *item);
+        } else if (item->kind == Item::Kind::mean_token) {
+          run_mean_token(pass, call, *item);
+        } else if (pass.attend_work.unit(item->unit).key_rank > 0) {
+          run_low_rank(pass, call, *item);
+        } else {
+          next = pass.attend_work.take_ahead(nth);
+          kernels::AttendItem work = kernel_item(pass, *item, q);
+          kernels::AttendItem following;
+          if (next != nullptr && next->kind == Item::Kind::attend) {
+            following = kernel_item(pass, *next, q);
+            work.next = &following;
+          }
+          kernels::attend(pass.cache->shape().format, work);
+        }
+        const int parts = item->kind == Item::Kind::verify ? split_count(item->end - item->begin) : 1;
+        if (pass.attend_work.finish(item->unit, parts)) combine_unit(pass, call, item->unit);
+      });
+      item = next != nullptr ? next : pass.attend_work.take();
+    }
+  }
+  if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
+  if (observer) pass.guarded([&] { record_heads(pass, layer, q, observer); });
+  silence(pass, out);
+}
+
+bool Runner::began() const {
+  return pass_->began;
+}
+
+std::exception_ptr Runner::failure(std::size_t index) const {
+  return pass_->batch[index].failure;
+}
+
+std::span<const ReadCounters> Runner::end() {
+  Pass& pass = *pass_;
+  if (pass.failure) {
+    std::exception_ptr failure;
+    std::swap(failure, pass.failure);
+    std::rethrow_exception(failure);
+  }
+  pass.counters.clear();
+  for (BatchEntry& entry : pass.entries()) {
+    for (const double seconds : entry.index_build_s) entry.counters.index_build_s += seconds;
+    if (entry.failure) {
+      entry.counters = {};
+    } else if (entry.rows.decodes()) {
+      for (const std::size_t bytes : entry.index_bytes) entry.counters.index_bytes += static_cast<std::int64_t>(bytes);
+      for (const double seconds : entry.audit_s) entry.counters.audit_s += seconds;
+      (entry.sparse ? entry.counters.sparse_steps : entry.counters.dense_steps) = 1;
+      end_feedback(pass, entry);
+      end_coverage(entry);
+      if (entry.rows.kind != PassKind::draft) ++entry.rows.state->decode_steps;
+    } else if (entry.rows.kind == PassKind::verify) {
+      entry.counters.dense_steps = 1;
+    } else if (entry.learns()) {
+      if (entry.ends_prompt) entry.rows.state->prompt_tokens = entry.tokens;
+    }
+    pass.counters.push_back(entry.counters);
+  }
+  pass.began = false;
+  return pass.counters;
+}
+
+}  // namespace glimpse::attention

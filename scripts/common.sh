@@ -4,6 +4,12 @@ set -Eeuo pipefail
 
 die() { echo "error: $*" >&2; exit 2; }
 
+# --help: what stands at the top of the script that reads this.
+if [[ ${1:-} == --help ]]; then
+  sed -n '2,/^[^#]\|^$/s/^# \?//p' "${BASH_SOURCE[0]%/*}/${0##*/}"
+  exit 0
+fi
+
 unexpected() {
   local status=$?
   [[ $status -eq 2 || $status -eq 130 ]] || echo "error: ${0##*/} stopped: '${BASH_COMMAND%%$'\n'*}' failed with $status" >&2

@@ -72,6 +72,42 @@ def bad_usage():
     os.close(write)
 
 
+def helps(path):
+    """--help of each script is what stands at its top; without tools, so that nothing runs where it is not known."""
+    for script in sorted(SCRIPTS.iterdir()):
+        if not os.access(script, os.X_OK) or not script.read_text().startswith("#!/usr/bin/env bash\n"):
+            continue
+        done = subprocess.run([script, "--help"], cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              env=environment(PATH=path))
+        top = script.read_text().splitlines()[1].removeprefix("# ")
+        if done.returncode or done.stderr or not done.stdout.startswith(top) or "scripts/" not in done.stdout:
+            complaints.append(f"{script.name} --help: exit status {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def installed_by_sudo(folder):
+    """The build that sudo hands back to its user knows the folder of downloads."""
+    path = folder / "sudo-bin"
+    path.mkdir()
+    (path / "sudo").write_text('#!/bin/sh\necho "error: sudo $*" >&2\nexit 2\n')
+    (path / "sudo").chmod(0o755)
+    if os.geteuid() != 0:
+        return
+    expect([SCRIPTS / "install"], "-u somebody env GLIMPSE_CACHE=/a/cache scripts/build release glimpse",
+           environment(PATH=f"{path}:{os.environ['PATH']}", SUDO_USER="somebody", GLIMPSE_CACHE="/a/cache",
+                       DESTDIR=folder / "stage"))
+
+
+def no_arm64_packages(folder):
+    path = folder / "arm64-bin"
+    path.mkdir()
+    for name, text in (("dpkg-query", 'for word; do case "$word" in -*) ;; *) echo "$word installed" ;; esac; done'),
+                       ("apt-get", "echo 'Reading'; echo 'E: Failed to fetch http://127.0.0.1:9/x' >&2; exit 100")):
+        (path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (path / name).chmod(0o755)
+    expect([SCRIPTS / "test-arm64"], "is there a connection? E: Failed to fetch",
+           environment(PATH=f"{path}:{os.environ['PATH']}", GLIMPSE_CACHE=folder / "arm64"))
+
+
 def no_cache():
     for words in (["fetch-model"], ["python-env"], ["build-deps", "release"]):
         expect([SCRIPTS / words[0], *words[1:]], "GLIMPSE_CACHE", environment(HOME=None))
@@ -79,11 +115,18 @@ def no_cache():
                environment(GLIMPSE_CACHE="/dev/null/x"))
 
 
-def no_tool(folder):
+def few_tools(folder):
+    """What a script needs to say how it ends, and nothing that builds, fetches or installs."""
     path = folder / "bin"
     path.mkdir()
-    for tool in ("bash", "dirname", "mkdir", "cat", "cut", "grep"):
+    for tool in ("bash", "dirname", "mkdir", "cat", "cut", "grep", "sed"):
         (path / tool).symlink_to(shutil.which(tool))
+    return path
+
+
+def no_tool(folder, path):
+    for script in ("install", "test-arm64"):
+        expect([SCRIPTS / script, "x"], "usage: ", environment(PATH=path))
     for words in (["fetch-model"], ["python-env"], ["build-deps", "release"]):
         expect([SCRIPTS / words[0], *words[1:]], "is not installed",
                environment(PATH=path, GLIMPSE_CACHE=folder / "cache"))
@@ -135,8 +178,12 @@ def main():
     no_cache()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        no_tool(folder)
+        path = few_tools(folder)
+        helps(path)
+        no_tool(folder, path)
         no_network(folder)
+        installed_by_sudo(folder)
+        no_arm64_packages(folder)
         interrupted(folder)
         bad_gates(folder)
     print("\n".join(complaints) or "every script ends in one line")

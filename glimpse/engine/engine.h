@@ -3,7 +3,8 @@
 //
 // Two levels. Requests: submit, step until idle, take results. Sequences: prefill, decode and fork by hand, for
 // evaluation and benchmarks. One thread at a time calls an Engine; callbacks run on that thread, but on_sets, which
-// runs on one of the pool's threads, one call at a time.
+// runs on one of the pass's threads, one call at a time. Call step, and what else runs a pass, always from the same
+// thread: OpenMP keeps a team of threads for each thread that ever ran one, until that thread ends.
 //
 // Callbacks may call cancel, finished, result and what only reads the engine; on_token, on_prefill and on_logits also
 // submit, open and load. step, release, and prefill, decode, correct, fork and save of any Sequence throw a UserError
@@ -256,11 +257,14 @@ class Engine {
   /// Throws what ended the pass for all (above): no request has lost or repeated a token then, and those whose
   /// sequences broke are finished as failed. While the cache is full every step throws: cancel or release something.
   bool step();
-  /// From on_sets: when the pass has ended.
+  /// From on_sets: when the pass has ended. Of a request whose prefill is not completed and that names a session, this
+  /// and release() write what is prefilled to the session's file before they return; stats.session says what came of
+  /// it.
   void cancel(RequestId id);
   bool finished(RequestId id) const;
   /// What it has so far; final when finished. release() forgets it.
   const Result& result(RequestId id) const;
+  /// Cancels the request where it has not ended, as cancel() does, and gives back all that it holds.
   void release(RequestId id);
 
   Sequence open(const plan::Plan& plan);

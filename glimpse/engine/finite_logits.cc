@@ -24,7 +24,7 @@ bool all_finite(std::span<const float> values) {
 }  // namespace
 
 std::string Engine::State::why_not_finite() {
-  if (!damage) damage = model::first_not_finite(model.file()).value_or("");
+  if (!damage) damage = model::first_not_finite(model.file()).value_or("");  // once: it reads every weight
   const std::string file = options.model.string();
   if (!damage->empty()) return fmt::format("'{}' is damaged ({}); fetch or convert it again", file, *damage);
   if (options.kv_type == KvType::f16) {
@@ -36,7 +36,24 @@ std::string Engine::State::why_not_finite() {
   return fmt::format("numbers grow past the largest float, so '{}' is likely damaged; fetch or convert it again", file);
 }
 
-void Engine::State::refuse_not_finite(std::span<const float> logits) {
+std::exception_ptr Engine::State::not_finite(const NotFinite& found) noexcept {
+  const auto text = [&](std::string_view why) {
+    return fmt::format("the logits behind token {} are not finite (token id {} has {}): {}", found.position,
+                       found.token, found.value, why);
+  };
+  try {
+    return std::make_exception_ptr(UserError(text(why_not_finite())));
+  } catch (...) {  // no memory to look at the weights
+  }
+  try {
+    return std::make_exception_ptr(UserError(
+        text("the model is likely damaged, and memory is too short to say where; fetch or convert it again")));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+void Engine::State::refuse_not_finite(std::span<const float> logits) noexcept {
   const auto vocabulary = static_cast<std::size_t>(model.config().vocabulary);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const PassPart& part = parts[i];
@@ -50,9 +67,7 @@ void Engine::State::refuse_not_finite(std::span<const float> logits) {
     const std::int64_t row = (bad - own.begin()) / static_cast<std::ptrdiff_t>(vocabulary);
     const std::int64_t position =
         part.sequence->length + static_cast<std::int64_t>(part.tokens.size() - own_rows) + row;
-    failures[i] = std::make_exception_ptr(
-        UserError(fmt::format("the logits behind token {} are not finite (token id {} has {}): {}", position,
-                              (bad - own.begin()) % static_cast<std::ptrdiff_t>(vocabulary), *bad, why_not_finite())));
+    failures[i] = not_finite({position, (bad - own.begin()) % static_cast<std::ptrdiff_t>(vocabulary), *bad});
     // The runner counted the pass whose tokens are taken back.
     attention::SequenceState& counted = part.sequence->attention;
     counted.prompt_tokens = std::min(counted.prompt_tokens, part.sequence->length);

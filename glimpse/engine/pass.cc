@@ -72,15 +72,19 @@ bool keeps_nothing(const plan::Plan& plan) {
 
 }  // namespace
 
-std::string text_of(const std::exception_ptr& why) {
+std::string text_of(const std::exception_ptr& why) noexcept {
   try {
-    std::rethrow_exception(why);
-  } catch (const std::bad_alloc&) {
-    return "out of memory; a shorter context and a smaller --prefill-chunk need less";
-  } catch (const std::exception& error) {
-    return error.what();
+    try {
+      std::rethrow_exception(why);
+    } catch (const std::bad_alloc&) {
+      return "out of memory; a shorter context and a smaller --prefill-chunk need less";
+    } catch (const std::exception& error) {
+      return error.what();
+    } catch (...) {
+      return "an exception that says nothing";
+    }
   } catch (...) {
-    return "an exception that says nothing";
+    return "out of memory";  // short enough to lie in the string itself
   }
 }
 
@@ -196,14 +200,14 @@ exec::StepResult Engine::State::forward(const exec::StepBatch& batch) {
   }
 }
 
-void Engine::State::recover(const PassPart& part, const std::exception_ptr& why) {
+void Engine::State::recover(const PassPart& part, const std::exception_ptr& why) noexcept {
   ActiveSequence& sequence = *part.sequence;
   if (part.kind != PassKind::correct) sequence.forget_after(static_cast<std::size_t>(sequence.length));
   if (part.kind == PassKind::verify || (part.kind != PassKind::correct && keeps_nothing(sequence.plan))) {
     try {
       cache->truncate(sequence.id, cache->length(sequence.id) - sequence.length);
       return;
-    } catch (const std::exception&) {  // no room to call back what waits: broken like the rest
+    } catch (...) {  // no room to call back what waits: broken like the rest
     }
   }
   sequence.broken = text_of(why);
@@ -234,7 +238,7 @@ void Engine::State::correct(ActiveSequence& sequence, std::int64_t count) {
   }
 }
 
-std::span<const float> Engine::State::run() {
+void Engine::State::gather() {
   tokens.clear();
   rows.clear();
   output_rows.clear();
@@ -264,6 +268,17 @@ std::span<const float> Engine::State::run() {
     }
   }
   observe_if_wanted();
+}
+
+std::span<const float> Engine::State::run() {
+  try {
+    gather();
+  } catch (...) {
+    for (const PassPart& part : parts) {
+      if (!part.corrects) part.sequence->forget_after(static_cast<std::size_t>(part.sequence->length));
+    }
+    throw;
+  }
   const exec::StepResult result = forward({tokens, rows, output_rows});
   refuse_not_finite(result.logits);
   const auto row_bytes = static_cast<std::int64_t>(cache->shape().format.read_bytes());

@@ -99,16 +99,18 @@ void Engine::State::finish(ActiveRequest& request, FinishReason reason) {
   const bool in_prefill = std::exchange(request.phase, Phase::done) == Phase::prefill;
   request.result.reason = reason;
   if (!request.sequence) return;
+  std::exception_ptr bug;
   if (in_prefill && reason == FinishReason::cancelled && request.request.session && !request.sequence->broken &&
       request.sequence->length > 0) {
-    save_grown(request, {});
+    bug = save_grown(request, {});
   }
   if (request.request.keep && !request.sequence->broken) {
     leave_drafts(request);
-    return;
+  } else {
+    close(*request.sequence);
+    request.sequence.reset();
   }
-  close(*request.sequence);
-  request.sequence.reset();
+  if (bug) std::rethrow_exception(bug);
 }
 
 void Engine::State::fail(ActiveRequest& request, const std::exception_ptr& why) {
@@ -116,10 +118,17 @@ void Engine::State::fail(ActiveRequest& request, const std::exception_ptr& why) 
   finish(request, FinishReason::failed);
 }
 
-void Engine::State::end_cancelled() {
+std::exception_ptr Engine::State::end_cancelled() {
+  std::exception_ptr bug;
   for (auto& [id, request] : requests) {
-    if (request.cancelled && request.phase != Phase::done) finish(request, FinishReason::cancelled);
+    if (!request.cancelled || request.phase == Phase::done) continue;
+    try {
+      finish(request, FinishReason::cancelled);
+    } catch (...) {
+      bug = std::current_exception();
+    }
   }
+  return bug;
 }
 
 void Engine::State::fail_broken() {
@@ -237,7 +246,7 @@ bool Engine::step() {
   for (std::size_t i = 0; i < owners.size(); ++i) {
     if (state.failures[i]) fail(*owners[i], state.failures[i]);
   }
-  state.end_cancelled();
+  if (const std::exception_ptr why = state.end_cancelled()) bug = why;
   const double seconds = seconds_since(start);
   const auto vocabulary = static_cast<std::size_t>(state.model.config().vocabulary);
   for (std::size_t i = 0; i < taking.size(); ++i) {
@@ -253,7 +262,9 @@ bool Engine::step() {
     prefilling->result.stats.attention = prefilling->sequence->stats;
     if (prompt_ends) prefilling->phase = Phase::decode;
     // Before the callback, which may cancel the request.
-    if (prompt_ends && prefilling->request.session) state.save_grown(*prefilling, logits.last(vocabulary));
+    if (prompt_ends && prefilling->request.session) {
+      if (const std::exception_ptr why = state.save_grown(*prefilling, logits.last(vocabulary))) bug = why;
+    }
     if (prefilling->request.on_prefill) {
       try {
         prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);

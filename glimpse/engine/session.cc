@@ -274,22 +274,26 @@ std::exception_ptr Engine::State::answer_loaded() {
   return bug;
 }
 
-void Engine::State::save_grown(ActiveRequest& request, std::span<const float> logits) {
+std::exception_ptr Engine::State::save_grown(ActiveRequest& request, std::span<const float> logits) noexcept {
   SessionUse& use = *request.result.stats.session;
   const std::int64_t length = request.sequence->length;
-  if (use.file_tokens > 0 && (length <= use.file_tokens || 2 * use.common_tokens < use.file_tokens)) return;
-  if (use.file_tokens > 0) {
-    use.read_only = why_read_only(*request.request.session);
-    if (!use.read_only.empty()) return;
-  }
+  if (use.file_tokens > 0 && (length <= use.file_tokens || 2 * use.common_tokens < use.file_tokens)) return {};
   const auto start = std::chrono::steady_clock::now();
+  std::exception_ptr bug;
   try {
+    if (use.file_tokens > 0) {
+      use.read_only = why_read_only(*request.request.session);
+      if (!use.read_only.empty()) return {};
+    }
     use.saved_bytes = save(*request.sequence, logits, *request.request.session);
     use.saved_tokens = length;
-  } catch (const UserError& error) {  // the prompt is paid for: the answer goes on
-    use.save_error = error.what();
+  } catch (...) {  // the prompt is paid for: the answer goes on
+    const std::exception_ptr why = std::current_exception();
+    use.save_error = text_of(why);
+    if (is_bug(why)) bug = why;
   }
   use.save_s = seconds_since(start);
+  return bug;
 }
 
 std::span<const Token> Sequence::tokens() const {

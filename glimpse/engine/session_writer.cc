@@ -100,6 +100,7 @@ SessionWriter::SessionWriter(const std::filesystem::path& file, std::size_t sect
     : file_(target_of(file)), part_(file_), sections_(sections) {
   require_session_place(file);
   part_ += kPart;
+  buffer_.reserve(kBuffer);  // before the file is open: nobody would close it
   descriptor_ = open_part(part_);
   if (descriptor_ < 0 && errno == EWOULDBLOCK) {
     throw UserError(
@@ -114,7 +115,6 @@ SessionWriter::SessionWriter(const std::filesystem::path& file, std::size_t sect
   }
   struct stat old {};
   if (::stat(file_.c_str(), &old) == 0) ::fchmod(descriptor_, old.st_mode & 0777);
-  buffer_.reserve(kBuffer);
   written_ = head_bytes(sections);
   if (::ftruncate(descriptor_, 0) != 0 || ::lseek(descriptor_, static_cast<off_t>(written_), SEEK_SET) < 0) {
     const int error = errno;
@@ -196,10 +196,11 @@ void SessionWriter::commit() {
   std::memcpy(head.data() + sizeof header, table_.data(), table_.size() * sizeof(SessionEntry));
   if (::pwrite(descriptor_, head.data(), head.size(), 0) != static_cast<ssize_t>(head.size())) fail("write");
   if (::fsync(descriptor_) != 0) fail("sync");
+  const std::filesystem::path place = folder_of(file_);  // after the rename nothing may fail
   if (::rename(part_.c_str(), file_.c_str()) != 0) fail("rename");
   committed_ = true;
   // Only now is the new name sure to be found after a loss of power.
-  const int folder = ::open(folder_of(file_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int folder = ::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;
   ::fsync(folder);
   ::close(folder);

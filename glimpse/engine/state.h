@@ -84,6 +84,13 @@ struct PassPart {
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
 };
 
+/// The first logit of a sequence that is NaN or infinite.
+struct NotFinite {
+  std::int64_t position = 0;  ///< of the token whose logits they are
+  std::ptrdiff_t token = 0;   ///< the id that the logit is of
+  float value = 0;
+};
+
 /// Throws UserError for a sequence that a failed pass has broken.
 void require_whole(const ActiveSequence& sequence);
 
@@ -150,17 +157,23 @@ struct Engine::State {
   std::span<const float> run();
   /// Runs the one part of `parts`; throws what ended it.
   std::span<const float> run_alone();
+  /// Makes the batch of `parts`, and notes the tokens that they append.
+  void gather();
   exec::StepResult forward(const exec::StepBatch& batch);
   /// After a pass that failed for this part: takes its tokens out of the cache again where all that the sequence
   /// keeps is provably as before, else marks the sequence broken.
-  void recover(const PassPart& part, const std::exception_ptr& why);
-  /// Fails those of `parts` whose logits hold NaN or infinity; `logits` are the pass's, in order.
-  void refuse_not_finite(std::span<const float> logits);
+  void recover(const PassPart& part, const std::exception_ptr& why) noexcept;
+  /// Fails those of `parts` whose logits hold NaN or infinity; `logits` are the pass's, in order. The pass is in the
+  /// cache then and not yet in the sequences, so nothing may leave from here: what memory is short for is left unsaid.
+  void refuse_not_finite(std::span<const float> logits) noexcept;
+  /// The error that says so of one sequence.
+  std::exception_ptr not_finite(const NotFinite& found) noexcept;
   /// What made logits so, and the cure.
   std::string why_not_finite();
   /// Ends requests whose sequences broke, and those that were cancelled while a pass ran.
   void fail_broken();
-  void end_cancelled();
+  /// Returns a bug that one of them showed.
+  std::exception_ptr end_cancelled();
   void require_tokens(std::span<const Token> wanted) const;
   /// Throws UserError where memory has no room for so many tokens of one sequence, whatever else is in the cache.
   void require_memory(std::int64_t length) const;
@@ -192,6 +205,7 @@ struct Engine::State {
   void truncate(ActiveSequence& sequence, std::int64_t length);
   /// Takes unverified drafts of a request that ends back.
   void leave_drafts(ActiveRequest& request);
+  /// Ends it; what it held goes back to the cache unless it is kept. Throws nothing but a bug, and that afterwards.
   void finish(ActiveRequest& request, FinishReason reason);
   void fail(ActiveRequest& request, const std::exception_ptr& why);
 
@@ -207,8 +221,9 @@ struct Engine::State {
   void go_on_from(ActiveRequest& request, ActiveSequence& held);
   /// First tokens of prompts that a session held whole, with their logits. Returns a bug that one of them showed.
   std::exception_ptr answer_loaded();
-  /// After the prefill, or the part of it that was done, where the rule says so.
-  void save_grown(ActiveRequest& request, std::span<const float> logits);
+  /// After the prefill, or the part of it that was done, where the rule says so. What fails is noted in the request's
+  /// statistics; returns it where it is a bug.
+  std::exception_ptr save_grown(ActiveRequest& request, std::span<const float> logits) noexcept;
 };
 
 /// Holds an engine for the length of a public call. Throws UserError when a callback calls what only callers may.
@@ -223,8 +238,8 @@ class Busy {
   bool& flag_;
 };
 
-/// The text of any exception.
-std::string text_of(const std::exception_ptr& why);
+/// The text of any exception; "out of memory" alone where there is none for more.
+std::string text_of(const std::exception_ptr& why) noexcept;
 /// True for one that only a mistake of ours can throw.
 bool is_bug(const std::exception_ptr& why);
 

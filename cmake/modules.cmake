@@ -43,8 +43,8 @@ function(glimpse_module name)
   endif()
 endfunction()
 
-# Threads that an engine of tests/support keeps busy. ggml's barriers spin, so ctest must not run more of them than
-# there are cores.
+# Threads that an engine of tests/support keeps busy. ctest must not run more of them than there are cores: a thread
+# without one holds up its team at every barrier, and under ThreadSanitizer ggml's own barriers spin.
 set(glimpse_test_threads 1)
 if(CMAKE_CXX_FLAGS MATCHES "sanitize=thread")
   set(glimpse_test_threads 2)

@@ -85,7 +85,7 @@ bool wait_for_handler(int pid, bool wanted) {
   }
 }
 
-/// Many passes on one thread: pools that spin are slow where tests run side by side.
+/// Many passes on one thread: ctest runs a test for each core already.
 std::vector<std::string> on_one_thread(std::vector<std::string> words) {
   *(std::find(words.begin(), words.end(), "-t") + 1) = "1";
   return words;

@@ -286,7 +286,7 @@ TEST_P(Threads, AnyNumberGivesTheSameBits) {
   EXPECT_TRUE(same_bits(decoded_with(1, GetParam(), 8), decoded_with(2, GetParam(), 8)));
 }
 
-// ggml's barriers spin: more threads than cores take a time slice at each, so few steps and few policies.
+// More threads than cores wait for a core at every barrier, so few steps and few policies.
 TEST(ManyThreads, MoreThanCoresGiveTheSameBits) {
   for (const char* policy : {"tidal", "kascade", "evosparse"}) {
     const auto alone = decoded_with(1, policy, 2);
@@ -295,15 +295,9 @@ TEST(ManyThreads, MoreThanCoresGiveTheSameBits) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<std::string>& row) {
-  std::string name = row.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Registry, Crossing, testing::ValuesIn(policy_names()), name_of);
-INSTANTIATE_TEST_SUITE_P(Registry, AnyPolicy, testing::ValuesIn(policy_names()), name_of);
-INSTANTIATE_TEST_SUITE_P(Registry, Threads, testing::ValuesIn(policy_names()), name_of);
+INSTANTIATE_TEST_SUITE_P(Registry, Crossing, testing::ValuesIn(policy_names()), PrintedName());
+INSTANTIATE_TEST_SUITE_P(Registry, AnyPolicy, testing::ValuesIn(policy_names()), PrintedName());
+INSTANTIATE_TEST_SUITE_P(Registry, Threads, testing::ValuesIn(policy_names()), PrintedName());
 
 /// The tokens of eight requests, each under its own plan; the prompts are the same in every call.
 std::vector<std::vector<Token>> batch_of(const std::vector<std::string>& methods) {

@@ -114,7 +114,7 @@ struct Shared {
   Engine engine;
   std::map<std::size_t, Start> starts;  ///< by length
 
-  // One thread: the sets are the same for any number, and pools that spin are slow where tests run side by side.
+  // One thread: the sets are the same for any number, and ctest runs a test for each core already.
   explicit Shared(const std::filesystem::path& path) : engine(options_for(path, KvType::bf16, 1)) {}
 
   const Start& start(std::span<const Token> tokens) {

@@ -17,8 +17,8 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-/// Threads of an engine whose number does not matter: results are the same for any, and pools that spin are slow where
-/// tests run side by side. Under ThreadSanitizer two, or it would have nothing to see.
+/// Threads of an engine whose number does not matter: results are the same for any, and ctest runs a test for each core
+/// already. Under ThreadSanitizer two, or it would have nothing to see.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr int kTestThreads = 2;
 #else

@@ -1,4 +1,5 @@
-// The CPU executor: keeps a graph per shape of pass, one thread pool and one work buffer for its life.
+// The CPU executor: keeps a graph per shape of pass, ggml's state of a pool and one work buffer for its life. The
+// threads are OpenMP's: a team for each thread that calls, kept between passes.
 #include "glimpse/exec/executor.h"
 
 #include <ggml-cpu.h>

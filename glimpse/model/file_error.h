@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,5 +21,8 @@ template <class... Arguments>
 [[noreturn]] void fail_file(std::string_view label, fmt::format_string<Arguments...> what, Arguments&&... arguments) {
   throw UserError(fmt::format("'{}': {}", label, fmt::format(what, std::forward<Arguments>(arguments)...)));
 }
+
+/// Throws UserError "'PATH': there is no such file; CURE" where that is so.
+void require_file(const std::filesystem::path& path, std::string_view cure);
 
 }  // namespace glimpse::model

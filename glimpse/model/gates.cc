@@ -236,6 +236,7 @@ class Reader {
 }  // namespace
 
 GateWeights read_gates(const std::filesystem::path& path, const Config& config) {
+  require_file(path, "scripts/convert-seer-gates.py makes one of trained gates");
   return read_gates(GgufFile(path), config);
 }
 

@@ -147,9 +147,14 @@ void refuse_named_features(const GgufFile& file) {
   }
 }
 
+GgufFile opened(const std::filesystem::path& path) {
+  require_file(path, "give the path of a GGUF file; `make demo` leaves one, build/demo/model.gguf");
+  return GgufFile(path);
+}
+
 }  // namespace
 
-Model::Model(const std::filesystem::path& path) : Model(GgufFile(path)) {}
+Model::Model(const std::filesystem::path& path) : Model(opened(path)) {}
 
 Model::Model(GgufFile file) : file_(std::move(file)) {
   const Architecture architecture = find_architecture(file_);

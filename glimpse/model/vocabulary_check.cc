@@ -12,7 +12,7 @@
 namespace glimpse::model {
 namespace {
 
-constexpr std::size_t kMaxTokenBytes = 65536;
+constexpr std::size_t kMaxTokenBytes = 4096;  // libllama takes time by the square of a token's length
 constexpr std::int64_t kFirstTokenType = 0, kLastTokenType = 6, kByteType = 6;  // llama_token_type
 
 /// Pre-tokenizers of libllama that put a BOS first unless the file says otherwise.
@@ -89,16 +89,17 @@ class VocabularyCheck {
     std::unordered_set<std::string> seen;
     seen.reserve(tokens.size());
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      check_text("token", i, tokens[i]);
+      check_text("token", i, tokens[i], kMaxTokenBytes);
       // libllama names an empty token like this, and asserts that all differ.
       const std::string text = tokens[i].empty() ? fmt::format("[EMPTY_{}]", i) : std::string(tokens[i]);
       if (!seen.insert(text).second) fail("token {} ('{}') appears twice in tokenizer.ggml.tokens", i, shown(text));
     }
   }
 
-  void check_text(std::string_view what, std::size_t index, std::string_view text) const {
-    if (text.size() > kMaxTokenBytes) {
-      fail("{} {} is {} bytes long; at most {} are allowed", what, index, text.size(), kMaxTokenBytes);
+  void check_text(std::string_view what, std::size_t index, std::string_view text, std::size_t most) const {
+    if (text.size() > most) {
+      fail("{} {} is {} bytes long; at most {} are allowed: convert the model again with another vocabulary", what,
+           index, text.size(), most);
     }
     if (text.find('\0') != std::string_view::npos) fail("{} {} holds a zero byte", what, index);
   }
@@ -145,7 +146,7 @@ class VocabularyCheck {
     if (merges == nullptr) fail("tokenizer.ggml.merges is missing");
     for (std::size_t i = 0; i < merges->size(); ++i) {
       const std::string_view merge = merges->strings[i];
-      check_text("merge", i, merge);
+      check_text("merge", i, merge, kMaxTokenBytes + 1);  // a token and a space
       const std::size_t space = merge.find(' ', 1);
       if (space == std::string_view::npos || space + 1 == merge.size()) {
         fail("merge {} ('{}') is not a pair separated by a space", i, shown(merge));

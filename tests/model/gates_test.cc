@@ -192,6 +192,15 @@ TEST_P(BadGatesTest, AreRefusedByName) {
   EXPECT_EQ(error.find_first_of("\n\x1b"), std::string::npos);
 }
 
+TEST(Gates, AMissingFileSaysWhatMakesOne) {
+  try {
+    read_gates(std::filesystem::path("/nonexistent.gguf"), Config());
+    FAIL() << "read";
+  } catch (const UserError& refused) {
+    EXPECT_THAT(refused.what(), testing::HasSubstr("'/nonexistent.gguf': there is no such file; scripts/convert-seer"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Gates, BadGatesTest, testing::ValuesIn(kBad),
                          [](const testing::TestParamInfo<BadGates>& row) { return std::string(row.param.name); });
 

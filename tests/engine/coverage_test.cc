@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "tests/engine/support.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::engine {
 namespace {
@@ -142,34 +143,30 @@ TEST_P(CoverageOf, EqualsDoublePrecision) {
 INSTANTIATE_TEST_SUITE_P(Methods, CoverageOf,
                          testing::Values("tidal", "tidal/set=query-head", "tidal/set=layer", "lychee-decode", "kascade",
                                          "quest", "lychee-cluster", "clusterkv", "oracle"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return name;
-                         });
+                         PrintedName());
 
-TEST(Audit, TimeIsThatOfItsOwnSequence) {
+TEST(Audit, CountsAndTimeAreThoseOfTheirOwnSequence) {
   Engine engine(options_for(reference::test_model("llama")));
-  std::vector<RequestId> ids;
-  for (const std::size_t length : {20, 2000}) {
+  const std::int64_t heads = std::int64_t{engine.shape().layers} * engine.shape().kv_heads;
+  std::map<std::int64_t, RequestId> ids;  // by how often they are audited, in the same passes
+  for (const std::int64_t every : {1, 2, 0}) {
     Request request;
-    request.prompt = random_tokens(length, engine.tokenizer().size());
+    request.prompt = random_tokens(200, engine.tokenizer().size());
     request.plan = make(engine, "quest", budget("64"));
     request.max_tokens = 5;
     request.ignore_end = true;
-    request.audit_every = 1;
-    ids.push_back(engine.submit(std::move(request)));
+    request.audit_every = every;
+    ids[every] = engine.submit(std::move(request));
   }
   while (engine.step()) {
   }
-  std::vector<AttentionStats> stats;
-  for (const RequestId id : ids) stats.push_back(engine.result(id).stats.attention);
-  for (const AttentionStats& each : stats) {
-    EXPECT_EQ(each.audits, 4);
-    EXPECT_GT(each.audit_s, 0);
+  // The first of 5 tokens comes of the prompt: 4 are decoded.
+  for (const auto& [every, audits] : std::map<std::int64_t, std::int64_t>{{1, 4}, {2, 2}, {0, 0}}) {
+    const AttentionStats& stats = engine.result(ids.at(every)).stats.attention;
+    EXPECT_EQ(stats.audits, audits);
+    EXPECT_EQ(stats.audited.sets, audits * heads);
+    EXPECT_EQ(stats.audit_s == 0, audits == 0) << "an audit of another sequence counts";
   }
-  // They ran in the same passes, whose time would make both the same to the last bit.
-  EXPECT_NE(stats[0].audit_s, stats[1].audit_s);
 }
 
 TEST(BytesRead, SetsOfQueryHeadsAreCountedAsTheyAreRead) {

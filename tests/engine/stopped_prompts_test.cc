@@ -7,6 +7,7 @@
 #include "glimpse/base/error.h"
 #include "tests/engine/gates.h"
 #include "tests/engine/support.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::engine {
 namespace {
@@ -112,11 +113,7 @@ TEST_P(DecodedThere, ByAForkAndBySomebodyWhoTookItFromACancelledRequest) {
 INSTANTIATE_TEST_SUITE_P(Methods, DecodedThere,
                          testing::Values("tidal", "quest", "raas", "h2o", "clusterkv", "lychee-cluster", "shadowkv",
                                          "seer", "razor", "streaming"),
-                         [](const auto& row) {
-                           std::string name = row.param;
-                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return name;
-                         });
+                         PrintedName());
 
 class DecodedBehindDenseRows : public StoppedPrompts {};
 

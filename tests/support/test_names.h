@@ -6,6 +6,7 @@
 #include <cctype>
 #include <ostream>
 #include <string>
+#include <type_traits>
 
 #include "glimpse/base/dtype.h"
 
@@ -23,11 +24,15 @@ inline std::string test_name(const std::string& text) {
   return name.empty() ? "empty" : name;
 }
 
-/// Names a test by what PrintTo prints of its parameter.
+/// Names a test by its parameter: a text by itself, anything else by what PrintTo prints of it.
 struct PrintedName {
   template <class Info>
   std::string operator()(const Info& info) const {
-    return test_name(testing::PrintToString(info.param));
+    if constexpr (std::is_convertible_v<decltype(info.param), std::string>) {
+      return test_name(info.param);
+    } else {
+      return test_name(testing::PrintToString(info.param));
+    }
   }
 };
 

@@ -13,6 +13,7 @@
 #include "glimpse/text/string_set.h"
 #include "glimpse/text/tokenizer.h"
 #include "support.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::text::testing {
 namespace {
@@ -56,12 +57,7 @@ std::vector<std::string> names() {
   for (const std::string_view name : pre_tokenizer_names()) all.emplace_back(name);
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(PreTokenizers, LongTexts, ::testing::ValuesIn(names()), [](const auto& instance) {
-  std::string name = instance.param;
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(PreTokenizers, LongTexts, ::testing::ValuesIn(names()), PrintedName());
 
 TEST_P(LongTexts, IdsAreLibllamasWhereItSurvives) {
   const GgufPointer context = bpe_with(GetParam());
@@ -100,11 +96,7 @@ class VeryLongTexts : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(PreTokenizers, VeryLongTexts,
                          ::testing::Values("smollm", "qwen2", "default", "tekken", "deepseek-v3", "bloom",
                                            "exaone-moe"),
-                         [](const auto& instance) {
-                           std::string name = instance.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         PrintedName());
 
 TEST_P(VeryLongTexts, RunsOf300000ComeBack) {
   const Tokenizer tokenizer = tokenizer_with(GetParam());

@@ -35,14 +35,23 @@ std::vector<plan::Selector> every_selector() {
   return all;
 }
 
-TEST(KeyIndex, KeepsTheBudgetAndAllocatesNothingWhenWarm) {
-  Made made(41);
-  Keys keys({KvType::bf16, 64}, 2100);
-  std::vector<Boundary> classes;
-  for (int t = 0; t < 2100; ++t) {
-    keys.append(made.key(64, true));
-    classes.push_back(made.boundary());
+/// Clustered keys, the class of each, and the numbers that queries are then made of.
+struct Stream {
+  Stream(std::uint64_t seed, int dim, int tokens) : made(seed), keys({KvType::bf16, dim}, tokens) {
+    for (int t = 0; t < tokens; ++t) {
+      keys.append(made.key(dim, true));
+      classes.push_back(made.boundary());
+    }
   }
+  KeySource source(std::int64_t prompt) { return keys.source(prompt, classes); }
+
+  Made made;
+  Keys keys;
+  std::vector<Boundary> classes;
+};
+
+TEST(KeyIndex, KeepsTheBudgetAndAllocatesNothingWhenWarm) {
+  Stream stream(41, 64, 2100);
   IndexScratch scratch;
   std::vector<std::int32_t> set;
   for (const auto pooling :
@@ -50,8 +59,8 @@ TEST(KeyIndex, KeepsTheBudgetAndAllocatesNothingWhenWarm) {
     for (plan::Selector selector : every_selector()) {
       selector.terms[0].group = pooling;
       const auto index = make_index(selector, 64);
-      index->extend(keys.source(2000, classes), 2050);
-      const std::vector<float> q = made.queries(3, 64);
+      index->extend(stream.source(2000), 2050);
+      const std::vector<float> q = stream.made.queries(3, 64);
       const IndexQuery query{q.data(), 3, 0.125F, 2050, 256};
       index->search(query, scratch, set);
       const std::vector<std::int32_t> cold = set;
@@ -104,21 +113,15 @@ std::vector<std::int32_t> unit_of_tokens(const KeyIndex& index, const plan::Sele
 }
 
 TEST(KeyIndex, TheUnitsOfASetAreThoseOfItsTokens) {
-  Made made(43);
-  Keys keys({KvType::bf16, 64}, 2100);
-  std::vector<Boundary> classes;
-  for (int t = 0; t < 2100; ++t) {
-    keys.append(made.key(64, true));
-    classes.push_back(made.boundary());
-  }
+  Stream stream(43, 64, 2100);
   IndexScratch scratch;
   std::vector<std::int32_t> set;
   for (const plan::Selector& selector : every_selector()) {
     const auto index = make_index(selector, 64);
-    index->extend(keys.source(2000, classes), 2055);
+    index->extend(stream.source(2000), 2055);
     const std::vector<std::int32_t> unit_of = unit_of_tokens(*index, selector, 2055);
     for (const std::int64_t budget : {200, 256, 17}) {
-      const std::vector<float> q = made.queries(3, 64);
+      const std::vector<float> q = stream.made.queries(3, 64);
       index->search({q.data(), 3, 0.125F, 2055, budget}, scratch, set);
       std::vector<std::int32_t> expected;
       for (const std::int32_t token : set) {
@@ -164,30 +167,24 @@ TEST(KeyIndex, KeysThatAreNoNumbersLeaveASetOfTheBudget) {
 }
 
 TEST(ChunkBounds, ChunksComeInTheOrderOfTheirScores) {
-  Made made(43);
-  Keys keys({KvType::bf16, 32}, 1000);
-  std::vector<Boundary> classes;
-  for (int t = 0; t < 1000; ++t) {
-    keys.append(made.key(32, true));
-    classes.push_back(made.boundary());
-  }
+  Stream stream(43, 32, 1000);
   plan::Selector selector = selector_of(plan::Source::chunk_tree, 200);
   selector.sink = 16;
   selector.local = 128;
   selector.terms[0].index.chunk_bounds = true;
   ChunkBounds index(selector, 32);
-  index.extend(keys.source(960, classes), 1000);
+  index.extend(stream.source(960), 1000);
   IndexScratch scratch;
   std::vector<std::int32_t> set;
   for (int trial = 0; trial < 40; ++trial) {
-    const std::vector<float> q = made.queries(2, 32);
+    const std::vector<float> q = stream.made.queries(2, 32);
     const IndexQuery query{q.data(), 2, 1, 1000, 200};
     index.search(query, scratch, set);
     std::vector<std::pair<double, std::int32_t>> order;
     for (std::int32_t chunk = 0; chunk < index.chunks().count(); ++chunk) {
       Row low(32, 1e30), high(32, -1e30);
       for (std::int64_t t = index.chunks().begin(chunk); t < index.chunks().end(chunk); ++t) {
-        const Row key = keys.key(t);
+        const Row key = stream.keys.key(t);
         for (std::size_t i = 0; i < 32; ++i) {
           low[i] = std::min(low[i], key[i]);
           high[i] = std::max(high[i], key[i]);

@@ -257,16 +257,14 @@ std::filesystem::path model_with_template(const std::string& name, std::string s
 }
 
 TEST(Errors, ChatTemplatesThatLoopOrRecurseAreReadByNothingButAPromptOfTheirs) {
-#if defined(__SANITIZE_ADDRESS__)
-  constexpr const char* kDeeper = "than";  // a sanitizer's frames may take the 2 s before the stack
-#else
-  constexpr const char* kDeeper = "deeper than";
-#endif
-  for (const auto& [source, part] :
-       {std::pair{"{{ range(9000000000) | length }}", "more than"},
-        std::pair{"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", kDeeper},
-        std::pair{"{% set _ = messages.append(messages) %}{{ messages | tojson }}", "than"},
-        std::pair{"{{ 1 is divisibleby(0) }}", "crashes"}}) {
+  // Many frames for each call, so that the stack is full long before the time is up, under a sanitizer too.
+  const std::string calls = std::string(100, '[') + "m()" + std::string(100, ']');
+  for (const auto& [source, part] : std::vector<std::pair<std::string, std::string>>{
+           {"{{ range(9000000000) | length }}", "more than"},
+           {"{% macro m() %}{{ " + calls + " }}{% endmacro %}{{ m() }}", "deeper than"},
+           // It grows and recurses at once: what ends it is open.
+           {"{% set _ = messages.append(messages) %}{{ messages | tojson }}", "than"},
+           {"{{ 1 is divisibleby(0) }}", "crashes"}}) {
     SCOPED_TRACE(source);
     const std::string path = model_with_template("hostile.gguf", source).string();
     expect_refused({"run", "-m", path, "-p", "the river", "-n", "1"}, part);

@@ -189,17 +189,39 @@ TEST(ChatProcesses, WorkWithoutStandardInput) {
   EXPECT_EQ(text, "hello");
 }
 
+/// What a rendering says in a process of its own, under a limit of none of something.
+std::string error_under_no(decltype(RLIMIT_CORE) what) {
+  int ends[2];
+  EXPECT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // The number of processes does not bind root.
+    if (what == RLIMIT_NPROC && ::geteuid() == 0 && ::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    rlimit limit{};
+    ::getrlimit(what, &limit);
+    limit.rlim_cur = 0;
+    if (::setrlimit(what, &limit) != 0) ::_exit(3);
+    const std::string error = error_of("{{ messages[0].content }}");
+    const bool told = ::write(ends[1], error.data(), error.size()) == static_cast<ssize_t>(error.size());
+    ::_exit(told ? 0 : 4);
+  }
+  ::close(ends[1]);
+  std::string error(1000, '\0');
+  error.resize(static_cast<std::size_t>(std::max<ssize_t>(::read(ends[0], error.data(), error.size()), 0)));
+  ::close(ends[0]);
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << error;
+  return error;
+}
+
 TEST(ChatProcesses, ThatTheSystemRefusesAreTheUsersError) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer's own checks open a pipe";
+  EXPECT_THAT(error_under_no(RLIMIT_NPROC), AllOf(HasSubstr("Resource temporarily unavailable"), HasSubstr("--raw")));
+#if !defined(__SANITIZE_ADDRESS__)
+  // UndefinedBehaviorSanitizer tells a C++ object by what a pipe of its own takes: without a file it sees none, and
+  // ends the program at the first exception.
+  EXPECT_THAT(error_under_no(RLIMIT_NOFILE), AllOf(HasSubstr("Too many open files"), HasSubstr("--raw")));
 #endif
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit none{0, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const std::string error = error_of("{{ messages[0].content }}");
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_THAT(error, AllOf(HasSubstr("Too many open files"), HasSubstr("--raw")));
 }
 
 TEST(ChatProcesses, RunBesideEachOther) {

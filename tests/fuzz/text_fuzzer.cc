@@ -50,6 +50,13 @@ Pair& pair_of(std::size_t index) {
 
 }  // namespace
 
+/// AddressSanitizer keeps 256 MB of freed blocks before it gives one back. Texts are many small blocks, which take
+/// several times that with what surrounds them: the seeds alone 809 MB. With 16 MB kept, which is enough to see a use
+/// of one, they take 182.
+extern "C" const char* __asan_default_options() {
+  return "quarantine_size_mb=16";
+}
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return -1;
   const Pair& pair = pair_of(data[0]);

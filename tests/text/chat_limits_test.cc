@@ -218,8 +218,8 @@ std::string error_under_no(decltype(RLIMIT_CORE) what) {
 TEST(ChatProcesses, ThatTheSystemRefusesAreTheUsersError) {
   EXPECT_THAT(error_under_no(RLIMIT_NPROC), AllOf(HasSubstr("Resource temporarily unavailable"), HasSubstr("--raw")));
 #if !defined(__SANITIZE_ADDRESS__)
-  // UndefinedBehaviorSanitizer tells a C++ object by what a pipe of its own takes: without a file it sees none, and
-  // ends the program at the first exception.
+  // UndefinedBehaviorSanitizer reads an object's type through a pipe of its own: without a file to open it takes every
+  // object for none, and ends the program at the first virtual call.
   EXPECT_THAT(error_under_no(RLIMIT_NOFILE), AllOf(HasSubstr("Too many open files"), HasSubstr("--raw")));
 #endif
 }

@@ -239,6 +239,7 @@ class Engine {
   std::int64_t context() const;
   int threads() const;
   KvType kv_type() const;
+  std::int64_t pages_used() const;  ///< of the KV cache, by all sequences together
   /// Bytes that one (token, layer, KV head) costs in K plus V.
   std::size_t row_pair_bytes() const;
 

@@ -1,0 +1,431 @@
+#include "glimpse/engine/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "glimpse/engine/state.h"
+
+namespace glimpse::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(TimePoint from, TimePoint to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+/// A text for people must not fail where memory is short: then it is empty.
+std::string words_of(const std::exception_ptr& why) noexcept {
+  try {
+    return text_of(why);
+  } catch (...) {
+    return {};
+  }
+}
+
+Result ended(FinishReason reason, std::string_view error = {}) noexcept {
+  Result result;
+  result.reason = reason;
+  try {
+    result.error = error;
+  } catch (...) {
+  }
+  return result;
+}
+
+}  // namespace
+
+/// What a Stream and the Service know of a request. A place for each kind of event: their order is always the same.
+struct Stream::Ticket {
+  const TimePoint submitted = Clock::now();
+  std::atomic<bool> cancelled = false;  ///< asked for
+
+  // The Service's thread alone, once the request has left the queue.
+  Request request;
+  RequestId id = -1;
+  bool begun = false;
+  TimePoint last_token;  ///< of the clock's epoch: there was none
+
+  std::mutex mutex;
+  std::condition_variable news;
+  // Under the mutex: what nobody has taken.
+  std::optional<StreamEvent> started, prefill, finished;
+  std::vector<StreamToken> tokens;
+  bool closed = false;  ///< `finished` was taken
+
+  explicit Ticket(Request wanted) : request(std::move(wanted)) {}
+
+  /// Under the mutex.
+  bool has_event() const { return started || prefill || !tokens.empty() || finished; }
+  StreamEvent take();
+  template <class Change>
+  void change(const Change& make) {
+    {
+      const std::lock_guard lock(mutex);
+      make();
+    }
+    news.notify_one();
+  }
+};
+
+StreamEvent Stream::Ticket::take() {
+  const auto out = [](std::optional<StreamEvent>& place) {
+    StreamEvent event = std::move(*place);
+    place.reset();
+    return event;
+  };
+  if (started) return out(started);
+  // A prompt that is prefilled anew has its progress behind tokens.
+  if (prefill && (tokens.empty() || prefill->at <= tokens.front().at)) return out(prefill);
+  if (!tokens.empty()) {
+    StreamEvent event;
+    event.kind = StreamEvent::Kind::tokens;
+    event.at = tokens.back().at;
+    event.tokens = std::exchange(tokens, {});
+    return event;
+  }
+  closed = true;
+  return out(finished);
+}
+
+Stream& Stream::operator=(Stream&& other) noexcept {
+  if (this == &other) return *this;
+  if (ticket_) ticket_->cancelled = true;
+  ticket_ = std::move(other.ticket_);
+  return *this;
+}
+
+Stream::~Stream() {
+  if (ticket_) ticket_->cancelled = true;
+}
+
+Stream::Ticket& Stream::ticket() const {
+  if (!ticket_) throw UserError("the stream was moved from; read the one that it was moved to");
+  return *ticket_;
+}
+
+std::optional<StreamEvent> Stream::next() {
+  Ticket& own = ticket();
+  std::unique_lock lock(own.mutex);
+  if (own.closed) return std::nullopt;
+  own.news.wait(lock, [&] { return own.has_event(); });
+  return own.take();
+}
+
+std::optional<StreamEvent> Stream::next(std::chrono::nanoseconds timeout) {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
+  Ticket& own = ticket();
+  std::unique_lock lock(own.mutex);
+  if (own.closed) return std::nullopt;
+  if (!own.news.wait_for(lock, std::min(timeout, kLongest), [&] { return own.has_event(); })) return std::nullopt;
+  return own.take();
+}
+
+bool Stream::ended() const {
+  Ticket& own = ticket();
+  const std::lock_guard lock(own.mutex);
+  return own.closed;
+}
+
+void Stream::cancel() const {
+  ticket().cancelled = true;
+}
+
+struct Service::State {
+  using Ticket = Stream::Ticket;
+  using Tickets = std::vector<std::shared_ptr<Ticket>>;
+
+  State(Engine& serving, const ServiceOptions& wanted) : engine(serving), options(wanted) {
+    metrics.began = Clock::now();
+    running.reserve(static_cast<std::size_t>(options.running));
+  }
+
+  Engine& engine;
+  const ServiceOptions options;
+
+  mutable std::mutex mutex;
+  std::condition_variable work;
+  // Under the mutex.
+  bool stopping = false;
+  std::optional<std::string> broken;  ///< why the Service ended by itself
+  std::deque<std::shared_ptr<Ticket>> queue;
+  ServiceMetrics metrics;
+
+  // Its own thread alone.
+  Tickets running;  ///< [<= options.running] in the order of their turns
+  TimePoint pass_began;
+  std::int64_t passes = 0;
+  bool chunk = false;  ///< the pass had rows of a prompt
+
+  std::thread thread;
+
+  void run() noexcept;
+  /// Waits for work. False: stop.
+  bool wait();
+  void end_cancelled();
+  void admit();
+  void give(const std::shared_ptr<Ticket>& ticket);
+  void pass();
+  /// Hands out what the engine has finished. Returns how many.
+  std::size_t collect();
+  void end(std::size_t index, FinishReason reason, std::string_view error = {});
+  void close(FinishReason reason, std::string error) noexcept;
+
+  void begin(Ticket& ticket);
+  void on_prefill(Ticket& ticket, std::int64_t done, std::int64_t total);
+  void on_token(Ticket& ticket, Token token, std::string_view bytes);
+  void finish(Ticket& ticket, Result result);
+};
+
+void Service::State::run() noexcept {
+  std::string why;
+  FinishReason reason = FinishReason::cancelled;
+  try {
+    while (wait()) {
+      end_cancelled();
+      admit();
+      if (!running.empty()) pass();
+    }
+  } catch (...) {
+    reason = FinishReason::failed;
+    why = words_of(std::current_exception());
+  }
+  close(reason, std::move(why));
+}
+
+bool Service::State::wait() {
+  std::unique_lock lock(mutex);
+  work.wait(lock, [&] { return stopping || !queue.empty() || !running.empty(); });
+  return !stopping;
+}
+
+void Service::State::end_cancelled() {
+  Tickets waiting;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& ticket : queue) {
+      if (ticket->cancelled) waiting.push_back(ticket);
+    }
+    std::erase_if(queue,
+                  [&](const auto& each) { return std::find(waiting.begin(), waiting.end(), each) != waiting.end(); });
+  }
+  for (const auto& ticket : waiting) finish(*ticket, ended(FinishReason::cancelled));
+  for (std::size_t i = running.size(); i-- > 0;) {
+    if (running[i]->cancelled) end(i, FinishReason::cancelled);
+  }
+}
+
+void Service::State::admit() {
+  while (running.size() < static_cast<std::size_t>(options.running)) {
+    std::shared_ptr<Ticket> ticket;
+    {
+      const std::lock_guard lock(mutex);
+      if (queue.empty()) return;
+      ticket = std::move(queue.front());
+      queue.pop_front();
+    }
+    try {
+      give(ticket);
+    } catch (...) {
+      finish(*ticket, ended(FinishReason::failed, words_of(std::current_exception())));
+    }
+  }
+}
+
+void Service::State::give(const std::shared_ptr<Ticket>& ticket) {
+  Ticket* const own = ticket.get();
+  own->request.on_prefill = [this, own](std::int64_t done, std::int64_t total) { on_prefill(*own, done, total); };
+  own->request.on_token = [this, own](Token token, std::string_view bytes) { on_token(*own, token, bytes); };
+  own->id = engine.submit(std::move(own->request));
+  running.push_back(ticket);
+  const std::lock_guard lock(mutex);
+  metrics.running = static_cast<std::int64_t>(running.size());
+}
+
+void Service::State::pass() {
+  pass_began = Clock::now();
+  chunk = false;
+  ++passes;
+  std::exception_ptr failure;
+  try {
+    check(engine.step(), "an engine with requests has something to do");
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex);
+    (chunk ? metrics.chunk_pass : metrics.decode_pass).add(seconds_between(pass_began, Clock::now()));
+    if (failure) ++metrics.failed_passes;
+  }
+  // A bug that one request met is thrown too, and that one has ended.
+  if (collect() == 0 && failure) end(running.size() - 1, FinishReason::failed, words_of(failure));
+  const std::lock_guard lock(mutex);
+  metrics.pages_used = engine.pages_used();
+}
+
+std::size_t Service::State::collect() {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < running.size();) {
+    if (!engine.finished(running[i]->id)) {
+      ++i;
+      continue;
+    }
+    end(i, FinishReason::none);
+    ++count;
+  }
+  return count;
+}
+
+/// Takes a request from the engine; `reason` is why it ends, none: it has.
+void Service::State::end(std::size_t index, FinishReason reason, std::string_view error) {
+  const std::shared_ptr<Ticket> ticket = running[index];
+  engine.cancel(ticket->id);  // does nothing to one that has ended
+  Result result = engine.result(ticket->id);
+  if (reason == FinishReason::failed) {
+    result.reason = reason;
+    result.error = error;
+  }
+  engine.release(ticket->id);
+  running.erase(running.begin() + static_cast<std::ptrdiff_t>(index));
+  finish(*ticket, std::move(result));
+}
+
+void Service::State::close(FinishReason reason, std::string error) noexcept {
+  while (!running.empty()) {
+    const std::shared_ptr<Ticket> ticket = running.back();
+    try {
+      end(running.size() - 1, reason, error);
+    } catch (...) {
+      running.pop_back();
+      finish(*ticket, ended(reason, error));
+    }
+  }
+  std::deque<std::shared_ptr<Ticket>> waiting;
+  {
+    const std::lock_guard lock(mutex);
+    waiting.swap(queue);
+    if (reason == FinishReason::failed) broken.emplace();
+  }
+  for (const auto& ticket : waiting) finish(*ticket, ended(reason, error));
+  const std::lock_guard lock(mutex);
+  if (broken) *broken = std::move(error);
+}
+
+void Service::State::begin(Ticket& ticket) {
+  if (std::exchange(ticket.begun, true)) return;
+  {
+    const std::lock_guard lock(mutex);
+    metrics.queue.add(seconds_between(ticket.submitted, pass_began));
+  }
+  StreamEvent event;
+  event.at = pass_began;
+  ticket.change([&] { ticket.started = std::move(event); });
+}
+
+void Service::State::on_prefill(Ticket& ticket, std::int64_t done, std::int64_t total) {
+  chunk = true;
+  begin(ticket);
+  StreamEvent event;
+  event.kind = StreamEvent::Kind::prefill;
+  event.at = Clock::now();
+  event.done = done;
+  event.total = total;
+  ticket.change([&] { ticket.prefill = std::move(event); });
+}
+
+void Service::State::on_token(Ticket& ticket, Token token, std::string_view bytes) {
+  begin(ticket);
+  const TimePoint now = Clock::now();
+  const bool first = ticket.last_token == TimePoint();
+  const double since = seconds_between(first ? ticket.submitted : ticket.last_token, now);
+  ticket.last_token = now;
+  {
+    const std::lock_guard lock(mutex);
+    ++metrics.generated_tokens;
+    (first ? metrics.first_token : metrics.between_tokens).add(since);
+  }
+  StreamToken given{token, std::string(bytes), now, passes};
+  ticket.change([&] { ticket.tokens.push_back(std::move(given)); });
+}
+
+/// Counted before it is told: who has the event finds it in the metrics.
+void Service::State::finish(Ticket& ticket, Result result) {
+  {
+    const std::lock_guard lock(mutex);
+    ++metrics.finished.at(static_cast<std::size_t>(result.reason));
+    metrics.prompt_tokens += result.stats.prompt_tokens;
+    metrics.reused_tokens += result.stats.reused_tokens;
+    metrics.running = static_cast<std::int64_t>(running.size());
+    metrics.pages_used = engine.pages_used();
+  }
+  StreamEvent event;
+  event.kind = StreamEvent::Kind::finished;
+  event.at = Clock::now();
+  event.result = std::move(result);
+  ticket.change([&] { ticket.finished = std::move(event); });
+}
+
+Service::Service(Engine& engine, const ServiceOptions& options) {
+  for (const auto& [value, what] : {std::pair(options.queue, "queue"), std::pair(options.running, "running")}) {
+    if (value < 1) throw UserError(fmt::format("ServiceOptions::{} is {}; give 1 or more", what, value));
+  }
+  state_ = std::make_unique<State>(engine, options);
+  try {
+    state_->thread = std::thread([state = state_.get()] { state->run(); });
+  } catch (const std::system_error& error) {
+    throw UserError(
+        fmt::format("the system gives the service no thread: {}; let the process have more threads (ulimit "
+                    "-u) or memory",
+                    error.what()));
+  }
+}
+
+Service::~Service() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->work.notify_one();
+  state_->thread.join();
+}
+
+Stream Service::submit(Request request) {
+  if (request.on_token || request.on_prefill || request.on_sets) {
+    throw UserError("a request of a Service has callbacks, which would run on its thread; read the stream's events");
+  }
+  if (request.keep) throw UserError("a request of a Service is to keep its sequence; submit it to the Engine itself");
+  auto ticket = std::make_shared<Stream::Ticket>(std::move(request));
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->broken) throw UserError(fmt::format("the service has ended: {}", *state_->broken));
+    if (state_->queue.size() >= static_cast<std::size_t>(state_->options.queue)) {
+      ++state_->metrics.refused;
+      throw QueueFull(
+          fmt::format("{} requests wait, and the queue holds {}; submit again when one of them has started, or raise "
+                      "ServiceOptions::queue",
+                      state_->queue.size(), state_->options.queue));
+    }
+    state_->queue.push_back(ticket);
+    ++state_->metrics.submitted;
+  }
+  state_->work.notify_one();
+  return Stream(std::move(ticket));
+}
+
+ServiceMetrics Service::metrics() const {
+  const std::lock_guard lock(state_->mutex);
+  ServiceMetrics copy = state_->metrics;
+  copy.at = Clock::now();
+  copy.queued = static_cast<std::int64_t>(state_->queue.size());
+  return copy;
+}
+
+}  // namespace glimpse::engine

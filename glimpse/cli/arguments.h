@@ -24,6 +24,7 @@ enum CommandBit : std::uint32_t {
   kBenchPrefill = 1u << 6,
   kBenchAttention = 1u << 7,
   kSets = 1u << 8,
+  kBenchServe = 1u << 9,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -58,7 +59,9 @@ struct Arguments {
   std::optional<std::int64_t> tokens, prefill, chunks, text_prompt;
   std::int64_t text_steps = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
-  std::string depths, arms;
+  std::string depths, arms, rate, prompt_tokens;
+  std::int64_t requests = 0, running = 0;
+  std::optional<std::string> arrivals;
 
   /// First long names of the options that were given, by flag or environment.
   std::set<std::string, std::less<>> given;

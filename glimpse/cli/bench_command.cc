@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <optional>
-#include <random>
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
-#include "glimpse/base/suggest.h"
 #include "glimpse/cli/arm.h"
+#include "glimpse/cli/bench_report.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/idle.h"
 #include "glimpse/cli/json_output.h"
@@ -19,7 +17,6 @@
 #include "glimpse/cli/terminal.h"
 #include "glimpse/evaluate/attention_speed.h"
 #include "glimpse/evaluate/speed.h"
-#include "glimpse/kernels/attention.h"
 
 namespace glimpse::cli {
 namespace {
@@ -39,89 +36,6 @@ std::vector<std::int64_t> parse_lengths(std::string_view flag, std::string_view 
   }
   std::sort(lengths.begin(), lengths.end());
   return lengths;
-}
-
-void check_format(const Arguments& arguments) {
-  constexpr std::array<std::string_view, 3> kFormats{"md", "csv", "json"};
-  const auto known = [&](const std::string& word) {
-    return std::find(kFormats.begin(), kFormats.end(), word) != kFormats.end();
-  };
-  if (!known(arguments.format)) throw UserError(unknown_name("format", arguments.format, kFormats));
-  if (known(arguments.output)) {  // as llama-bench has it
-    throw UserError(fmt::format("-o {0}: -o names the file to write; give --format {0}, or -o ./{0} for such a file",
-                                arguments.output));
-  }
-}
-
-/// The table goes to -o FILE or to standard output. Opened before the work, so that it is not lost.
-std::optional<Output> open_output(const Arguments& arguments) {
-  if (arguments.output.empty()) return std::nullopt;
-  return std::optional<Output>(std::in_place, std::filesystem::path(arguments.output));
-}
-
-void write_table(std::optional<Output>& file, const std::string& text) {
-  if (!file) return print(text);
-  file->write(text);
-  file->require_ok();
-}
-
-/// The text of -f as often as it takes, or random tokens, the same each time.
-std::vector<text::Token> tokens_of(const Arguments& arguments, const text::Tokenizer& tokenizer, std::int64_t count) {
-  std::vector<text::Token> tokens;
-  if (const std::optional<std::string> file = text_file(arguments)) {
-    tokens = tokenizer.encode(read_text(*file), text::Special::as_text, true);
-    if (tokens.empty()) throw UserError(fmt::format("'{}' has no text", *file));
-    const std::size_t length = tokens.size();
-    while (static_cast<std::int64_t>(tokens.size()) < count) tokens.push_back(tokens[tokens.size() - length]);
-  } else {
-    std::mt19937 random(1);
-    while (static_cast<std::int64_t>(tokens.size()) < count) {
-      const auto token = static_cast<text::Token>(random() % static_cast<unsigned>(tokenizer.size()));
-      if (!tokenizer.is_control(token)) tokens.push_back(token);
-    }
-  }
-  tokens.resize(static_cast<std::size_t>(count));
-  return tokens;
-}
-
-BenchHeader header_of(const Arguments& arguments, int threads) {
-  BenchHeader header;
-  header.commit = commit();
-  header.cpu = cpu_name();
-  header.cores = cpu_cores();
-  header.command = fmt::format("{}", fmt::join(arguments.words, " "));
-  header.model = arguments.model;
-  header.kv_type = arguments.kv_type;
-  header.instruction_set = kernels::instruction_set();
-  header.threads = threads;
-  return header;
-}
-
-std::string table(const std::vector<std::vector<std::string>>& rows, const std::string& format) {
-  std::string text;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (format == "csv") {
-      std::vector<std::string> cells = rows[i];
-      for (std::string& cell : cells) {
-        if (cell.find(',') != std::string::npos) cell = fmt::format("\"{}\"", cell);  // a budget such as 10%,min=128
-      }
-      text += fmt::format("{}\n", fmt::join(cells, ","));
-      continue;
-    }
-    text += fmt::format("| {} |\n", fmt::join(rows[i], " | "));
-    if (i == 0) {
-      for (std::size_t column = 0; column < rows[i].size(); ++column) text += column == 0 ? "| ---" : " | ---:";
-      text += " |\n";
-    }
-  }
-  return text;
-}
-
-std::string title(const BenchHeader& header, const std::string& format) {
-  const std::string facts = fmt::format("{} cores, {}, {}; {} threads, {} cache; commit {}", header.cores, header.cpu,
-                                        header.instruction_set, header.threads, header.kv_type, header.commit);
-  if (format == "csv") return fmt::format("# {}\n# {}\n", header.command, facts);
-  return fmt::format("`{}`\n\n{}\n\n", header.command, facts);
 }
 
 std::string speed_text(const BenchHeader& header, std::string_view benchmark, std::span<const evaluate::SpeedRow> rows,
@@ -162,12 +76,6 @@ std::string attention_text(const BenchHeader& header, const evaluate::AttentionS
          table(cells, format);
 }
 
-int end(const InterruptGuard& interrupt) {
-  if (!interrupt.requested()) return kExitOk;
-  print_note("interrupted: the rows are those that were complete");
-  return kExitInterrupted;
-}
-
 }  // namespace
 
 int bench_decode_command(const Arguments& arguments) {
@@ -204,7 +112,7 @@ int bench_decode_command(const Arguments& arguments) {
   const auto rows = evaluate::measure_decode(evaluate::engine_arms(engine, std::move(plans)), tokens, how);
   progress.clear();
   write_table(file, speed_text(header_of(arguments, engine.threads()), "decode", rows, arguments.format));
-  return end(interrupt);
+  return end_bench(interrupt);
 }
 
 int bench_prefill_command(const Arguments& arguments) {
@@ -232,7 +140,7 @@ int bench_prefill_command(const Arguments& arguments) {
   const auto rows = evaluate::measure_prefill(arms, tokens, how);
   progress.clear();
   write_table(file, speed_text(header_of(arguments, engine.threads()), "prefill", rows, arguments.format));
-  return end(interrupt);
+  return end_bench(interrupt);
 }
 
 int bench_attention_command(const Arguments& arguments) {
@@ -256,7 +164,7 @@ int bench_attention_command(const Arguments& arguments) {
   const evaluate::AttentionSpeed speed = evaluate::measure_attention(how);
   progress.clear();
   write_table(file, attention_text(header_of(arguments, how.threads), speed, arguments.format));
-  return end(interrupt);
+  return end_bench(interrupt);
 }
 
 }  // namespace glimpse::cli

@@ -70,6 +70,19 @@ std::string idle_trace(const Arguments& arguments) {
   return arguments.interactive ? "and -i: a trace follows one answer, and -i gives several; leave one out" : "";
 }
 
+// As for a plan's file: requests that were typed win over a file of the environment.
+std::string idle_arrivals(const Arguments& arguments) {
+  constexpr std::array<std::string_view, 6> kDrawn{"--requests", "--rate", "--prompt-tokens",
+                                                   "--predict",  "--arms", "--seed"};
+  const bool typed =
+      std::any_of(kDrawn.begin(), kDrawn.end(), [&](std::string_view flag) { return arguments.typed.contains(flag); });
+  return typed && !arguments.typed.contains("--arrivals") ? "and requests on the command line: those are run" : "";
+}
+
+std::string idle_beside_arrivals(const Arguments& arguments) {
+  return arguments.arrivals ? "has no effect beside --arrivals, whose lines say it: leave one out" : "";
+}
+
 std::string idle_quiet(const Arguments& arguments) {
   return arguments.typed.contains("--verbose") && !arguments.typed.contains("--quiet") ? "and -v: -v was typed" : "";
 }

@@ -23,6 +23,8 @@ std::string idle_beside_plan_file(const Arguments& arguments);  ///< the other -
 std::string idle_minimum(const Arguments& arguments);           ///< --attn-min-ctx
 std::string idle_plan_file(const Arguments& arguments);
 std::string idle_trace(const Arguments& arguments);
+std::string idle_arrivals(const Arguments& arguments);
+std::string idle_beside_arrivals(const Arguments& arguments);  ///< what draws the requests of `bench serve`
 std::string idle_quiet(const Arguments& arguments);
 std::string idle_verbose(const Arguments& arguments);
 

@@ -211,6 +211,48 @@ std::string bench_json(const BenchHeader& header, std::string_view benchmark,
   return text_of(json);
 }
 
+std::string serving_json(const BenchHeader& header, const ServingReport& report) {
+  Json json = header_of(header);
+  json["benchmark"] = "serve";
+  json["tokens_per_s"] = report.tokens_per_s;
+  json["by_hand_tokens_per_s"] = report.by_hand_tokens_per_s;
+  json["of_by_hand"] = report.of_by_hand();
+  json["decode_pass_ms"] = 1e3 * report.decode_pass_s;
+  json["chunk_pass_ms"] = 1e3 * report.chunk_pass_s;
+  json["rows"] = Json::array();
+  for (const evaluate::ServingRow& row : report.rows) {
+    json["rows"].push_back({{"arm", row.arm},
+                            {"requests", row.requests},
+                            {"failed", row.failed},
+                            {"first_token_p50_ms", 1e3 * row.first_p50_s},
+                            {"first_token_p99_ms", 1e3 * row.first_p99_s},
+                            {"between_tokens_p50_ms", 1e3 * row.between_p50_s},
+                            {"between_tokens_p99_ms", 1e3 * row.between_p99_s},
+                            {"longest_wait_ms", 1e3 * row.longest_wait_s},
+                            {"longest_wait_passes", row.longest_wait_passes},
+                            {"tokens_per_s", row.tokens_per_s},
+                            {"as_alone", row.as_alone}});
+  }
+  json["requests"] = Json::array();
+  for (std::size_t run = 0; run < report.runs.size(); ++run) {
+    for (std::size_t i = 0; i < report.arrivals.size(); ++i) {
+      const evaluate::Arrival& arrival = report.arrivals[i];
+      const evaluate::Served& served = report.runs[run].requests[i];
+      const std::vector<double>& times = served.token_s;
+      json["requests"].push_back({{"run", run},
+                                  {"arm", arrival.arm},
+                                  {"at", arrival.at_s},
+                                  {"prompt_tokens", arrival.prompt.size()},
+                                  {"tokens", served.tokens.size()},
+                                  {"queue_ms", 1e3 * served.queue_s},
+                                  {"first_token_ms", times.empty() ? Json() : Json(1e3 * times.front())},
+                                  {"last_token_ms", times.empty() ? Json() : Json(1e3 * times.back())},
+                                  {"error", or_null(served.error)}});
+    }
+  }
+  return text_of(json);
+}
+
 std::string attention_json(const BenchHeader& header, double bandwidth, std::span<const evaluate::AttentionRow> rows) {
   Json json = header_of(header);
   json["benchmark"] = "attention";

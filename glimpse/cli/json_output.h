@@ -12,6 +12,7 @@
 #include "glimpse/engine/engine.h"
 #include "glimpse/evaluate/attention_speed.h"
 #include "glimpse/evaluate/perplexity.h"
+#include "glimpse/evaluate/serving.h"
 #include "glimpse/evaluate/sets.h"
 #include "glimpse/evaluate/speed.h"
 
@@ -47,6 +48,17 @@ struct BenchHeader {
   int cores = 0, threads = 0;
 };
 std::string bench_json(const BenchHeader& header, std::string_view benchmark, std::span<const evaluate::SpeedRow> rows);
+/// What `bench serve` measured. Rates are medians over the runs.
+struct ServingReport {
+  std::vector<evaluate::ServingRow> rows;
+  double tokens_per_s = 0, by_hand_tokens_per_s = 0;
+  double decode_pass_s = 0, chunk_pass_s = 0;
+  std::vector<evaluate::Arrival> arrivals;
+  std::vector<evaluate::ServingRun> runs;
+
+  double of_by_hand() const { return by_hand_tokens_per_s > 0 ? tokens_per_s / by_hand_tokens_per_s : 0; }
+};
+std::string serving_json(const BenchHeader& header, const ServingReport& report);
 std::string attention_json(const BenchHeader& header, double bandwidth, std::span<const evaluate::AttentionRow> rows);
 
 }  // namespace glimpse::cli

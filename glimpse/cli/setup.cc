@@ -114,7 +114,9 @@ void check_outputs(const Arguments& arguments) {
                                       {"-o", arguments.output},
                                       {"--html", given(arguments.html)},
                                       {"--session", given(arguments.session)}}};
-  std::vector<Place> read{{"--attn-plan", given(arguments.plan_file)}, {"--attn-profile", given(arguments.profile)}};
+  std::vector<Place> read{{"--attn-plan", given(arguments.plan_file)},
+                          {"--attn-profile", given(arguments.profile)},
+                          {"--arrivals", given(arguments.arrivals)}};
   for (const std::string& file : arguments.files) {
     if (file != "-") read.push_back({"-f", file});
   }

@@ -114,7 +114,8 @@ TEST(Repeated, OneTextIsOneText) {
                                              {"eval", "sets"},
                                              {"eval", "logits", "-o", scratch("x.npy").string()},
                                              {"bench", "decode", "--depth", "16"},
-                                             {"bench", "prefill", "--length", "16"}}) {
+                                             {"bench", "prefill", "--length", "16"},
+                                             {"bench", "serve", "--prompt-tokens", "16"}}) {
     std::vector<std::string> words = command;
     words.insert(words.end(), {"-m", model(), "-f", text.string(), "-f", text.string()});
     const Outcome outcome = run_program(words);

@@ -381,6 +381,7 @@ TEST(Service, AnyOrderOfCallsFromFourThreadsLeavesNothingBehind) {
     EXPECT_EQ(finished, submitted + 1 - metrics.queued - metrics.running);
   }
   EXPECT_EQ(engine.pages_used(), 0);
+  EXPECT_THROW(engine.result(1), UserError) << "released";
 }
 
 }  // namespace

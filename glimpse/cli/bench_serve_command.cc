@@ -61,9 +61,9 @@ std::string facts_text(const ServingReport& report) {
 
 std::string serving_text(const BenchHeader& header, const ServingReport& report, const std::string& format) {
   if (format == "json") return serving_json(header, report) + "\n";
-  std::vector<std::vector<std::string>> cells{{"arm", "requests", "first token p50 ms", "p99", "between tokens p50 ms",
-                                               "p99", "longest wait ms", "longest wait passes", "tokens/s",
-                                               "as alone"}};
+  std::vector<std::vector<std::string>> cells{{"arm", "requests", "first token p50 ms", "first token p99 ms",
+                                               "between tokens p50 ms", "between tokens p99 ms", "longest wait ms",
+                                               "longest wait passes", "tokens/s", "as alone"}};
   for (const evaluate::ServingRow& row : report.rows) {
     cells.push_back({row.arm, fmt::format("{}", row.requests), fmt::format("{:.1f}", 1e3 * row.first_p50_s),
                      fmt::format("{:.1f}", 1e3 * row.first_p99_s), fmt::format("{:.1f}", 1e3 * row.between_p50_s),

@@ -63,6 +63,8 @@ struct Stream::Ticket {
 
   explicit Ticket(Request wanted) : request(std::move(wanted)) {}
 
+  /// Any thread. The Service looks between two passes.
+  void cancel() { cancelled = true; }
   /// Under the mutex.
   bool has_event() const { return started || prefill || !tokens.empty() || finished; }
   StreamEvent take();
@@ -98,13 +100,13 @@ StreamEvent Stream::Ticket::take() {
 
 Stream& Stream::operator=(Stream&& other) noexcept {
   if (this == &other) return *this;
-  if (ticket_) ticket_->cancelled = true;
+  if (ticket_) ticket_->cancel();
   ticket_ = std::move(other.ticket_);
   return *this;
 }
 
 Stream::~Stream() {
-  if (ticket_) ticket_->cancelled = true;
+  if (ticket_) ticket_->cancel();
 }
 
 Stream::Ticket& Stream::ticket() const {
@@ -136,7 +138,7 @@ bool Stream::ended() const {
 }
 
 void Stream::cancel() const {
-  ticket().cancelled = true;
+  ticket().cancel();
 }
 
 struct Service::State {

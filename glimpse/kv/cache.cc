@@ -93,12 +93,13 @@ struct Cache::State {
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< [id], null a free id
   std::vector<SequenceId> free_ids;
   std::uint64_t last_serial = 0;
+  bool sparing = false;
   std::vector<std::int64_t> needed;  ///< [layer, head] pages that extend still has to add
 };
 
 void Cache::State::require_pages(std::size_t pages) const {
   if (pages <= pool.pages_free()) return;
-  throw UserError(fmt::format("the KV cache is full: {} pages wait in the tier and are needed, and {} are free; {}",
+  throw CacheFull(fmt::format("the KV cache is full: {} pages wait in the tier and are needed, and {} are free; {}",
                               pages, pool.pages_free(), shape.cure));
 }
 
@@ -208,10 +209,10 @@ SequenceId Cache::adopt(std::int64_t length, std::span<const HeadLayout> heads) 
     runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
   }
   if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
-    throw UserError(fmt::format("the KV cache is full: a saved session of {} tokens needs {} pages and {} are free; {}",
+    throw CacheFull(fmt::format("the KV cache is full: a saved session of {} tokens needs {} pages and {} are free; {}",
                                 length, pages, state_->pool.pages_free(), state_->shape.cure));
   }
-  const bool whole_runs = runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
+  const bool whole_runs = !state_->sparing && runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
   for (std::size_t i = 0; i < heads.size(); ++i) {
     const std::int64_t needed = state_->needed[i];
     sequence->heads[i].reserve(whole_runs ? (needed + kRunPages - 1) / kRunPages * kRunPages : needed);
@@ -251,13 +252,13 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
     runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
   }
   if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
-    throw UserError(
+    throw CacheFull(
         fmt::format("the KV cache is full: {} more tokens asked, room for {} (of {} in all); {}", tokens,
                     state_->room(sequence, tokens),
                     state_->pool.pages_total() / sequence.heads.size() * static_cast<std::size_t>(kPageTokens),
                     state_->shape.cure));
   }
-  const bool whole_runs = runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
+  const bool whole_runs = !state_->sparing && runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
   for (std::size_t i = 0; i < sequence.heads.size(); ++i) {
     const std::int64_t needed = state_->needed[i];
     sequence.heads[i].reserve(whole_runs ? (needed + kRunPages - 1) / kRunPages * kRunPages : needed);
@@ -278,6 +279,28 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
     head.append(state_->pool, static_cast<std::int32_t>(tokens), sequence.length);
   }
   sequence.length += tokens;
+}
+
+std::int64_t Cache::pages_to_extend(SequenceId sequence, std::int64_t tokens) const {
+  return state_->pages_short(state_->at(sequence), tokens);
+}
+
+std::int64_t Cache::pages_held(SequenceId sequence) const {
+  std::int64_t sum = 0;
+  for (const HeadTable& head : state_->at(sequence).heads) {
+    sum += static_cast<std::int64_t>(head.pages().size()) - head.waiting();
+  }
+  return sum;
+}
+
+void Cache::set_sparing(bool on) {
+  state_->sparing = on;
+}
+
+void Cache::trim(SequenceId id) {
+  Sequence& sequence = state_->at(id);
+  check(sequence.marks.empty(), "a sequence is not trimmed while a mark is held");
+  for (HeadTable& head : sequence.heads) head.shrink_pages(state_->pool, head.used_pages());
 }
 
 void Cache::truncate(SequenceId id, std::int64_t tokens) {
@@ -343,7 +366,7 @@ void Cache::rewrite(SequenceId id, std::int64_t tokens) {
     pages += head.pages_to_own(state_->pool, head.slots() - static_cast<std::int32_t>(tokens));
   }
   if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
-    throw UserError(
+    throw CacheFull(
         fmt::format("the KV cache is full: correcting {} tokens that another sequence shares needs {} pages "
                     "and {} are free; {}",
                     tokens, pages, state_->pool.pages_free(), state_->shape.cure));
@@ -395,6 +418,31 @@ void Cache::recall_all(SequenceId id) {
     }
     table.forget_copies(*state_->tier);
   }
+}
+
+void Cache::put_away(SequenceId id, bool shared) {
+  check(may_spill(id), "pages are put away to a tier that is open, and not while a mark is held");
+  Sequence& sequence = state_->at(id);
+  std::size_t slots = 0;
+  for (HeadTable& table : sequence.heads) {
+    slots += static_cast<std::size_t>(table.copies_to_put_away(state_->pool, shared));
+    table.reserve_away();
+  }
+  state_->tier->reserve(slots);
+  for (HeadTable& table : sequence.heads) table.put_away(state_->pool, *state_->tier, shared);
+}
+
+void Cache::bring_back(SequenceId id) {
+  state_->require_pages(static_cast<std::size_t>(pages_away(id)));
+  for (HeadTable& table : state_->at(id).heads) {
+    if (table.away() > 0) table.bring_back(state_->pool, *state_->tier);
+  }
+}
+
+std::int64_t Cache::pages_away(SequenceId sequence) const {
+  std::int64_t sum = 0;
+  for (const HeadTable& table : state_->at(sequence).heads) sum += table.away();
+  return sum;
 }
 
 std::int64_t Cache::waiting_pages(SequenceId sequence, int layer, int head) const {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "glimpse/base/error.h"
 #include "glimpse/kernels/views.h"
 
 namespace glimpse::kv {
@@ -44,6 +45,12 @@ struct CacheUsage {
   std::size_t tier_bytes = 0;  ///< of pages with a copy in the tier
 };
 
+/// There are not enough free pages, and nothing has changed.
+class CacheFull : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// How one head's tokens lie in its slots, as a saved session brings it.
 struct HeadLayout {
   std::int32_t slots = 0;
@@ -66,8 +73,7 @@ class Cache {
   /// A second sequence with the same tokens. Pages are shared until either side writes to one (copy on write).
   SequenceId fork(SequenceId source);
   /// A sequence of `length` tokens whose heads, [layer, head], lie so: `length` slots, or with positions below it, the
-  /// last one among them. Its rows are to be written through view(). Throws UserError and changes nothing when the pool
-  /// is full.
+  /// last one among them. Its rows are to be written through view(). Throws CacheFull.
   SequenceId adopt(std::int64_t length, std::span<const HeadLayout> heads);
   /// Returns its pages that nobody else reads. Its marks die.
   void destroy(SequenceId sequence);
@@ -76,12 +82,19 @@ class Cache {
   std::int64_t length(SequenceId sequence) const;
 
   /// Gives `tokens` more logical positions to every (layer, head): reserves pages, copies shared last pages. After it
-  /// the new slots are writable through view(). Throws UserError and changes nothing when the pool is full.
+  /// the new slots are writable through view(). Throws CacheFull.
   void extend(SequenceId sequence, std::int64_t tokens);
+  /// Free pages that extend by so many tokens needs, and those that the sequence has in its tables.
+  std::int64_t pages_to_extend(SequenceId sequence, std::int64_t tokens) const;
+  std::int64_t pages_held(SequenceId sequence) const;
+  /// While it is on, extend and adopt take no more pages than they need; off, as at first, they take whole runs where
+  /// they can.
+  void set_sparing(bool on);
+  /// Gives back the pages that extend took in reserve.
+  void trim(SequenceId sequence);
 
   /// Takes the last `tokens` back as if they had never been appended. For heads that freed none of them, and not while
-  /// a mark is held. Throws UserError and changes nothing when pages wait in the tier and the pool has no room for
-  /// them.
+  /// a mark is held. Throws CacheFull when pages wait in the tier and the pool has no room for them.
   void truncate(SequenceId sequence, std::int64_t tokens);
 
   /// The head's table. Valid until the next call that changes this sequence's tables; spill and recall change page
@@ -89,7 +102,7 @@ class Cache {
   kernels::HeadView view(SequenceId sequence, int layer, int head) const;
 
   /// Makes the last `tokens` writable in place through view(): shared pages are copied. For heads that never freed a
-  /// token. Throws UserError and changes nothing when the pool has no pages for the copies. No mark undoes the writes.
+  /// token. Throws CacheFull when the pool has no pages for the copies. No mark undoes the writes.
   void rewrite(SequenceId sequence, std::int64_t tokens);
 
   /// Frees single tokens of one head for good. `positions` ascending, each present. Tokens keep their logical
@@ -109,12 +122,20 @@ class Cache {
   /// is full.
   void spill(SequenceId sequence, int layer, int head, std::span<const std::int32_t> pages);
   bool may_spill(SequenceId sequence) const;
-  /// Brings waiting pages back. Throws UserError and changes nothing when the pool has no room for them.
+  /// Brings waiting pages back. Throws CacheFull.
   void recall(SequenceId sequence, int layer, int head, std::span<const std::int32_t> pages);
   /// Brings everything back, and nothing of the sequence is left in the tier: before it is read whole, written to, or
   /// loses tokens.
   void recall_all(SequenceId sequence);
   std::int64_t waiting_pages(SequenceId sequence, int layer, int head) const;
+  /// Sends the sequence's pages to the tier, whatever its heads freed and how full its pages are: those that nobody
+  /// else reads, which the pool has again then, and with `shared` all others (it has own ones of them afterwards).
+  /// Until bring_back nothing but this, destroy and what only counts may be called for it. Not while a mark is held.
+  /// Throws UserError and changes nothing when the disk is full.
+  void put_away(SequenceId sequence, bool shared);
+  /// Every token is as before put_away. Throws CacheFull.
+  void bring_back(SequenceId sequence);
+  std::int64_t pages_away(SequenceId sequence) const;
   /// The bytes of a page that waits, K then V, [2 * page_bytes]; null for a resident one.
   const std::byte* waiting_page(SequenceId sequence, int layer, int head, std::int32_t page) const;
 

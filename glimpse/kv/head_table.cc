@@ -268,6 +268,7 @@ void HeadTable::release_pages(PagePool& pool, PageFile* file) {
   }
   pages_.clear();
   waiting_ = 0;
+  away_.clear();
   if (!copies_.empty()) forget_copies(*file);
 }
 
@@ -290,6 +291,52 @@ void HeadTable::recall(PagePool& pool, const PageFile& file, std::int32_t page) 
   pages_[at] = pool.take_page();
   pool.load(file.data(copies_[at]), pages_[at]);
   --waiting_;
+}
+
+bool HeadTable::goes_away(PagePool& pool, std::int32_t page, bool shared) const {
+  return resident(page) && (shared || pool.readers(pages_[static_cast<std::size_t>(page)]) == 1);
+}
+
+std::int32_t HeadTable::copies_to_put_away(PagePool& pool, bool shared) const {
+  std::int32_t count = 0;
+  for (std::int32_t page = 0; page < used_pages(); ++page) count += goes_away(pool, page, shared) && copy_of(page) < 0;
+  return count;
+}
+
+void HeadTable::reserve_away() {
+  copies_.reserve(pages_.size());
+  away_.reserve(pages_.size());
+}
+
+void HeadTable::put_away(PagePool& pool, PageFile& file, bool shared) {
+  const std::int32_t used = used_pages();
+  shrink_pages(pool, used);
+  for (std::int32_t page = 0; page < used; ++page) {
+    if (!goes_away(pool, page, shared)) continue;
+    const auto at = static_cast<std::size_t>(page);
+    if (copies_.size() <= at) copies_.resize(at + 1, -1);
+    const bool copied = copies_[at] < 0;
+    if (copied) {
+      copies_[at] = file.take();
+      pool.save(pages_[at], file.data(copies_[at]));
+    }
+    pool.release(pages_[at]);
+    pages_[at] = kNoPage;
+    away_.push_back({page, copied});
+    ++waiting_;
+  }
+}
+
+void HeadTable::bring_back(PagePool& pool, PageFile& file) {
+  for (const AwayPage& away : away_) {
+    recall(pool, file, away.page);
+    if (!away.copied) continue;  // the copy of a full page, which may stay
+    auto& copy = copies_[static_cast<std::size_t>(away.page)];
+    file.release(copy);
+    copy = -1;
+  }
+  away_.clear();
+  if (std::all_of(copies_.begin(), copies_.end(), [](PageFile::Slot copy) { return copy < 0; })) copies_.clear();
 }
 
 void HeadTable::forget_copies(PageFile& file) {

@@ -84,6 +84,16 @@ class HeadTable {
   /// All pages are resident.
   void forget_copies(PageFile& file);
 
+  /// Slots of the file that put_away takes.
+  std::int32_t copies_to_put_away(PagePool& pool, bool shared) const;
+  void reserve_away();
+  /// Gives pages back to the pool once the file has them; the file has room. Between this and bring_back tokens are
+  /// neither read nor changed.
+  void put_away(PagePool& pool, PageFile& file, bool shared);
+  /// Brings them to pages of the pool's, which has as many. What waited before still waits.
+  void bring_back(PagePool& pool, PageFile& file);
+  std::int32_t away() const { return static_cast<std::int32_t>(away_.size()); }
+
  private:
   struct PageTokens {
     std::int32_t first = 0;  ///< logical position that the page's slot 0 was given
@@ -99,6 +109,13 @@ class HeadTable {
   std::vector<std::int32_t> positions_;  ///< [slot], tracked only: logical position, -1 freed
   std::vector<PageTokens> page_tokens_;  ///< [used page], tracked only
   std::vector<PageFile::Slot> copies_;   ///< [page, at most the full ones] -1: none in the file
+  bool goes_away(PagePool& pool, std::int32_t page, bool shared) const;
+
+  struct AwayPage {
+    std::int32_t page = 0;
+    bool copied = false;  ///< its copy was made for this
+  };
+  std::vector<AwayPage> away_;  ///< put away and not brought back
 };
 
 }  // namespace glimpse::kv

@@ -63,10 +63,13 @@ void drop_empty_pages(ModelSequence& sequence) {
 
 class Walk {
  public:
-  Walk(const CacheShape& shape, std::uint32_t seed) : shape_(shape), cache_(shape), random_(seed) {}
+  Walk(const CacheShape& shape, std::uint32_t seed) : shape_(shape), cache_(shape), random_(seed) {
+    cache_.open_tier(testing::TempDir());
+  }
 
   void step() {
     if (tracked_.empty()) return create();
+    if (chance(30)) put_away();
     const int kind = draw(0, 99);
     if (kind < 4) return create();
     if (kind < 10) return fork();
@@ -103,8 +106,11 @@ class Walk {
   int compactions() const { return compactions_; }
   int rewrites() const { return rewrites_; }
   int truncations() const { return truncations_; }
+  std::int64_t put_away_pages() const { return put_away_pages_; }
 
  private:
+  /// From numbers of its own, so that it changes no other choice.
+  bool chance(unsigned of) { return away_random_() % of == 0; }
   int draw(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
 
   std::map<SequenceId, Tracked>::iterator any() {
@@ -138,14 +144,23 @@ class Walk {
     const int kind = draw(0, 19);
     const std::int64_t tokens = kind < 12 ? draw(0, 5) : kind < 19 ? draw(1, 60) : draw(100, 900);
     const auto chosen = any();
+    const bool sparing = chance(3);
+    cache_.set_sparing(sparing);
+    if (chosen->second.marks.empty() && chance(4)) cache_.trim(chosen->first);
     const CacheUsage before = cache_.usage();
+    const std::int64_t needed = cache_.pages_to_extend(chosen->first, tokens);
     try {
       extend_with_rows(cache_, chosen->first, tokens, ++stamp_);
     } catch (const UserError& error) {
       ++refusals_;
       EXPECT_EQ(cache_.usage().pages_free, before.pages_free);
       EXPECT_THAT(error.what(), testing::HasSubstr("-c"));
+      EXPECT_GT(needed, static_cast<std::int64_t>(before.pages_free));
       return compare();
+    }
+    EXPECT_LE(needed, static_cast<std::int64_t>(before.pages_free));
+    if (sparing) {
+      EXPECT_EQ(cache_.usage().pages_free + static_cast<std::size_t>(needed), before.pages_free);
     }
     ModelSequence& now = chosen->second.now;
     for (auto& head : now.heads) {
@@ -154,6 +169,37 @@ class Walk {
       }
     }
     now.length += tokens;
+  }
+
+  /// Changes nothing that the model knows. While it is away others write to its pages.
+  void put_away() {
+    const auto chosen = std::next(tracked_.begin(), static_cast<int>(away_random_() % tracked_.size()));
+    if (!chosen->second.marks.empty()) return;
+    const SequenceId id = chosen->first;
+    std::int64_t pages = 0;
+    for (const auto& head : chosen->second.now.heads) {
+      pages += static_cast<std::int64_t>((head.size() + kPageTokens - 1) / kPageTokens);
+    }
+    const auto free_pages = [&] { return static_cast<std::int64_t>(cache_.usage().pages_free); };
+    const std::int64_t held = cache_.pages_held(id), free_before = free_pages();
+    ASSERT_GE(held, pages);  // and the reserve
+    cache_.put_away(id, false);
+    ASSERT_EQ(free_pages(), free_before + held - cache_.pages_held(id)) << "what others read stays";
+    if (free_pages() >= pages) {  // it has own ones of them all afterwards
+      cache_.put_away(id, true);
+      ASSERT_EQ(cache_.pages_held(id), 0);
+    }
+    ASSERT_EQ(cache_.pages_away(id) + cache_.pages_held(id), pages);
+    put_away_pages_ += cache_.pages_away(id);
+    const SequenceId other = cache_.create();
+    const std::int64_t free = free_pages(), heads = std::int64_t{shape_.layers} * shape_.kv_heads;
+    extend_with_rows(cache_, other, free / heads * kPageTokens, ++stamp_);
+    if (cache_.pages_away(id) > free % heads) {
+      EXPECT_THROW(cache_.bring_back(id), CacheFull);
+    }
+    cache_.destroy(other);
+    cache_.bring_back(id);
+    ASSERT_EQ(cache_.pages_away(id), 0);
   }
 
   void free_some() {
@@ -236,7 +282,10 @@ class Walk {
     ModelSequence& now = chosen->second.now;
     auto least = static_cast<std::size_t>(now.length);
     for (const auto& head : now.heads) {
-      const auto freed = std::find_if(head.rbegin(), head.rend(), [](const ModelSlot& slot) { return !slot.live; });
+      auto position = static_cast<std::int32_t>(now.length);
+      const auto freed = std::find_if(head.rbegin(), head.rend(), [&](const ModelSlot& slot) {
+        return !slot.live || slot.position != --position;  // freed, or its page is gone
+      });
       least = std::min(least, static_cast<std::size_t>(freed - head.rbegin()));
     }
     const int tokens = draw(0, static_cast<int>(std::min<std::size_t>(least, 20)));
@@ -309,6 +358,7 @@ class Walk {
   CacheShape shape_;
   Cache cache_;
   std::mt19937 random_;
+  std::mt19937 away_random_{5};
   std::map<SequenceId, Tracked> tracked_;
   std::uint64_t stamp_ = 0;
   int refusals_ = 0;
@@ -316,6 +366,7 @@ class Walk {
   int compactions_ = 0;
   int rewrites_ = 0;
   int truncations_ = 0;
+  std::int64_t put_away_pages_ = 0;
 };
 
 struct WalkCase {
@@ -337,7 +388,7 @@ TEST_P(CacheWalk, MatchesTheModel) {
   shape.format = {GetParam().type, 8};
   shape.capacity_tokens = GetParam().capacity;
   Walk walk(shape, GetParam().seed);
-  for (int step = 0; step < 3000; ++step) {
+  for (int step = 0; step < 5000; ++step) {
     walk.step();
     if (HasFatalFailure()) FAIL() << "step " << step;
     if (step % 12 == 0) walk.compare();
@@ -348,9 +399,12 @@ TEST_P(CacheWalk, MatchesTheModel) {
   EXPECT_GT(walk.compactions(), 0);
   EXPECT_GT(walk.rewrites(), 0);
   EXPECT_GT(walk.truncations(), 0);
+  EXPECT_GT(walk.put_away_pages(), 0);
 
   walk.destroy_all();
   Cache& cache = walk.cache();
+  cache.set_sparing(false);
+  ASSERT_EQ(cache.usage().tier_bytes, 0U);
   ASSERT_EQ(cache.usage().pages_free, cache.usage().pages_total);
   // All runs are whole again: one sequence takes everything, in order.
   const SequenceId all = cache.create();

@@ -87,7 +87,7 @@ class TierWalk : public ::testing::TestWithParam<KvType> {
 };
 
 TEST_P(TierWalk, KeepsEveryByte) {
-  int spilled = 0, recalled = 0, restored = 0;
+  int spilled = 0, recalled = 0, restored = 0, away = 0;
   for (int step = 0; step < 1500; ++step) {
     if (sequences_.empty()) sequences_[cache_.create()];
     const auto chosen = any();
@@ -122,7 +122,20 @@ TEST_P(TierWalk, KeepsEveryByte) {
     } else if (kind < 86 && sequences_.size() < 4) {
       const Stamps copy = chosen->second;
       sequences_[cache_.fork(id)] = copy;
-    } else if (kind < 90) {
+    } else if (kind < 88) {  // what waited before waits after it, and a page that is written to has no copy left
+      cache_.put_away(id, draw(0, 1) == 0);
+      away += static_cast<int>(cache_.pages_away(id));
+      const SequenceId other = cache_.create();
+      extend_with_rows(cache_, other, 300, ++stamp_);
+      cache_.destroy(other);
+      if (draw(0, 5) == 0) {  // never brought back
+        cache_.destroy(id);
+        sequences_.erase(id);
+        continue;
+      }
+      cache_.bring_back(id);
+      for (const std::int32_t page : waiting) ASSERT_NE(cache_.waiting_page(id, layer, head, page), nullptr);
+    } else if (kind < 91) {
       cache_.destroy(id);
       sequences_.erase(id);
       continue;
@@ -153,6 +166,7 @@ TEST_P(TierWalk, KeepsEveryByte) {
   EXPECT_GT(spilled, 100);
   EXPECT_GT(recalled, 100);
   EXPECT_GT(restored, 10);
+  EXPECT_GT(away, 100);
   for (const auto& [id, stamps] : sequences_) cache_.destroy(id);
   EXPECT_EQ(cache_.usage().pages_free, cache_.usage().pages_total);
   EXPECT_EQ(cache_.usage().tier_bytes, 0u) << "every slot of the file is free again";

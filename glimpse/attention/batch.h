@@ -2,7 +2,9 @@
 // Plain values; whoever makes a pass owns what they point to until Runner::end().
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <stdexcept>
 
 #include "glimpse/attention/program.h"
 #include "glimpse/attention/sequence_state.h"
@@ -37,8 +39,15 @@ struct SequenceRows {
   std::int64_t committed = 0;   ///< draft: tokens that are part of the state; later ones are drafted too
   std::int64_t position = 0;    ///< logical position of the first row
   std::int64_t prompt_end = 0;  ///< prompt: where the prompt ends that this chunk belongs to
+  const std::atomic<bool>* stop = nullptr;  ///< any thread may set it: what is left of the rows is not wanted any more
 
   bool decodes() const { return attention::decodes(kind); }
+};
+
+/// The failure of rows whose `stop` was set while they ran.
+class Stopped : public std::runtime_error {
+ public:
+  Stopped() : std::runtime_error("stopped while it ran") {}
 };
 
 }  // namespace glimpse::attention

@@ -83,6 +83,7 @@ struct BatchEntry {
   const HeadOp& head(int layer, int head) const { return rows.program->head(layer, head); }
   bool learns() const { return rows.kind != PassKind::correct && rows.kind != PassKind::verify; }
   bool feeds() const { return rows.decodes() && rows.program->feeds(); }
+  bool stopped() const { return rows.stop != nullptr && rows.stop->load(std::memory_order_relaxed); }
 };
 
 /// One KV head of one tile of a prompt.

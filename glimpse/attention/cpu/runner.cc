@@ -199,6 +199,7 @@ void Runner::appended(int layer, int nth) {
   if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
   pass.guarded([&] {
     for (BatchEntry& entry : pass.entries()) {
+      if (!entry.failure && entry.stopped()) entry.failure = std::make_exception_ptr(Stopped());
       if (entry.failure) continue;
       for (int head = 0; head < pass.shape.kv_heads; ++head) {
         entry.views[static_cast<std::size_t>(head)] = pass.cache->view(entry.rows.sequence, layer, head);
@@ -294,6 +295,17 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
   if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
   if (observer) pass.guarded([&] { record_heads(pass, layer, q, observer); });
   silence(pass, out);
+}
+
+bool Runner::stopped() const {
+  const std::span<const BatchEntry> entries = pass_->entries();
+  return std::all_of(entries.begin(), entries.end(), [](const BatchEntry& entry) { return entry.stopped(); });
+}
+
+void Runner::abandon() {
+  for (BatchEntry& entry : pass_->entries()) {
+    if (!entry.failure) entry.failure = std::make_exception_ptr(Stopped());
+  }
 }
 
 bool Runner::began() const {

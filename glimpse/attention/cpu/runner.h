@@ -66,6 +66,11 @@ class Runner {
   /// out: [rows, H, d].
   void attend(int layer, const float* q, float* out, int ith, int nth);
 
+  /// Between two nodes of the graph: every sequence of the batch was stopped, so the rest of the pass may be left out.
+  bool stopped() const;
+  /// When it was left out, before end(): every sequence fails as Stopped.
+  void abandon();
+
   /// Counters of each sequence of the batch, in order, valid until the next begin(). Throws what a phase could not.
   std::span<const ReadCounters> end();
   /// What ended entry `index`'s part of the last pass; null when it is whole. Of one that failed, the cache holds the

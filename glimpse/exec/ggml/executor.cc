@@ -118,7 +118,10 @@ class CpuExecutor final : public Executor {
     ggml_cplan plan = ggml_graph_plan(graph.graph(), threads_, pool_.get());
     if (work_.size() < plan.work_size) work_.resize(plan.work_size);
     plan.work_data = work_.data();
+    plan.abort_callback = [](void* runner) { return static_cast<const attention::Runner*>(runner)->stopped(); };
+    plan.abort_callback_data = &runner_;
     const ggml_status status = ggml_graph_compute(graph.graph(), &plan);
+    if (status == GGML_STATUS_ABORTED) return runner_.abandon();
     check(status == GGML_STATUS_SUCCESS, "ggml runs a graph to its end");
   }
 

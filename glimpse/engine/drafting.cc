@@ -119,6 +119,7 @@ void Engine::State::take_verdict(ActiveRequest& request, std::span<const float> 
   // First what is decided alone, then what the cache keeps, then the callbacks, which may end the request.
   std::vector<Token> said;
   text::Sampler sampler = request.sampler.clone();
+  AnswerText text = request.text;  // nothing behind a stop string is kept
   std::size_t accepted = 0;
   for (std::size_t row = 0; row <= drafted; ++row) {
     sampler.distribution(logits.subspan(row * vocabulary, vocabulary), drafting.verdict);
@@ -130,6 +131,7 @@ void Engine::State::take_verdict(ActiveRequest& request, std::span<const float> 
     said.push_back(token);
     if (last || token != drafting.rows[row + 1]) break;
     ++accepted;
+    if (!request.request.stop.empty() && text.add(token, tokenizer.piece(token))) break;
     if (drafting.ended && accepted == drafted) break;
   }
   const auto kept = static_cast<std::int64_t>(said.size());

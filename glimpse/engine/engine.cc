@@ -56,7 +56,7 @@ text::Tokenizer tokenizer_of(const model::Model& model, const std::filesystem::p
 }  // namespace
 
 std::string_view name(FinishReason reason) {
-  constexpr std::string_view names[] = {"none", "end_of_text", "length", "context_full", "cancelled", "failed"};
+  constexpr std::string_view names[] = {"none", "end_of_text", "length", "context_full", "cancelled", "failed", "stop"};
   return names[static_cast<int>(reason)];
 }
 
@@ -102,6 +102,10 @@ Engine::State::State(const EngineOptions& wanted)
   options.threads = checked_threads(wanted.threads);
   context = checked_context(wanted.context, config);
   if (options.prefill_chunk < 1) throw UserError("the prefill chunk needs at least one row");
+  if (options.step_tokens < 0) {
+    throw UserError(fmt::format("{} tokens of a step: give 1 or more, or 0 for as many as a prefill chunk has",
+                                options.step_tokens));
+  }
   if (tokenizer.size() != config.vocabulary) {
     throw UserError(fmt::format("'{}': the tokenizer has {} tokens, the weights {}", wanted.model.string(),
                                 tokenizer.size(), config.vocabulary));
@@ -214,6 +218,20 @@ ActiveSequence Engine::State::open(const plan::Plan& plan) {
   sequence.attention = attention::SequenceState(plan, gates);
   sequence.id = cache->create();
   return sequence;
+}
+
+EngineStats Engine::stats() const {
+  EngineStats stats;
+  for (const auto& [id, request] : state_->requests) {
+    if (request.phase == Phase::done) continue;
+    ++(request.running ? stats.running : request.begun ? stats.preempted : stats.waiting);
+  }
+  stats.preemptions = state_->preemptions;
+  stats.steps = state_->steps;
+  const kv::CacheUsage usage = state_->cache->usage();
+  stats.pages_total = static_cast<std::int64_t>(usage.pages_total);
+  stats.pages_free = static_cast<std::int64_t>(usage.pages_free);
+  return stats;
 }
 
 void Engine::State::close(ActiveSequence& sequence) {

@@ -2,13 +2,19 @@
 // makes the plan of a request; examples/ask is one.
 //
 // Two levels. Requests: submit, step until idle, take results. Sequences: prefill, decode and fork by hand, for
-// evaluation and benchmarks. One thread at a time calls an Engine; callbacks run on that thread, but on_sets, which
-// runs on one of the pass's threads, one call at a time. Call step, and what else runs a pass, always from the same
-// thread: OpenMP keeps a team of threads for each thread that ever ran one, until that thread ends.
+// evaluation and benchmarks. One thread at a time calls an Engine, but for cancel_soon, which any thread may call;
+// callbacks run on that thread, but on_sets, which runs on one of the pass's threads, one call at a time. Call step, and
+// what else runs a pass, always from the same thread: OpenMP keeps a team of threads for each thread that ever ran one,
+// until that thread ends.
 //
-// Callbacks may call cancel, finished, result and what only reads the engine; on_token, on_prefill and on_logits also
-// submit, open and load. step, release, and prefill, decode, correct, fork and save of any Sequence throw a UserError
-// there. No callback destroys a Sequence.
+// Requests share the cache. One that does not fit beside the others waits, those that came first begin first. A step
+// takes a row of every request that decodes and chunks of prompts, in turn. When the cache is full, the newest request
+// is preempted: its pages wait in a file until there is room again, and its answer is bit for bit the same. Sequences
+// are never preempted: their calls throw when the cache is full.
+//
+// Callbacks may call cancel, finished, result and what only reads the engine; on_token, on_text, on_prefill and
+// on_logits also submit, open and load. step, release, and prefill, decode, correct, fork and save of any Sequence
+// throw a UserError there. No callback destroys a Sequence.
 //
 // What fails. Before anything has changed (the cache is full): the call throws a UserError, and may be made again when
 // there is room. For one sequence (a callback threw, the disk of its tier is full, a correction finds no room): its
@@ -55,8 +61,11 @@ struct EngineOptions {
   KvType kv_type = kDefaultKvType;
   std::int64_t cache_bytes = 0;  ///< that K and V may grow to at most; 0: what the weights leave of available memory
                                  ///< (indices and low-rank keys come beside it)
-  int prefill_chunk = 512;       ///< prompt rows of one forward pass
-  /// Of the file where plans with a host tier keep cold pages. Empty: /var/tmp, or /tmp where only that is on a disk.
+  int prefill_chunk = 512;       ///< prompt rows of one request in a forward pass
+  int step_tokens = 0;  ///< rows of a step: of all that decode, then chunks of prompts, in turn, as many as fit
+                        ///< and at least one; 0: prefill_chunk
+  /// Of the file where plans with a host tier keep cold pages, and preempted requests theirs. Empty: /var/tmp, or /tmp
+  /// where only that is on a disk.
   std::filesystem::path tier_folder;
 };
 
@@ -108,7 +117,8 @@ struct SetTrace {
   std::optional<double> coverage;  ///< softmax mass of what was read, the mean over the group; audited steps alone
 };
 
-enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled, failed };
+/// stop: the answer came to one of Request::stop.
+enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled, failed, stop };
 std::string_view name(FinishReason reason);
 
 /// Lossless decoding, in tokens and passes.
@@ -127,6 +137,11 @@ struct RequestStats {
   double prefill_s = 0, decode_s = 0;
   double correction_s = 0;  ///< beside decode_s
   std::int64_t corrections = 0;
+  /// Wall time since submit() of the first chunk (or what a session gave), and of the first and the last token; -1: not
+  /// yet. Seconds.
+  double first_chunk_s = -1, first_token_s = -1, last_token_s = -1;
+  double waited_s = 0;  ///< before it began and while it was preempted
+  std::int64_t preemptions = 0;
   LosslessStats lossless;
   AttentionStats attention;
   std::optional<SessionUse> session;  ///< of a request that names one
@@ -148,7 +163,16 @@ struct Request {
   /// missing or the prompt has grown (docs/sessions.md), and after a part of it where the request is cancelled
   /// there. A file that is refused, or in a folder that cannot be written to, is left as it is.
   std::optional<std::filesystem::path> session;
+  /// The answer ends where its text comes to one of these, none of them empty. Result::tokens then ends before the
+  /// token that completes it, and no byte of the stop string or behind it is handed out: tokens and text are held back
+  /// while they may be its beginning.
+  std::vector<std::string> stop;
+  /// Each of Result::tokens with its bytes, without those of a stop string.
   std::function<void(Token token, std::string_view bytes)> on_token;
+  /// The answer's text in whole UTF-8 sequences (bytes that are none come as U+FFFD), all that comes before a stop
+  /// string. After on_token of the same token.
+  std::function<void(std::string_view text)> on_text;
+  /// After each chunk. A request that had to give its pages back and could not keep them begins again.
   std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
   std::function<void(const SetTrace&)> on_sets;
 };
@@ -161,6 +185,16 @@ struct Result {
 };
 
 using RequestId = std::int64_t;
+
+/// Requests that have not ended, and the cache.
+struct EngineStats {
+  std::int64_t running = 0;                      ///< their prompt is being prefilled, or they decode
+  std::int64_t waiting = 0;                      ///< not begun
+  std::int64_t preempted = 0;                    ///< begun, and waiting for pages
+  std::int64_t preemptions = 0;                  ///< since the engine was made
+  std::int64_t steps = 0;                        ///< since then, that ran a pass
+  std::int64_t pages_total = 0, pages_free = 0;  ///< of kernels::kPageTokens tokens of one (layer, KV head)
+};
 
 /// A sequence driven by hand. Moves only; returns its cache when destroyed. It does not keep its Engine alive.
 class Sequence {
@@ -247,22 +281,28 @@ class Engine {
   double attention_seconds() const;
 
   /// Checks and queues. Throws UserError: an empty prompt, one longer than the context or than memory holds, a plan
-  /// that does not fit.
+  /// that does not fit. One that only has no room now waits.
   RequestId submit(Request request);
   /// The same, going on from a sequence of this engine, which it takes: what it has of the prompt is not prefilled
   /// again, by the rule of saved sessions. A sequence that is of no use stays, and so does it when this throws.
   RequestId submit(Request request, Sequence&& start);
   /// The sequence of a request that has ended and was asked to keep it: once. None when it never began.
   std::optional<Sequence> take(RequestId id);
-  /// One forward pass over every decoding request and the next chunk of one waiting prompt. False: nothing to do.
-  /// Throws what ended the pass for all (above): no request has lost or repeated a token then, and those whose
-  /// sequences broke are finished as failed. While the cache is full every step throws: cancel or release something.
+  /// One forward pass over every decoding request and the next chunks of prompts. False: nothing to do. Throws what
+  /// ended the pass for all (above): no request has lost or repeated a token then, and those whose sequences broke are
+  /// finished as failed. While sequences and kept requests leave no room for one request alone every step throws:
+  /// destroy or release something. A request that does not fit even without them ends as context_full.
   bool step();
   /// From on_sets: when the pass has ended. Of a request whose prefill is not completed and that names a session, this
   /// and release() write what is prefilled to the session's file before they return; stats.session says what came of
   /// it.
   void cancel(RequestId id);
+  /// The same from any thread, at any time while the engine lives: the request ends at the latest at the end of the
+  /// next step. A chunk of its prompt that is running stops in its middle and counts as not begun. Nothing for an id
+  /// that is not there (any more).
+  void cancel_soon(RequestId id);
   bool finished(RequestId id) const;
+  EngineStats stats() const;
   /// What it has so far; final when finished. release() forgets it.
   const Result& result(RequestId id) const;
   /// Cancels the request where it has not ended, as cancel() does, and gives back all that it holds.

@@ -70,7 +70,21 @@ bool keeps_nothing(const plan::Plan& plan) {
   return plan.feedback == plan::Feedback::none && plan.retentions.empty() && !plan::searches_index(plan);
 }
 
+/// True for a chunk of a prompt that only appends rows: nothing is observed, and indices are made at the prompt's end.
+bool only_appends(const PassPart& part) {
+  const plan::Prefill& prefill = part.sequence->plan.prefill;
+  const std::int64_t end = part.sequence->length + static_cast<std::int64_t>(part.tokens.size());
+  if (part.kind != PassKind::prompt || prefill.sparse || end >= part.prompt_end) return false;
+  return prefill.observe == plan::Observe::none ||
+         (prefill.observe == plan::Observe::last_rows && end <= part.prompt_end - prefill.observe_rows);
+}
+
 }  // namespace
+
+bool can_take_back(const PassPart& part) {
+  return part.kind == PassKind::verify ||
+         (part.kind != PassKind::correct && (keeps_nothing(part.sequence->plan) || only_appends(part)));
+}
 
 std::string text_of(const std::exception_ptr& why) noexcept {
   try {
@@ -203,7 +217,7 @@ exec::StepResult Engine::State::forward(const exec::StepBatch& batch) {
 void Engine::State::recover(const PassPart& part, const std::exception_ptr& why) noexcept {
   ActiveSequence& sequence = *part.sequence;
   if (part.kind != PassKind::correct) sequence.forget_after(static_cast<std::size_t>(sequence.length));
-  if (part.kind == PassKind::verify || (part.kind != PassKind::correct && keeps_nothing(sequence.plan))) {
+  if (can_take_back(part)) {
     try {
       cache->truncate(sequence.id, cache->length(sequence.id) - sequence.length);
       return;
@@ -254,6 +268,7 @@ void Engine::State::gather() {
     entry.committed = part.committed;
     entry.position = part.sequence->length;
     entry.prompt_end = part.prompt_end;
+    entry.stop = part.stop;
     if (part.kind == PassKind::correct) {
       entry.position = part.tokens.data() - part.sequence->tokens.data();
     } else {
@@ -275,7 +290,7 @@ std::span<const float> Engine::State::run() {
     gather();
   } catch (...) {
     for (const PassPart& part : parts) {
-      if (!part.corrects) part.sequence->forget_after(static_cast<std::size_t>(part.sequence->length));
+      if (part.kind != PassKind::correct) part.sequence->forget_after(static_cast<std::size_t>(part.sequence->length));
     }
     throw;
   }

@@ -1,4 +1,4 @@
-// Requests: continuous batching with chunked prefill.
+// Requests: what is submitted, what a step does, and how they end.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,14 +10,6 @@
 #include "glimpse/engine/state.h"
 
 namespace glimpse::engine {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-}  // namespace
-
 void require_whole_cache(const plan::Plan& plan, std::string_view what, std::string_view cure) {
   if (!plan::forgets(plan)) return;
   throw UserError(
@@ -64,6 +56,9 @@ RequestId Engine::State::enqueue(Request request, std::int64_t forgotten) {
     request.plan.prefill.sparse = false;
     request.plan.prefill.tile_rows = 0;
   }
+  if (std::any_of(request.stop.begin(), request.stop.end(), [](const std::string& stop) { return stop.empty(); })) {
+    throw UserError("a stop string is empty: give it some text, or leave it out");
+  }
   const auto length = static_cast<std::int64_t>(request.prompt.size());
   if (length == 0) throw UserError("the prompt is empty: give at least one token of text");
   if (length >= context) {
@@ -77,6 +72,10 @@ RequestId Engine::State::enqueue(Request request, std::int64_t forgotten) {
   require_tokens(request.prompt);
   const RequestId id = next_request++;
   ActiveRequest& active = requests.emplace(id, ActiveRequest(std::move(request))).first->second;
+  {
+    const std::scoped_lock lock(stops_mutex);
+    stops.emplace(id, active.stop);
+  }
   active.result.stats.prompt_tokens = length;
   for (const Token token : active.request.prompt) active.sampler.accept(token);
   if (active.request.lossless) {
@@ -87,30 +86,59 @@ RequestId Engine::State::enqueue(Request request, std::int64_t forgotten) {
   if (active.request.session) {
     try {
       load_session(active);
+    } catch (const kv::CacheFull&) {
+      active.load_later = true;
     } catch (...) {
-      requests.erase(id);
+      forget(id);
       throw;
     }
   }
   return id;
 }
 
+void Engine::State::forget(RequestId id) {
+  requests.erase(id);
+  const std::scoped_lock lock(stops_mutex);
+  stops.erase(id);
+}
+
 void Engine::State::finish(ActiveRequest& request, FinishReason reason) {
   const bool in_prefill = std::exchange(request.phase, Phase::done) == Phase::prefill;
   request.result.reason = reason;
+  if (!std::exchange(request.running, false)) request.result.stats.waited_s += seconds_since(request.waits_since);
   if (!request.sequence) return;
-  std::exception_ptr bug;
-  if (in_prefill && reason == FinishReason::cancelled && request.request.session && !request.sequence->broken &&
-      request.sequence->length > 0) {
-    bug = save_grown(request, {});
+  std::exception_ptr found;
+  const bool saves = in_prefill && reason == FinishReason::cancelled && request.request.session &&
+                     !request.sequence->broken && request.sequence->length > 0;
+  if (saves || request.request.keep) {
+    try {
+      bring_back(request);
+    } catch (const kv::CacheFull&) {  // nobody can have it then
+    }
   }
-  if (request.request.keep && !request.sequence->broken) {
+  if (saves && !request.away) found = save_grown(request, {});
+  if (request.request.keep && !request.away && !request.sequence->broken) {
     leave_drafts(request);
   } else {
     close(*request.sequence);
     request.sequence.reset();
   }
-  if (bug) std::rethrow_exception(bug);
+  if (found) std::rethrow_exception(found);
+}
+
+void Engine::State::end(ActiveRequest& request, FinishReason reason) {
+  request.text.finish();
+  hand_out(request);
+  if (request.phase != Phase::done) finish(request, reason);  // else cancelled from a callback
+}
+
+void Engine::State::hand_out(ActiveRequest& request) {
+  for (const AnswerText::Piece& piece : request.text.take_tokens()) {
+    if (request.phase == Phase::done) return;
+    if (request.request.on_token) request.request.on_token(piece.token, piece.bytes);
+  }
+  const std::string text = request.text.take_text();
+  if (!text.empty() && request.phase != Phase::done && request.request.on_text) request.request.on_text(text);
 }
 
 void Engine::State::fail(ActiveRequest& request, const std::exception_ptr& why) {
@@ -118,17 +146,21 @@ void Engine::State::fail(ActiveRequest& request, const std::exception_ptr& why) 
   finish(request, FinishReason::failed);
 }
 
-std::exception_ptr Engine::State::end_cancelled() {
-  std::exception_ptr bug;
+void Engine::State::fail_live(ActiveRequest& request, const std::exception_ptr& why) {
+  if (request.phase != Phase::done) fail(request, why);
+  if (is_bug(why)) bug = why;
+}
+
+void Engine::State::end_cancelled() {
   for (auto& [id, request] : requests) {
-    if (!request.cancelled || request.phase == Phase::done) continue;
+    const bool asked = request.cancelled || request.stop->load(std::memory_order_relaxed);
+    if (!asked || request.phase == Phase::done) continue;
     try {
       finish(request, FinishReason::cancelled);
     } catch (...) {
       bug = std::current_exception();
     }
   }
-  return bug;
 }
 
 void Engine::State::fail_broken() {
@@ -141,7 +173,7 @@ void Engine::State::fail_broken() {
 
 /// Samples the request's next token from its logits.
 void Engine::State::take(ActiveRequest& request, std::span<const float> logits) {
-  if (request.request.max_tokens == 0) return finish(request, FinishReason::length);
+  if (request.request.max_tokens == 0) return end(request, FinishReason::length);
   emit(request, request.sampler.sample(logits), request.sequence->length);
 }
 
@@ -149,25 +181,31 @@ void Engine::State::take(ActiveRequest& request, std::span<const float> logits) 
 void Engine::State::emit(ActiveRequest& request, Token token, std::int64_t length) {
   request.sampler.accept(token);
   if (tokenizer.ends_generation(token) && !request.request.ignore_end) {
-    return finish(request, FinishReason::end_of_text);
+    return end(request, FinishReason::end_of_text);
   }
-  request.result.tokens.push_back(token);
-  const auto generated = static_cast<std::int64_t>(request.result.tokens.size());
-  request.result.stats.generated_tokens = generated;
-  if (request.request.on_token) request.request.on_token(token, tokenizer.piece(token));
+  RequestStats& stats = request.result.stats;
+  const bool stopped = request.text.add(token, tokenizer.piece(token));
+  if (!stopped) {
+    request.result.tokens.push_back(token);
+    stats.generated_tokens = static_cast<std::int64_t>(request.result.tokens.size());
+    stats.last_token_s = seconds_since(request.submitted);
+    if (stats.first_token_s < 0) stats.first_token_s = stats.last_token_s;
+  }
+  hand_out(request);
   if (request.phase == Phase::done) return;  // cancelled from the callback
+  if (stopped) return finish(request, FinishReason::stop);
   request.next = token;
-  if (request.request.max_tokens > 0 && generated >= request.request.max_tokens) {
-    return finish(request, FinishReason::length);
+  if (request.request.max_tokens > 0 && stats.generated_tokens >= request.request.max_tokens) {
+    return end(request, FinishReason::length);
   }
   const bool forgets = plan::forgets(request.request.plan);
   const std::int64_t most = forgets ? context : std::min(context, cache->shape().capacity_tokens);
-  if (length >= most) finish(request, FinishReason::context_full);
+  if (length >= most) end(request, FinishReason::context_full);
 }
 
 /// After the logits of the pass are used: a correction is a pass of its own.
-void Engine::State::correct_due(std::span<ActiveRequest* const> decoded) {
-  for (ActiveRequest* request : decoded) {
+void Engine::State::correct_due() {
+  for (ActiveRequest* request : owners) {
     const std::int64_t every = request->request.correct_every;
     if (every == 0 || request->phase != Phase::decode || request->uncorrected < every) continue;
     const auto start = std::chrono::steady_clock::now();
@@ -189,107 +227,26 @@ bool Engine::step() {
   State& state = *state_;
   const Busy busy(state.busy, "Engine::step");
   const auto start = std::chrono::steady_clock::now();
-  std::exception_ptr bug = state.answer_loaded();
-  state.parts.clear();
-  auto& owners = state.owners;
-  owners.clear();
-  auto& taking = state.taking;
-  taking.clear();
-  ActiveRequest* prefilling = nullptr;
-  for (auto& [id, request] : state.requests) {
-    if (request.phase == Phase::decode) {
-      PassPart part{&*request.sequence, {&request.next, 1}};
-      part.audit = request.request.audit_every > 0 && request.sequence->steps % request.request.audit_every == 0;
-      state.parts.push_back(request.drafting ? state.drafting_part(request) : part);
-      taking.push_back(&request);
-      owners.push_back(&request);
-    } else if (request.phase == Phase::prefill && prefilling == nullptr) {
-      prefilling = &request;
-    }
-  }
-  bool prompt_ends = false;
-  if (prefilling != nullptr) {
-    if (!prefilling->sequence) {
-      prefilling->sequence = state.open(prefilling->request.plan);
-      prefilling->sequence->on_sets = prefilling->request.on_sets;
-    }
-    const std::span<const Token> prompt(prefilling->request.prompt);
-    const auto first = static_cast<std::size_t>(prefilling->prefilled);
-    const std::size_t count = std::min(state.chunk_rows(prefilling->request.plan), prompt.size() - first);
-    prompt_ends = first + count == prompt.size();
-    PassPart part{&*prefilling->sequence, prompt.subspan(first, count)};
-    part.kind = attention::PassKind::prompt;
-    part.prompt_end = static_cast<std::int64_t>(prompt.size());
-    part.logits = prompt_ends ? PassPart::Logits::last : PassPart::Logits::none;
-    state.parts.push_back(part);
-    owners.push_back(prefilling);
-    if (prompt_ends) taking.push_back(prefilling);
-  }
-  if (state.parts.empty()) {
-    if (bug) std::rethrow_exception(bug);
-    return false;
-  }
-
-  std::span<const float> logits;
-  try {
-    logits = state.run();
-  } catch (...) {
-    state.end_cancelled();
-    state.fail_broken();
-    throw;
-  }
-  // What fails for one request ends that one; a bug of ours is also thrown, when the others have their tokens.
-  const auto fail = [&](ActiveRequest& request, const std::exception_ptr& why) {
-    if (request.phase != Phase::done) state.fail(request, why);
-    if (is_bug(why)) bug = why;
-  };
-  for (std::size_t i = 0; i < owners.size(); ++i) {
-    if (state.failures[i]) fail(*owners[i], state.failures[i]);
-  }
-  if (const std::exception_ptr why = state.end_cancelled()) bug = why;
-  const double seconds = seconds_since(start);
-  const auto vocabulary = static_cast<std::size_t>(state.model.config().vocabulary);
-  for (std::size_t i = 0; i < taking.size(); ++i) {
-    if (taking[i] == prefilling || taking[i]->phase == Phase::done) continue;
-    taking[i]->result.stats.decode_s += seconds;
-    taking[i]->result.stats.attention = taking[i]->sequence->stats;
-    ++taking[i]->uncorrected;
-  }
-  if (prefilling != nullptr && prefilling->phase == Phase::prefill) {
-    prefilling->result.stats.prefilled_tokens += prefilling->sequence->length - prefilling->prefilled;
-    prefilling->prefilled = prefilling->sequence->length;
-    prefilling->result.stats.prefill_s += seconds;
-    prefilling->result.stats.attention = prefilling->sequence->stats;
-    if (prompt_ends) prefilling->phase = Phase::decode;
-    // Before the callback, which may cancel the request.
-    if (prompt_ends && prefilling->request.session) {
-      if (const std::exception_ptr why = state.save_grown(*prefilling, logits.last(vocabulary))) bug = why;
-    }
-    if (prefilling->request.on_prefill) {
-      try {
-        prefilling->request.on_prefill(prefilling->prefilled, prefilling->result.stats.prompt_tokens);
-      } catch (...) {
-        fail(*prefilling, std::current_exception());
-      }
-    }
-  }
-  std::size_t row = 0;
-  for (ActiveRequest* request : taking) {
-    const bool drafts = request->drafting && request != prefilling;
-    const bool verifies = drafts && request->drafting->turn == Drafting::Turn::verify;
-    const std::size_t rows = verifies ? request->drafting->rows.size() : 1;
-    const auto own = logits.subspan(row * vocabulary, rows * vocabulary);
-    row += rows;
-    if (request->phase != Phase::decode) continue;
+  state.bug = nullptr;
+  state.end_cancelled();
+  state.answer_loaded();
+  state.make_batch();
+  const bool runs = !state.parts.empty();
+  if (runs) {
+    ++state.steps;
+    std::span<const float> logits;
     try {
-      drafts ? state.take_drafting(*request, own, seconds) : state.take(*request, own);
+      logits = state.run();
     } catch (...) {
-      fail(*request, std::current_exception());
+      state.end_cancelled();
+      state.fail_broken();
+      throw;
     }
+    state.take_results(logits, seconds_since(start));
+    state.correct_due();
   }
-  state.correct_due(taking);
-  if (bug) std::rethrow_exception(bug);
-  return true;
+  if (state.bug) std::rethrow_exception(state.bug);
+  return runs;
 }
 
 void Engine::cancel(RequestId id) {
@@ -300,6 +257,12 @@ void Engine::cancel(RequestId id) {
   } else {
     state_->finish(request, FinishReason::cancelled);
   }
+}
+
+void Engine::cancel_soon(RequestId id) {
+  const std::scoped_lock lock(state_->stops_mutex);
+  const auto found = state_->stops.find(id);
+  if (found != state_->stops.end()) found->second->store(true, std::memory_order_relaxed);
 }
 
 bool Engine::finished(RequestId id) const {
@@ -315,7 +278,7 @@ void Engine::release(RequestId id) {
   cancel(id);
   ActiveRequest& request = state_->request(id);
   if (request.sequence) state_->close(*request.sequence);
-  state_->requests.erase(id);
+  state_->forget(id);
 }
 
 }  // namespace glimpse::engine

@@ -22,10 +22,6 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 void add_metadata(const Metadata& metadata, ByteWriter& to) {
   for (const auto& [key, value] : metadata.values) {
     to.text(key);
@@ -240,7 +236,7 @@ RequestId Engine::submit(Request request, Sequence&& start) {
   try {
     state_->go_on_from(state_->requests.at(id), given.sequence);
   } catch (...) {
-    state_->requests.erase(id);
+    state_->forget(id);
     throw;
   }
   if (given.sequence.id < 0) start.impl_.reset();
@@ -257,21 +253,20 @@ std::optional<Sequence> Engine::take(RequestId id) {
   return Sequence(std::move(impl));
 }
 
-std::exception_ptr Engine::State::answer_loaded() {
-  std::exception_ptr bug;
+void Engine::State::answer_loaded() {
   for (auto& [id, request] : requests) {
-    if (request.phase != Phase::prefill || request.prefilled < request.result.stats.prompt_tokens) continue;
+    if (request.phase != Phase::prefill || request.away || request.prefilled < request.result.stats.prompt_tokens) {
+      continue;
+    }
     try {
       request.phase = Phase::decode;
+      request.result.stats.first_chunk_s = seconds_since(request.submitted);
       if (request.request.on_prefill) request.request.on_prefill(request.prefilled, request.prefilled);
       if (request.phase == Phase::decode) take(request, request.sequence->logits);  // else cancelled
     } catch (...) {
-      const std::exception_ptr why = std::current_exception();
-      if (request.phase != Phase::done) fail(request, why);
-      if (is_bug(why)) bug = why;
+      fail_live(request, std::current_exception());
     }
   }
-  return bug;
 }
 
 std::exception_ptr Engine::State::save_grown(ActiveRequest& request, std::span<const float> logits) noexcept {

@@ -1,14 +1,19 @@
 // What an Engine holds. Inside engine only.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
 #include "glimpse/attention/cpu/runner.h"
+#include "glimpse/engine/answer_text.h"
 #include "glimpse/engine/engine.h"
+#include "glimpse/engine/scheduler.h"
 #include "glimpse/engine/session_content.h"
 #include "glimpse/exec/executor.h"
 #include "glimpse/kv/cache.h"
@@ -63,26 +68,43 @@ struct ActiveRequest {
   std::optional<ActiveSequence> sequence;  ///< empty before its first chunk and after the end
   text::Sampler sampler;
   Phase phase = Phase::prefill;
+  bool begun = false;       ///< has been running
+  bool running = false;     ///< takes part in passes; else it waits for pages
+  bool away = false;        ///< the sequence's pages are in the tier
+  bool load_later = false;  ///< its session is read when it begins
+  std::int64_t served = 0;  ///< the step of its last chunk, or the one in which it began
   std::int64_t prefilled = 0;
   Token next = -1;               ///< sampled, not yet fed
   std::int64_t uncorrected = 0;  ///< decoded since the last correction
   std::optional<Drafting> drafting;
-  bool cancelled = false;  ///< asked for while a pass ran
+  bool cancelled = false;                                                                ///< asked for while a pass ran
+  std::shared_ptr<std::atomic<bool>> stop = std::make_shared<std::atomic<bool>>(false);  ///< cancel_soon
+  AnswerText text;
+  std::chrono::steady_clock::time_point submitted = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point waits_since = submitted;  ///< unless running
   Result result;
 
-  explicit ActiveRequest(Request wanted) : request(std::move(wanted)), sampler(request.sampling) {}
+  explicit ActiveRequest(Request wanted) : request(std::move(wanted)), sampler(request.sampling), text(request.stop) {}
 };
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 /// One sequence's part of a pass.
 struct PassPart {
   ActiveSequence* sequence = nullptr;
   std::span<const Token> tokens;
   attention::PassKind kind = attention::PassKind::decode;
-  bool audit = false;           ///< where the kind decodes
-  std::int64_t committed = 0;   ///< draft: tokens before the first draft
-  std::int64_t prompt_end = 0;  ///< prompt
+  bool audit = false;                       ///< where the kind decodes
+  std::int64_t committed = 0;               ///< draft: tokens before the first draft
+  std::int64_t prompt_end = 0;              ///< prompt
+  const std::atomic<bool>* stop = nullptr;  ///< a chunk that may end in its middle
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
 };
+
+/// True when rows of a part that failed can be taken back and all that the sequence keeps is as before.
+bool can_take_back(const PassPart& part);
 
 /// The first logit of a sequence that is NaN or infinite.
 struct NotFinite {
@@ -128,10 +150,17 @@ struct Engine::State {
   std::map<RequestId, ActiveRequest> requests;
   /// Throws UserError for an id that no request has.
   ActiveRequest& request(RequestId id);
+  std::mutex stops_mutex;                                         ///< of `stops` alone
+  std::map<RequestId, std::shared_ptr<std::atomic<bool>>> stops;  ///< of the requests, for other threads
+  std::int64_t steps = 0, preemptions = 0;
+  std::exception_ptr bug;  ///< that one request of the step showed
+
+  // Buffers of a step, kept.
+  std::vector<Job> jobs;
+  std::vector<ActiveRequest*> ongoing;  ///< [jobs]
 
   // Buffers of a pass, kept.
   std::vector<PassPart> parts;
-  std::vector<ActiveRequest*> taking;  ///< requests whose logits the pass gives, in order
   std::vector<Token> tokens;
   std::vector<attention::SequenceRows> rows;
   std::vector<std::int32_t> output_rows;
@@ -172,13 +201,13 @@ struct Engine::State {
   std::string why_not_finite();
   /// Ends requests whose sequences broke, and those that were cancelled while a pass ran.
   void fail_broken();
-  /// Returns a bug that one of them showed.
-  std::exception_ptr end_cancelled();
+  void end_cancelled();
   void require_tokens(std::span<const Token> wanted) const;
   /// Throws UserError where memory has no room for so many tokens of one sequence, whatever else is in the cache.
   void require_memory(std::int64_t length) const;
   /// submit(), where heads of the sequence that the request goes on from have forgotten so many tokens, the mean.
   RequestId enqueue(Request request, std::int64_t forgotten);
+  void forget(RequestId id);
   /// Before a token is decoded: what came of a prompt is the prompt. Throws UserError where the plan should have
   /// observed its last rows.
   static void close_prompt(ActiveSequence& sequence);
@@ -191,11 +220,39 @@ struct Engine::State {
   void observe_if_wanted();
   /// Replaces K and V of the sequence's last `tokens` by those of dense passes (cache correction).
   void correct(ActiveSequence& sequence, std::int64_t tokens);
-  void correct_due(std::span<ActiveRequest* const> decoded);
+  void correct_due();
+
+  // batch.cc: what a step runs
+  /// Begins and preempts requests until a pass fits, and makes its parts. Throws CacheFull while others leave no room.
+  void make_batch();
+  Schedule next_schedule();
+  Job job_of(const ActiveRequest& request) const;
+  std::size_t next_chunk(const ActiveRequest& request) const;
+  /// Free pages that so many more rows of the sequence need; with `whole` it is read whole, and what waits comes back.
+  std::int64_t pages_needed(const ActiveSequence& sequence, std::int64_t more, bool whole) const;
+  /// True when its next part, or the correction behind it, reads every token.
+  bool reads_whole(const ActiveRequest& request) const;
+  void add_decode(ActiveRequest& request);
+  void add_chunk(ActiveRequest& request);
+  /// Of a request that is away: gives back the pages that it shares, too. False where none does.
+  bool unshare();
+  /// True when nobody but the request holds pages.
+  bool is_alone(const ActiveRequest& request) const;
+  void take_results(std::span<const float> logits, double seconds);
+  void take_chunk(ActiveRequest& request, std::span<const float> logits, double seconds);
+
+  // preempt.cc: requests that wait for pages
+  void begin(ActiveRequest& request);
+  void preempt(ActiveRequest& request);
+  /// Its pages are in the cache again, where it has some elsewhere. Throws CacheFull.
+  void bring_back(ActiveRequest& request);
   /// Rows of one pass of a prompt under this plan: tiles of a sparse prefill are not cut.
   std::size_t chunk_rows(const plan::Plan& plan) const;
   void take(ActiveRequest& request, std::span<const float> logits);
   void emit(ActiveRequest& request, Token token, std::int64_t length);
+  /// Ends an answer: what was held back of it is handed out first.
+  void end(ActiveRequest& request, FinishReason reason);
+  static void hand_out(ActiveRequest& request);
   // drafting.cc: lossless requests
   PassPart drafting_part(ActiveRequest& request);
   void take_drafting(ActiveRequest& request, std::span<const float> logits, double seconds);
@@ -208,6 +265,8 @@ struct Engine::State {
   /// Ends it; what it held goes back to the cache unless it is kept. Throws nothing but a bug, and that afterwards.
   void finish(ActiveRequest& request, FinishReason reason);
   void fail(ActiveRequest& request, const std::exception_ptr& why);
+  /// Ends a request by what it threw, unless it has ended; keeps a bug for the end of the step.
+  void fail_live(ActiveRequest& request, const std::exception_ptr& why);
 
   // session.cc: saved sessions
   SessionModel session_model() const;
@@ -219,8 +278,8 @@ struct Engine::State {
   void load_session(ActiveRequest& request);
   /// Takes what a sequence has of the request's prompt; its id is -1 then.
   void go_on_from(ActiveRequest& request, ActiveSequence& held);
-  /// First tokens of prompts that a session held whole, with their logits. Returns a bug that one of them showed.
-  std::exception_ptr answer_loaded();
+  /// First tokens of prompts that a session held whole, with their logits.
+  void answer_loaded();
   /// After the prefill, or the part of it that was done, where the rule says so. What fails is noted in the request's
   /// statistics; returns it where it is a bug.
   std::exception_ptr save_grown(ActiveRequest& request, std::span<const float> logits) noexcept;

@@ -34,6 +34,7 @@ struct Arguments {
   std::int64_t context = 0, threads = 0, prefill_chunk = 0;
   // Prompt and answer.
   std::vector<std::string> prompts, files;
+  std::vector<std::string> stops;
   std::optional<std::string> system;
   bool raw = false, interactive = false;
   std::int64_t predict = 0;

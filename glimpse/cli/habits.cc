@@ -47,7 +47,7 @@ constexpr std::array kHabits{
           "--top-nsigma,--top-n-sigma,-l,--logit-bias",
           "samplers are the penalties, --top-k, --top-p, --min-p and --temp, in this order"},
     Habit{"--ignore-eos", "an answer ends where the model ends it, and after -n N tokens at the latest"},
-    Habit{"-r,--reverse-prompt", "an answer ends where the model ends it; limit it with -n N"},
+    Habit{"-r,--reverse-prompt", "give the text that ends an answer with --stop TEXT; it is not shown"},
     Habit{"--rope-scaling,--rope-scale,--rope-freq-base,--rope-freq-scale,--yarn-orig-ctx,--yarn-ext-factor,"
           "--yarn-attn-factor,--yarn-beta-slow,--yarn-beta-fast",
           "RoPE and its scaling are those of the model file; leave it out"},

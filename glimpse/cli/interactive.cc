@@ -166,7 +166,6 @@ class Dialogue {
     request.keep = true;
     if (arguments_.session && !whole_ && !fork_) request.session = *arguments_.session;
     RunReport report = report_for(request);
-    text::Utf8Stream whole;
     const auto emit = [&](std::string_view text) {
       report.text += text;
       if (arguments_.json) return;
@@ -177,7 +176,7 @@ class Dialogue {
     request.on_prefill = [&](std::int64_t done, std::int64_t total) {
       done < total ? progress.update(done, total) : progress.clear();
     };
-    request.on_token = [&](text::Token, std::string_view bytes) { emit(whole.push(bytes)); };
+    request.on_text = emit;
 
     const plan::Plan plan = request.plan;
     const engine::RequestId id = submit(std::move(request));
@@ -196,7 +195,6 @@ class Dialogue {
       whole_plan_ = plan;
     }
     engine_.release(id);
-    emit(whole.finish());
     out_.write(arguments_.json ? run_json(report) + "\n" : "\n");
     out_.flush();
     if (report.result.reason == engine::FinishReason::failed) throw UserError(report.result.error);
@@ -269,6 +267,7 @@ int interactive_command(const Arguments& arguments) {
   set_log(arguments);
   check_attention(arguments);
   sampling_options(arguments);
+  check_stops(arguments);
   if (std::count(arguments.files.begin(), arguments.files.end(), "-") > 0) {
     throw UserError("-f - and -i both read standard input; give the document as a file");
   }

@@ -115,6 +115,15 @@ const std::array kOptions{
            "tokens to generate at most; -1: until the model ends or the context is full",
            kRun},
 
+    Option{"--stop",
+           "TEXT",
+           &A::stops,
+           {},
+           "",
+           kText,
+           "end the answer where it comes to TEXT, which is not shown; may be repeated",
+           kRun},
+
     Option{"--session",
            "FILE",
            &A::session,

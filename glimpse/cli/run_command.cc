@@ -72,6 +72,7 @@ int run_command(const Arguments& arguments) {
   }
   const engine::EngineOptions options = engine_options(arguments);
   sampling_options(arguments);
+  check_stops(arguments);
   std::string prompt = prompt_text(arguments);
 
   engine::Engine engine(options);
@@ -86,7 +87,6 @@ int run_command(const Arguments& arguments) {
 
   Output out = Output::standard();
   std::optional<TraceWriter> trace;
-  text::Utf8Stream whole;
   engine::RequestId id = 0;
   const auto emit = [&](std::string_view text) {
     report.text += text;
@@ -98,8 +98,8 @@ int run_command(const Arguments& arguments) {
   request.on_prefill = [&](std::int64_t done, std::int64_t total) {
     done < total ? progress.update(done, total) : progress.clear();
   };
-  request.on_token = [&](text::Token token, std::string_view bytes) {
-    emit(whole.push(bytes));
+  request.on_text = emit;
+  request.on_token = [&](text::Token token, std::string_view) {
     if (!trace) return;
     trace->step(engine.result(id).stats.attention);  // the token came out of it
     trace->token(token);
@@ -115,7 +115,6 @@ int run_command(const Arguments& arguments) {
   if (trace) trace->finish();
   progress.clear();
   report.result = engine.result(id);
-  emit(whole.finish());
   out.write(arguments.json ? run_json(report) + "\n" : "\n");
   out.flush();
   if (!arguments.quiet) print_note(statistics(report));

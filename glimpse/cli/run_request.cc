@@ -26,11 +26,22 @@ text::SamplingOptions sampling_options(const Arguments& arguments) {
   return sampling;
 }
 
+void check_stops(const Arguments& arguments) {
+  for (const std::string& stop : arguments.stops) {
+    if (stop.empty()) throw UserError("the text of --stop is empty: give it some, or leave it out");
+    require_utf8(stop, "the text of --stop");
+  }
+  if (!arguments.stops.empty() && arguments.trace) {
+    throw UserError("--stop and --trace: tokens that are held back would stand behind later steps; leave one out");
+  }
+}
+
 engine::Request make_request(const Arguments& arguments, const plan::Plan& plan) {
   engine::Request request;
   request.plan = plan;
   request.sampling = sampling_options(arguments);
   request.max_tokens = arguments.predict;
+  request.stop = arguments.stops;
   if (reads_everything(plan)) return request;  // nothing to correct, audit or draft
   request.correct_every = arguments.correct;
   request.audit_every = arguments.audit;

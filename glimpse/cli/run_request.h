@@ -13,6 +13,9 @@ namespace glimpse::cli {
 /// Throws UserError for values that no sampler takes.
 text::SamplingOptions sampling_options(const Arguments& arguments);
 
+/// Throws UserError for texts of --stop that end nothing.
+void check_stops(const Arguments& arguments);
+
 /// All of a request but the prompt and callbacks. A plan that reads everything is run without correction, audits and
 /// drafts.
 engine::Request make_request(const Arguments& arguments, const plan::Plan& plan);

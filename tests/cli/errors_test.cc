@@ -54,6 +54,9 @@ TEST(Errors, Options) {
 TEST(Errors, WhatDoesNotGoTogether) {
   expect_refused(run_words({"-i", "-f", "-"}), "standard input");
   expect_refused(run_words({"-i", "--trace", "t"}), "--trace");
+  expect_refused(run_words({"-p", "x", "--stop", "a", "--trace", "t"}), "--stop and --trace");
+  expect_refused(run_words({"-p", "x", "--stop", ""}), "the text of --stop is empty");
+  expect_refused(run_words({"-p", "x", "-r", "User:"}), "--stop TEXT");
   expect_refused(run_words({"-p", "x", "--device", "cuda"}), "--device cuda is not in this version yet");
   expect_refused(run_words({"-p", "x", "--device", "cuda:1"}), "--device cuda:1");
   expect_refused(run_words({"-p", "x", "--device", "tpu"}), "unknown --device 'tpu'");

@@ -200,6 +200,25 @@ TEST(Run, EndsWhereTheContextEnds) {
   EXPECT_TRUE(none["tpot_ms"].is_null());
 }
 
+TEST(Run, EndsBeforeAStopString) {
+  auto words = run_words({"-p", "the river", "-n", "64"});
+  const std::string whole = run_for_json(words)["text"].get<std::string>();
+  // Two bytes that stand for themselves, from the middle on.
+  std::size_t at = whole.size() / 2;
+  while (at + 2 < whole.size() && (whole[at] < 'A' || whole[at + 1] < 'A')) ++at;
+  const std::string stop = whole.substr(at, 2);
+  ASSERT_EQ(stop.size(), 2u);
+  words.insert(words.end(), {"--stop", "never said by anyone", "--stop", stop});
+  const auto json = run_for_json(words);
+  EXPECT_EQ(json["finish_reason"], "stop");
+  EXPECT_EQ(json["text"], whole.substr(0, whole.find(stop)));
+  EXPECT_LT(json["tokens"].size(), 64u);
+  const Outcome outcome = run_program(words);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(text_without_newline(outcome), json["text"].get<std::string>());
+  EXPECT_NE(outcome.err.find("ended by stop"), std::string::npos) << outcome.err;
+}
+
 TEST(Run, OnePromptTokenAndOtherArchitectures) {
   EXPECT_EQ(run_for_json(run_words({"-p", "a", "--raw", "-n", "2"}))["prompt_tokens"], 1);
   for (const char* name : {"llama2", "llama3", "qwen2", "qwen3", "llama256-q4_K"}) {

@@ -39,6 +39,7 @@ std::size_t Engine::State::next_chunk(const ActiveRequest& request) const {
 }
 
 bool Engine::State::reads_whole(const ActiveRequest& request) const {
+  if (!tier_open) return false;  // nothing waits
   if (request.phase == Phase::prefill || request.drafting) return true;
   const ActiveSequence& sequence = *request.sequence;
   const Request& wanted = request.request;

@@ -237,7 +237,9 @@ bool Engine::step() {
     std::span<const float> logits;
     try {
       logits = state.run();
+      state.cache->set_sparing(false);
     } catch (...) {
+      state.cache->set_sparing(false);
       state.end_cancelled();
       state.fail_broken();
       throw;

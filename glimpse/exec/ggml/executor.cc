@@ -16,7 +16,9 @@
 namespace glimpse::exec {
 namespace {
 
-/// Decoding, full chunks, a last chunk, and the same with a plan that selects: more shapes than these are rebuilt.
+/// Decoding, full chunks, a last chunk, and the same with a plan that selects: more shapes than these are rebuilt. That
+/// takes 2 us a layer, under 1 % of any pass, so rows are not padded to fewer shapes; each graph kept holds
+/// activations.
 constexpr std::size_t kGraphsKept = 6;
 
 class CpuExecutor final : public Executor {

@@ -216,6 +216,31 @@ TEST(Full, EveryStepSaysSoWhileSequencesLeaveNoRoomForOne) {
   EXPECT_EQ(engine.result(id).tokens, alone(with_room_for(1024), request));
 }
 
+TEST(Shared, PagesOfPreemptedRequestsGoWhenTheOldestNeedsThem) {
+  const EngineOptions options = with_room_for(1024);
+  Engine engine(options);
+  Request old = request_of(engine, {"full", "full"}, 300, 1);
+  old.max_tokens = 500;
+  Request young = request_of(engine, {"quest", "quest"}, 300, 2);
+  young.max_tokens = 300;
+  const RequestId older = engine.submit(old);
+  Sequence document = engine.open(young.plan);
+  document.prefill(std::span(young.prompt).first(256));
+  Sequence copy = document.fork(young.plan);
+  const RequestId one = engine.submit(young, std::move(document));
+  const RequestId other = engine.submit(young, std::move(copy));
+  run_all(engine);
+  EXPECT_EQ(engine.result(older).reason, FinishReason::length);
+  EXPECT_EQ(engine.result(older).stats.preemptions, 0);
+  const std::vector<Token> expected = alone(options, young);
+  for (const RequestId id : {one, other}) {
+    EXPECT_EQ(engine.result(id).reason, FinishReason::length) << engine.result(id).error;
+    EXPECT_EQ(engine.result(id).stats.reused_tokens, 256);
+    EXPECT_GT(engine.result(id).stats.preemptions, 0);
+    EXPECT_EQ(engine.result(id).tokens, expected);
+  }
+}
+
 TEST(Waiting, EndsOldestFirstAndCounts) {
   Engine engine(with_room_for(512));
   std::vector<RequestId> ids;

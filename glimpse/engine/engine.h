@@ -286,7 +286,8 @@ class Engine {
   /// The same, going on from a sequence of this engine, which it takes: what it has of the prompt is not prefilled
   /// again, by the rule of saved sessions. A sequence that is of no use stays, and so does it when this throws.
   RequestId submit(Request request, Sequence&& start);
-  /// The sequence of a request that has ended and was asked to keep it: once. None when it never began.
+  /// The sequence of a request that has ended and was asked to keep it: once. None when it never began, and when it was
+  /// cancelled while its pages waited and there is no room for them.
   std::optional<Sequence> take(RequestId id);
   /// One forward pass over every decoding request and the next chunks of prompts. False: nothing to do. Throws what
   /// ended the pass for all (above): no request has lost or repeated a token then, and those whose sequences broke are

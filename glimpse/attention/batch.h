@@ -35,10 +35,10 @@ struct SequenceRows {
   int first_row = 0;
   int rows = 1;  ///< 1 where the kind decodes
   PassKind kind = PassKind::decode;
-  bool audit = false;           ///< where the kind decodes: measure what every head's set captures
-  std::int64_t committed = 0;   ///< draft: tokens that are part of the state; later ones are drafted too
-  std::int64_t position = 0;    ///< logical position of the first row
-  std::int64_t prompt_end = 0;  ///< prompt: where the prompt ends that this chunk belongs to
+  bool audit = false;                       ///< where the kind decodes: measure what every head's set captures
+  std::int64_t committed = 0;               ///< draft: tokens that are part of the state; later ones are drafted too
+  std::int64_t position = 0;                ///< logical position of the first row
+  std::int64_t prompt_end = 0;              ///< prompt: where the prompt ends that this chunk belongs to
   const std::atomic<bool>* stop = nullptr;  ///< any thread may set it: what is left of the rows is not wanted any more
 
   bool decodes() const { return attention::decodes(kind); }

@@ -261,10 +261,6 @@ int Engine::threads() const {
 KvType Engine::kv_type() const {
   return state_->options.kv_type;
 }
-std::int64_t Engine::pages_used() const {
-  const kv::CacheUsage usage = state_->cache->usage();
-  return static_cast<std::int64_t>(usage.pages_total - usage.pages_free);
-}
 std::size_t Engine::row_pair_bytes() const {
   return 2 * state_->cache->shape().format.read_bytes();
 }

@@ -50,7 +50,6 @@ struct Stream::Ticket {
 
   // The Service's thread alone, once the request has left the queue.
   Request request;
-  RequestId id = -1;
   bool begun = false;
   TimePoint last_token;  ///< of the clock's epoch: there was none
 
@@ -59,12 +58,18 @@ struct Stream::Ticket {
   // Under the mutex: what nobody has taken.
   std::optional<StreamEvent> started, prefill, finished;
   std::vector<StreamToken> tokens;
-  bool closed = false;  ///< `finished` was taken
+  bool closed = false;       ///< `finished` was taken
+  Engine* engine = nullptr;  ///< that has the request as `id`; null before and after
+  RequestId id = -1;
 
   explicit Ticket(Request wanted) : request(std::move(wanted)) {}
 
-  /// Any thread. The Service looks between two passes.
-  void cancel() { cancelled = true; }
+  /// Any thread. The Service looks between two passes, and a chunk of the prompt that is running stops in its middle.
+  void cancel() {
+    cancelled = true;
+    const std::lock_guard lock(mutex);
+    if (engine != nullptr) engine->cancel_soon(id);
+  }
   /// Under the mutex.
   bool has_event() const { return started || prefill || !tokens.empty() || finished; }
   StreamEvent take();
@@ -178,6 +183,8 @@ struct Service::State {
   void pass();
   /// Hands out what the engine has finished. Returns how many.
   std::size_t collect();
+  /// Under the mutex.
+  void count_engine();
   void end(std::size_t index, FinishReason reason, std::string_view error = {});
   void close(FinishReason reason, std::string error) noexcept;
 
@@ -246,8 +253,13 @@ void Service::State::give(const std::shared_ptr<Ticket>& ticket) {
   Ticket* const own = ticket.get();
   own->request.on_prefill = [this, own](std::int64_t done, std::int64_t total) { on_prefill(*own, done, total); };
   own->request.on_token = [this, own](Token token, std::string_view bytes) { on_token(*own, token, bytes); };
-  own->id = engine.submit(std::move(own->request));
+  const RequestId id = engine.submit(std::move(own->request));
   running.push_back(ticket);
+  {
+    const std::lock_guard lock(own->mutex);
+    own->engine = &engine;
+    own->id = id;
+  }
   const std::lock_guard lock(mutex);
   metrics.running = static_cast<std::int64_t>(running.size());
 }
@@ -270,7 +282,14 @@ void Service::State::pass() {
   // A bug that one request met is thrown too, and that one has ended.
   if (collect() == 0 && failure) end(running.size() - 1, FinishReason::failed, words_of(failure));
   const std::lock_guard lock(mutex);
-  metrics.pages_used = engine.pages_used();
+  count_engine();
+}
+
+void Service::State::count_engine() {
+  const EngineStats stats = engine.stats();
+  metrics.pages_used = stats.pages_total - stats.pages_free;
+  metrics.pages_total = stats.pages_total;
+  metrics.preemptions = stats.preemptions;
 }
 
 std::size_t Service::State::collect() {
@@ -289,6 +308,10 @@ std::size_t Service::State::collect() {
 /// Takes a request from the engine; `reason` is why it ends, none: it has.
 void Service::State::end(std::size_t index, FinishReason reason, std::string_view error) {
   const std::shared_ptr<Ticket> ticket = running[index];
+  {
+    const std::lock_guard lock(ticket->mutex);
+    ticket->engine = nullptr;
+  }
   engine.cancel(ticket->id);  // does nothing to one that has ended
   Result result = engine.result(ticket->id);
   if (reason == FinishReason::failed) {
@@ -366,7 +389,7 @@ void Service::State::finish(Ticket& ticket, Result result) {
     metrics.prompt_tokens += result.stats.prompt_tokens;
     metrics.reused_tokens += result.stats.reused_tokens;
     metrics.running = static_cast<std::int64_t>(running.size());
-    metrics.pages_used = engine.pages_used();
+    count_engine();
   }
   StreamEvent event;
   event.kind = StreamEvent::Kind::finished;
@@ -400,7 +423,7 @@ Service::~Service() {
 }
 
 Stream Service::submit(Request request) {
-  if (request.on_token || request.on_prefill || request.on_sets) {
+  if (request.on_token || request.on_text || request.on_prefill || request.on_sets) {
     throw UserError("a request of a Service has callbacks, which would run on its thread; read the stream's events");
   }
   if (request.keep) throw UserError("a request of a Service is to keep its sequence; submit it to the Engine itself");

@@ -70,7 +70,8 @@ class Stream {
   std::optional<StreamEvent> next(std::chrono::nanoseconds timeout);
   /// True when the last event, `finished`, has been taken.
   bool ended() const;
-  /// The request ends between two passes, as cancelled unless it has ended by then. `finished` still comes.
+  /// The request ends behind the pass that runs, as cancelled unless it has ended by then; a chunk of its prompt stops
+  /// in its middle. `finished` still comes.
   void cancel() const;
 
  private:

@@ -39,12 +39,13 @@ struct ServiceMetrics {
   /// Of finished requests: their prompts' tokens, and how many of those a session held.
   std::int64_t prompt_tokens = 0, reused_tokens = 0;
   std::int64_t generated_tokens = 0;
-  std::int64_t pages_used = 0;        ///< of the KV cache, after the last pass
-  std::int64_t failed_passes = 0;     ///< that ended for all requests at once
-  Histogram queue;                    ///< from submit to the first pass with the request's prompt
-  Histogram first_token;              ///< from submit
-  Histogram between_tokens;           ///< of one request
-  Histogram decode_pass, chunk_pass;  ///< passes that only decoded, and those with a chunk of a prompt
+  std::int64_t pages_used = 0, pages_total = 0;  ///< of the KV cache, after the last pass
+  std::int64_t preemptions = 0;                  ///< requests that gave their pages back for a while, each time
+  std::int64_t failed_passes = 0;                ///< that ended for all requests at once
+  Histogram queue;                               ///< from submit to the first pass with the request's prompt
+  Histogram first_token;                         ///< from submit
+  Histogram between_tokens;                      ///< of one request
+  Histogram decode_pass, chunk_pass;             ///< passes that only decoded, and those with a chunk of a prompt
 
   std::int64_t ended_as(FinishReason reason) const { return finished.at(static_cast<std::size_t>(reason)); }
 };

@@ -111,7 +111,7 @@ TEST_F(Serving, ThreeWaysGiveTheSameTokens) {
       for (std::size_t i = 0; i < arrivals_.size(); ++i) EXPECT_EQ(run->requests[i].tokens, (*alone)[i]);
     }
   }
-  EXPECT_EQ(engine_.pages_used(), 0);
+  EXPECT_EQ(engine_.stats().pages_free, engine_.stats().pages_total);
 }
 
 TEST_F(Serving, EachPassGivesATokenAndTheQueueIsInOrder) {
@@ -142,7 +142,7 @@ TEST_F(Serving, StopsWhenAsked) {
   EXPECT_FALSE(serve(engine_, arrivals_, options));
   EXPECT_FALSE(serve_by_hand(engine_, arrivals_, options));
   EXPECT_FALSE(serve_alone(engine_, arrivals_, options));
-  EXPECT_EQ(engine_.pages_used(), 0);
+  EXPECT_EQ(engine_.stats().pages_free, engine_.stats().pages_total);
 }
 
 }  // namespace

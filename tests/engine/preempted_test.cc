@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <future>
+#include <thread>
+#include <utility>
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/views.h"
@@ -364,6 +367,27 @@ TEST(Cancelled, InTheMiddleOfAChunkBesideOthers) {
   EXPECT_EQ(engine.result(goes_on).reason, FinishReason::length);
   watched.on_sets = {};
   EXPECT_EQ(engine.result(goes_on).tokens, alone(with_room_for(2048), watched));
+}
+
+TEST(Cancelled, FromAnotherThread) {
+  Engine engine(with_room_for(4096));
+  for (const std::size_t prompt : {3000U, 100U}) {  // in a chunk, or while it decodes
+    Request request = request_of(engine, {"quest", "quest"}, prompt, 6);
+    std::promise<void> begun;
+    bool told = false;
+    request.on_prefill = [&](std::int64_t, std::int64_t) {
+      if (!std::exchange(told, true)) begun.set_value();
+    };
+    const RequestId id = engine.submit(request);
+    std::thread canceller([&, begins = begun.get_future()]() mutable {
+      begins.wait();
+      engine.cancel_soon(id);
+    });
+    run_all(engine);  // without an end of its own
+    canceller.join();
+    EXPECT_EQ(engine.result(id).reason, FinishReason::cancelled);
+    EXPECT_EQ(engine.stats().pages_free, engine.stats().pages_total);
+  }
 }
 
 TEST(Cancelled, SoonBeforeAStepAndForIdsThatAreGone) {

@@ -118,7 +118,8 @@ TEST(Service, GivesEachRequestTheTokensThatItGetsAlone) {
   EXPECT_EQ(metrics.queue.count, 3);
   EXPECT_EQ(metrics.first_token.count, 3);
   EXPECT_EQ(metrics.between_tokens.count, 3 * 11);
-  EXPECT_EQ(metrics.chunk_pass.count, 2 + 1 + 1) << "700 tokens are two chunks of 512";
+  EXPECT_GE(metrics.chunk_pass.count, 2) << "700 tokens are two chunks of 512";
+  EXPECT_LE(metrics.chunk_pass.count, 4) << "short prompts may share a pass";
   EXPECT_EQ(metrics.pages_used, 0);
 }
 

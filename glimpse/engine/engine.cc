@@ -211,10 +211,15 @@ std::shared_ptr<const attention::Program> Engine::State::program_of(const plan::
   return program;
 }
 
+void Engine::State::set_plan(ActiveSequence& sequence, const plan::Plan& plan) {
+  auto program = program_of(plan);
+  sequence.plan = plan;
+  sequence.program = std::move(program);
+}
+
 ActiveSequence Engine::State::open(const plan::Plan& plan) {
   ActiveSequence sequence;
-  sequence.plan = plan;
-  sequence.program = program_of(plan);
+  set_plan(sequence, plan);
   sequence.attention = attention::SequenceState(plan, gates);
   sequence.id = cache->create();
   return sequence;

@@ -181,8 +181,7 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
     }
   }
   auto impl = std::make_unique<Impl>(&mine);
-  impl->sequence.plan = plan;
-  impl->sequence.program = engine.program_of(plan);
+  engine.set_plan(impl->sequence, plan);
   if (plan == source.plan) {
     impl->sequence.attention = source.attention;
   } else {  // other indices are built from the cache when they are first searched; what was observed is not

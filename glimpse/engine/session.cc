@@ -138,8 +138,7 @@ SessionModel Engine::State::session_model() const {
 /// A sequence of the session's first tokens; with `state` of all of them and what attention keeps.
 ActiveSequence Engine::State::adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted) {
   ActiveSequence sequence;
-  sequence.plan = *wanted.plan;
-  sequence.program = program_of(sequence.plan);
+  set_plan(sequence, *wanted.plan);
   sequence.attention = attention::SequenceState(sequence.plan, gates);
   if (wanted.state) {
     read_state(reader, session, sequence.attention);
@@ -209,7 +208,7 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
     truncate(held, share.tokens);
     state.boundaries = std::move(held.attention.boundaries);
     held.attention = std::move(state);
-    held.plan = plan;
+    set_plan(held, plan);
     held.steps = 0;
     held.open_prompt = true;
   }
@@ -274,7 +273,7 @@ std::exception_ptr Engine::State::save_grown(ActiveRequest& request, std::span<c
   const std::int64_t length = request.sequence->length;
   if (use.file_tokens > 0 && (length <= use.file_tokens || 2 * use.common_tokens < use.file_tokens)) return {};
   const auto start = std::chrono::steady_clock::now();
-  std::exception_ptr bug;
+  std::exception_ptr found;
   try {
     if (use.file_tokens > 0) {
       use.read_only = why_read_only(*request.request.session);
@@ -285,10 +284,10 @@ std::exception_ptr Engine::State::save_grown(ActiveRequest& request, std::span<c
   } catch (...) {  // the prompt is paid for: the answer goes on
     const std::exception_ptr why = std::current_exception();
     use.save_error = text_of(why);
-    if (is_bug(why)) bug = why;
+    if (is_bug(why)) found = why;
   }
   use.save_s = seconds_since(start);
-  return bug;
+  return found;
 }
 
 std::span<const Token> Sequence::tokens() const {

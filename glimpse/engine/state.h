@@ -179,6 +179,8 @@ struct Engine::State {
   void require(const plan::Plan& plan);
   /// The plan's program, made when no sequence runs it yet. Throws UserError for one that asks for what is not there.
   std::shared_ptr<const attention::Program> program_of(const plan::Plan& plan);
+  /// The sequence runs under this plan from now on; what attention keeps of it is the caller's to make.
+  void set_plan(ActiveSequence& sequence, const plan::Plan& plan);
   ActiveSequence open(const plan::Plan& plan);
   void close(ActiveSequence& sequence);
   /// Runs `parts`; returns logits of the wanted rows in order, and in `failures` what ended single parts: those are

@@ -28,7 +28,7 @@ std::size_t logits_rows(const PassPart& part) {
 }
 
 bool is_chunk(const PassPart& part) {
-  return part.prompt_end > 0;
+  return part.kind == attention::PassKind::prompt;
 }
 
 }  // namespace

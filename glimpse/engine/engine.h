@@ -229,6 +229,10 @@ class Sequence {
   /// does not fit, and for one that could need tokens that a head has forgotten: such a head is dense in it, or streams
   /// by the same window. This sequence is as before then.
   Sequence fork(const plan::Plan& plan) const;
+  /// The same of the first `tokens` alone, with what can be made from the cache under any plan. A length inside a
+  /// prompt is a part of it: the rest, or another one, may be prefilled. Throws UserError for no tokens or more than
+  /// there are, and where a head has forgotten some.
+  Sequence fork(const plan::Plan& plan, std::int64_t tokens) const;
   void on_sets(std::function<void(const SetTrace&)> callback);
   /// What is in the cache. Valid until the next call that changes it.
   std::span<const Token> tokens() const;

@@ -164,12 +164,48 @@ std::vector<float> Sequence::value(int layer, int kv_head, std::int64_t position
 }
 
 Sequence Sequence::fork(const plan::Plan& plan) const {
+  return fork(plan, length());
+}
+
+/// The state of a fork of `source` under `plan` at `length`: what is not taken over is built when it is first read.
+void Engine::State::fork_state(const ActiveSequence& source, std::int64_t length, ActiveSequence& fork) const {
+  if (length == source.length && fork.plan == source.plan) {
+    fork.attention = source.attention;
+    fork.open_prompt = source.open_prompt;
+    return;
+  }
+  fork.attention = attention::SequenceState(fork.plan, gates);
+  if (length == source.length) {
+    fork.attention.take_over(source.attention, source.plan, fork.plan, source.length);
+    fork.open_prompt = source.open_prompt;
+    return;
+  }
+  const auto end = static_cast<std::ptrdiff_t>(length);
+  fork.attention.boundaries.assign(source.attention.boundaries.begin(), source.attention.boundaries.begin() + end);
+  // Inside a prompt it is a part of one, whose rest may come.
+  fork.open_prompt = source.attention.decode_steps == 0 || length <= source.attention.prompt_tokens;
+  if (fork.open_prompt) return;
+  fork.attention.prompt_tokens = source.attention.prompt_tokens;
+  fork.attention.decode_steps = length - source.attention.prompt_tokens;
+}
+
+Sequence Sequence::fork(const plan::Plan& plan, std::int64_t tokens) const {
   const Impl& mine = this->impl();
   Engine::State& engine = *mine.engine;
   const Busy busy(engine.busy, "Sequence::fork");
   const ActiveSequence& source = mine.sequence;
   require_whole(source);
   engine.require(plan);
+  if (tokens < 1 || tokens > source.length) {
+    throw UserError(fmt::format("a fork of the first {} tokens of a sequence that has {}; give 1 to {}", tokens,
+                                source.length, source.length));
+  }
+  if (const auto gone = tokens < source.length ? engine.forgetful_head(source) : std::nullopt) {
+    throw UserError(
+        fmt::format("layer {}, KV head {} has forgotten tokens, so the first {} cannot be forked; fork all of them, or "
+                    "take a method that keeps the whole cache",
+                    gone->layer, gone->head, tokens));
+  }
   for (int layer = 0; layer < plan.shape.layers && !(plan == source.plan); ++layer) {
     for (int head = 0; head < plan.shape.kv_heads; ++head) {
       if (engine.cache->live_tokens(source.id, layer, head) == source.length) continue;
@@ -182,18 +218,13 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
   }
   auto impl = std::make_unique<Impl>(&mine);
   engine.set_plan(impl->sequence, plan);
-  if (plan == source.plan) {
-    impl->sequence.attention = source.attention;
-  } else {  // other indices are built from the cache when they are first searched; what was observed is not
-    impl->sequence.attention = attention::SequenceState(plan, engine.gates);
-    impl->sequence.attention.take_over(source.attention, source.plan, plan, source.length);
-  }
-  impl->sequence.tokens = source.tokens;
-  impl->sequence.length = source.length;
-  impl->sequence.open_prompt = source.open_prompt;
+  engine.fork_state(source, tokens, impl->sequence);
+  impl->sequence.tokens.assign(source.tokens.begin(), source.tokens.begin() + static_cast<std::ptrdiff_t>(tokens));
+  impl->sequence.length = tokens;
   impl->sequence.id = engine.cache->fork(source.id);
   // Another plan may read what this one lets wait. When it does not fit, the fork goes as it came.
-  if (!(plan == source.plan)) engine.cache->recall_all(impl->sequence.id);
+  if (tokens < source.length || !(plan == source.plan)) engine.cache->recall_all(impl->sequence.id);
+  engine.cache->truncate(impl->sequence.id, source.length - tokens);
   return Sequence(std::move(impl));
 }
 

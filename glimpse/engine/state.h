@@ -215,6 +215,8 @@ struct Engine::State {
   static void close_prompt(ActiveSequence& sequence);
   /// Tokens that the sequence's heads have not forgotten, the mean over them.
   std::int64_t live_tokens(const ActiveSequence& sequence) const;
+  /// What attention keeps of a fork, whose plan is set, of the source's first `length` tokens.
+  void fork_state(const ActiveSequence& source, std::int64_t length, ActiveSequence& fork) const;
   /// The first head that has freed tokens of the sequence.
   std::optional<plan::SlotId> forgetful_head(const ActiveSequence& sequence) const;
   /// Notes tokens that the pass appends, with their text boundaries.

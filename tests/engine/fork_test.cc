@@ -1,6 +1,8 @@
 // What a fork under another budget takes over: key indices and low-rank keys that it would build alike, and only those.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "glimpse/base/error.h"
 #include "tests/engine/gates.h"
 #include "tests/engine/support.h"
 #include "tests/support/test_names.h"
@@ -121,6 +123,84 @@ TEST(ForkedIndices, OfAnotherMakeAreBuiltAgain) {
   Sequence again = source.fork(quest("meanstd"));
   const auto got = again.decode(3);
   EXPECT_TRUE(same_bits(kept, got));
+}
+
+/// A fork at an earlier length against a sequence that never took more.
+class ForkedEarlier : public testing::TestWithParam<const char*> {
+ protected:
+  ForkedEarlier() : engine_(options_for(reference::test_model("llama"), KvType::bf16)) {
+    tokens_ = random_tokens(500, engine_.tokenizer().size());
+    policies::PolicyOptions options;
+    if (std::string_view(GetParam()) != "full") options = budget("64");
+    plan_ = make(engine_, GetParam(), options);
+  }
+
+  std::span<const Token> part(std::size_t first, std::size_t count) const {
+    return std::span(tokens_).subspan(first, count);
+  }
+
+  Engine engine_;
+  std::vector<Token> tokens_;
+  plan::Plan plan_;
+};
+
+TEST_P(ForkedEarlier, InsideThePromptGoesOnAsItsPrefix) {
+  Sequence source = engine_.open(plan_), prefix = engine_.open(plan_);
+  source.prefill(part(0, 203));  // in pieces: the bits of K and V are those of their pass
+  source.prefill(part(203, 150));
+  decoded(source, part(353, 20));
+  prefix.prefill(part(0, 203));
+  const std::int64_t free = engine_.stats().pages_free;
+  Sequence fork = source.fork(plan_, 203);
+  EXPECT_EQ(engine_.stats().pages_free, free) << "pages are shared";
+  EXPECT_EQ(fork.length(), 203);
+  EXPECT_TRUE(std::equal(fork.tokens().begin(), fork.tokens().end(), tokens_.begin(), tokens_.begin() + 203));
+  Sequence again = source.fork(plan_, 203), same = prefix.fork(plan_);
+  EXPECT_TRUE(same_bits(decoded(fork, part(400, 20)), decoded(prefix, part(400, 20))));
+  again.prefill(part(250, 90));
+  same.prefill(part(250, 90));
+  EXPECT_TRUE(same_bits(decoded(again, part(400, 20)), decoded(same, part(400, 20))));
+}
+
+TEST_P(ForkedEarlier, BehindThePromptGoesOnAsItWasThere) {
+  Sequence source = engine_.open(plan_), shorter = engine_.open(plan_);
+  source.prefill(part(0, 353));
+  shorter.prefill(part(0, 353));
+  decoded(source, part(353, 40));
+  decoded(shorter, part(353, 15));
+  Sequence fork = source.fork(plan_, 368);
+  EXPECT_TRUE(same_bits(decoded(fork, part(430, 20)), decoded(shorter, part(430, 20))));
+  EXPECT_TRUE(same_bits(decoded(source, part(393, 5)),
+                        [&] {
+                          Sequence anew = engine_.open(plan_);
+                          anew.prefill(part(0, 353));
+                          decoded(anew, part(353, 40));
+                          return decoded(anew, part(393, 5));
+                        }()))
+      << "the source is as it was";
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, ForkedEarlier,
+                         testing::Values("full", "tidal", "kascade", "quest", "lychee-cluster", "clusterkv",
+                                         "shadowkv"),
+                         PrintedName());
+
+TEST(ForkedEarlierErrors, SayWhichLengthsThereAre) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(300, engine.tokenizer().size());
+  const plan::Plan full = make(engine, "full", {}), streaming = make(engine, "streaming", budget("48"));
+  Sequence whole = engine.open(full), forgets = engine.open(streaming);
+  whole.prefill(tokens);
+  for (const std::int64_t length : {-1, 0, 301}) {
+    EXPECT_THAT([&] { whole.fork(full, length); },
+                testing::ThrowsMessage<UserError>(testing::HasSubstr("that has 300; give 1 to 300")));
+  }
+  forgets.prefill(tokens);
+  forgets.decode(1);
+  forgets.decode(2);
+  EXPECT_THAT([&] { forgets.fork(streaming, 100); },
+              testing::ThrowsMessage<UserError>(testing::HasSubstr("has forgotten tokens, so the first 100")));
+  EXPECT_EQ(forgets.fork(streaming, 302).length(), 302);
 }
 
 }  // namespace

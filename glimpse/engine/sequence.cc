@@ -196,7 +196,7 @@ Sequence Sequence::fork(const plan::Plan& plan, std::int64_t tokens) const {
   const ActiveSequence& source = mine.sequence;
   require_whole(source);
   engine.require(plan);
-  if (tokens < 1 || tokens > source.length) {
+  if (tokens != source.length && (tokens < 1 || tokens > source.length)) {
     throw UserError(fmt::format("a fork of the first {} tokens of a sequence that has {}; give 1 to {}", tokens,
                                 source.length, source.length));
   }

@@ -189,6 +189,7 @@ TEST(ForkedEarlierErrors, SayWhichLengthsThereAre) {
   Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
   const std::vector<Token> tokens = random_tokens(300, engine.tokenizer().size());
   const plan::Plan full = make(engine, "full", {}), streaming = make(engine, "streaming", budget("48"));
+  EXPECT_EQ(engine.open(full).fork(full).length(), 0) << "of nothing there is a fork, too";
   Sequence whole = engine.open(full), forgets = engine.open(streaming);
   whole.prefill(tokens);
   for (const std::int64_t length : {-1, 0, 301}) {

@@ -175,4 +175,12 @@ void choose_before_tile(const plan::Selector& selector, std::int64_t budget, std
   }
 }
 
+void window_positions(const plan::Selector& window, std::int64_t tokens, std::vector<std::int32_t>& set) {
+  set.clear();
+  const std::int64_t sink = std::min<std::int64_t>(window.sink, tokens);
+  const std::int64_t local = std::max(sink, tokens - plan::window_tokens(window, tokens));
+  for (std::int64_t i = 0; i < sink; ++i) set.push_back(static_cast<std::int32_t>(i));
+  for (std::int64_t i = local; i < tokens; ++i) set.push_back(static_cast<std::int32_t>(i));
+}
+
 }  // namespace glimpse::attention

@@ -71,6 +71,13 @@ bool by_parts(const plan::Selector& selector);
 /// set and what was chosen by score.
 void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionScratch& scratch, PublishedSet& set);
 
+/// True when a prompt tile scores by its mean query, so that it needs no log-sum-exps of its rows.
+bool pools_queries(const plan::Term& term);
+
+/// The positions that a streaming head reads at a context of `tokens`: sink and local window, ascending. Replaces
+/// `set`.
+void window_positions(const plan::Selector& window, std::int64_t tokens, std::vector<std::int32_t>& set);
+
 /// How many query heads of a KV head score for a term.
 int scoring_queries(const plan::Term& term, int kv_head, int group);
 

@@ -97,6 +97,10 @@ std::span<const float> unit_scores(const HeadScores& head, std::size_t query, co
 
 }  // namespace
 
+bool pools_queries(const plan::Term& term) {
+  return term.group == plan::GroupPooling::mean_query || term.group == plan::GroupPooling::mean_score;
+}
+
 int scoring_queries(const plan::Term& term, int kv_head, int group) {
   if (term.source == plan::Source::heat) return 0;
   if (term.query_heads.empty()) return group;

@@ -14,10 +14,6 @@ namespace {
 using plan::RoleKind;
 using plan::SetPer;
 
-bool pools_queries(const plan::Term& term) {
-  return term.group == plan::GroupPooling::mean_query || term.group == plan::GroupPooling::mean_score;
-}
-
 SelectOp::From where_from(const plan::Role& role, const plan::Selector& selector) {
   if (plan::is_index(selector.terms.front().source)) return SelectOp::From::index;
   return role.attends_set ? SelectOp::From::scores : SelectOp::From::attention;
@@ -78,7 +74,6 @@ void Program::add_layer(int layer) {
       op.reads = HeadOp::Reads::set;
       op.set = slot;
       op.key_rank = first.index.key_rank;
-      to.key_rank = std::max(to.key_rank, op.key_rank);
     }
     if (role.attends_set || pools_queries(first)) to.tiles_follow = false;
     if (found == to.selects.end()) {

@@ -59,7 +59,6 @@ struct LayerProgram {
   bool heats = false;          ///< what is read here feeds the heat
   /// Of a sparse prefill: tiles choose behind their own attention, whose log-sum-exps they use.
   bool tiles_follow = false;
-  int key_rank = 0;  ///< the largest of its heads
 };
 
 class Program {
@@ -78,7 +77,8 @@ class Program {
     return of.selects[static_cast<std::size_t>(of.heads[static_cast<std::size_t>(head)].select)];
   }
 
-  bool made_from(const plan::Plan& plan) const { return plan_ == plan; }
+  /// What it was made from, for those who name, compare or save plans; a device reads the operations.
+  const plan::Plan& plan() const { return plan_; }
   /// True when a step at this context reads everything, whatever its operations say.
   bool dense_at(std::int64_t tokens) const { return plan::is_dense_at(plan_, tokens); }
   int min_context() const { return plan_.min_context; }

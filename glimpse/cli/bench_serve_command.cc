@@ -2,12 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <random>
 
 #include "glimpse/base/error.h"
-#include "glimpse/base/printable.h"
 #include "glimpse/cli/arm.h"
 #include "glimpse/cli/arrivals.h"
 #include "glimpse/cli/bench_report.h"

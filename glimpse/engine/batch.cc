@@ -45,15 +45,15 @@ bool Engine::State::reads_whole(const ActiveRequest& request) const {
   const Request& wanted = request.request;
   return (wanted.audit_every > 0 && sequence.steps % wanted.audit_every == 0) ||
          (wanted.correct_every > 0 && request.uncorrected + 1 >= wanted.correct_every) ||
-         plan::is_dense_at(sequence.plan, sequence.length + 1);
+         plan::is_dense_at(sequence.plan(), sequence.length + 1);
 }
 
 std::int64_t Engine::State::pages_needed(const ActiveSequence& sequence, std::int64_t more, bool whole) const {
   std::int64_t pages = cache->pages_to_extend(sequence.id, more);
   if (!tier_open) return pages;
-  const std::int64_t most = set_pages(sequence.plan, sequence.length + more);
-  for (int layer = 0; layer < sequence.plan.shape.layers; ++layer) {
-    for (int head = 0; head < sequence.plan.shape.kv_heads; ++head) {
+  const std::int64_t most = set_pages(sequence.plan(), sequence.length + more);
+  for (int layer = 0; layer < sequence.plan().shape.layers; ++layer) {
+    for (int head = 0; head < sequence.plan().shape.kv_heads; ++head) {
       const std::int64_t waiting = cache->waiting_pages(sequence.id, layer, head);
       pages += whole ? waiting : std::min(waiting, most);
     }

@@ -51,7 +51,7 @@ PassPart Engine::State::drafting_part(ActiveRequest& request) {
     if (request.request.max_tokens > 0) {
       most = std::min(most, request.request.max_tokens - request.result.stats.generated_tokens - 1);
     }
-    const bool sparse = !plan::is_dense_at(sequence.plan, sequence.length + 1);
+    const bool sparse = !plan::is_dense_at(sequence.plan(), sequence.length + 1);
     const int wanted = most > 0 && sparse ? drafting.length.next(draft_costs(request)) : 0;
     drafting.wanted = static_cast<int>(std::min<std::int64_t>(most, wanted));
     if (drafting.wanted <= 0) {
@@ -136,7 +136,7 @@ void Engine::State::take_verdict(ActiveRequest& request, std::span<const float> 
   }
   const auto kept = static_cast<std::int64_t>(said.size());
   truncate(sequence, base + kept);
-  sequence.attention.commit_drafts(kept, sequence.length, sequence.plan.heat.decay);
+  sequence.attention.commit_drafts(kept, sequence.length, sequence.plan().heat.decay);
   sequence.steps += kept;
   const plan::ModelShape mine = shape();
   for (std::int64_t length = base + 1; length <= base + kept; ++length) {

@@ -204,22 +204,16 @@ void Engine::State::open_tier() {
 std::shared_ptr<const attention::Program> Engine::State::program_of(const plan::Plan& plan) {
   std::erase_if(programs, [](const auto& program) { return program.expired(); });
   for (const auto& known : programs) {
-    if (auto program = known.lock(); program && program->made_from(plan)) return program;
+    if (auto program = known.lock(); program && program->plan() == plan) return program;
   }
   auto program = std::make_shared<const attention::Program>(plan);
   programs.push_back(program);
   return program;
 }
 
-void Engine::State::set_plan(ActiveSequence& sequence, const plan::Plan& plan) {
-  auto program = program_of(plan);
-  sequence.plan = plan;
-  sequence.program = std::move(program);
-}
-
 ActiveSequence Engine::State::open(const plan::Plan& plan) {
   ActiveSequence sequence;
-  set_plan(sequence, plan);
+  sequence.program = program_of(plan);
   sequence.attention = attention::SequenceState(plan, gates);
   sequence.id = cache->create();
   return sequence;

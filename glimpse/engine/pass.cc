@@ -72,7 +72,7 @@ bool keeps_nothing(const plan::Plan& plan) {
 
 /// True for a chunk of a prompt that only appends rows: nothing is observed, and indices are made at the prompt's end.
 bool only_appends(const PassPart& part) {
-  const plan::Prefill& prefill = part.sequence->plan.prefill;
+  const plan::Prefill& prefill = part.sequence->plan().prefill;
   const std::int64_t end = part.sequence->length + static_cast<std::int64_t>(part.tokens.size());
   if (part.kind != PassKind::prompt || prefill.sparse || end >= part.prompt_end) return false;
   return prefill.observe == plan::Observe::none ||
@@ -83,7 +83,7 @@ bool only_appends(const PassPart& part) {
 
 bool can_take_back(const PassPart& part) {
   return part.kind == PassKind::verify ||
-         (part.kind != PassKind::correct && (keeps_nothing(part.sequence->plan) || only_appends(part)));
+         (part.kind != PassKind::correct && (keeps_nothing(part.sequence->plan()) || only_appends(part)));
 }
 
 std::string text_of(const std::exception_ptr& why) noexcept {
@@ -127,8 +127,8 @@ Busy::Busy(bool& flag, std::string_view call) : flag_(flag) {
 }
 
 std::optional<plan::SlotId> Engine::State::forgetful_head(const ActiveSequence& sequence) const {
-  for (int layer = 0; layer < sequence.plan.shape.layers; ++layer) {
-    for (int head = 0; head < sequence.plan.shape.kv_heads; ++head) {
+  for (int layer = 0; layer < sequence.plan().shape.layers; ++layer) {
+    for (int head = 0; head < sequence.plan().shape.kv_heads; ++head) {
       if (cache->live_tokens(sequence.id, layer, head) < sequence.length) return plan::SlotId{layer, head};
     }
   }
@@ -137,19 +137,19 @@ std::optional<plan::SlotId> Engine::State::forgetful_head(const ActiveSequence& 
 
 void Engine::State::close_prompt(ActiveSequence& sequence) {
   if (!sequence.open_prompt) return;
-  const plan::Prefill& prefill = sequence.plan.prefill;
+  const plan::Prefill& prefill = sequence.plan().prefill;
   if (prefill.observe == plan::Observe::last_rows) {
     throw UserError(
         fmt::format("the prefill stopped behind {} tokens, and plan '{}' observes the last {} of a prompt; prefill the "
                     "rest before a token is decoded",
-                    sequence.length, sequence.plan.policy, prefill.observe_rows));
+                    sequence.length, sequence.plan().policy, prefill.observe_rows));
   }
-  sequence.attention.end_prompt(sequence.plan, sequence.length);
+  sequence.attention.end_prompt(sequence.plan(), sequence.length);
   sequence.open_prompt = false;
 }
 
 std::int64_t Engine::State::live_tokens(const ActiveSequence& sequence) const {
-  const plan::ModelShape& shape = sequence.plan.shape;
+  const plan::ModelShape& shape = sequence.plan().shape;
   std::int64_t live = 0;
   for (int layer = 0; layer < shape.layers; ++layer) {
     for (int head = 0; head < shape.kv_heads; ++head) live += cache->live_tokens(sequence.id, layer, head);

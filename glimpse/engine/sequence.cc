@@ -76,7 +76,7 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
   const std::int64_t end = impl().sequence.length + static_cast<std::int64_t>(tokens.size());
   engine.require_memory(engine.live_tokens(impl().sequence) + static_cast<std::int64_t>(tokens.size()));
   std::span<const float> logits;
-  const std::size_t chunk = engine.chunk_rows(impl().sequence.plan);
+  const std::size_t chunk = engine.chunk_rows(impl().sequence.plan());
   const auto vocabulary = static_cast<std::size_t>(engine.model.config().vocabulary);
   for (std::size_t first = 0; first < tokens.size(); first += chunk) {
     if (go_on && !go_on()) return {};
@@ -115,7 +115,7 @@ std::span<const float> Sequence::decode(Token token, bool audit) {
 void Sequence::correct(std::int64_t tokens) {
   const Busy busy(impl().engine->busy, "Sequence::correct");
   require_whole(impl().sequence);
-  require_correction(impl().sequence.plan);
+  require_correction(impl().sequence.plan());
   if (const auto gone = impl().engine->forgetful_head(impl().sequence)) {  // of the plan that this one was forked from
     throw UserError(
         fmt::format("layer {}, KV head {} has forgotten tokens, so nothing can be corrected; prefill a new "
@@ -169,14 +169,14 @@ Sequence Sequence::fork(const plan::Plan& plan) const {
 
 /// The state of a fork of `source` under `plan` at `length`: what is not taken over is built when it is first read.
 void Engine::State::fork_state(const ActiveSequence& source, std::int64_t length, ActiveSequence& fork) const {
-  if (length == source.length && fork.plan == source.plan) {
+  if (length == source.length && fork.plan() == source.plan()) {
     fork.attention = source.attention;
     fork.open_prompt = source.open_prompt;
     return;
   }
-  fork.attention = attention::SequenceState(fork.plan, gates);
+  fork.attention = attention::SequenceState(fork.plan(), gates);
   if (length == source.length) {
-    fork.attention.take_over(source.attention, source.plan, fork.plan, source.length);
+    fork.attention.take_over(source.attention, source.plan(), fork.plan(), source.length);
     fork.open_prompt = source.open_prompt;
     return;
   }
@@ -206,24 +206,24 @@ Sequence Sequence::fork(const plan::Plan& plan, std::int64_t tokens) const {
                     "take a method that keeps the whole cache",
                     gone->layer, gone->head, tokens));
   }
-  for (int layer = 0; layer < plan.shape.layers && !(plan == source.plan); ++layer) {
+  for (int layer = 0; layer < plan.shape.layers && !(plan == source.plan()); ++layer) {
     for (int head = 0; head < plan.shape.kv_heads; ++head) {
       if (engine.cache->live_tokens(source.id, layer, head) == source.length) continue;
-      if (reads_what_is_left(source.plan, plan, layer, head)) continue;
+      if (reads_what_is_left(source.plan(), plan, layer, head)) continue;
       throw UserError(
           fmt::format("plan '{}' could need tokens that layer {}, KV head {} has forgotten under '{}'; fork "
                       "before the first decoded token, or prefill a new sequence",
-                      plan.policy, layer, head, source.plan.policy));
+                      plan.policy, layer, head, source.plan().policy));
     }
   }
   auto impl = std::make_unique<Impl>(&mine);
-  engine.set_plan(impl->sequence, plan);
+  impl->sequence.program = engine.program_of(plan);
   engine.fork_state(source, tokens, impl->sequence);
   impl->sequence.tokens.assign(source.tokens.begin(), source.tokens.begin() + static_cast<std::ptrdiff_t>(tokens));
   impl->sequence.length = tokens;
   impl->sequence.id = engine.cache->fork(source.id);
   // Another plan may read what this one lets wait. When it does not fit, the fork goes as it came.
-  if (tokens < source.length || !(plan == source.plan)) engine.cache->recall_all(impl->sequence.id);
+  if (tokens < source.length || !(plan == source.plan())) engine.cache->recall_all(impl->sequence.id);
   engine.cache->truncate(impl->sequence.id, source.length - tokens);
   return Sequence(std::move(impl));
 }

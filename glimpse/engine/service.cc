@@ -18,10 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_between(TimePoint from, TimePoint to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
 /// A text for people must not fail where memory is short: then it is empty.
 std::string words_of(const std::exception_ptr& why) noexcept {
   try {

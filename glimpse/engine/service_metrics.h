@@ -12,6 +12,10 @@ namespace glimpse::engine {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
+inline double seconds_between(TimePoint from, TimePoint to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
 /// Times in fixed buckets.
 struct Histogram {
   /// The longest time of each bucket, seconds; the last bucket, behind them, has what is longer.

@@ -138,8 +138,8 @@ SessionModel Engine::State::session_model() const {
 /// A sequence of the session's first tokens; with `state` of all of them and what attention keeps.
 ActiveSequence Engine::State::adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted) {
   ActiveSequence sequence;
-  set_plan(sequence, *wanted.plan);
-  sequence.attention = attention::SequenceState(sequence.plan, gates);
+  sequence.program = program_of(*wanted.plan);
+  sequence.attention = attention::SequenceState(sequence.plan(), gates);
   if (wanted.state) {
     read_state(reader, session, sequence.attention);
     sequence.steps = session.steps;
@@ -157,7 +157,7 @@ std::int64_t Engine::State::save(const ActiveSequence& sequence, std::span<const
   if (sequence.length == 0) throw UserError("nothing to save: the sequence has no tokens yet");
   SavedSession session;
   session.model = session_model();
-  session.plan = sequence.plan;
+  session.plan = sequence.plan();
   session.tokens = sequence.tokens;
   session.logits.assign(logits.begin(), logits.end());
   session.prompt_tokens = sequence.attention.prompt_tokens;
@@ -200,7 +200,7 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
   const plan::Plan& plan = request.request.plan;
   const bool whole = !forgetful_head(held).has_value();
   const Share share =
-      share_of({held.tokens, &held.plan, held.attention.prompt_tokens, held.attention.decode_steps, whole, false},
+      share_of({held.tokens, &held.plan(), held.attention.prompt_tokens, held.attention.decode_steps, whole, false},
                {request.request.prompt, &plan, static_cast<std::int64_t>(chunk_rows(plan))});
   if (share.tokens == 0) return;
   if (!share.state) {
@@ -208,7 +208,7 @@ void Engine::State::go_on_from(ActiveRequest& request, ActiveSequence& held) {
     truncate(held, share.tokens);
     state.boundaries = std::move(held.attention.boundaries);
     held.attention = std::move(state);
-    set_plan(held, plan);
+    held.program = program_of(plan);
     held.steps = 0;
     held.open_prompt = true;
   }

@@ -25,8 +25,7 @@ namespace glimpse::engine {
 /// One sequence: its handle in the cache, its plan and what attention keeps of it.
 struct ActiveSequence {
   kv::SequenceId id = -1;
-  plan::Plan plan;
-  std::shared_ptr<const attention::Program> program;  ///< of `plan`; shared by the sequences that run it
+  std::shared_ptr<const attention::Program> program;  ///< shared by the sequences of an equal plan
   attention::SequenceState attention;
   std::int64_t length = 0;
   bool open_prompt = false;   ///< the last tokens are a part of a prompt whose rest has not come
@@ -38,6 +37,7 @@ struct ActiveSequence {
   std::function<void(const SetTrace&)> on_sets;
   std::optional<std::string> broken;  ///< what a pass failed of that left cache and state apart; nothing runs on it
 
+  const plan::Plan& plan() const { return program->plan(); }
   void forget_after(std::size_t kept) {
     tokens.resize(kept);
     attention.boundaries.resize(kept);
@@ -179,8 +179,6 @@ struct Engine::State {
   void require(const plan::Plan& plan);
   /// The plan's program, made when no sequence runs it yet. Throws UserError for one that asks for what is not there.
   std::shared_ptr<const attention::Program> program_of(const plan::Plan& plan);
-  /// The sequence runs under this plan from now on; what attention keeps of it is the caller's to make.
-  void set_plan(ActiveSequence& sequence, const plan::Plan& plan);
   ActiveSequence open(const plan::Plan& plan);
   void close(ActiveSequence& sequence);
   /// Runs `parts`; returns logits of the wanted rows in order, and in `failures` what ended single parts: those are

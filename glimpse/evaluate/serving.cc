@@ -14,13 +14,10 @@
 namespace glimpse::evaluate {
 namespace {
 
+using engine::seconds_between;
 using Clock = std::chrono::steady_clock;
 /// How long a wait may last before go_on is asked.
 constexpr std::chrono::milliseconds kPatience(50);
-
-double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 Clock::time_point after(Clock::time_point start, double seconds) {
   return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));

@@ -89,7 +89,7 @@ TEST(Program, SaysOfEveryHeadWhatItsPlanSays) {
     for (const plan::Plan& plan : plans(shape)) {
       SCOPED_TRACE(plan.policy);
       const Program program(plan);
-      EXPECT_TRUE(program.made_from(plan));
+      EXPECT_EQ(program.plan(), plan);
       for (int layer = 0; layer < shape.layers; ++layer) {
         for (int head = 0; head < shape.kv_heads; ++head) expect_head(plan, program, layer, head);
         // Each selecting head has a part in one operation of its layer.

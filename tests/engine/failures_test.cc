@@ -17,23 +17,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-Request request_for(const Engine& engine, std::size_t length, const char* policy, std::uint32_t seed) {
-  Request request;
-  request.prompt = random_tokens(length, engine.tokenizer().size(), seed);
-  request.plan = make(engine, policy, std::string(policy) == "full" ? policies::PolicyOptions{} : budget("48"));
-  request.max_tokens = 12;
-  request.ignore_end = true;
-  return request;
-}
-
-std::vector<Token> alone(const Request& request) {
-  Engine engine(options_for(reference::test_model("llama")));
-  const RequestId id = engine.submit(request);
-  while (engine.step()) {
-  }
-  return engine.result(id).tokens;
-}
-
 std::vector<float> copy(std::span<const float> values) {
   return {values.begin(), values.end()};
 }

@@ -43,24 +43,19 @@ Request request_of(const Engine& engine, const Kind& kind, std::size_t prompt, s
   return request;
 }
 
+/// One of the method full, of so many tokens to prefill and to generate.
+Request full_request(const Engine& engine, std::size_t prompt, std::int64_t tokens, std::uint32_t seed) {
+  Request request = request_of(engine, {"full", "full"}, prompt, seed);
+  request.max_tokens = tokens;
+  return request;
+}
+
 EngineOptions with_room_for(std::int64_t tokens) {
   EngineOptions options = options_for(reference::test_model("llama"), KvType::bf16);
   options.context = tokens;
   options.sequences = 1;
   options.prefill_chunk = 128;
   return options;
-}
-
-void run_all(Engine& engine) {
-  while (engine.step()) {
-  }
-}
-
-std::vector<Token> alone(const EngineOptions& options, const Request& request) {
-  Engine engine(options);
-  const RequestId id = engine.submit(request);
-  run_all(engine);
-  return engine.result(id).tokens;
 }
 
 class Folder {
@@ -103,7 +98,7 @@ TEST(HalfTheCache, AllFinishAsAloneByWaitingAndPreemption) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const Result& result = engine.result(ids[i]);
     EXPECT_EQ(result.reason, FinishReason::length) << wanted[i].first.name << ": " << result.error;
-    EXPECT_EQ(result.tokens, alone(options, requests[i])) << wanted[i].first.name;
+    EXPECT_EQ(result.tokens, alone(requests[i], options)) << wanted[i].first.name;
     EXPECT_GE(result.stats.first_token_s, result.stats.first_chunk_s);
     EXPECT_GT(result.stats.last_token_s, result.stats.first_token_s);
   }
@@ -198,7 +193,7 @@ TEST(NoFolder, APromptBeginsAgainAndAnAnswerFails) {
     } else {
       EXPECT_EQ(result.reason, FinishReason::length) << result.error;
       EXPECT_EQ(result.stats.prefilled_tokens, 300);
-      EXPECT_EQ(result.tokens, alone(options, young));
+      EXPECT_EQ(result.tokens, alone(young, options));
     }
   }
 }
@@ -216,7 +211,7 @@ TEST(Full, EveryStepSaysSoWhileSequencesLeaveNoRoomForOne) {
     EXPECT_FALSE(engine.finished(id));
   }
   run_all(engine);
-  EXPECT_EQ(engine.result(id).tokens, alone(with_room_for(1024), request));
+  EXPECT_EQ(engine.result(id).tokens, alone(request, with_room_for(1024)));
 }
 
 TEST(Shared, PagesOfPreemptedRequestsGoWhenTheOldestNeedsThem) {
@@ -235,7 +230,7 @@ TEST(Shared, PagesOfPreemptedRequestsGoWhenTheOldestNeedsThem) {
   run_all(engine);
   EXPECT_EQ(engine.result(older).reason, FinishReason::length);
   EXPECT_EQ(engine.result(older).stats.preemptions, 0);
-  const std::vector<Token> expected = alone(options, young);
+  const std::vector<Token> expected = alone(young, options);
   for (const RequestId id : {one, other}) {
     EXPECT_EQ(engine.result(id).reason, FinishReason::length) << engine.result(id).error;
     EXPECT_EQ(engine.result(id).stats.reused_tokens, 256);
@@ -248,9 +243,7 @@ TEST(Waiting, EndsOldestFirstAndCounts) {
   Engine engine(with_room_for(512));
   std::vector<RequestId> ids;
   for (std::uint32_t i = 0; i < 3; ++i) {
-    Request request = request_of(engine, {"full", "full"}, 400, i);
-    request.max_tokens = 4;
-    ids.push_back(engine.submit(request));
+    ids.push_back(engine.submit(full_request(engine, 400, 4, i)));
   }
   engine.step();
   EXPECT_EQ(engine.stats().running, 1);
@@ -366,7 +359,7 @@ TEST(Cancelled, InTheMiddleOfAChunkBesideOthers) {
   EXPECT_EQ(left->length(), engine.result(id).stats.prefilled_tokens);
   EXPECT_EQ(engine.result(goes_on).reason, FinishReason::length);
   watched.on_sets = {};
-  EXPECT_EQ(engine.result(goes_on).tokens, alone(with_room_for(2048), watched));
+  EXPECT_EQ(engine.result(goes_on).tokens, alone(watched, with_room_for(2048)));
 }
 
 TEST(Cancelled, FromAnotherThread) {
@@ -434,9 +427,7 @@ TEST(Turns, AStepTakesAsManyChunksAsItsTokensAllow) {
   Engine engine(options);
   std::vector<RequestId> ids;
   for (std::uint32_t i = 0; i < 4; ++i) {
-    Request request = request_of(engine, {"full", "full"}, 256, i);
-    request.max_tokens = 2;
-    ids.push_back(engine.submit(request));
+    ids.push_back(engine.submit(full_request(engine, 256, 2, i)));
   }
   engine.step();
   std::vector<std::int64_t> done;
@@ -446,9 +437,7 @@ TEST(Turns, AStepTakesAsManyChunksAsItsTokensAllow) {
   EXPECT_EQ(engine.result(ids[3]).stats.prefilled_tokens, 128);
   run_all(engine);
   for (std::uint32_t i = 0; i < 4; ++i) {
-    Request request = request_of(engine, {"full", "full"}, 256, i);
-    request.max_tokens = 2;
-    EXPECT_EQ(engine.result(ids[i]).tokens, alone(options, request));
+    EXPECT_EQ(engine.result(ids[i]).tokens, alone(full_request(engine, 256, 2, i), options));
   }
   options.step_tokens = -1;
   EXPECT_THROW(Engine{options}, UserError);

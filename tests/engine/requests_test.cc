@@ -7,17 +7,6 @@
 namespace glimpse::engine {
 namespace {
 
-Request request_for(const Engine& engine, std::size_t length, const std::string& policy, std::uint32_t seed) {
-  Request request;
-  request.prompt = random_tokens(length, engine.tokenizer().size(), seed);
-  policies::PolicyOptions options;
-  if (policy != "full") options = budget("48");
-  request.plan = make(engine, policy, options);
-  request.max_tokens = 12;
-  request.ignore_end = true;
-  return request;
-}
-
 std::vector<Token> run_alone(const std::string& model, const Request& request) {
   Engine engine(options_for(reference::test_model(model)));
   const RequestId id = engine.submit(request);

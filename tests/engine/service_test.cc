@@ -16,28 +16,11 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-Request request_for(const Engine& engine, std::size_t length, const std::string& policy, std::uint32_t seed) {
-  Request request;
-  request.prompt = random_tokens(length, engine.tokenizer().size(), seed);
-  request.plan = make(engine, policy, policy == "full" ? policies::PolicyOptions{} : budget("48"));
-  request.max_tokens = 12;
-  request.ignore_end = true;
-  return request;
-}
-
 /// One that runs until it is cancelled: to the end of the context, thousands of passes.
 Request long_request(const Engine& engine) {
   Request request = request_for(engine, 8, "full", 9);
   request.max_tokens = -1;
   return request;
-}
-
-std::vector<Token> alone(const Request& request) {
-  Engine engine(options_for(reference::test_model("llama")));
-  const RequestId id = engine.submit(request);
-  while (engine.step()) {
-  }
-  return engine.result(id).tokens;
 }
 
 std::vector<StreamEvent> rest_of(Stream& stream) {

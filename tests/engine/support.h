@@ -42,6 +42,30 @@ inline policies::PolicyOptions budget(std::string_view text, std::map<std::strin
   return options;
 }
 
+/// A request for 12 greedy tokens behind random ones, at a budget of 48.
+inline Request request_for(const Engine& engine, std::size_t length, const std::string& policy, std::uint32_t seed) {
+  Request request;
+  request.prompt = random_tokens(length, engine.tokenizer().size(), seed);
+  request.plan = make(engine, policy, policy == "full" ? policies::PolicyOptions{} : budget("48"));
+  request.max_tokens = 12;
+  request.ignore_end = true;
+  return request;
+}
+
+inline void run_all(Engine& engine) {
+  while (engine.step()) {
+  }
+}
+
+/// What the request gets in an engine of its own.
+inline std::vector<Token> alone(const Request& request,
+                                const EngineOptions& options = options_for(reference::test_model("llama"))) {
+  Engine engine(options);
+  const RequestId id = engine.submit(request);
+  run_all(engine);
+  return engine.result(id).tokens;
+}
+
 /// The logits of every token, one after the other.
 inline std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
   std::vector<float> all;

@@ -1,5 +1,3 @@
-// How much of a head's softmax mass its set captures: known for free where the set was chosen from exact scores of all
-// keys, and measured beside the step where somebody audits.
 #include "glimpse/attention/cpu/audit.h"
 
 #include <chrono>
@@ -66,12 +64,7 @@ void run_audit(Pass& pass, const Call& call, const Item& item) {
   if (!entry.dense && op.reads == HeadOp::Reads::set) {
     set = &entry.rows.state->sets.at(op.set);
   } else if (!entry.dense && op.reads == HeadOp::Reads::window) {
-    const plan::Selector& how = *op.window;
-    const std::int64_t local = plan::window_tokens(how, entry.tokens);
-    auto& list = window.lists.emplace_back();
-    for (std::int64_t i = 0; i < entry.tokens; ++i) {
-      if (i < how.sink || i >= entry.tokens - local) list.push_back(static_cast<std::int32_t>(i));
-    }
+    window_positions(*op.window, entry.tokens, window.lists.emplace_back());
     set = &window;
   }
   if (set == nullptr || set->everything) {

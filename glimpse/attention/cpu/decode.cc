@@ -1,4 +1,3 @@
-// Attending of decode rows: the work list of a layer over all heads and sequences, and what follows each unit.
 #include "glimpse/attention/cpu/decode.h"
 
 #include <algorithm>

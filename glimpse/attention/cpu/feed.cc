@@ -1,5 +1,3 @@
-// What flows back after attending: the probabilities of what was read, into heat and into the statistics that
-// evicting methods decide by.
 #include "glimpse/attention/cpu/feed.h"
 
 #include <algorithm>

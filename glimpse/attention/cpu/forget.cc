@@ -1,4 +1,3 @@
-// What plans forget, before a step attends. Evicting methods decide by statistics that earlier steps fed.
 #include "glimpse/attention/cpu/forget.h"
 
 #include <algorithm>

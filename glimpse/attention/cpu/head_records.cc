@@ -1,4 +1,3 @@
-// What each head read and handed on, for traces and tests.
 #include "glimpse/attention/cpu/head_records.h"
 
 #include <algorithm>
@@ -38,11 +37,7 @@ void record_heads(Pass& pass, int layer, const float* q, const std::function<voi
           record.query_sets = set->lists;
         }
       } else if (!entry.dense && op.reads == HeadOp::Reads::window) {
-        const plan::Selector& window = *op.window;
-        const std::int64_t local = plan::window_tokens(window, entry.tokens);
-        for (std::int64_t i = 0; i < entry.tokens; ++i) {
-          if (i < window.sink || i >= entry.tokens - local) read.push_back(static_cast<std::int32_t>(i));
-        }
+        window_positions(*op.window, entry.tokens, read);
       }
       if (read.empty() && pass.cache->live_tokens(entry.rows.sequence, layer, head) < entry.tokens) {
         read =

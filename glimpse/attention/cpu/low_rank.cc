@@ -1,6 +1,3 @@
-// ShadowKV, section 4: the prompt's keys are read from their singular vectors and turned to their positions; values,
-// outlier chunks, the local window and what the landmarks do not cover come from the cache.
-//
 // The factors are made at the end of a prompt that the budget does not cover, else by the first sparse step, and again
 // after a correction of the prompt. Each head reads its own rows of U, which are longer than its rows of K, so a CPU
 // reads no less: at rank 160, U has 83 % of the bytes of K for 3 heads of 64, and 16 % for 8 heads of 128.

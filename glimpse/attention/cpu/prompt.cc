@@ -1,4 +1,3 @@
-// Rows of a prompt: dense tiles, tiles that read a set, and what a plan observes of the prompt's attention.
 #include "glimpse/attention/cpu/prompt.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// What happens before a layer attends: scoring for heads that attend to their own set, and searches of indices.
 #include "glimpse/attention/cpu/select.h"
 
 #include <algorithm>

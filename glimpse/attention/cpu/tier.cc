@@ -1,5 +1,3 @@
-// The host tier of ArkVale and ShadowKV: of each head a bounded number of pages is resident, the others wait and are
-// recalled when a set needs them. What is attended never depends on it.
 #include "glimpse/attention/cpu/tier.h"
 
 #include <algorithm>

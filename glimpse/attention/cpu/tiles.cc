@@ -12,10 +12,6 @@ namespace {
 
 using plan::SetPer;
 
-bool pools_queries(const plan::Term& term) {
-  return term.group == plan::GroupPooling::mean_query || term.group == plan::GroupPooling::mean_score;
-}
-
 std::atomic<int>& tile_remaining(Pass& pass, PromptWork& prompt, int tile) {
   return prompt.remaining[pass.shape.kv_heads + 1 + tile];
 }

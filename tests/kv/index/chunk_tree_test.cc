@@ -21,19 +21,6 @@ plan::Selector tree_selector(std::int64_t budget) {
   return selector;
 }
 
-struct Stream {
-  Stream(std::uint64_t seed, bool clustered, int tokens) : made(seed), keys({KvType::bf16, kDim}, tokens) {
-    for (int t = 0; t < tokens; ++t) {
-      keys.append(made.key(kDim, clustered));
-      classes.push_back(made.boundary());
-    }
-  }
-  KeySource source(std::int64_t prompt) { return keys.source(prompt, classes); }
-  Made made;
-  Keys keys;
-  std::vector<Boundary> classes;
-};
-
 Row representative(Keys& keys, std::int64_t begin, std::int64_t end, bool max_pooling) {
   Row pooled = keys.key(begin);
   for (std::int64_t t = begin + 1; t < end; ++t) {
@@ -136,7 +123,7 @@ TEST(Chunks, EndAtTheBestBoundaryFromEightToSixteen) {
 }
 
 TEST(Chunks, CoverTheTokensAndKeepABuffer) {
-  Stream stream(12, false, 1500);
+  Stream stream(12, kDim, 1500, false);
   for (const bool fixed : {false, true}) {
     for (const std::int64_t budget : {1024, 100, 20}) {
       plan::Selector selector = tree_selector(budget);
@@ -208,7 +195,7 @@ TEST(KMeans, MembersAreNearestAndEqualRunsAgree) {
 
 TEST(ChunkTree, IsBuiltAsDecided) {
   for (const bool clustered : {false, true}) {
-    Stream stream(14, clustered, 3000);
+    Stream stream(14, kDim, 3000, clustered);
     ChunkTree tree(tree_selector(512), kDim);
     tree.extend(stream.source(3000), 1000);
     EXPECT_EQ(tree.covered(), 0) << "the tree waits for the whole prompt";
@@ -225,7 +212,7 @@ TEST(ChunkTree, IsBuiltAsDecided) {
 
 TEST(ChunkTree, BoundsHoldOverLazyUpdatesAndRefresh) {
   for (const bool clustered : {false, true}) {
-    Stream stream(15, clustered, 2600);
+    Stream stream(15, kDim, 2600, clustered);
     ChunkTree tree(tree_selector(256), kDim);
     tree.extend(stream.source(900), 900);
     std::vector<float> fine_radii, coarse_radii;
@@ -332,7 +319,7 @@ TEST(ChunkTree, SearchIsTheRule) {
   int compared = 0;
   for (const bool clustered : {false, true}) {
     for (const bool whole : {false, true}) {
-      Stream stream(clustered ? 16 : 17, clustered, 4200);
+      Stream stream(clustered ? 16 : 17, kDim, 4200, clustered);
       plan::Selector selector = tree_selector(256);
       selector.terms[0].index.whole_clusters = whole;
       selector.terms[0].group = clustered ? plan::GroupPooling::max_score : plan::GroupPooling::mean_score;
@@ -363,7 +350,7 @@ TEST(ChunkTree, SearchIsTheRule) {
 }
 
 TEST(ChunkTree, AShortPromptIsIndexedWhenTheBudgetNoLongerCoversIt) {
-  Stream stream(18, true, 1200);
+  Stream stream(18, kDim, 1200);
   ChunkTree steps(tree_selector(400), kDim);
   IndexScratch scratch;
   std::vector<std::int32_t> set;
@@ -402,7 +389,7 @@ TEST(ChunkTree, AShortPromptIsIndexedWhenTheBudgetNoLongerCoversIt) {
 }
 
 TEST(ChunkTree, MaxPoolingAndMeanQueryAreTaken) {
-  Stream stream(19, true, 900);
+  Stream stream(19, kDim, 900);
   plan::Selector selector = tree_selector(200);
   selector.terms[0].index.max_pooling = true;
   selector.terms[0].index.chunks_per_cluster = 4;

@@ -35,21 +35,6 @@ std::vector<plan::Selector> every_selector() {
   return all;
 }
 
-/// Clustered keys, the class of each, and the numbers that queries are then made of.
-struct Stream {
-  Stream(std::uint64_t seed, int dim, int tokens) : made(seed), keys({KvType::bf16, dim}, tokens) {
-    for (int t = 0; t < tokens; ++t) {
-      keys.append(made.key(dim, true));
-      classes.push_back(made.boundary());
-    }
-  }
-  KeySource source(std::int64_t prompt) { return keys.source(prompt, classes); }
-
-  Made made;
-  Keys keys;
-  std::vector<Boundary> classes;
-};
-
 TEST(KeyIndex, KeepsTheBudgetAndAllocatesNothingWhenWarm) {
   Stream stream(41, 64, 2100);
   IndexScratch scratch;

@@ -99,6 +99,22 @@ class Made {
   std::size_t topic_ = 0;
 };
 
+/// Keys, the class of each, and the numbers that queries are then made of.
+struct Stream {
+  Stream(std::uint64_t seed, int dim, int tokens, bool clustered = true)
+      : made(seed), keys({KvType::bf16, dim}, tokens) {
+    for (int t = 0; t < tokens; ++t) {
+      keys.append(made.key(dim, clustered));
+      classes.push_back(made.boundary());
+    }
+  }
+  KeySource source(std::int64_t prompt) { return keys.source(prompt, classes); }
+
+  Made made;
+  Keys keys;
+  std::vector<Boundary> classes;
+};
+
 inline double dot(const float* query, const Row& row) {
   double sum = 0;
   for (std::size_t i = 0; i < row.size(); ++i) sum += static_cast<double>(query[i]) * row[i];

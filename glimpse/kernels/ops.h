@@ -1,0 +1,131 @@
+// Attention as batched operations over flat tables: what every device implements. An operation covers all rows and
+// heads of a layer in one call. The caller decides from plans and lengths alone: no operation returns a count to the
+// host, so a device runs them one after the other on its stream without waiting. `ref` (plain loops, double
+// accumulators) is what the others are held against, `cpu` (cpu/operations.h) cuts an operation into the items of
+// kernels/attention.h, `cuda` (cuda/operations.h) launches it.
+//
+// Memory: the caller owns all that a struct points to until the operation has run (cpu, ref: at the return; cuda: when
+// the stream has passed it). Threads: one at a time calls the operations of one object. Errors: a bad shape is a failed
+// check; what a device refuses is said by its own header.
+#pragma once
+
+#include <cstdint>
+
+#include "glimpse/kernels/tables.h"
+
+namespace glimpse::kernels {
+
+/// Writes K and V of each row to its slot in every KV head. Rows of one slot do not occur.
+template <Place place>
+struct AppendOp {
+  KvTable<place> cache;
+  RowTable<place> rows;
+  Pointer<const float, place> k, v;  ///< [R, kv_heads, d]
+};
+
+/// Which scores an operation makes or reads: KV head `head` of row `row`.
+struct RowHead {
+  std::int32_t row = 0, head = 0;
+};
+
+/// q.k * scale of every slot that a row sees, for all query heads of the named KV heads: reads K, not V. Freed slots
+/// score -inf.
+template <Place place>
+struct ScoreOp {
+  KvTable<place> cache;
+  RowTable<place> rows;
+  Pointer<const float, place> q;  ///< [R, H, d] after RoPE
+  int group = 1;                  ///< g
+  float scale = 1;
+  Pointer<const RowHead, place> heads;  ///< [count]
+  int count = 0;
+  ScoreTable<place> out;
+};
+
+/// How the scores of several query heads become one value a slot.
+enum class Pooling : std::uint8_t {
+  mean_probability,  ///< mean of exp(score - lse): Kascade (section 3.3), TidalDecode
+  max_probability,
+  mean_score,  ///< before softmax; of one query, the score itself
+  max_score,
+};
+
+/// What counts how many units a set takes beside those that are always in it.
+enum class ChoiceRule : std::uint8_t {
+  count,      ///< the `wanted` best
+  mass,       ///< the fewest that together with what is always in it hold `value` of the pooled values (top-p)
+  threshold,  ///< all of at least `value`
+};
+
+/// One set: which scores it is made from and how. Units are `block` slots each (the last one may be short); a unit's
+/// value is the largest of its slots', under ChoiceRule::mass their sum. Equal values: the lower unit wins; NaN and
+/// -inf are never chosen.
+struct Choice {
+  std::int32_t row = 0, head = 0;  ///< the first KV head whose scores are read
+  std::int32_t heads = 1;          ///< so many from there, pooled by mean (Pooling::max_*: by max) over them
+  std::int32_t query = -1;         ///< of the group, alone; -1: all of it, pooled
+  std::int32_t set = 0;            ///< which set it writes
+  Pooling pooling = Pooling::mean_probability;
+  ChoiceRule rule = ChoiceRule::count;
+  std::int32_t wanted = 0;  ///< units
+  float value = 0;
+  std::int32_t block = 1;               ///< slots of a unit
+  std::int32_t head_units = 0;          ///< units [0, head_units) are always in the set
+  std::int32_t tail_units = INT32_MAX;  ///< and so are units [tail_units, ...)
+};
+
+/// Makes sets from scores: exact. A set of all slots gets the count kEverything. A set that would be longer than the
+/// table's capacity is cut there, the lowest slots kept: give a capacity that cannot be exceeded (N under mass and
+/// threshold).
+template <Place place>
+struct SelectOp {
+  KvTable<place> cache;  ///< for the number of slots that a row sees
+  RowTable<place> rows;
+  int group = 1;
+  ScoreTable<place> scores;
+  Pointer<const Choice, place> choices;  ///< [count]
+  int count = 0;
+  SetTable<place> sets;
+};
+
+/// What one KV head of a row reads.
+struct Read {
+  enum class Kind : std::int32_t {
+    nothing,     ///< the output is zeros
+    everything,  ///< every slot that the row sees
+    window,      ///< slots [0, sink) and the last `local` that the row sees
+    sets,        ///< a set
+  };
+  Kind kind = Kind::everything;
+  std::int32_t set = 0;              ///< sets: the first
+  std::int32_t per_query = 0;        ///< 1: sets [set, set + g), one for each query head; 0: one for all
+  std::int32_t sink = 0, local = 0;  ///< window
+};
+
+/// Softmax attention of every head of every row over what it reads. Freed slots and slots behind the row are skipped.
+/// Sets may hold only slots that the row sees.
+template <Place place>
+struct AttendOp {
+  KvTable<place> cache;
+  RowTable<place> rows;
+  Pointer<const float, place> q;  ///< [R, H, d] after RoPE
+  int group = 1;
+  float scale = 1;
+  Pointer<const Read, place> reads;  ///< [R, kv_heads]
+  SetTable<place> sets;              ///< unused where no head reads one
+  Pointer<float, place> out;         ///< [R, H, d]
+  Pointer<float, place> lse;         ///< [R, H] of what was read (-inf: nothing), or null
+};
+
+/// The operations of one device.
+template <Place place>
+class Operations {
+ public:
+  virtual ~Operations() = default;
+  virtual void append(const AppendOp<place>& op) = 0;
+  virtual void score(const ScoreOp<place>& op) = 0;
+  virtual void select(const SelectOp<place>& op) = 0;
+  virtual void attend(const AttendOp<place>& op) = 0;
+};
+
+}  // namespace glimpse::kernels

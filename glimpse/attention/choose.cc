@@ -5,48 +5,39 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
+#include "glimpse/kernels/choose.h"
 
 namespace glimpse::attention {
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
-
-/// Takes the units that are always in out of the scores, which choose among the rest: how many of it.
-std::size_t free_units(const plan::Selector& selector, std::span<float> units, std::size_t tokens, const Always& always,
-                       SelectionScratch& scratch) {
-  const std::size_t forced = always.head + (selector.counts_local ? units.size() - always.tail : 0);
-  double held = 0;  // the mass of what counts inside the budget
-  const auto take = [&](std::size_t begin, std::size_t end, bool counts) {
-    for (std::size_t i = begin; i < end; ++i) {
-      if (counts) held += static_cast<double>(units[i]);
-      units[i] = kNever;
-    }
-  };
-  take(0, always.head, true);
-  take(always.tail, units.size(), selector.counts_local);
+/// What a selector asks of the set of one KV head's pooled scores.
+kernels::Choice choice_of(const plan::Selector& selector, std::size_t tokens) {
+  const Always always = always_units(selector, tokens);
+  const std::size_t units =
+      (tokens + static_cast<std::size_t>(selector.block) - 1) / static_cast<std::size_t>(selector.block);
+  kernels::Choice choice;
+  choice.block = selector.block;
+  choice.head_units = static_cast<std::int32_t>(always.head);
+  choice.tail_units = static_cast<std::int32_t>(always.tail);
+  choice.tail_counts = selector.counts_local ? 1 : 0;
+  choice.value = selector.budget.value;
   switch (selector.budget.rule) {
     case plan::BudgetRule::tokens:
     case plan::BudgetRule::ratio: {
-      const auto k = static_cast<std::size_t>(plan::budget_tokens(selector.budget, static_cast<std::int64_t>(tokens)));
-      const std::size_t allowed = k / static_cast<std::size_t>(selector.block);
-      return allowed > forced ? allowed - forced : 0;
+      const std::int64_t allowed =
+          plan::budget_tokens(selector.budget, static_cast<std::int64_t>(tokens)) / selector.block;
+      const auto forced = static_cast<std::int64_t>(always.head + (selector.counts_local ? units - always.tail : 0));
+      choice.wanted = static_cast<std::int32_t>(std::max<std::int64_t>(0, allowed - forced));
+      break;
     }
     case plan::BudgetRule::mass:
-      return kernels::count_for_mass(units, selector.budget.value - held, scratch.workspace);
+      choice.rule = kernels::ChoiceRule::mass;
+      break;
     case plan::BudgetRule::threshold:
-      return kernels::count_above(units, static_cast<float>(selector.budget.value));
+      choice.rule = kernels::ChoiceRule::threshold;
+      break;
   }
-  return 0;
-}
-
-/// Sum of a block's probabilities, for the budgets that speak of mass.
-void block_sum(std::span<const float> pooled, std::size_t block, std::span<float> out) {
-  for (std::size_t b = 0; b < out.size(); ++b) {
-    double sum = 0;
-    const std::size_t end = std::min(pooled.size(), (b + 1) * block);
-    for (std::size_t i = b * block; i < end; ++i) sum += static_cast<double>(pooled[i]);
-    out[b] = static_cast<float>(sum);
-  }
+  return choice;
 }
 
 }  // namespace
@@ -70,6 +61,7 @@ void SelectionScratch::reserve(std::size_t tokens) {
   head_pooled.resize(room);
   blocks.resize(room);
   chosen.resize(room);
+  list.resize(room);
   workspace.resize(kernels::select_workspace(room));
 }
 
@@ -119,32 +111,9 @@ void pool_layer(const plan::Term& term, std::span<const HeadScores> heads, Selec
 
 void choose(const plan::Selector& selector, std::span<float> pooled, SelectionScratch& scratch,
             std::vector<std::int32_t>& set) {
-  const std::size_t tokens = pooled.size();
-  const auto block = static_cast<std::size_t>(selector.block);
-  std::span<float> units = pooled;
-  if (block > 1) {
-    units = std::span(scratch.blocks.data(), (tokens + block - 1) / block);
-    if (selector.budget.rule == plan::BudgetRule::mass) {
-      block_sum(pooled, block, units);
-    } else {
-      kernels::block_max(pooled, selector.block, units);
-    }
-  }
-  const Always always = always_units(selector, tokens);
-  const std::size_t wanted = free_units(selector, units, tokens, always, scratch);
-  const std::size_t count = kernels::select_top_k(units, wanted, scratch.chosen, scratch.workspace);
-
-  set.clear();
-  const auto add = [&](std::size_t unit) {
-    const std::size_t end = std::min(tokens, (unit + 1) * block);
-    for (std::size_t i = unit * block; i < end; ++i) set.push_back(static_cast<std::int32_t>(i));
-  };
-  for (std::size_t unit = 0; unit < always.head; ++unit) add(unit);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto unit = static_cast<std::size_t>(scratch.chosen[i]);
-    if (unit >= always.head && unit < always.tail) add(unit);
-  }
-  for (std::size_t unit = always.tail; unit < units.size(); ++unit) add(unit);
+  const std::size_t count = kernels::choose(choice_of(selector, pooled.size()), pooled,
+                                            {scratch.blocks, scratch.chosen, scratch.workspace}, scratch.list.data());
+  set.assign(scratch.list.data(), scratch.list.data() + count);
 }
 
 void choose_before_tile(const plan::Selector& selector, std::int64_t budget, std::span<float> pooled,

@@ -18,6 +18,7 @@ struct SelectionScratch {
   std::vector<float> head_pooled;    ///< [N]
   std::vector<float> blocks;         ///< [blocks]
   std::vector<std::int32_t> chosen;  ///< [N]
+  std::vector<std::int32_t> list;    ///< [N]
   std::vector<char> taken;           ///< [units]
   std::vector<float> most;           ///< [units] the largest score over heads
   std::vector<ScoredUnit> ranked;    ///< candidates of several heads, head by head

@@ -52,8 +52,9 @@ enum class Pooling : std::uint8_t {
 
 /// What counts how many units a set takes beside those that are always in it.
 enum class ChoiceRule : std::uint8_t {
-  count,      ///< the `wanted` best
-  mass,       ///< the fewest that together with what is always in it hold `value` of the pooled values (top-p)
+  count,  ///< the `wanted` best
+  mass,   ///< the fewest that together with what is always in it hold `value` of the pooled values (top-p); none that
+          ///< hold nothing
   threshold,  ///< all of at least `value`
 };
 
@@ -68,10 +69,11 @@ struct Choice {
   Pooling pooling = Pooling::mean_probability;
   ChoiceRule rule = ChoiceRule::count;
   std::int32_t wanted = 0;  ///< units
-  float value = 0;
-  std::int32_t block = 1;               ///< slots of a unit
-  std::int32_t head_units = 0;          ///< units [0, head_units) are always in the set
-  std::int32_t tail_units = INT32_MAX;  ///< and so are units [tail_units, ...)
+  double value = 0;
+  std::int32_t block = 1;        ///< slots of a unit
+  std::int32_t head_units = 0;   ///< units [0, head_units) are always in the set
+  std::int32_t tail_units = 0;   ///< and so are units [tail_units, ...); at least head_units
+  std::int32_t tail_counts = 1;  ///< ChoiceRule::mass: what the tail holds counts towards `value`
 };
 
 /// Makes sets from scores: exact. A set of all slots gets the count kEverything. A set that would be longer than the

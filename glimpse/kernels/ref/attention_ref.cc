@@ -7,10 +7,9 @@
 #include <numeric>
 #include <vector>
 
-namespace glimpse::kernels::ref {
-namespace {
+#include "glimpse/kernels/ref/rows.h"
 
-constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+namespace glimpse::kernels::ref {
 
 std::vector<double> read_row(const KvFormat& format, const HeadView& head, std::byte* plane, std::int32_t slot) {
   const std::byte* row = head.row_of(plane, slot, format);
@@ -44,15 +43,9 @@ std::vector<double> read_row(const KvFormat& format, const HeadView& head, std::
   return values;
 }
 
-bool freed(const HeadView& head, std::int32_t slot) {
-  return head.positions != nullptr && head.positions[slot] < 0;
-}
+namespace {
 
-double dot(const float* query, const std::vector<double>& key) {
-  double sum = 0;
-  for (std::size_t i = 0; i < key.size(); ++i) sum += static_cast<double>(query[i]) * key[i];
-  return sum;
-}
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 struct Softmax {
   std::vector<double> out;

@@ -1,0 +1,83 @@
+#include "glimpse/kernels/choose.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/attention.h"
+
+namespace glimpse::kernels {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+/// Sum of a block's probabilities, for the rule that speaks of mass.
+void block_sum(std::span<const float> pooled, std::size_t block, std::span<float> out) {
+  for (std::size_t b = 0; b < out.size(); ++b) {
+    double sum = 0;
+    const std::size_t end = std::min(pooled.size(), (b + 1) * block);
+    for (std::size_t i = b * block; i < end; ++i) sum += static_cast<double>(pooled[i]);
+    out[b] = static_cast<float>(sum);
+  }
+}
+
+/// Takes the units that are always in out of the scores, which choose among the rest: how many of it.
+std::size_t free_units(const Choice& choice, std::span<float> units, std::span<std::byte> workspace) {
+  double held = 0;  // the mass of what counts inside the budget
+  const auto take = [&](std::size_t begin, std::size_t end, bool counts) {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (counts) held += static_cast<double>(units[i]);
+      units[i] = kNever;
+    }
+  };
+  take(0, static_cast<std::size_t>(choice.head_units), true);
+  take(static_cast<std::size_t>(choice.tail_units), units.size(), choice.tail_counts != 0);
+  switch (choice.rule) {
+    case ChoiceRule::count:
+      return static_cast<std::size_t>(choice.wanted);
+    case ChoiceRule::mass:
+      return count_for_mass(units, choice.value - held, workspace);
+    case ChoiceRule::threshold:
+      return count_above(units, static_cast<float>(choice.value));
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::size_t choose(const Choice& choice, std::span<float> pooled, const ChooseSpace& space, std::int32_t* out) {
+  const std::size_t slots = pooled.size();
+  const auto block = static_cast<std::size_t>(choice.block);
+  std::span<float> units = pooled;
+  if (block > 1) {
+    units = space.units.first((slots + block - 1) / block);
+    if (choice.rule == ChoiceRule::mass) {
+      block_sum(pooled, block, units);
+    } else {
+      block_max(pooled, choice.block, units);
+    }
+  }
+  const auto head = static_cast<std::size_t>(choice.head_units);
+  const auto tail = static_cast<std::size_t>(choice.tail_units);
+  check(head <= tail && tail <= units.size(), "what is always in a set lies in the context");
+  const std::size_t wanted = free_units(choice, units, space.workspace);
+  const std::size_t count = select_top_k(units, wanted, space.chosen, space.workspace);
+
+  std::int32_t* end = out;
+  const auto add = [&](std::size_t first, std::size_t last) {  // units
+    const std::size_t from = first * block;
+    const std::size_t to = std::min(slots, last * block);
+    std::iota(end, end + (to - from), static_cast<std::int32_t>(from));
+    end += to - from;
+  };
+  add(0, head);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto unit = static_cast<std::size_t>(space.chosen[i]);
+    if (unit >= head && unit < tail) add(unit, unit + 1);
+  }
+  if (tail < units.size()) add(tail, units.size());
+  return static_cast<std::size_t>(end - out);
+}
+
+}  // namespace glimpse::kernels

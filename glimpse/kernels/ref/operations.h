@@ -1,0 +1,22 @@
+// The reference of the batched operations: plain loops, double accumulators. Slow, allocates, any thread. Only tests
+// and benchmarks call it.
+#pragma once
+
+#include <vector>
+
+#include "glimpse/kernels/ops.h"
+
+namespace glimpse::kernels::ref {
+
+class Operations final : public kernels::Operations<Place::host> {
+ public:
+  void append(const AppendOp<Place::host>& op) override;
+  void score(const ScoreOp<Place::host>& op) override;
+  void select(const SelectOp<Place::host>& op) override;
+  void attend(const AttendOp<Place::host>& op) override;
+};
+
+/// What a choice's slots are ranked by, before units are made of them: [slots that the row sees].
+std::vector<double> pooled_values(const SelectOp<Place::host>& op, const Choice& choice);
+
+}  // namespace glimpse::kernels::ref

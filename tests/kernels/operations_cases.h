@@ -1,0 +1,226 @@
+// The cases that every implementation of kernels/ops.h runs, and the host memory of one: a layer of a cache whose pages
+// lie in random order, rows, queries, reads, choices. What nobody may read is NaN.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "glimpse/kernels/ops.h"
+#include "glimpse/kernels/ref/attention_ref.h"
+
+namespace glimpse::kernels::test {
+
+struct OperationsCase {
+  std::string name;
+  int dim = 64;
+  int kv_heads = 2;
+  int group = 3;
+  std::vector<std::int32_t> lengths = {300};  ///< slots of each sequence
+  std::vector<std::int32_t> behind = {1};     ///< rows of each sequence
+  double freed = 0;                           ///< share of freed slots
+  int run = 1;                                ///< pages that lie together
+};
+
+inline const std::vector<OperationsCase>& operations_cases() {
+  static const std::vector<OperationsCase> table{
+      {.name = "one sequence"},
+      {.name = "dim 128, group 4", .dim = 128, .kv_heads = 3, .group = 4, .lengths = {700}},
+      {.name = "one query", .group = 1, .lengths = {33}},
+      {.name = "group 7", .dim = 128, .group = 7, .lengths = {129, 16, 17}},
+      {.name = "group 8", .dim = 128, .kv_heads = 1, .group = 8, .lengths = {2100}, .run = 16},
+      {.name = "group 16", .dim = 128, .kv_heads = 1, .group = 16, .lengths = {515}},
+      {.name = "group 17", .kv_heads = 1, .group = 17, .lengths = {100}},
+      {.name = "ragged batch", .group = 4, .lengths = {1, 15, 16, 17, 511, 512, 513, 1025}},
+      {.name = "several rows", .lengths = {600, 40}, .behind = {5, 4, 3, 2, 1}},
+      {.name = "one token", .lengths = {1}},
+      {.name = "some freed", .lengths = {400, 77}, .freed = 0.3},
+      {.name = "all freed", .lengths = {64}, .freed = 1},
+  };
+  return table;
+}
+
+class OperationsBed {
+ public:
+  OperationsBed(const OperationsCase& which, KvType type, std::uint64_t seed) : of(which), format{type, which.dim} {
+    random_.seed(seed);
+    lay_pages();
+    for (std::size_t s = 0; s < of.lengths.size(); ++s) {
+      for (const std::int32_t back : of.behind) {
+        if (back > of.lengths[s]) continue;
+        sequence.push_back(static_cast<std::int32_t>(s));
+        behind.push_back(back);
+      }
+    }
+    const std::size_t heads = rows() * static_cast<std::size_t>(of.kv_heads);
+    const std::size_t queries = heads * static_cast<std::size_t>(of.group);
+    fill(q, queries * dim());
+    fill(k, heads * dim());
+    fill(v, heads * dim());
+    stride = static_cast<std::size_t>(*std::max_element(of.lengths.begin(), of.lengths.end())) + 3;
+    for (std::size_t i = 0; i < heads; ++i) {
+      const auto kv = static_cast<std::size_t>(of.kv_heads);
+      row_heads.push_back({static_cast<std::int32_t>(i / kv), static_cast<std::int32_t>(i % kv)});
+    }
+  }
+
+  std::size_t rows() const { return sequence.size(); }
+  std::size_t dim() const { return static_cast<std::size_t>(of.dim); }
+  std::size_t queries() const { return q.size() / dim(); }
+  KvTable<Place::host> cache() const {
+    return {format, views.data(), static_cast<int>(of.lengths.size()), of.kv_heads};
+  }
+  RowTable<Place::host> row_table() const { return {sequence.data(), behind.data(), static_cast<int>(rows())}; }
+  /// Slots that a row sees.
+  std::int32_t seen(std::size_t row) const {
+    return of.lengths[static_cast<std::size_t>(sequence[row])] - behind[row] + 1;
+  }
+  int below(int n) { return std::uniform_int_distribution<int>(0, n - 1)(random_); }
+  void fill(std::vector<float>& values, std::size_t count) {
+    std::normal_distribution<float> normal;
+    values.resize(count);
+    for (float& x : values) x = normal(random_);
+  }
+  /// A random ascending list of about a third of the slots, in the set of that number.
+  void make_set(std::size_t number, std::int32_t slots) {
+    std::int32_t count = 0;
+    for (std::int32_t slot = 0; slot < slots; ++slot) {
+      if (below(3) == 0)
+        set_slots[number * static_cast<std::size_t>(capacity) + static_cast<std::size_t>(count++)] = slot;
+    }
+    set_count[number] = below(8) == 0 ? kEverything : count;
+  }
+
+  OperationsCase of;
+  KvFormat format;
+  std::vector<std::byte> k_plane, v_plane;
+  std::vector<PageId> pages;            ///< of all views
+  std::vector<std::int32_t> positions;  ///< of all views, or none
+  std::vector<HeadView> views;          ///< [sequence, kv_head]
+  std::vector<std::int32_t> sequence, behind;
+  std::vector<float> q, k, v;
+  std::size_t stride = 0;
+  std::vector<RowHead> row_heads;  ///< all of them
+  std::vector<std::int32_t> set_slots, set_count;
+  std::int32_t capacity = 0;
+
+ private:
+  void lay_pages() {
+    const auto run = static_cast<std::size_t>(of.run);
+    std::size_t runs = 0;
+    const auto runs_of = [&](std::int32_t length) {
+      return (static_cast<std::size_t>(length) + kPageTokens * run - 1) / (kPageTokens * run);
+    };
+    for (const std::int32_t length : of.lengths) runs += runs_of(length) * static_cast<std::size_t>(of.kv_heads);
+    std::vector<PageId> order(runs + 2);
+    std::iota(order.begin(), order.end(), 0U);
+    std::shuffle(order.begin(), order.end(), random_);
+    k_plane.assign(order.size() * run * format.page_bytes(), std::byte{0xff});
+    v_plane = k_plane;
+    std::vector<std::size_t> first;
+    std::size_t used = 0;
+    for (const std::int32_t length : of.lengths) {
+      for (int head = 0; head < of.kv_heads; ++head) {
+        first.push_back(pages.size());
+        for (std::size_t i = 0; i < runs_of(length) * run; ++i) {
+          pages.push_back(order[used + i / run] * static_cast<PageId>(run) + static_cast<PageId>(i % run));
+        }
+        used += runs_of(length);
+      }
+    }
+    std::size_t slots = 0;
+    for (const std::int32_t length : of.lengths) slots += static_cast<std::size_t>(length * of.kv_heads);
+    if (of.freed > 0) positions.resize(slots);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      const std::int32_t length = of.lengths[i / static_cast<std::size_t>(of.kv_heads)];
+      HeadView view{k_plane.data(), v_plane.data(), pages.data() + first[i], nullptr, length};
+      store(view);
+      if (of.freed > 0) {
+        free_some(view, positions.data() + at);
+        view.positions = positions.data() + at;
+        at += static_cast<std::size_t>(length);
+      }
+      views.push_back(view);
+    }
+  }
+  void store(const HeadView& view) {
+    std::vector<float> keys, values;
+    fill(keys, static_cast<std::size_t>(view.slots) * dim());
+    fill(values, static_cast<std::size_t>(view.slots) * dim());
+    ref::append(
+        format,
+        {.head = &view, .k = keys.data(), .v = values.data(), .row_stride = dim(), .slot = 0, .rows = view.slots});
+  }
+  void free_some(const HeadView& view, std::int32_t* where) {
+    std::uniform_real_distribution<double> uniform;
+    for (std::int32_t slot = 0; slot < view.slots; ++slot) {
+      where[slot] = uniform(random_) < of.freed ? -1 : slot;
+      if (where[slot] >= 0) continue;
+      std::memset(view.row_of(view.k_plane, slot, format), 0xff, format.row_bytes());
+      std::memset(view.row_of(view.v_plane, slot, format), 0xff, format.row_bytes());
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+/// Reads of every kind, mixed over the heads; sets as they need. `per_query`: room for a set of each query head.
+inline std::vector<Read> mixed_reads(OperationsBed& bed) {
+  const std::size_t heads = bed.rows() * static_cast<std::size_t>(bed.of.kv_heads);
+  const auto group = static_cast<std::size_t>(bed.of.group);
+  bed.capacity = static_cast<std::int32_t>(bed.stride);
+  bed.set_slots.assign(heads * group * bed.stride, -1);
+  bed.set_count.assign(heads * group, 0);
+  std::vector<Read> reads(heads);
+  for (std::size_t i = 0; i < heads; ++i) {
+    const std::int32_t slots = bed.seen(i / static_cast<std::size_t>(bed.of.kv_heads));
+    for (std::size_t j = 0; j < group; ++j) bed.make_set(i * group + j, slots);
+    Read& read = reads[i];
+    read.kind = static_cast<Read::Kind>(i < 8 ? (i + 1) % 4 : static_cast<std::size_t>(bed.below(4)));
+    read.set = static_cast<std::int32_t>(i * group);
+    read.per_query = i % 2 == 0 ? 0 : 1;
+    read.sink = bed.below(20);
+    read.local = 1 + bed.below(100);
+    if (read.kind == Read::Kind::window && read.sink > slots) read.sink = slots;
+  }
+  return reads;
+}
+
+/// Choices of every pooling and rule for one row each; `set` counts up from 0.
+inline std::vector<Choice> all_choices(const OperationsBed& bed) {
+  std::vector<Choice> choices;
+  for (std::size_t row = 0; row < bed.rows(); ++row) {
+    for (const Pooling pooling :
+         {Pooling::mean_probability, Pooling::max_probability, Pooling::mean_score, Pooling::max_score}) {
+      for (const int block : {1, 16}) {
+        for (const ChoiceRule rule : {ChoiceRule::count, ChoiceRule::mass, ChoiceRule::threshold}) {
+          const bool probability = pooling == Pooling::mean_probability || pooling == Pooling::max_probability;
+          if (rule != ChoiceRule::count && !probability) continue;
+          Choice choice;
+          choice.row = static_cast<std::int32_t>(row);
+          choice.head = static_cast<std::int32_t>(choices.size()) % bed.of.kv_heads;
+          choice.heads = choices.size() % 3 == 0 ? bed.of.kv_heads - choice.head : 1;
+          choice.query = choices.size() % 5 == 4 ? bed.of.group - 1 : -1;
+          choice.set = static_cast<std::int32_t>(choices.size());
+          choice.pooling = pooling;
+          choice.rule = rule;
+          choice.block = block;
+          const std::int32_t units = (bed.seen(row) + block - 1) / block;
+          choice.head_units = std::min(units - 1, 1);
+          choice.tail_units = std::max(choice.head_units, units - 2);
+          choice.tail_counts = static_cast<std::int32_t>(choices.size() % 2);
+          choice.wanted = units / 3;
+          choice.value = rule == ChoiceRule::mass ? 0.6 : 1.0 / bed.seen(row);
+          choices.push_back(choice);
+        }
+      }
+    }
+  }
+  return choices;
+}
+
+}  // namespace glimpse::kernels::test

@@ -1,0 +1,199 @@
+// The batched operations on the CPU against the reference, on one thread and on several, for every instruction set.
+#include "glimpse/kernels/cpu/operations.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "fixture.h"
+#include "glimpse/kernels/ref/operations.h"
+#include "operations_cases.h"
+
+namespace glimpse::kernels::test {
+namespace {
+
+/// Three threads that are started for every run.
+class ThreeWorkers final : public Workers {
+ public:
+  int threads() const override { return 3; }
+  void run(const std::function<void(int)>& work) override {
+    std::thread one([&] { work(1); });
+    std::thread two([&] { work(2); });
+    work(0);
+    one.join();
+    two.join();
+  }
+};
+
+class OperationsTest : public KernelTest {
+ protected:
+  /// Calls `body` with each case in each type, and the operations of one and of three threads.
+  template <class Body>
+  void each(const Body& body) {
+    const std::unique_ptr<Operations<Place::host>> alone = make_cpu_operations();
+    const std::unique_ptr<Operations<Place::host>> together = make_cpu_operations(&workers_);
+    for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0}) {
+      for (const OperationsCase& c : operations_cases()) {
+        SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
+        OperationsBed bed(c, type, seed_of_test());
+        body(bed, *alone, *together);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+
+  ref::Operations reference_;
+
+ private:
+  ThreeWorkers workers_;
+};
+
+void expect_near(const std::vector<float>& got, const std::vector<float>& want, double allowed) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]))) continue;
+    ASSERT_NEAR(got[i], want[i], allowed) << "at " << i;
+  }
+}
+
+/// Rounding of q8_0 scales and of sums of up to 256 products of normal numbers.
+constexpr double kNear = 3e-5;
+
+TEST_P(OperationsTest, AppendStoresWhatTheReferenceStores) {
+  each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
+    // One row for each sequence: rows of one slot do not occur, and those of a sequence are neighbours.
+    const AppendOp<Place::host> op{bed.cache(), bed.row_table(), bed.k.data(), bed.v.data()};
+    const std::vector<std::byte> k = bed.k_plane, v = bed.v_plane;
+    const auto run = [&](Operations<Place::host>& operations) {
+      bed.k_plane = k;
+      bed.v_plane = v;
+      operations.append(op);
+      return std::pair(bed.k_plane, bed.v_plane);
+    };
+    const auto want = run(reference_);
+    EXPECT_NE(want.first, k);
+    EXPECT_TRUE(run(alone) == want);
+    EXPECT_TRUE(run(together) == want);
+  });
+}
+
+TEST_P(OperationsTest, ScoresEqualTheReference) {
+  each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
+    struct Scores {
+      std::vector<float> scores, lse;
+    };
+    const auto run = [&](Operations<Place::host>& operations) {
+      Scores made{std::vector<float>(bed.queries() * bed.stride, kNan), std::vector<float>(bed.queries(), kNan)};
+      operations.score({bed.cache(),
+                        bed.row_table(),
+                        bed.q.data(),
+                        bed.of.group,
+                        0.125F,
+                        bed.row_heads.data(),
+                        static_cast<int>(bed.row_heads.size()),
+                        {made.scores.data(), made.lse.data(), bed.stride}});
+      return made;
+    };
+    const Scores want = run(reference_);
+    const Scores got = run(alone);
+    expect_near(got.scores, want.scores, kNear);
+    expect_near(got.lse, want.lse, kNear);
+    const Scores again = run(together);
+    EXPECT_EQ(std::memcmp(again.scores.data(), got.scores.data(), got.scores.size() * sizeof(float)), 0);
+    EXPECT_EQ(again.lse, got.lse);
+  });
+}
+
+TEST_P(OperationsTest, SetsEqualTheReference) {
+  each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
+    std::vector<float> scores(bed.queries() * bed.stride, kNan), lse(bed.queries());
+    const ScoreTable<Place::host> table{scores.data(), lse.data(), bed.stride};
+    reference_.score({bed.cache(), bed.row_table(), bed.q.data(), bed.of.group, 0.125F, bed.row_heads.data(),
+                      static_cast<int>(bed.row_heads.size()), table});
+    const std::vector<Choice> choices = all_choices(bed);
+    struct Sets {
+      std::vector<std::int32_t> slots, count;
+    };
+    const auto run = [&](Operations<Place::host>& operations) {
+      Sets made{std::vector<std::int32_t>(choices.size() * bed.stride, -7), std::vector<std::int32_t>(choices.size())};
+      operations.select({bed.cache(),
+                         bed.row_table(),
+                         bed.of.group,
+                         table,
+                         choices.data(),
+                         static_cast<int>(choices.size()),
+                         {made.slots.data(), made.count.data(), static_cast<std::int32_t>(bed.stride),
+                          static_cast<int>(choices.size())}});
+      return made;
+    };
+    const Sets want = run(reference_);
+    const Sets got = run(alone);
+    for (std::size_t c = 0; c < choices.size(); ++c) {
+      SCOPED_TRACE("choice " + std::to_string(c));
+      ASSERT_EQ(got.count[c], want.count[c]);
+      for (std::size_t i = c * bed.stride; i < (c + 1) * bed.stride; ++i) ASSERT_EQ(got.slots[i], want.slots[i]);
+    }
+    const Sets again = run(together);
+    EXPECT_EQ(again.slots, got.slots);
+    EXPECT_EQ(again.count, got.count);
+  });
+}
+
+TEST_P(OperationsTest, ASetIsCutAtTheCapacity) {
+  OperationsBed bed({.name = "short table", .kv_heads = 1, .group = 1, .lengths = {100}}, KvType::f32, 1);
+  std::vector<float> scores(bed.stride, 0), lse(1, 0);
+  const Choice choice{.pooling = Pooling::mean_score, .wanted = 50, .head_units = 4, .tail_units = 90};
+  for (Operations<Place::host>* operations :
+       {static_cast<Operations<Place::host>*>(&reference_), make_cpu_operations().release()}) {
+    std::vector<std::int32_t> slots(20, -7);
+    std::int32_t count = 0;
+    operations->select({bed.cache(),
+                        bed.row_table(),
+                        1,
+                        {scores.data(), lse.data(), bed.stride},
+                        &choice,
+                        1,
+                        {slots.data(), &count, 16, 1}});
+    EXPECT_EQ(count, 16);
+    std::vector<std::int32_t> want(16);
+    std::iota(want.begin(), want.end(), 0);
+    want.resize(20, -7);
+    EXPECT_EQ(slots, want);  // equal scores: the lowest slots
+    if (operations != &reference_) delete operations;
+  }
+}
+
+TEST_P(OperationsTest, MixedReadsEqualTheReference) {
+  each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
+    const std::vector<Read> reads = mixed_reads(bed);
+    struct Attended {
+      std::vector<float> out, lse;
+    };
+    const auto run = [&](Operations<Place::host>& operations) {
+      Attended made{std::vector<float>(bed.q.size(), kNan), std::vector<float>(bed.queries(), kNan)};
+      operations.attend(
+          {bed.cache(),
+           bed.row_table(),
+           bed.q.data(),
+           bed.of.group,
+           0.125F,
+           reads.data(),
+           {bed.set_slots.data(), bed.set_count.data(), bed.capacity, static_cast<int>(bed.set_count.size())},
+           made.out.data(),
+           made.lse.data()});
+      return made;
+    };
+    const Attended want = run(reference_);
+    const Attended got = run(alone);
+    expect_near(got.out, want.out, kNear);
+    expect_near(got.lse, want.lse, kNear);
+    const Attended again = run(together);
+    EXPECT_EQ(again.out, got.out);
+    EXPECT_EQ(again.lse, got.lse);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, OperationsTest, testing::ValuesIn(machine_targets()), target_label);
+
+}  // namespace
+}  // namespace glimpse::kernels::test

@@ -35,6 +35,7 @@ struct Wanted {
   bool shuffled = false;
   bool check = true;
   double share = 0.1;
+  std::vector<std::string> only;  ///< what is measured; empty: everything
 };
 
 /// One size of the pool that all shapes are cut from.
@@ -215,7 +216,7 @@ class Bench {
     };
     const Array<Read> all = reads(kKvHeads), none = reads(0), quarter = reads(2), half = reads(4);
     const auto attend = [&](const Array<Read>& which) {
-      return measure(stream_, bed.layers, [&](int layer) { operations_->attend(bed.attend(layer, which)); });
+      return [&](int layer) { operations_->attend(bed.attend(layer, which)); };
     };
     const auto checked = [&](const Array<Read>& which, bool set) {
       if (!wanted_.check || wanted_.shuffled) return;
@@ -269,14 +270,15 @@ class Bench {
       operations_->select({bed.cache(layer), bed.rows(), kGroup, table, device_choices.constant(), count, bed.sets()});
     };
     const double score_bytes = static_cast<double>(bed.heads()) * kGroup * bed.tokens * 4;
-    report(bed, "score", measure(stream_, bed.layers, score), dense_bytes / 2 + score_bytes);
-    report(bed, "select", measure(stream_, bed.layers, select), score_bytes);
-    const double seconds = measure(stream_, bed.layers, [&](int layer) {
+    score(0);
+    report(bed, "score", score, dense_bytes / 2 + score_bytes);
+    report(bed, "select", select, score_bytes);
+    const auto all = [&](int layer) {
       score(layer);
       select(layer);
       operations_->attend(bed.attend(layer, none));
-    });
-    report(bed, "anchor", seconds, dense_bytes / 2 + set_bytes);
+    };
+    report(bed, "anchor", all, dense_bytes / 2 + set_bytes);
     if (wanted_.check && !wanted_.shuffled) select_again(bed);
   }
   /// The bed's own sets for what follows.
@@ -285,7 +287,9 @@ class Bench {
     bed.make_sets(random, static_cast<std::int32_t>(std::lround(bed.tokens * wanted_.share)), bed.tokens);
   }
 
-  void report(const Bed& bed, const std::string& what, double seconds, double bytes) {
+  void report(const Bed& bed, const std::string& what, const std::function<void(int)>& work, double bytes) {
+    if (!wanted_.only.empty() && std::find(wanted_.only.begin(), wanted_.only.end(), what) == wanted_.only.end()) return;
+    const double seconds = measure(stream_, bed.layers, work);
     fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.3f}\n", bed.batch, bed.tokens, what, seconds * 1e6,
                bytes / seconds / bandwidth_);
     std::fflush(stdout);
@@ -308,6 +312,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", wanted.batches, "sequences")->delimiter(',');
   app.add_option("--tokens", wanted.tokens, "slots of each sequence")->delimiter(',');
   app.add_option("--share", wanted.share, "what gathered heads read of them");
+  app.add_option("--only", wanted.only, "measure these alone, such as dense,gathered")->delimiter(',');
   app.add_flag("--shuffled", wanted.shuffled, "pages in random order");
   app.add_flag("!--no-check", wanted.check, "leave the answers unchecked");
   CLI11_PARSE(app, argc, argv);

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "bench/cuda_support.h"
 #include "glimpse/base/error.h"
+#include "glimpse/cli/machine.h"
 #include "glimpse/kernels/ref/operations.h"
 
 namespace glimpse::bench {
@@ -35,6 +38,8 @@ struct Wanted {
   bool shuffled = false;
   bool check = true;
   double share = 0.1;
+  std::string json;  ///< where the results go, or nowhere
+  std::string command;
   std::vector<std::string> only;  ///< what is measured; empty: everything
 };
 
@@ -197,6 +202,7 @@ class Bench {
     for (const int tokens : wanted_.tokens) {
       for (const int batch : wanted_.batches) shape(batch, tokens);
     }
+    if (!wanted_.json.empty()) std::ofstream(wanted_.json) << text();
   }
 
  private:
@@ -292,11 +298,45 @@ class Bench {
     const double seconds = measure(stream_, bed.layers, work);
     fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.3f}\n", bed.batch, bed.tokens, what, seconds * 1e6,
                bytes / seconds / bandwidth_);
+    rows_.push_back({{"batch", bed.batch},
+                     {"tokens", bed.tokens},
+                     {"what", what},
+                     {"us", std::round(seconds * 1e8) / 100},
+                     {"bytes", bytes},
+                     {"of_read", std::round(bytes / seconds / bandwidth_ * 1e4) / 1e4}});
     std::fflush(stdout);
+  }
+
+  /// The file of results (bench/README.md): the machine is the device.
+  std::string text() const {
+    const cuda::Device& device = stream_.device();
+    nlohmann::ordered_json head{{"schema", 1},
+                                {"benchmark", "cuda_attention_bench"},
+                                {"commit", cli::commit()},
+                                {"date", nullptr},
+                                {"machine",
+                                 {{"cpu", device.name},
+                                  {"isa", fmt::format("sm{}", device.capability)},
+                                  {"cores", device.processors},
+                                  {"memory", device.memory},
+                                  {"read_bandwidth", std::round(bandwidth_)}}},
+                                {"command", wanted_.command},
+                                {"model", nullptr},
+                                {"settings",
+                                 {{"query_heads", kKvHeads * kGroup},
+                                  {"kv_heads", kKvHeads},
+                                  {"dim", kDim},
+                                  {"kv_type", name(kFormat.type)},
+                                  {"page", kPageTokens},
+                                  {"shuffled", wanted_.shuffled},
+                                  {"share", wanted_.share}}},
+                                {"rows", rows_}};
+    return head.dump(1) + "\n";
   }
 
   Stream& stream_;
   Wanted wanted_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
   std::unique_ptr<Operations<Place::device>> operations_;
   Pool pool_;
   double bandwidth_ = 1;
@@ -313,9 +353,13 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", wanted.tokens, "slots of each sequence")->delimiter(',');
   app.add_option("--share", wanted.share, "what gathered heads read of them");
   app.add_option("--only", wanted.only, "measure these alone, such as dense,gathered")->delimiter(',');
+  app.add_option("--json", wanted.json, "write the results to this file");
   app.add_flag("--shuffled", wanted.shuffled, "pages in random order");
   app.add_flag("!--no-check", wanted.check, "leave the answers unchecked");
   CLI11_PARSE(app, argc, argv);
+  wanted.command = "cuda_attention_bench";
+  for (int i = 1; i < argc; ++i) wanted.command += std::string(" ") + argv[i];
+  wanted.command.resize(std::min(wanted.command.size(), wanted.command.find(" --json")));
   try {
     const auto found = kernels::cuda::devices();
     if (found.empty()) throw UserError("this machine has no CUDA device of compute capability 8.0 or later");

@@ -18,7 +18,10 @@ inline constexpr unsigned kHeaviest = 11;
 
 /// From this weight a block on, the last eighth of the work is cut into small ranges that go to whoever is free: some
 /// processors of a device get less of its bandwidth than others.
-inline constexpr unsigned kFreeFrom = 128 * kRunWeight;
+#ifndef GLIMPSE_FREE_FROM
+#define GLIMPSE_FREE_FROM 384
+#endif
+inline constexpr unsigned kFreeFrom = GLIMPSE_FREE_FROM * kRunWeight;
 inline constexpr unsigned kLeastFree = 16 * kRunWeight;
 inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: adding those up takes longer than it saves
 

@@ -184,9 +184,33 @@ TEST_F(Score, EqualTheReferenceAndNothingBehindIsWritten) {
   each_case([&](const OperationsBed& bed) { expect_scores(*stream_, *operations_, bed); });
 }
 
-TEST_F(Score, FullSize) {
-  const OperationsBed bed({.name = "", .kv_heads = 5, .group = 2, .lengths = {131072}, .freed = 0.01}, KvType::bf16, 7);
-  expect_scores(*stream_, *operations_, bed);
+/// Enough work for ranges that go to whoever is free, of sequences of very different lengths.
+OperationsBed much_work() {
+  return {{.name = "", .kv_heads = 8, .group = 1, .lengths = {131072, 60000, 12000, 5000}}, KvType::bf16, 7};
+}
+
+TEST_F(Score, FreeRanges) { expect_scores(*stream_, *operations_, much_work()); }
+
+TEST_F(Attend, FreeRanges) {
+  OperationsBed bed = much_work();
+  const std::vector<Read> reads(bed.row_heads.size());  // everything
+  bed.set_slots.assign(1, 0);
+  bed.set_count.assign(1, 0);
+  const Attended want = attend_on_host(reference_, bed, reads);
+  DeviceAttend device(*stream_, bed, reads);
+  Attended first;
+  for (int run = 0; run < 5; ++run) {
+    device.poison();
+    operations_->attend(device.op());
+    const Attended got = device.made();
+    if (run == 0) {
+      first = got;
+      expect_near(got.out, want.out, kNear);
+      expect_near(got.lse, want.lse, kNear);
+    }
+    EXPECT_TRUE(same_bits(got.out, first.out)) << "run " << run;
+    EXPECT_TRUE(same_bits(got.lse, first.lse)) << "run " << run;
+  }
 }
 
 TEST_F(Append, StoresTheBitsOfTheReference) {

@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
   auto* masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
   warm(of.reads, static_cast<std::size_t>(of.cache.rows) * of.cache.kv_heads * sizeof(Read));
-  begin_kernel(of.cache);
+  begin_kernel(of.cache, true);
   const AttendSource<kKeys> source{of};
   Sharing<AttendSource<kKeys>> sharing(source, share, of.partials.taken);
   KvFeed feed(shared_address(ring), masks, of.stages, kWarps);

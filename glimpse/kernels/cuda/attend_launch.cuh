@@ -6,18 +6,12 @@
 
 namespace glimpse::kernels::cuda {
 
-#ifndef GLIMPSE_ATTEND_KEYS
-#define GLIMPSE_ATTEND_KEYS 16
-#define GLIMPSE_ATTEND_WARPS 8
-#define GLIMPSE_ATTEND_STAGES 6
-#endif
-
 template <class T, int kDim, int kTiles>
 void launch_attend_as(AttendArguments of, const Limits& limits, cudaStream_t stream) {
-  constexpr int kKeys = GLIMPSE_ATTEND_KEYS;
-  constexpr int kWarps = kDim > 128 ? 4 : GLIMPSE_ATTEND_WARPS;
+  constexpr int kKeys = 16;
+  constexpr int kWarps = kDim > 128 ? 4 : 8;
   using Shape = AttendShape<T, kDim, kTiles, kKeys, kWarps>;
-  of.stages = stages_that_fit(limits, Shape::kFixed, Shape::kStage, GLIMPSE_ATTEND_STAGES);
+  of.stages = stages_that_fit(limits, Shape::kFixed, Shape::kStage, Shape::KvFeed::kMostStages);
   const int bytes = Shape::kFixed + of.stages * Shape::kStage;
   auto* const kernel = attend_kernel<T, kDim, kTiles, kKeys, kWarps>;
   allow_shared(kernel, bytes);

@@ -12,6 +12,7 @@ struct AttendSource {
 
   struct Unit {
     int row, head, seen;
+    std::int32_t count;  ///< of its set, where all query heads have one
     HeadView view;
     Read read;
   };
@@ -23,6 +24,7 @@ struct AttendSource {
     u.read = of.reads[unit];
     u.view = view_of(of.cache, u.row, u.head);
     u.seen = seen_slots(of.cache, u.row, u.view);
+    u.count = u.read.kind == Read::Kind::sets && !apart(u) ? of.set_count[u.read.set] : 0;
     return u;
   }
   __device__ static bool apart(const Unit& u) { return u.read.kind == Read::Kind::sets && u.read.per_query != 0; }
@@ -39,7 +41,7 @@ struct AttendSource {
     }
     if (u.read.kind == Read::Kind::sets) {
       const int set = u.read.set + (apart(u) ? piece : 0);
-      const std::int32_t count = of.set_count[set];
+      const std::int32_t count = apart(u) ? of.set_count[set] : u.count;
       if (count != kEverything) {
         s.list = of.set_slots + static_cast<std::size_t>(set) * of.set_capacity;
         s.entries = count;

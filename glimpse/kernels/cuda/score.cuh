@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
   auto* const masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
   warm(of.heads, static_cast<std::size_t>(of.count) * sizeof(RowHead));
-  begin_kernel(of.cache);
+  begin_kernel(of.cache, false);
   const ScoreSource source{of};
   Sharing<ScoreSource> sharing(source, share, of.partials.taken);
   KeyFeed feed(shared_address(ring), masks, of.stages, kWarps);

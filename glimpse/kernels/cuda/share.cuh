@@ -23,6 +23,9 @@ inline constexpr unsigned kFreeFrom = 384 * kRunWeight;
 inline constexpr unsigned kLeastFree = 16 * kRunWeight;
 inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: adding those up takes longer than it saves
 
+inline constexpr int kFewUnits = 64;
+inline constexpr int kUnitBytes = 80;
+
 /// Segments that are listed at a time.
 inline constexpr int kBatch = 8;
 
@@ -30,6 +33,7 @@ struct Share {
   Segment segments[kBatch];
   Segment mine[2];  ///< that this block combines: a range's first, its last, where others have a part of them
   unsigned sums[32];
+  alignas(8) unsigned char units[kFewUnits * kUnitBytes];  ///< where there are few: what they read, at hand
   int last_arrived = 0;
   unsigned range = 0;
 };
@@ -51,7 +55,7 @@ class Sharing {
   __device__ Sharing(const Source& source, Share& share, unsigned* taken)
       : source_(source), share_(share), taken_(taken) {
     const int units = source.units();
-    few_ = units <= 32;
+    few_ = units <= kFewUnits;
     const int threads = few_ ? 32 : static_cast<int>(blockDim.x);
     const int each = (units + threads - 1) / threads;
     first_ = min(units, (few_ ? static_cast<int>(threadIdx.x) % 32 : static_cast<int>(threadIdx.x)) * each);
@@ -59,6 +63,7 @@ class Sharing {
     unsigned number = 0, lists = 0;
     for (int u = first_; u < last_; ++u) {
       const auto unit = source.load(u);
+      if (few_ && threadIdx.x < 32) kept(u) = unit;
       const int pieces = source.pieces(unit);
       for (int p = 0; p < pieces; ++p) {
         const Piece piece = source.piece(unit, p);
@@ -67,6 +72,7 @@ class Sharing {
       }
       number += static_cast<unsigned>(pieces);
     }
+    if (few_) __syncthreads();  // the units are kept
     before_ = sum_before(own_, total_);
     const unsigned blocks = gridDim.x;
     const bool much = total_ / blocks >= kFreeFrom;
@@ -137,6 +143,12 @@ class Sharing {
   }
 
  private:
+  using Unit = typename Source::Unit;
+  static_assert(sizeof(Unit) <= kUnitBytes && alignof(Unit) <= 8);
+  __device__ Unit& kept(int unit) { return reinterpret_cast<Unit*>(share_.units)[unit]; }
+  __device__ Unit unit_of(int unit) const {
+    return few_ ? reinterpret_cast<const Unit*>(share_.units)[unit] : source_.load(unit);
+  }
   /// Sum over the threads before this one; `total` is that of all. Of few units every warp has all, so that none waits
   /// for another.
   __device__ unsigned sum_before(unsigned own, unsigned& total) {
@@ -173,7 +185,7 @@ class Sharing {
     aligned_ = each_;
     own_ = 0;
     for (int u = first_; u < last_; ++u) {
-      const auto unit = source_.load(u);
+      const Unit unit = unit_of(u);
       const int pieces = source_.pieces(unit);
       for (int p = 0; p < pieces; ++p) own_ += room_of(source_.piece(unit, p));
     }
@@ -203,7 +215,7 @@ class Sharing {
     if (before_ >= high_ || before_ + own_ <= low_) return;
     unsigned at = before_;
     for (int u = first_; u < last_; ++u) {
-      const auto unit = source_.load(u);
+      const Unit unit = unit_of(u);
       const int pieces = source_.pieces(unit);
       for (int p = 0; p < pieces; ++p) {
         const Piece piece = source_.piece(unit, p);
@@ -255,11 +267,11 @@ __device__ inline void warm(const void* table, std::size_t bytes) {
   if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(table) + at));
 }
 
-/// Waits for the launch before this one, and lets the next one be set up: with programmatic launches a kernel's blocks
-/// may be there before the last kernel is through. What is certain to be read is asked for meanwhile.
-__device__ inline void begin_kernel(const Cache& cache) {
+/// Waits for the launch before this one: with programmatic launches a kernel's blocks may be there before that is
+/// through. What is certain to be read is asked for meanwhile. `early`: the next launch may do the same from now on.
+__device__ inline void begin_kernel(const Cache& cache, bool early) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
+  if (early) cudaTriggerProgrammaticLaunchCompletion();
   warm(cache.sequence, static_cast<std::size_t>(cache.rows) * sizeof *cache.sequence);
   warm(cache.behind, static_cast<std::size_t>(cache.rows) * sizeof *cache.behind);
   warm(cache.views, static_cast<std::size_t>(cache.sequences) * cache.kv_heads * sizeof(HeadView));

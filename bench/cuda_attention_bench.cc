@@ -46,8 +46,8 @@ struct Wanted {
 /// One size of the pool that all shapes are cut from.
 class Pool {
  public:
-  Pool(Stream& stream, std::size_t pages)
-      : pages(pages), k(stream, pages * kFormat.page_bytes()), v(stream, pages * kFormat.page_bytes()) {
+  Pool(Stream& stream, std::size_t count)
+      : pages(count), k(stream, count * kFormat.page_bytes()), v(stream, count * kFormat.page_bytes()) {
     fill_normal(stream, k.raw(), pages * kPageTokens * kDim, 1);
     fill_normal(stream, v.raw(), pages * kPageTokens * kDim, 2);
   }
@@ -58,8 +58,8 @@ class Pool {
 /// A batch of sequences of one length: several layers of it, each in memory of its own.
 class Bed {
  public:
-  Bed(Stream& stream, const Pool& pool, int batch, int tokens, const Wanted& wanted)
-      : batch(batch), tokens(tokens), stream_(stream), pool_(pool) {
+  Bed(Stream& stream, const Pool& pool, int sequences, int length, const Wanted& wanted)
+      : batch(sequences), tokens(length), stream_(stream), pool_(pool) {
     const std::size_t heads = static_cast<std::size_t>(batch) * kKvHeads;
     const auto each = static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens);
     layers = static_cast<int>(std::min<std::size_t>(pool.pages / (heads * each), 32));

@@ -17,3 +17,10 @@ function(glimpse_import_archives folder)
   target_link_libraries(glimpse::llama INTERFACE glimpse::ggml)
   target_link_libraries(glimpse::llama_jinja INTERFACE glimpse::ggml)
 endfunction()
+
+# glimpse_import_cuda(FILE) makes glimpse::cudart_static of CUDA's runtime.
+function(glimpse_import_cuda file)
+  add_library(glimpse::cudart_static STATIC IMPORTED)
+  set_target_properties(glimpse::cudart_static PROPERTIES IMPORTED_LOCATION ${file})
+  target_link_libraries(glimpse::cudart_static INTERFACE Threads::Threads ${CMAKE_DL_LIBS} rt)
+endfunction()

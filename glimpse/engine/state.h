@@ -215,6 +215,7 @@ struct Engine::State {
   std::int64_t live_tokens(const ActiveSequence& sequence) const;
   /// What attention keeps of a fork, whose plan is set, of the source's first `length` tokens.
   void fork_state(const ActiveSequence& source, std::int64_t length, ActiveSequence& fork) const;
+  bool goes_on_waiting(const ActiveSequence& source, const ActiveSequence& fork) const;
   /// The first head that has freed tokens of the sequence.
   std::optional<plan::SlotId> forgetful_head(const ActiveSequence& sequence) const;
   /// Notes tokens that the pass appends, with their text boundaries.

@@ -1,10 +1,13 @@
 # The ways into the project. Each target installs what is missing, builds what it needs and runs; the work is in scripts/.
 .DEFAULT_GOAL := build
 MAKEFLAGS += --no-print-directory
-.PHONY: build install demo test test-all test-threads bench format lint clean help
+.PHONY: build cuda install demo test test-all test-threads bench format lint clean help
 
 build: ## build build/release/glimpse
 	@scripts/build release glimpse
+
+cuda: ## build/cuda: the program with the CUDA kernels, their tests and their benchmark
+	@scripts/build cuda glimpse kernels_cuda_test cuda_attention_bench
 
 install: ## install the program and the library to PREFIX (default /usr/local), below DESTDIR
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install

@@ -30,6 +30,8 @@ constexpr ThirdParty kThirdParty[] = {
     {"gguf.h", "text", true},  // the metadata-only context that llama's vocabulary loads from
     {"ggml", "model exec"},
     {"CLI/", "cli"},
+    {"cuda_", "kernels exec"},
+    {"cooperative_groups.h", "kernels exec"},
 };
 
 constexpr std::string_view kSystemHeaders[] = {"fcntl.h", "immintrin.h", "poll.h",    "pthread.h",

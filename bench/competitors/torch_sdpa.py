@@ -1,0 +1,70 @@
+"""Decoding attention by PyTorch's scaled_dot_product_attention (flash, cuDNN) on the shapes of cuda_attention_bench:
+32 query heads, 8 KV heads, d 128, bf16; calls back to back in a CUDA graph over different memory, median of replays.
+
+    python3 bench/competitors/torch_sdpa.py [--batch 1,8,64] [--tokens 8192,32768,131072] [--pool GIB]
+"""
+import argparse
+import statistics
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+QUERY_HEADS, KV_HEADS, DIM = 32, 8, 128
+
+
+def seconds_of_a_call(work, layers):
+    """Median over replays of a graph of all layers."""
+    calls = max(layers, 8)
+    for layer in range(min(layers, 3)):
+        work(layer)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in range(calls):
+            work(call % layers)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    graph.replay()
+    torch.cuda.synchronize()
+    times = []
+    while len(times) < 4 or (sum(times) < 0.4 and len(times) < 30):
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3)
+    return statistics.median(times) / calls
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", default="1,8,64")
+    parser.add_argument("--tokens", default="8192,32768,131072")
+    parser.add_argument("--pool", type=float, default=34, help="GiB of K and V that the layers are cut from")
+    arguments = parser.parse_args()
+    print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
+    pool = int(arguments.pool * 2**30) // 4
+    k_pool = torch.randn(pool // 8, dtype=torch.bfloat16, device="cuda").repeat(8)
+    v_pool = torch.randn(pool // 8, dtype=torch.bfloat16, device="cuda").repeat(8)
+    for tokens in map(int, arguments.tokens.split(",")):
+        for batch in map(int, arguments.batch.split(",")):
+            shape = (batch, KV_HEADS, tokens, DIM)
+            each = batch * KV_HEADS * tokens * DIM
+            layers = min(pool // each, 32)
+            if layers == 0:
+                continue
+            q = torch.randn(batch, QUERY_HEADS, 1, DIM, dtype=torch.bfloat16, device="cuda")
+            keys = [k_pool[i * each:(i + 1) * each].view(shape) for i in range(layers)]
+            values = [v_pool[i * each:(i + 1) * each].view(shape) for i in range(layers)]
+            for name, backend in (("flash", SDPBackend.FLASH_ATTENTION), ("cudnn", SDPBackend.CUDNN_ATTENTION)):
+                def work(layer):
+                    torch.nn.functional.scaled_dot_product_attention(q, keys[layer], values[layer], enable_gqa=True)
+                try:
+                    with sdpa_kernel(backend):
+                        seconds = seconds_of_a_call(work, layers)
+                    print(f"{batch:3} {tokens:7} {name:<26} {seconds * 1e6:10.2f}", flush=True)
+                except RuntimeError as error:
+                    print(f"{batch:3} {tokens:7} {name:<26} failed: {str(error).splitlines()[0][:80]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

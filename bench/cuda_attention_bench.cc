@@ -1,0 +1,330 @@
+// Attention on a GPU: dense, gathered, anchor layers and mixed heads, each as launches back to back in one graph over
+// different memory, against the speed of plain reads of the same run. Every shape's answers are held against the
+// reference first.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/cuda_support.h"
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/ref/operations.h"
+
+namespace glimpse::bench {
+namespace {
+
+using namespace kernels;  // NOLINT(google-build-using-namespace): all of it is about them
+using cuda::Array;
+using cuda::Graph;
+using cuda::Memory;
+using cuda::Stream;
+
+constexpr int kKvHeads = 8, kGroup = 4, kDim = 128;
+constexpr KvFormat kFormat{KvType::bf16, kDim};
+constexpr float kScale = 0.08838834764F;
+
+struct Wanted {
+  std::vector<int> batches{1, 8, 64}, tokens{8192, 32768, 131072};
+  bool shuffled = false;
+  bool check = true;
+  double share = 0.1;
+};
+
+/// One size of the pool that all shapes are cut from.
+class Pool {
+ public:
+  Pool(Stream& stream, std::size_t pages)
+      : pages(pages), k(stream, pages * kFormat.page_bytes()), v(stream, pages * kFormat.page_bytes()) {
+    fill_normal(stream, k.raw(), pages * kPageTokens * kDim, 1);
+    fill_normal(stream, v.raw(), pages * kPageTokens * kDim, 2);
+  }
+  std::size_t pages;
+  Memory k, v;
+};
+
+/// A batch of sequences of one length: several layers of it, each in memory of its own.
+class Bed {
+ public:
+  Bed(Stream& stream, const Pool& pool, int batch, int tokens, const Wanted& wanted)
+      : batch(batch), tokens(tokens), stream_(stream), pool_(pool) {
+    const std::size_t heads = static_cast<std::size_t>(batch) * kKvHeads;
+    const auto each = static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens);
+    layers = static_cast<int>(std::min<std::size_t>(pool.pages / (heads * each), 32));
+    check(layers > 0, "the pool is too small");
+    std::vector<PageId> table(static_cast<std::size_t>(layers) * heads * each);
+    std::iota(table.begin(), table.end(), 0U);
+    std::mt19937 random(5);
+    if (wanted.shuffled) std::shuffle(table.begin(), table.end(), random);
+    pages_ = Array<PageId>(stream, table);
+    std::vector<HeadView> views;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(layers) * heads; ++i) {
+      views.push_back({pool.k.raw(), pool.v.raw(), pages_.pointer().raw() + i * each, nullptr, tokens});
+    }
+    views_ = Array<HeadView>(stream, views);
+    std::vector<std::int32_t> sequence(static_cast<std::size_t>(batch)), behind(sequence.size(), 1);
+    std::iota(sequence.begin(), sequence.end(), 0);
+    sequence_ = Array<std::int32_t>(stream, sequence);
+    behind_ = Array<std::int32_t>(stream, behind);
+    std::normal_distribution<float> normal;
+    queries_.resize(heads * kGroup * kDim);
+    for (float& x : queries_) x = normal(random);
+    q_ = Array<float>(stream, queries_);
+    out_ = Array<float>(stream, queries_.size());
+    lse_ = Array<float>(stream, heads * kGroup);
+    make_sets(random, static_cast<std::int32_t>(std::lround(tokens * wanted.share)), tokens);
+  }
+
+  std::size_t heads() const { return static_cast<std::size_t>(batch) * kKvHeads; }
+  KvTable<Place::device> cache(int layer) const {
+    return {kFormat, views_.constant().raw() + static_cast<std::size_t>(layer) * heads(), batch, kKvHeads};
+  }
+  RowTable<Place::device> rows() const { return {sequence_.constant(), behind_.constant(), batch}; }
+  Pointer<const float, Place::device> q() const { return q_.constant(); }
+  SetTable<Place::device> sets() const {
+    return {slots_.pointer(), count_.pointer(), capacity_, static_cast<int>(heads())};
+  }
+  std::int32_t set_length() const { return capacity_; }
+  /// Ascending lists of `length` slots for each head; in runs of `run`.
+  void make_sets(std::mt19937& random, std::int32_t length, int slots, int run = 1) {
+    capacity_ = std::max(length / run, 1) * run;
+    lists_.assign(heads() * static_cast<std::size_t>(capacity_), 0);
+    const int units = capacity_ / run;
+    const int of = slots / run;
+    for (std::size_t head = 0; head < heads(); ++head) {
+      for (int u = 0; u < units; ++u) {
+        const int low = static_cast<int>(static_cast<std::int64_t>(u) * of / units);
+        const int high = static_cast<int>(static_cast<std::int64_t>(u + 1) * of / units);
+        const int unit = low + static_cast<int>(random() % static_cast<unsigned>(high - low));
+        for (int j = 0; j < run; ++j) {
+          lists_[head * static_cast<std::size_t>(capacity_) + static_cast<std::size_t>(u * run + j)] = unit * run + j;
+        }
+      }
+    }
+    slots_ = Array<std::int32_t>(stream_, lists_);
+    count_ = Array<std::int32_t>(stream_, std::vector<std::int32_t>(heads(), capacity_));
+  }
+  AttendOp<Place::device> attend(int layer, const Array<Read>& reads) const {
+    return {cache(layer), rows(), q(), kGroup, kScale, reads.constant(), sets(), out_.pointer(), lse_.pointer()};
+  }
+
+  /// The last head of the last layer against the reference, everything or its set. Pages must lie in order.
+  double error(bool set) const {
+    const std::size_t each = static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens);
+    const std::size_t at = (static_cast<std::size_t>(layers) * heads() - 1) * each * kFormat.page_bytes();
+    std::vector<std::byte> k(each * kFormat.page_bytes()), v(k.size());
+    pool_.k.copy_out(at, k);
+    pool_.v.copy_out(at, v);
+    std::vector<PageId> pages(each);
+    std::iota(pages.begin(), pages.end(), 0U);
+    const HeadView view{k.data(), v.data(), pages.data(), nullptr, tokens};
+    const std::int32_t zero = 0, one = 1;
+    const Read read{.kind = set ? Read::Kind::sets : Read::Kind::everything};
+    std::vector<std::int32_t> list(lists_.end() - capacity_, lists_.end());
+    std::int32_t count = capacity_;
+    constexpr std::size_t kValues = static_cast<std::size_t>(kGroup) * kDim;
+    std::vector<float> want(kValues), lse(kGroup);
+    ref::Operations().attend({{kFormat, &view, 1, 1},
+                              {&zero, &one, 1},
+                              queries_.data() + queries_.size() - kValues,
+                              kGroup,
+                              kScale,
+                              &read,
+                              {list.data(), &count, capacity_, 1},
+                              want.data(),
+                              lse.data()});
+    const std::vector<float> all = out_.values();
+    double wrong = 0, size = 0;
+    for (std::size_t i = 0; i < kValues; ++i) {
+      const double got = all[all.size() - kValues + i];
+      wrong += (got - want[i]) * (got - want[i]);
+      size += static_cast<double>(want[i]) * want[i];
+    }
+    return std::sqrt(wrong / size);
+  }
+
+  int batch, tokens, layers = 0;
+
+ private:
+  Stream& stream_;
+  const Pool& pool_;
+  Array<PageId> pages_;
+  Array<HeadView> views_;
+  Array<std::int32_t> sequence_, behind_, slots_, count_;
+  Array<float> q_, out_, lse_;
+  std::vector<float> queries_;
+  std::vector<std::int32_t> lists_;
+  std::int32_t capacity_ = 0;
+};
+
+/// Median seconds of one call of `work(layer)`, all layers back to back in a graph.
+double measure(Stream& stream, int layers, const std::function<void(int)>& work) {
+  work(0);
+  stream.synchronize();
+  const int calls = std::max(layers, 8);
+  Graph graph(stream, [&] {
+    for (int call = 0; call < calls; ++call) work(call % layers);
+  });
+  std::vector<double> seconds{graph.timed_seconds()};
+  const int runs = std::clamp(static_cast<int>(0.4 / seconds[0]), 4, 30);
+  seconds.clear();
+  for (int run = 0; run < runs; ++run) seconds.push_back(graph.timed_seconds() / calls);
+  std::nth_element(seconds.begin(), seconds.begin() + runs / 2, seconds.end());
+  return seconds[static_cast<std::size_t>(runs / 2)];
+}
+
+class Bench {
+ public:
+  Bench(Stream& stream, const Wanted& wanted, std::size_t pages)
+      : stream_(stream), wanted_(wanted), operations_(cuda::make_operations(stream)), pool_(stream, pages) {
+    const std::size_t bytes = pool_.k.size() / 16384 * 16384;
+    const Array<unsigned> sum(stream, 1);
+    bandwidth_ = static_cast<double>(bytes) / measure(stream, 2, [&](int layer) {
+                   read_all(stream_, (layer == 0 ? pool_.k : pool_.v).raw(), bytes, sum.pointer().raw());
+                 });
+    fmt::print("plain reads: {:.0f} GB/s\n", bandwidth_ * 1e-9);
+  }
+
+  void run() {
+    fmt::print("{:>3} {:>7} {:<26} {:>10} {:>8}\n", "B", "N", "what", "us", "of read");
+    for (const int tokens : wanted_.tokens) {
+      for (const int batch : wanted_.batches) shape(batch, tokens);
+    }
+  }
+
+ private:
+  void shape(int batch, int tokens) {
+    Bed bed(stream_, pool_, batch, tokens, wanted_);
+    const std::size_t heads = bed.heads();
+    const double row = static_cast<double>(2 * kFormat.row_bytes());
+    const double dense_bytes = static_cast<double>(heads) * tokens * row;
+    const double set_bytes = static_cast<double>(heads) * bed.set_length() * (row + 4);
+    const auto reads = [&](int dense_heads) {
+      std::vector<Read> made(heads);
+      for (std::size_t i = 0; i < heads; ++i) {
+        const bool dense = static_cast<int>(i % kKvHeads) < dense_heads;
+        made[i] = {dense ? Read::Kind::everything : Read::Kind::sets, static_cast<std::int32_t>(i), 0, 0, 0};
+      }
+      return Array<Read>(stream_, made);
+    };
+    const Array<Read> all = reads(kKvHeads), none = reads(0), quarter = reads(2), half = reads(4);
+    const auto attend = [&](const Array<Read>& which) {
+      return measure(stream_, bed.layers, [&](int layer) { operations_->attend(bed.attend(layer, which)); });
+    };
+    const auto checked = [&](const Array<Read>& which, bool set) {
+      if (!wanted_.check || wanted_.shuffled) return;
+      operations_->attend(bed.attend(bed.layers - 1, which));
+      const double error = bed.error(set);
+      if (!(error < 1e-3)) fmt::print("WRONG: relative error {:.2e}\n", error);
+    };
+    checked(all, false);
+    checked(none, true);
+    report(bed, "dense", attend(all), dense_bytes);
+    report(bed, "gathered", attend(none), set_bytes);
+    report(bed, "a quarter dense", attend(quarter), dense_bytes / 4 + set_bytes * 3 / 4);
+    report(bed, "half dense", attend(half), (dense_bytes + set_bytes) / 2);
+    anchor(bed, none, dense_bytes, set_bytes);
+    std::mt19937 random(6);
+    if (tokens == 131072 && batch == 1) {
+      for (const int length : {256, 1024, 4096}) {
+        bed.make_sets(random, length, tokens);
+        report(bed, fmt::format("gathered {}", length), attend(none), static_cast<double>(heads) * length * (row + 4));
+      }
+    }
+    if (tokens == 131072) {
+      bed.make_sets(random, tokens / 10, tokens, 16);
+      report(bed, "gathered blocks of 16", attend(none), set_bytes);
+    }
+  }
+
+  void anchor(Bed& bed, const Array<Read>& none, double dense_bytes, double set_bytes) {
+    const std::size_t stride = static_cast<std::size_t>(bed.tokens);
+    const Array<float> scores(stream_, bed.heads() * kGroup * stride), lse(stream_, bed.heads() * kGroup);
+    std::vector<RowHead> which;
+    std::vector<Choice> choices;
+    for (int row = 0; row < bed.batch; ++row) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        choices.push_back({.row = row,
+                           .head = head,
+                           .set = static_cast<std::int32_t>(which.size()),
+                           .wanted = bed.set_length(),
+                           .tail_units = bed.tokens});
+        which.push_back({row, head});
+      }
+    }
+    const Array<RowHead> row_heads(stream_, which);
+    const Array<Choice> device_choices(stream_, choices);
+    const int count = static_cast<int>(which.size());
+    const ScoreTable<Place::device> table{scores.pointer(), lse.pointer(), stride};
+    const auto score = [&](int layer) {
+      operations_->score({bed.cache(layer), bed.rows(), bed.q(), kGroup, kScale, row_heads.constant(), count, table});
+    };
+    const auto select = [&](int layer) {
+      operations_->select({bed.cache(layer), bed.rows(), kGroup, table, device_choices.constant(), count, bed.sets()});
+    };
+    const double score_bytes = static_cast<double>(bed.heads()) * kGroup * bed.tokens * 4;
+    report(bed, "score", measure(stream_, bed.layers, score), dense_bytes / 2 + score_bytes);
+    report(bed, "select", measure(stream_, bed.layers, select), score_bytes);
+    const double seconds = measure(stream_, bed.layers, [&](int layer) {
+      score(layer);
+      select(layer);
+      operations_->attend(bed.attend(layer, none));
+    });
+    report(bed, "anchor", seconds, dense_bytes / 2 + set_bytes);
+    if (wanted_.check && !wanted_.shuffled) select_again(bed);
+  }
+  /// The bed's own sets for what follows.
+  void select_again(Bed& bed) {
+    std::mt19937 random(5);
+    bed.make_sets(random, static_cast<std::int32_t>(std::lround(bed.tokens * wanted_.share)), bed.tokens);
+  }
+
+  void report(const Bed& bed, const std::string& what, double seconds, double bytes) {
+    fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.3f}\n", bed.batch, bed.tokens, what, seconds * 1e6,
+               bytes / seconds / bandwidth_);
+    std::fflush(stdout);
+  }
+
+  Stream& stream_;
+  Wanted wanted_;
+  std::unique_ptr<Operations<Place::device>> operations_;
+  Pool pool_;
+  double bandwidth_ = 1;
+};
+
+}  // namespace
+}  // namespace glimpse::bench
+
+int main(int argc, char** argv) {
+  using namespace glimpse;
+  bench::Wanted wanted;
+  CLI::App app("attention on a GPU");
+  app.add_option("--batch", wanted.batches, "sequences")->delimiter(',');
+  app.add_option("--tokens", wanted.tokens, "slots of each sequence")->delimiter(',');
+  app.add_option("--share", wanted.share, "what gathered heads read of them");
+  app.add_flag("--shuffled", wanted.shuffled, "pages in random order");
+  app.add_flag("!--no-check", wanted.check, "leave the answers unchecked");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const auto found = kernels::cuda::devices();
+    if (found.empty()) throw UserError("this machine has no CUDA device of compute capability 8.0 or later");
+    kernels::cuda::Stream stream(found.front().number);
+    std::size_t most = 0;
+    for (const int batch : wanted.batches) {
+      for (const int tokens : wanted.tokens) {
+        most = std::max(most, static_cast<std::size_t>(batch) * 8 * static_cast<std::size_t>(tokens / 16 + 1));
+      }
+    }
+    bench::Bench(stream, wanted, std::max<std::size_t>(most, std::size_t{1} << 20)).run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 2;
+  }
+  return 0;
+}

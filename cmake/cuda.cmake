@@ -1,0 +1,33 @@
+# The CUDA kernels: GLIMPSE_CUDA says whether they are built, and glimpse_has_cuda what came of it. CUDA's runtime is
+# linked into the program, which starts without a GPU or a driver.
+set(GLIMPSE_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (where nvcc is found), ON or OFF")
+set_property(CACHE GLIMPSE_CUDA PROPERTY STRINGS AUTO ON OFF)
+# Machine code for Hopper, and code for compute capability 8.0 that a driver compiles for all the others.
+set(GLIMPSE_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING "what the CUDA kernels are compiled for; 'release': every architecture")
+
+set(glimpse_has_cuda OFF)
+if(NOT GLIMPSE_CUDA STREQUAL "OFF")
+  if(DEFINED ENV{CUDACXX})
+    set(GLIMPSE_NVCC $ENV{CUDACXX} CACHE FILEPATH "CUDA's compiler")
+  endif()
+  find_program(GLIMPSE_NVCC nvcc HINTS ENV CUDA_HOME PATH_SUFFIXES bin DOC "CUDA's compiler")
+  if(GLIMPSE_NVCC)
+    set(glimpse_has_cuda ON)
+  elseif(GLIMPSE_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "GLIMPSE_CUDA is ON, but there is no nvcc; install CUDA 13, put nvcc on PATH, or pass -DGLIMPSE_NVCC=$(scripts/fetch-nvcc)")
+  endif()
+endif()
+
+if(glimpse_has_cuda)
+  if(GLIMPSE_CUDA_ARCHITECTURES STREQUAL "release")
+    set(CMAKE_CUDA_ARCHITECTURES "80-real;89-real;90a-real;100-real;100-virtual")
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES ${GLIMPSE_CUDA_ARCHITECTURES})
+  endif()
+  set(CMAKE_CUDA_COMPILER ${GLIMPSE_NVCC} CACHE FILEPATH "CUDA's compiler")
+  set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER} CACHE FILEPATH "what compiles the host's part")
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  find_package(CUDAToolkit REQUIRED)
+endif()

@@ -1,0 +1,102 @@
+// What the host hands to the kernels: raw pointers and sizes, checked by operations.cc. Everything a pointer leads to
+// lies on the device. Private to this folder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "glimpse/kernels/ops.h"
+
+struct CUstream_st;
+
+namespace glimpse::kernels::cuda {
+
+/// The part of a device that launches depend on.
+struct Limits {
+  int processors = 0;
+  int shared_bytes = 0;  ///< that one block may have
+  bool clusters = false;
+};
+
+struct Cache {
+  KvType type = KvType::bf16;
+  int dim = 0;
+  int kv_heads = 0;
+  int rows = 0;
+  const HeadView* views = nullptr;  ///< [sequences, kv_heads]
+  const std::int32_t* sequence = nullptr;
+  const std::int32_t* behind = nullptr;
+};
+
+/// Partial results of work that was cut between blocks: two for each block, and a counter for each block, zero between
+/// launches. A partial result has 16 query heads: [16, d] sums, [16] maxima, [16] sums of weights.
+struct Partials {
+  float* values = nullptr;
+  unsigned* arrived = nullptr;
+};
+inline constexpr int kTileQueries = 16;
+constexpr std::size_t partial_values(int dim) { return static_cast<std::size_t>(kTileQueries) * (dim + 2); }
+
+struct AttendArguments {
+  Cache cache;
+  int group = 1;
+  int slice = kTileQueries;  ///< query heads of one piece of work, at most
+  float scale = 1;           ///< times log2(e)
+  const float* q = nullptr;
+  const Read* reads = nullptr;
+  const std::int32_t* set_slots = nullptr;
+  const std::int32_t* set_count = nullptr;
+  std::int32_t set_capacity = 0;
+  float* out = nullptr;
+  float* lse = nullptr;
+  Partials partials;
+  int stages = 1;
+};
+
+struct ScoreArguments {
+  Cache cache;
+  int group = 1;
+  int slice = kTileQueries;
+  float scale = 1;
+  const float* q = nullptr;
+  const RowHead* heads = nullptr;
+  int count = 0;
+  float* scores = nullptr;
+  float* lse = nullptr;
+  std::size_t stride = 0;
+  Partials partials;
+  int stages = 1;
+};
+
+struct SelectArguments {
+  Cache cache;
+  int group = 1;
+  const float* scores = nullptr;
+  const float* lse = nullptr;
+  std::size_t stride = 0;
+  const Choice* choices = nullptr;
+  int count = 0;
+  std::int32_t* set_slots = nullptr;
+  std::int32_t* set_count = nullptr;
+  std::int32_t set_capacity = 0;
+  std::uint32_t* spill = nullptr;  ///< [count, blocks of a choice, share] where the keys do not fit in shared memory
+  std::size_t share = 0;           ///< units of one block, at most
+};
+
+struct AppendArguments {
+  Cache cache;
+  const float* k = nullptr;
+  const float* v = nullptr;
+};
+
+/// Each queues its kernel. Head dimensions: see supports_dim.
+void launch_attend(const AttendArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_score(const ScoreArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_select(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_append(const AppendArguments& arguments, CUstream_st* stream);
+
+/// Blocks that share one choice, and how many units of it fit into their shared memory.
+int select_blocks(const Limits& limits);
+std::size_t select_units(const Limits& limits);
+
+}  // namespace glimpse::kernels::cuda

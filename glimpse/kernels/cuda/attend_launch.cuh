@@ -1,0 +1,44 @@
+// Which instance of the attend kernel serves a shape. One .cu file for each element type.
+#pragma once
+
+#include "glimpse/kernels/cuda/attend.cuh"
+#include "glimpse/kernels/cuda/launch.cuh"
+
+namespace glimpse::kernels::cuda {
+
+#ifndef GLIMPSE_ATTEND_KEYS
+#define GLIMPSE_ATTEND_KEYS 16
+#define GLIMPSE_ATTEND_WARPS 8
+#define GLIMPSE_ATTEND_STAGES 6
+#endif
+
+template <class T, int kDim, int kTiles>
+void launch_attend_as(AttendArguments of, const Limits& limits, cudaStream_t stream) {
+  constexpr int kKeys = GLIMPSE_ATTEND_KEYS;
+  constexpr int kWarps = kDim > 128 ? 4 : GLIMPSE_ATTEND_WARPS;
+  using Shape = AttendShape<T, kDim, kTiles, kKeys, kWarps>;
+  of.stages = stages_that_fit(limits, Shape::kFixed, Shape::kStage, GLIMPSE_ATTEND_STAGES);
+  const int bytes = Shape::kFixed + of.stages * Shape::kStage;
+  auto* const kernel = attend_kernel<T, kDim, kTiles, kKeys, kWarps>;
+  allow_shared(kernel, bytes);
+  kernel<<<limits.processors, Shape::kThreads, bytes, stream>>>(of);
+  check_cuda(cudaGetLastError(), "attend");
+}
+
+template <class T>
+void launch_attend_of(AttendArguments of, const Limits& limits, cudaStream_t stream) {
+  of.slice = of.cache.dim > 128 ? 8 : kTileQueries;
+  const bool one = of.group <= 8;
+  switch (of.cache.dim) {
+    case 64:
+      return one ? launch_attend_as<T, 64, 1>(of, limits, stream) : launch_attend_as<T, 64, 2>(of, limits, stream);
+    case 96:
+      return one ? launch_attend_as<T, 96, 1>(of, limits, stream) : launch_attend_as<T, 96, 2>(of, limits, stream);
+    case 128:
+      return one ? launch_attend_as<T, 128, 1>(of, limits, stream) : launch_attend_as<T, 128, 2>(of, limits, stream);
+    default:
+      return launch_attend_as<T, 256, 1>(of, limits, stream);
+  }
+}
+
+}  // namespace glimpse::kernels::cuda

@@ -1,0 +1,75 @@
+// The work of an attend operation: reads of every kind as tiles of slots.
+#pragma once
+
+#include "glimpse/kernels/cuda/share.cuh"
+
+namespace glimpse::kernels::cuda {
+
+/// What the heads of a layer read, in tiles of kKeys slots.
+template <int kKeys>
+struct AttendSource {
+  const AttendArguments& of;
+
+  struct Unit {
+    int row, head, seen;
+    HeadView view;
+    Read read;
+  };
+  __device__ int units() const { return of.cache.rows * of.cache.kv_heads; }
+  __device__ Unit load(int unit) const {
+    Unit u;
+    u.row = unit / of.cache.kv_heads;
+    u.head = unit % of.cache.kv_heads;
+    u.read = of.reads[unit];
+    u.view = view_of(of.cache, u.row, u.head);
+    u.seen = seen_slots(of.cache, u.row, u.view);
+    return u;
+  }
+  __device__ static bool apart(const Unit& u) { return u.read.kind == Read::Kind::sets && u.read.per_query != 0; }
+  __device__ int pieces(const Unit& u) const { return apart(u) ? of.group : (of.group + of.slice - 1) / of.slice; }
+
+  /// All but the tiles, the blocks, the query heads and the memory of K and V.
+  __device__ Segment span(const Unit& u, int piece) const {
+    Segment s;
+    s.entries = s.local = s.sink = u.seen;
+    if (u.read.kind == Read::Kind::nothing) s.entries = s.local = s.sink = 0;
+    if (u.read.kind == Read::Kind::window && u.read.sink < u.seen - u.read.local) {
+      s.sink = u.read.sink;
+      s.local = u.seen - u.read.local;
+    }
+    if (u.read.kind == Read::Kind::sets) {
+      const int set = u.read.set + (apart(u) ? piece : 0);
+      const std::int32_t count = of.set_count[set];
+      if (count != kEverything) {
+        s.list = of.set_slots + static_cast<std::size_t>(set) * of.set_capacity;
+        s.entries = count;
+      }
+    }
+    s.sink_tiles = (s.sink + kKeys - 1) / kKeys;
+    return s;
+  }
+  __device__ Piece piece(const Unit& u, int piece) const {
+    const Segment s = span(u, piece);
+    Piece made;
+    if (s.list != nullptr) {
+      made.tiles = (s.entries + kKeys - 1) / kKeys;
+      made.weight = kListWeight;
+    } else {
+      made.tiles = s.sink_tiles + (s.local < s.entries ? (s.entries - 1) / kKeys - s.local / kKeys + 1 : 0);
+    }
+    made.tiles = max(made.tiles, 1);  // nothing to read: zeros are written by whom it falls to
+    return made;
+  }
+  __device__ void fill(Segment& s, const Unit& u, int piece) const {
+    s = span(u, piece);
+    s.k = u.view.k_plane;
+    s.v = u.view.v_plane;
+    s.pages = u.view.pages;
+    s.positions = u.view.positions;
+    const int first = apart(u) ? piece : piece * of.slice;
+    s.first_query = (u.row * of.cache.kv_heads + u.head) * of.group + first;
+    s.queries = apart(u) ? 1 : min(of.slice, of.group - first);
+  }
+};
+
+}  // namespace glimpse::kernels::cuda

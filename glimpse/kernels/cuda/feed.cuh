@@ -1,0 +1,182 @@
+// How a warp brings rows of K and V into shared memory: a ring of stages of its own, filled by cp.async, several stages
+// ahead of what is computed and across the ends of segments. A tile is kKeys slots, each on its own row: the slots of
+// a page and those of a list take the same way. What a row's address depends on is asked for one step before it is
+// used: first the slot (a list's entry), then its page and position, then the row.
+#pragma once
+
+#include <cstdint>
+
+#include "glimpse/kernels/cuda/mma.cuh"
+#include "glimpse/kernels/views.h"
+
+namespace glimpse::kernels::cuda {
+
+/// Tiles [begin, end) of one (row, KV head, slice of its queries), for one block.
+struct Segment {
+  const std::byte* k = nullptr;
+  const std::byte* v = nullptr;
+  const PageId* pages = nullptr;
+  const std::int32_t* positions = nullptr;
+  const std::int32_t* list = nullptr;  ///< or null: a window (everything is one)
+  std::int32_t entries = 0;            ///< of the list, or slots that the row sees
+  std::int32_t sink = 0;               ///< a window: slots [0, sink) and [local, entries)
+  std::int32_t local = 0;
+  std::int32_t sink_tiles = 0;
+  std::int32_t begin = 0, end = 0;
+  std::int32_t first_query = 0;  ///< in [R, H]
+  std::int32_t queries = 0;
+  std::int32_t first_block = 0, blocks = 1;  ///< that share this work
+};
+
+/// Rows of d 2-byte values in shared memory, laid so that eight rows' pieces of 16 bytes lie in different banks.
+template <int kDim>
+struct TileLayout {
+  static constexpr int kPieces = kDim / 8;
+  static constexpr bool kSwizzled = kPieces % 8 == 0;
+  static constexpr int kStride = kSwizzled ? kPieces : kPieces | 1;
+  static constexpr int bytes(int rows) { return rows * kStride * 16; }
+  static __device__ std::uint32_t offset(int row, int piece) {
+    return static_cast<std::uint32_t>(row * kStride + (kSwizzled ? piece ^ (row & 7) : piece)) * 16;
+  }
+};
+
+__device__ inline void copy_16_bytes(std::uint32_t to, const void* from, bool present) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
+               : "memory");
+}
+__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kLeft>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+}
+
+template <int kDim, int kKeys, int kPlanes>
+class Feed {
+ public:
+  using Layout = TileLayout<kDim>;
+  static constexpr int kPlaneBytes = Layout::bytes(kKeys);
+  static constexpr int kStageBytes = kPlanes * kPlaneBytes;
+
+  /// `ring`: this warp's stages; `masks`: [stages] of this warp.
+  __device__ Feed(std::uint32_t ring, std::uint32_t* masks, int stages, int warps)
+      : ring_(ring), masks_(masks), stages_(stages), warps_(warps) {}
+
+  /// Starts with the first of `count` segments: `stages` tiles are under way after it.
+  __device__ void start(const Segment* segments, int count) {
+    segments_ = segments;
+    count_ = count;
+    segment_ = 0;
+    tile_ = segments[0].begin + static_cast<int>(threadIdx.x) / 32;
+    skip();
+    paged_.segment = named_.segment = count;
+    ask_slot();
+    ask_page();
+    ask_slot();
+    for (int i = 0; i < stages_; ++i) advance();
+  }
+
+  /// Copies one more tile, or none where there is none.
+  __device__ void advance() {
+    if (paged_.segment < count_) copy();
+    close_copies();
+    put_ = put_ + 1 == stages_ ? 0 : put_ + 1;
+    ask_page();
+    ask_slot();
+  }
+
+  /// Waits for the oldest tile; its address, and which of its keys count.
+  __device__ std::uint32_t take(std::uint32_t& mask) {
+    switch (stages_) {
+      case 1: wait_copies<0>(); break;
+      case 2: wait_copies<1>(); break;
+      case 3: wait_copies<2>(); break;
+      case 4: wait_copies<3>(); break;
+      case 5: wait_copies<4>(); break;
+      default: wait_copies<5>(); break;
+    }
+    __syncwarp();
+    mask = masks_[get_];
+    return ring_ + static_cast<std::uint32_t>(get_) * kStageBytes;
+  }
+  /// The tile is read; its stage takes another.
+  __device__ void release() {
+    __syncwarp();
+    get_ = get_ + 1 == stages_ ? 0 : get_ + 1;
+    advance();
+  }
+
+ private:
+  struct Asked {
+    int segment = 0;
+    std::int32_t slot = -1;
+    PageId page = 0;
+    std::int32_t position = 0;
+  };
+
+  __device__ void skip() {
+    while (segment_ < count_ && tile_ >= segments_[segment_].end) {
+      if (++segment_ < count_) tile_ = segments_[segment_].begin + static_cast<int>(threadIdx.x) / 32;
+    }
+  }
+  __device__ void ask_slot() {
+    named_.segment = segment_;
+    if (segment_ == count_) return;
+    const Segment& s = segments_[segment_];
+    const int key = static_cast<int>(threadIdx.x) % kKeys;
+    if (s.list != nullptr) {
+      const int i = tile_ * kKeys + key;
+      named_.slot = i < s.entries ? s.list[i] : -1;
+    } else if (tile_ < s.sink_tiles) {
+      const int slot = tile_ * kKeys + key;
+      named_.slot = slot < s.sink ? slot : -1;
+    } else {
+      const int slot = (s.local / kKeys + tile_ - s.sink_tiles) * kKeys + key;
+      named_.slot = slot >= s.local && slot < s.entries ? slot : -1;
+    }
+    tile_ += warps_;
+    skip();
+  }
+  __device__ void ask_page() {
+    paged_.segment = named_.segment;
+    paged_.slot = named_.slot;
+    if (paged_.segment >= count_ || paged_.slot < 0) return;
+    const Segment& s = segments_[paged_.segment];
+    paged_.page = s.pages[paged_.slot >> kPageShift];
+    paged_.position = s.positions != nullptr ? s.positions[paged_.slot] : 0;
+  }
+  __device__ void copy() {
+    const Segment& s = segments_[paged_.segment];
+    const bool present = paged_.slot >= 0 && paged_.position >= 0;
+    const std::uint32_t own =
+        present ? (paged_.page << kPageShift) + static_cast<std::uint32_t>(paged_.slot & (kPageTokens - 1)) : ~0U;
+    std::uint32_t mask = __ballot_sync(~0U, present);
+    if (kKeys < 32) mask &= (1U << (kKeys % 32)) - 1;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if (lane == 0) masks_[put_] = mask;
+    const std::uint32_t stage = ring_ + static_cast<std::uint32_t>(put_) * kStageBytes;
+    constexpr int kPieces = Layout::kPieces;
+    static_assert(kKeys * kPieces % 32 == 0);
+#pragma unroll
+    for (int i = 0; i < kKeys * kPieces / 32; ++i) {
+      const int at = i * 32 + lane;
+      const int key = at / kPieces;
+      const int piece = at % kPieces;
+      const std::uint32_t row = __shfl_sync(~0U, own, key);
+      const bool there = row != ~0U;
+      const std::size_t from = there ? static_cast<std::size_t>(row) * (kDim * 2) + piece * 16 : 0;
+      const std::uint32_t to = stage + Layout::offset(key, piece);
+      copy_16_bytes(to, s.k + from, there);
+      if (kPlanes == 2) copy_16_bytes(to + kPlaneBytes, s.v + from, there);
+    }
+  }
+
+  std::uint32_t ring_;
+  std::uint32_t* masks_;
+  int stages_, warps_;
+  const Segment* segments_ = nullptr;
+  int count_ = 0, segment_ = 0, tile_ = 0;  ///< the next tile of this warp
+  Asked named_, paged_;
+  int put_ = 0, get_ = 0;
+};
+
+}  // namespace glimpse::kernels::cuda

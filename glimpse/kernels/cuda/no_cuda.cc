@@ -1,0 +1,43 @@
+// What stands in for the CUDA kernels where they are not built.
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/operations.h"
+
+namespace glimpse::kernels::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw UserError(
+      "this build has no CUDA kernels; build it with CUDA's compiler (nvcc 13 or later): make cuda, or cmake "
+      "-DGLIMPSE_CUDA=ON");
+}
+
+}  // namespace
+
+struct Stream::Impl {};
+struct Graph::Impl {};
+
+std::vector<Device> devices() { return {}; }
+
+Stream::Stream(int) { refuse(); }
+Stream::~Stream() = default;
+const Device& Stream::device() const { refuse(); }
+void Stream::synchronize() { refuse(); }
+void* Stream::raw() const { refuse(); }
+
+Memory::Memory(Stream&, std::size_t) { refuse(); }
+Memory::~Memory() = default;
+Memory::Memory(Memory&&) noexcept = default;
+Memory& Memory::operator=(Memory&&) noexcept = default;
+void Memory::copy_in(std::size_t, std::span<const std::byte>) { refuse(); }
+void Memory::copy_out(std::size_t, std::span<std::byte>) const { refuse(); }
+void Memory::fill(std::byte) { refuse(); }
+
+Graph::Graph(Stream&, const std::function<void()>&) { refuse(); }
+Graph::~Graph() = default;
+void Graph::run() { refuse(); }
+double Graph::timed_seconds() { refuse(); }
+
+void require_supported(const KvFormat&) { refuse(); }
+std::unique_ptr<Operations<Place::device>> make_operations(Stream&) { refuse(); }
+
+}  // namespace glimpse::kernels::cuda

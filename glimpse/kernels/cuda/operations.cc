@@ -1,0 +1,139 @@
+#include "glimpse/kernels/cuda/operations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/arguments.h"
+#include "glimpse/kernels/cuda/check.h"
+
+namespace glimpse::kernels::cuda {
+namespace {
+
+constexpr std::array kDims{64, 96, 128, 256};
+constexpr double kLog2OfE = 1.4426950408889634;
+
+Limits limits_of(const Device& device) {
+  Limits limits;
+  limits.processors = device.processors;
+  limits.clusters = device.capability >= 90;
+  check_cuda(cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device.number),
+             "asking for shared memory");
+  return limits;
+}
+
+Cache cache_of(const KvTable<Place::device>& cache, const RowTable<Place::device>& rows) {
+  check(cache.kv_heads > 0 && cache.sequences > 0 && rows.rows >= 0, "an operation without heads or sequences");
+  return {cache.format.type, cache.format.dim,        cache.kv_heads,         rows.rows,
+          cache.views.raw(), rows.sequence.raw(), rows.behind.raw()};
+}
+
+class DeviceOperations final : public Operations<Place::device> {
+ public:
+  explicit DeviceOperations(Stream& stream)
+      : stream_(stream),
+        limits_(limits_of(stream.device())),
+        partials_(stream, 2 * processors() * partial_values(kDims.back())),
+        arrived_(stream, processors()) {
+    arrived_.memory().fill(std::byte{0});
+  }
+
+  void append(const AppendOp<Place::device>& op) override {
+    require_supported(op.cache.format);
+    if (op.rows.rows == 0) return;
+    launch_append({cache_of(op.cache, op.rows), op.k.raw(), op.v.raw()}, raw_stream());
+  }
+
+  void score(const ScoreOp<Place::device>& op) override {
+    require_supported(op.cache.format);
+    check(op.group > 0, "a group of no query heads");
+    if (op.count == 0) return;
+    launch_score({.cache = cache_of(op.cache, op.rows),
+                  .group = op.group,
+                  .scale = op.scale,
+                  .q = op.q.raw(),
+                  .heads = op.heads.raw(),
+                  .count = op.count,
+                  .scores = op.out.scores.raw(),
+                  .lse = op.out.lse.raw(),
+                  .stride = op.out.stride,
+                  .partials = partials()},
+                 limits_, raw_stream());
+  }
+
+  void select(const SelectOp<Place::device>& op) override {
+    check(op.group > 0, "a group of no query heads");
+    if (op.count == 0) return;
+    const auto blocks = static_cast<std::size_t>(select_blocks(limits_));
+    SelectArguments of{.cache = cache_of(op.cache, op.rows),
+                       .group = op.group,
+                       .scores = op.scores.scores.raw(),
+                       .lse = op.scores.lse.raw(),
+                       .stride = op.scores.stride,
+                       .choices = op.choices.raw(),
+                       .count = op.count,
+                       .set_slots = op.sets.slots.raw(),
+                       .set_count = op.sets.count.raw(),
+                       .set_capacity = op.sets.capacity};
+    of.share = ((op.scores.stride + blocks - 1) / blocks + 31) / 32 * 32;
+    if (of.share > select_units(limits_)) {
+      const std::size_t wanted = static_cast<std::size_t>(op.count) * blocks * of.share;
+      if (wanted > spill_.size()) {
+        stream_.synchronize();  // what is queued may use the old one
+        spill_ = Array<std::uint32_t>(stream_, wanted);
+      }
+      of.spill = spill_.pointer().raw();
+    }
+    launch_select(of, limits_, raw_stream());
+  }
+
+  void attend(const AttendOp<Place::device>& op) override {
+    require_supported(op.cache.format);
+    check(op.group > 0, "a group of no query heads");
+    if (op.rows.rows == 0) return;
+    launch_attend({.cache = cache_of(op.cache, op.rows),
+                   .group = op.group,
+                   .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
+                   .q = op.q.raw(),
+                   .reads = op.reads.raw(),
+                   .set_slots = op.sets.slots.raw(),
+                   .set_count = op.sets.count.raw(),
+                   .set_capacity = op.sets.capacity,
+                   .out = op.out.raw(),
+                   .lse = op.lse.raw(),
+                   .partials = partials()},
+                  limits_, raw_stream());
+  }
+
+ private:
+  std::size_t processors() const { return static_cast<std::size_t>(limits_.processors); }
+  cudaStream_t raw_stream() const { return static_cast<cudaStream_t>(stream_.raw()); }
+  Partials partials() const { return {partials_.pointer().raw(), arrived_.pointer().raw()}; }
+
+  Stream& stream_;
+  Limits limits_;
+  Array<float> partials_;
+  Array<unsigned> arrived_;
+  Array<std::uint32_t> spill_;
+};
+
+}  // namespace
+
+void require_supported(const KvFormat& format) {
+  if (format.type != KvType::bf16 && format.type != KvType::f16) {
+    throw UserError(fmt::format("the CUDA kernels have no KV cache type {}; use bf16 or f16", name(format.type)));
+  }
+  if (std::find(kDims.begin(), kDims.end(), format.dim) == kDims.end()) {
+    throw UserError(
+        fmt::format("the CUDA kernels have no head dimension {}, only 64, 96, 128 and 256; run this model on the CPU",
+                    format.dim));
+  }
+}
+
+std::unique_ptr<Operations<Place::device>> make_operations(Stream& stream) {
+  return std::make_unique<DeviceOperations>(stream);
+}
+
+}  // namespace glimpse::kernels::cuda

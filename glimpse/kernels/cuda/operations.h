@@ -1,0 +1,123 @@
+// The batched operations of kernels/ops.h on NVIDIA GPUs, and what host code needs around them: devices, streams, memory,
+// graphs. Plain C++: no header of CUDA is needed to use it, nor a GPU or a driver to start a program that does. Where
+// the build has no CUDA, devices() is empty and everything else throws a UserError that says so.
+//
+// Ownership: a Stream must outlive what was made with it. Threads: one at a time uses an object. Errors: out of memory,
+// a device that is not there, a cache type or head dimension without kernels are UserErrors; a launch that fails is an
+// InternalError.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "glimpse/kernels/ops.h"
+
+namespace glimpse::kernels::cuda {
+
+struct Device {
+  int number = 0;
+  std::string name;
+  int capability = 0;      ///< compute capability, times ten: 90 is Hopper
+  int processors = 0;      ///< streaming multiprocessors
+  std::size_t memory = 0;  ///< bytes
+};
+
+/// The devices of this machine that the kernels run on (compute capability 8.0 and later). Empty without a driver.
+std::vector<Device> devices();
+
+/// A queue of work on one device.
+class Stream {
+ public:
+  explicit Stream(int device);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  const Device& device() const;
+  /// Waits until all that was queued has run. Throws what went wrong in it.
+  void synchronize();
+  void* raw() const;  ///< cudaStream_t
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Bytes on a stream's device. Copies are queued; copy_out waits for its own.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(Stream& stream, std::size_t bytes);
+  ~Memory();
+  Memory(Memory&& other) noexcept;
+  Memory& operator=(Memory&& other) noexcept;
+
+  std::size_t size() const { return size_; }
+  std::byte* raw() const { return raw_; }
+  /// The bytes may be reused as soon as it returns.
+  void copy_in(std::size_t at, std::span<const std::byte> bytes);
+  void copy_out(std::size_t at, std::span<std::byte> bytes) const;
+  void fill(std::byte value);
+
+ private:
+  Stream* stream_ = nullptr;
+  std::byte* raw_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// `count` elements on a stream's device.
+template <class T>
+class Array {
+ public:
+  Array() = default;
+  Array(Stream& stream, std::size_t count) : memory_(stream, count * sizeof(T)), count_(count) {}
+  Array(Stream& stream, std::span<const T> values) : Array(stream, values.size()) { set(values); }
+  Array(Stream& stream, const std::vector<T>& values) : Array(stream, std::span<const T>(values)) {}
+
+  std::size_t size() const { return count_; }
+  Pointer<T, Place::device> pointer() const { return reinterpret_cast<T*>(memory_.raw()); }
+  Pointer<const T, Place::device> constant() const { return reinterpret_cast<const T*>(memory_.raw()); }
+  void set(std::span<const T> values, std::size_t at = 0) { memory_.copy_in(at * sizeof(T), std::as_bytes(values)); }
+  std::vector<T> values() const {
+    std::vector<T> made(count_);
+    memory_.copy_out(0, std::as_writable_bytes(std::span<T>(made)));
+    return made;
+  }
+  Memory& memory() { return memory_; }
+
+ private:
+  Memory memory_;
+  std::size_t count_ = 0;
+};
+
+/// What was queued while it was made, as one thing to run. The memory that it uses must stay.
+class Graph {
+ public:
+  /// Queues what `work` queues on the stream, without running it. Run the work once before: what must grow grows then.
+  Graph(Stream& stream, const std::function<void()>& work);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void run();
+  /// Runs it, waits, and says how long the device took.
+  double timed_seconds();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Whether there are kernels for a cache of this format: bf16 or f16, and d of 64, 96, 128 or 256. Throws a UserError
+/// that names what there is.
+void require_supported(const KvFormat& format);
+
+/// The operations, queued on the stream. Pointers must be aligned to 16 bytes. Choices over more units than fit into
+/// shared memory take memory of their own: the first such operation may not be part of a graph.
+std::unique_ptr<Operations<Place::device>> make_operations(Stream& stream);
+
+}  // namespace glimpse::kernels::cuda

@@ -1,0 +1,189 @@
+// Attention, scores and appending on the device against the reference.
+#include "device_bed.h"
+
+namespace glimpse::kernels::cuda::test {
+namespace {
+
+using Attend = CudaTest;
+using Score = CudaTest;
+using Append = CudaTest;
+
+struct Attended {
+  std::vector<float> out, lse;
+};
+
+Attended attend_on_host(ref::Operations& reference, OperationsBed& bed, const std::vector<Read>& reads) {
+  Attended made{std::vector<float>(bed.q.size(), kNan), std::vector<float>(bed.queries(), kNan)};
+  reference.attend({bed.cache(),
+                    bed.row_table(),
+                    bed.q.data(),
+                    bed.of.group,
+                    0.125F,
+                    reads.data(),
+                    {bed.set_slots.data(), bed.set_count.data(), bed.capacity, static_cast<int>(bed.set_count.size())},
+                    made.out.data(),
+                    made.lse.data()});
+  return made;
+}
+
+class DeviceAttend {
+ public:
+  DeviceAttend(Stream& stream, const OperationsBed& bed, const std::vector<Read>& reads)
+      : on_(stream, bed),
+        reads_(stream, reads),
+        slots_(stream, bed.set_slots),
+        count_(stream, bed.set_count),
+        out_(stream, std::vector<float>(bed.q.size(), kNan)),
+        lse_(stream, std::vector<float>(bed.queries(), kNan)) {}
+
+  AttendOp<Place::device> op() {
+    return {on_.cache(),
+            on_.rows(),
+            on_.q(),
+            on_.of.of.group,
+            0.125F,
+            reads_.constant(),
+            {slots_.pointer(), count_.pointer(), on_.of.capacity, static_cast<int>(count_.size())},
+            out_.pointer(),
+            lse_.pointer()};
+  }
+  Attended made() const { return {out_.values(), lse_.values()}; }
+  void poison() {
+    out_.memory().fill(std::byte{0xff});
+    lse_.memory().fill(std::byte{0xff});
+  }
+
+ private:
+  DeviceBed on_;
+  Array<Read> reads_;
+  Array<std::int32_t> slots_, count_;
+  Array<float> out_, lse_;
+};
+
+TEST_F(Attend, MixedReadsEqualTheReference) {
+  each_case([&](OperationsBed& bed) {
+    const std::vector<Read> reads = mixed_reads(bed);
+    const Attended want = attend_on_host(reference_, bed, reads);
+    DeviceAttend device(*stream_, bed, reads);
+    operations_->attend(device.op());
+    const Attended got = device.made();
+    expect_near(got.out, want.out, kNear);
+    expect_near(got.lse, want.lse, kNear);
+    device.poison();
+    operations_->attend(device.op());
+    EXPECT_TRUE(same_bits(device.made().out, got.out)) << "two runs differ";
+    EXPECT_TRUE(same_bits(device.made().lse, got.lse)) << "two runs differ";
+  });
+}
+
+TEST_F(Attend, EveryGroupUpToSeventeen) {
+  for (int group = 1; group <= 17; ++group) {
+    SCOPED_TRACE("group " + std::to_string(group));
+    OperationsBed bed({.name = "", .dim = 128, .group = group, .lengths = {130, 40}}, KvType::bf16, 3);
+    const std::vector<Read> reads = mixed_reads(bed);
+    const Attended want = attend_on_host(reference_, bed, reads);
+    DeviceAttend device(*stream_, bed, reads);
+    operations_->attend(device.op());
+    expect_near(device.made().out, want.out, kNear);
+  }
+}
+
+TEST_F(Attend, WithoutLogSumsAndInAGraph) {
+  OperationsBed bed({.name = "", .dim = 128, .group = 4, .lengths = {3000, 100}}, KvType::bf16, 5);
+  const std::vector<Read> reads = mixed_reads(bed);
+  const Attended want = attend_on_host(reference_, bed, reads);
+  DeviceAttend device(*stream_, bed, reads);
+  AttendOp<Place::device> op = device.op();
+  op.lse = nullptr;
+  operations_->attend(op);
+  const Attended eager = device.made();
+  expect_near(eager.out, want.out, kNear);
+  EXPECT_TRUE(std::isnan(eager.lse[0])) << "written though null";
+  Graph graph(*stream_, [&] {
+    operations_->attend(op);
+    operations_->attend(op);
+  });
+  for (int run = 0; run < 3; ++run) {
+    device.poison();
+    graph.run();
+    EXPECT_TRUE(same_bits(device.made().out, eager.out)) << "run " << run;
+  }
+}
+
+TEST_F(Attend, FullSize) {
+  for (const int group : {4, 16}) {
+    SCOPED_TRACE("group " + std::to_string(group));
+    OperationsBed bed({.name = "", .dim = 128, .kv_heads = 4, .group = group, .lengths = {131072, 70001}, .freed = 0.01},
+                      KvType::bf16, 7);
+    const std::vector<Read> reads = mixed_reads(bed);
+    const Attended want = attend_on_host(reference_, bed, reads);
+    DeviceAttend device(*stream_, bed, reads);
+    for (int run = 0; run < 3; ++run) {
+      device.poison();
+      operations_->attend(device.op());
+      expect_near(device.made().out, want.out, kNear);
+      expect_near(device.made().lse, want.lse, kNear);
+    }
+  }
+}
+
+TEST_F(Attend, RefusesWhatItHasNoKernelFor) {
+  OperationsBed bed({.name = "", .lengths = {20}}, KvType::q8_0, 5);
+  DeviceAttend device(*stream_, bed, mixed_reads(bed));
+  EXPECT_THROW(operations_->attend(device.op()), std::runtime_error);
+  EXPECT_THROW(require_supported({KvType::bf16, 72}), std::runtime_error);
+}
+
+struct Scores {
+  std::vector<float> scores, lse;
+};
+
+TEST_F(Score, EqualTheReferenceAndNothingBehindIsWritten) {
+  each_case([&](OperationsBed& bed) {
+    Scores want{std::vector<float>(bed.queries() * bed.stride, kNan), std::vector<float>(bed.queries(), kNan)};
+    const int count = static_cast<int>(bed.row_heads.size());
+    reference_.score({bed.cache(),
+                      bed.row_table(),
+                      bed.q.data(),
+                      bed.of.group,
+                      0.125F,
+                      bed.row_heads.data(),
+                      count,
+                      {want.scores.data(), want.lse.data(), bed.stride}});
+    const DeviceBed on(*stream_, bed);
+    const Array<RowHead> heads(*stream_, bed.row_heads);
+    const auto run = [&] {
+      const Array<float> scores(*stream_, std::vector<float>(want.scores.size(), kNan));
+      const Array<float> lse(*stream_, std::vector<float>(want.lse.size(), kNan));
+      operations_->score({on.cache(),
+                          on.rows(),
+                          on.q(),
+                          bed.of.group,
+                          0.125F,
+                          heads.constant(),
+                          count,
+                          {scores.pointer(), lse.pointer(), bed.stride}});
+      return Scores{scores.values(), lse.values()};
+    };
+    const Scores got = run();
+    expect_near(got.scores, want.scores, kNear);
+    expect_near(got.lse, want.lse, kNear);
+    const Scores again = run();
+    EXPECT_TRUE(same_bits(again.scores, got.scores));
+    EXPECT_TRUE(same_bits(again.lse, got.lse));
+  });
+}
+
+TEST_F(Append, StoresTheBitsOfTheReference) {
+  each_case([&](OperationsBed& bed) {
+    const DeviceBed on(*stream_, bed);
+    const Array<float> k(*stream_, bed.k), v(*stream_, bed.v);
+    operations_->append({on.cache(), on.rows(), k.constant(), v.constant()});
+    reference_.append({bed.cache(), bed.row_table(), bed.k.data(), bed.v.data()});
+    EXPECT_TRUE(on.k_bytes() == bed.k_plane);
+    EXPECT_TRUE(on.v_bytes() == bed.v_plane);
+  });
+}
+
+}  // namespace
+}  // namespace glimpse::kernels::cuda::test

@@ -91,8 +91,8 @@ Anchors choose_anchors(const OptionReader& read, const plan::ModelShape& shape) 
            name.find(row.name) != std::string::npos;
   });
   const bool known = named != kNamed.end();
-  read.warn(fmt::format(
-      "no profile: {} and each head reads its own index; --attn-profile is better",
+  read.warn_guess(fmt::format(
+      "{} and each head reads its own index",
       known ? "anchors are the paper's for this model" : "anchors are those of the paper's 32-layer model, scaled"));
   if (known) return {{named->anchors.begin(), named->anchors.end()}};
   return {scaled_layers(kNamed[0].anchors, shape.layers)};

@@ -59,7 +59,7 @@ function makeMap({title, head, values}) {
   const section = make('section', byId('maps'));
   const bar = make('div', section, undefined, 'bar');
   make('h2', bar, title);
-  make('p', bar, `A row for each layer, a column for each ${head}; the darker the nearer to 1.`, 'hint');
+  make('p', bar, `A row for each layer, a column for each ${head}; the stronger its colour, the nearer to 1.`, 'hint');
   const grid = make('div', section, undefined, 'map');
   const labels = make('div', grid, undefined, 'labels'), plot = make('div', grid, undefined, 'plot');
   const marks = make('div', grid, undefined, 'marks');

@@ -119,14 +119,20 @@ const plan::Profile* profile_for(const Arguments& arguments, const policies::Pol
   }
   if (policy.profile_parts.empty()) return nullptr;
   const plan::Profile* found = found_profile(arguments, model);
-  if (found == nullptr || !policies::uses_profile(policy, *found)) return nullptr;
+  return found != nullptr && policies::uses_profile(policy, *found) ? found : nullptr;
+}
+
+bool is_found(const Arguments& arguments, const plan::Profile* profile) {
+  const std::optional<plan::Profile>& found = read_of(arguments).found;
+  return found && profile == &*found;
+}
+
+void say_found(const Arguments& arguments) {
   ProfileRead& read = read_of(arguments);
-  if (!read.said) {
-    note(arguments,
-         fmt::format("the model's profile is used: '{}'; --attn-profile none leaves it out", read.file.string()));
-  }
+  if (read.said) return;
   read.said = true;
-  return found;
+  note(arguments,
+       fmt::format("the model's profile is used: '{}'; --attn-profile none leaves it out", read.file.string()));
 }
 
 void set_profile(policies::PolicyOptions& options, const plan::Profile* profile, const PlanModel& model) {

@@ -29,13 +29,17 @@ std::filesystem::path profile_folder(const Arguments& arguments);
 void check_profile(const Arguments& arguments);
 
 /// The profile for plans of the policy: of the file that --attn-profile names, whatever it holds where the flag was
-/// typed; or the model's own, if the folder of profiles has one that the policy uses, with a line on standard error
-/// that says so. Null without one. What is wrong with the file of a folder is a warning, and the file is left out. Each
-/// file is read once, and each line is said once.
+/// typed; or the model's own, if the folder of profiles has one that the policy uses. Null without one. What is wrong
+/// with the file of a folder is a warning, and the file is left out. Each file is read once.
 const plan::Profile* profile_for(const Arguments& arguments, const policies::Policy& policy, const PlanModel& model);
 
 /// Gives the options the profile, and what tells whether it is this model's.
 void set_profile(policies::PolicyOptions& options, const plan::Profile* profile, const PlanModel& model);
+
+/// True for a profile that nobody named: the model's own of the folder.
+bool is_found(const Arguments& arguments, const plan::Profile* profile);
+/// Says, once, in a line on standard error, that such a profile is used.
+void say_found(const Arguments& arguments);
 
 /// Refuses --attn-profile and --profile-dir, where they were typed, unless one of these policies uses profiles.
 void refuse_idle_profile(const Arguments& arguments, std::span<const std::string_view> policies);

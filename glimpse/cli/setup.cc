@@ -170,7 +170,11 @@ plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy,
                             policies::PolicyOptions options) {
   std::vector<std::string> warnings;
   options.warnings = &warnings;
+  const bool found = is_found(arguments, options.profile);
+  bool unused = false;
+  if (found) options.profile_unused = &unused;
   plan::Plan plan = policies::make_plan(policy, shape, options);
+  if (found && !unused) say_found(arguments);
   if (!arguments.quiet) {
     for (const std::string& warning : warnings) print_note("warning: " + warning);
   }

@@ -29,7 +29,8 @@ void check_attention(const Arguments& arguments);
 void check_outputs(const Arguments& arguments);
 /// What the policy warns of goes to standard error, but with -q.
 plan::Plan make_plan(const Arguments& arguments, const PlanModel& model);
-/// The plan of a policy by name, with its warnings on standard error, as above.
+/// The plan of a policy by name, with its warnings on standard error, as above, and the line that says which profile
+/// was found and used.
 plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy, const plan::ModelShape& shape,
                             policies::PolicyOptions options);
 /// The parts of a list between its commas, empty ones too.

@@ -72,9 +72,7 @@ Anchors choose_anchors(const OptionReader& read, const plan::ModelShape& shape) 
   std::optional<std::vector<int>> given = lettered_anchors(read, shape);
   if (!given) given = read.layers("anchors", 0, shape.layers - 1, kAnchorWords);
   const bool all = read.text("anchors") == "all";
-  if ((given || all) && read.profile() != nullptr) {
-    read.warn("anchors are given, so the profile's anchors and head map are not used");
-  }
+  if (given || all) read.leave_profile("anchors are given, so the profile's anchors and head map are not used");
   if (given) {
     if (given->front() != 0) read.refuse("anchors", *read.text("anchors"), "the first anchor is layer 0");
     return {*given};

@@ -59,7 +59,7 @@ plan::Selector make_selector(const OptionReader& read) {
 std::optional<int> reselect_layer(const OptionReader& read, const plan::ModelShape& shape, int select) {
   const std::optional<int> given = read.layer("reselect", select + 1, shape.layers - 1, kReselectWords);
   const bool by_hand = given || read.text("reselect") == "none";
-  if (by_hand && read.profile() != nullptr) read.warn("reselect is given, so the profile's layer is not used");
+  if (by_hand) read.leave_profile("reselect is given, so the profile's layer is not used");
   if (by_hand) return given;
   if (read.profile() != nullptr) return profiled_reselect(read, read.profile()->lessismore->reselect, select);
   const int layer = scaled_layer(13, shape.layers);

@@ -26,7 +26,7 @@ const std::array<OptionHelp, 2> kOptions{{
 std::vector<int> filter_layers(const OptionReader& read, const plan::ModelShape& shape) {
   const plan::Profile* profile = read.profile();
   if (auto given = read.layers("filters", 0, shape.layers - 1, kAuto)) {
-    if (profile != nullptr) read.warn("filters are given, so the profile's are not used");
+    read.leave_profile("filters are given, so the profile's are not used");
     return *given;
   }
   if (profile != nullptr) return profile->omnikv->filters;

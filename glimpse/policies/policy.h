@@ -27,6 +27,8 @@ struct PolicyOptions {
   const plan::Profile* profile = nullptr;    ///< --attn-profile; borrowed for the call
   /// Of the model's file (Engine::fingerprint); a profile of another file is refused. None: the shape alone says.
   std::optional<std::uint64_t> fingerprint;
+  /// Set where the options leave the profile nothing to say. Borrowed; none: that is a warning.
+  bool* profile_unused = nullptr;
   /// Those of "--attn-budget", "--attn-block", "--attn-sink" and "--attn-local" that a policy without a use for them
   /// leaves unread instead of refusing them.
   std::set<std::string, std::less<>> if_of_use;

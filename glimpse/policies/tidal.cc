@@ -57,7 +57,7 @@ std::optional<int> named_layer(const plan::ModelShape& shape) {
 std::optional<int> reselect_layer(const OptionReader& read, const plan::ModelShape& shape, int select) {
   const std::optional<int> given = read.layer("reselect", select + 1, shape.layers - 1, kReselectWords);
   const bool by_hand = given || read.text("reselect") == "none";
-  if (by_hand && read.profile() != nullptr) read.warn("reselect is given, so the profile's layer is not used");
+  if (by_hand) read.leave_profile("reselect is given, so the profile's layer is not used");
   if (by_hand) return given;
   if (read.profile() != nullptr) return profiled_reselect(read, read.profile()->tidal->reselect, select);
   const std::optional<int> named = named_layer(shape);

@@ -163,6 +163,16 @@ TEST_F(Profiles, WhatIsWrongWithOneIsAWarningAndTheRunGoesOn) {
   expect_left_out("not a regular file");
 }
 
+TEST_F(Profiles, OptionsThatSayAllGoBeforeOneThatNobodyNamed) {
+  put(profile_of_model());
+  const Outcome by_hand = planned({"--attn-opt", "anchors=0+1"});
+  EXPECT_EQ(by_hand.code, 0);
+  EXPECT_EQ(by_hand.err, "") << "neither used nor missed";
+  const Outcome named = planned({"--attn-opt", "anchors=0+1", "--attn-profile", file_.string()});
+  EXPECT_EQ(named.out, by_hand.out);
+  EXPECT_NE(named.err.find("anchors are given, so the profile's"), std::string::npos) << named.err;
+}
+
 TEST_F(Profiles, AFileThatIsNamedMustBeTheModels) {
   const auto path = scratch("foreign.json");
   plan::Profile foreign = profile_of_model();

@@ -311,6 +311,39 @@ TEST(Tidal, TakesTheProfilesLayerOnlyOfItsModelFile) {
   EXPECT_THAT(refused("tidal", kSmol, options), HasSubstr("made for the model file 0000000000000005"));
 }
 
+TEST(EveryMethodWithAProfile, SaysWhereOptionsLeaveItNothingToSay) {
+  plan::Profile profile = profile_for(kSmol);
+  profile.kascade = plan::KascadeProfile{{0}, {}};
+  for (int i = 0; i < 30 * 3; ++i) profile.kascade->head_map.push_back(i % 3);
+  profile.tidal = plan::TidalProfile{17};
+  profile.lessismore = plan::LessIsMoreProfile{17};
+  profile.omnikv = plan::OmniKvProfile{{4}};
+  profile.retrieval = plan::RetrievalProfile{std::vector<double>(270, 0.5)};
+  for (const auto& [policy, key, value] : std::vector<std::array<const char*, 3>>{{"tidal", "reselect", "none"},
+                                                                                  {"lessismore", "reselect", "9"},
+                                                                                  {"omnikv", "filters", "3"},
+                                                                                  {"kascade", "anchors", "0+3"},
+                                                                                  {"kascade", "anchors", "all"},
+                                                                                  {"evosparse", "prop", "off"}}) {
+    std::vector<std::string> warnings;
+    bool unused = false;
+    PolicyOptions options;
+    options.profile = &profile;
+    options.warnings = &warnings;
+    options.profile_unused = &unused;
+    make_plan(policy, kSmol, options);
+    EXPECT_FALSE(unused) << policy;
+    EXPECT_THAT(warnings, testing::IsEmpty()) << policy;
+    options.extra[key] = value;
+    make_plan(policy, kSmol, options);
+    EXPECT_TRUE(unused) << policy;
+    EXPECT_THAT(warnings, testing::IsEmpty()) << policy;
+    options.profile_unused = nullptr;
+    make_plan(policy, kSmol, options);
+    EXPECT_THAT(warnings, ElementsAre(HasSubstr("not used"))) << policy;
+  }
+}
+
 // What is guessed and what names it, method by method; none of them is silent.
 TEST(EveryMethodThatGuesses, SaysSoAndNamesTheCure) {
   const struct {

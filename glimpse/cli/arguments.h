@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "glimpse/plan/profile.h"
-
 namespace glimpse::cli {
+
+struct ProfileRead;  // glimpse/cli/profiles.cc
 
 /// The commands, as bits, so that one option may belong to several.
 enum CommandBit : std::uint32_t {
@@ -44,7 +44,8 @@ struct Arguments {
   // Attention.
   std::string policy;
   std::optional<std::string> budget, plan_file, profile;
-  mutable std::shared_ptr<const plan::Profile> profile_read;  ///< by read_profile, at its first call
+  std::string profile_folder;
+  mutable std::shared_ptr<ProfileRead> profile_read;  ///< what check_profile and profile_for have read, each file once
   std::optional<std::int64_t> block, sink, local;
   std::vector<std::string> policy_options;
   std::int64_t correct = 0;

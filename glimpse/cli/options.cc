@@ -295,9 +295,21 @@ const std::array kOptions{
            {},
            "",
            kAttention,
-           "what calibration found out about the model (JSON); policies that use one say so in 'glimpse plan --list'",
+           "what calibration found out about the model (JSON); none: no profile; without it the model's own in "
+           "--profile-dir; policies that use one say so in 'glimpse plan --list'",
            kPolicy | kBenchArms,
-           idle_beside_plan_file},
+           idle_profile},
+    Option{
+        "--profile-dir",
+        "DIR",
+        &A::profile_folder,
+        {},
+        "",
+        kAttention,
+        "folder of profiles, each in a file by its model's fingerprint; default: glimpse/profiles in XDG_DATA_HOME, or "
+        "in ~/.local/share",
+        kPolicy | kBenchArms,
+        idle_profile_folder},
 
     Option{"--correct",
            "T",
@@ -360,7 +372,7 @@ const std::array kOptions{
            "a model (GGUF), a plan or profile (JSON), a trace, or a saved session",
            kInspect},
     Option{"--json", "", &A::json, {}, "", kOutput, "print what a session is as one JSON object", kInspect},
-    Option{"--html", "FILE", &A::html, {}, "", kOutput, "write the trace as a page for a browser", kInspect},
+    Option{"--html", "FILE", &A::html, {}, "", kOutput, "write the trace or profile as a page for a browser", kInspect},
 
     Option{"--tokens", "N", &A::tokens, {1, kMostTokens}, "", kMeasure, "only the first N tokens of the text", kLogits},
     Option{"--prefill",

@@ -274,6 +274,8 @@ class Engine {
 
   const text::Tokenizer& tokenizer() const;
   plan::ModelShape shape() const;
+  /// Of the model's file, by which its sessions and profiles are known (model::fingerprint, at its cost).
+  std::uint64_t fingerprint() const;
   std::int64_t context() const;
   int threads() const;
   KvType kv_type() const;

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "bench/cuda_support.h"
 #include "glimpse/base/error.h"
+#include "glimpse/cli/machine.h"
 #include "glimpse/kernels/ref/operations.h"
 
 namespace glimpse::bench {
@@ -35,6 +38,9 @@ struct Wanted {
   bool shuffled = false;
   bool check = true;
   double share = 0.1;
+  std::string json;  ///< where the results go, or nowhere
+  std::string command;
+  std::vector<std::string> only;  ///< what is measured; empty: everything
 };
 
 /// One size of the pool that all shapes are cut from.
@@ -196,6 +202,7 @@ class Bench {
     for (const int tokens : wanted_.tokens) {
       for (const int batch : wanted_.batches) shape(batch, tokens);
     }
+    if (!wanted_.json.empty()) std::ofstream(wanted_.json) << text();
   }
 
  private:
@@ -215,7 +222,7 @@ class Bench {
     };
     const Array<Read> all = reads(kKvHeads), none = reads(0), quarter = reads(2), half = reads(4);
     const auto attend = [&](const Array<Read>& which) {
-      return measure(stream_, bed.layers, [&](int layer) { operations_->attend(bed.attend(layer, which)); });
+      return [&](int layer) { operations_->attend(bed.attend(layer, which)); };
     };
     const auto checked = [&](const Array<Read>& which, bool set) {
       if (!wanted_.check || wanted_.shuffled) return;
@@ -269,14 +276,15 @@ class Bench {
       operations_->select({bed.cache(layer), bed.rows(), kGroup, table, device_choices.constant(), count, bed.sets()});
     };
     const double score_bytes = static_cast<double>(bed.heads()) * kGroup * bed.tokens * 4;
-    report(bed, "score", measure(stream_, bed.layers, score), dense_bytes / 2 + score_bytes);
-    report(bed, "select", measure(stream_, bed.layers, select), score_bytes);
-    const double seconds = measure(stream_, bed.layers, [&](int layer) {
+    score(0);
+    report(bed, "score", score, dense_bytes / 2 + score_bytes);
+    report(bed, "select", select, score_bytes);
+    const auto all = [&](int layer) {
       score(layer);
       select(layer);
       operations_->attend(bed.attend(layer, none));
-    });
-    report(bed, "anchor", seconds, dense_bytes / 2 + set_bytes);
+    };
+    report(bed, "anchor", all, dense_bytes / 2 + set_bytes);
     if (wanted_.check && !wanted_.shuffled) select_again(bed);
   }
   /// The bed's own sets for what follows.
@@ -285,14 +293,50 @@ class Bench {
     bed.make_sets(random, static_cast<std::int32_t>(std::lround(bed.tokens * wanted_.share)), bed.tokens);
   }
 
-  void report(const Bed& bed, const std::string& what, double seconds, double bytes) {
+  void report(const Bed& bed, const std::string& what, const std::function<void(int)>& work, double bytes) {
+    if (!wanted_.only.empty() && std::find(wanted_.only.begin(), wanted_.only.end(), what) == wanted_.only.end()) return;
+    const double seconds = measure(stream_, bed.layers, work);
     fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.3f}\n", bed.batch, bed.tokens, what, seconds * 1e6,
                bytes / seconds / bandwidth_);
+    rows_.push_back({{"batch", bed.batch},
+                     {"tokens", bed.tokens},
+                     {"what", what},
+                     {"us", std::round(seconds * 1e8) / 100},
+                     {"bytes", bytes},
+                     {"of_read", std::round(bytes / seconds / bandwidth_ * 1e4) / 1e4}});
     std::fflush(stdout);
+  }
+
+  /// The file of results (bench/README.md): the machine is the device.
+  std::string text() const {
+    const cuda::Device& device = stream_.device();
+    nlohmann::ordered_json head{{"schema", 1},
+                                {"benchmark", "cuda_attention_bench"},
+                                {"commit", cli::commit()},
+                                {"date", nullptr},
+                                {"machine",
+                                 {{"cpu", device.name},
+                                  {"isa", fmt::format("sm{}", device.capability)},
+                                  {"cores", device.processors},
+                                  {"memory", device.memory},
+                                  {"read_bandwidth", std::round(bandwidth_)}}},
+                                {"command", wanted_.command},
+                                {"model", nullptr},
+                                {"settings",
+                                 {{"query_heads", kKvHeads * kGroup},
+                                  {"kv_heads", kKvHeads},
+                                  {"dim", kDim},
+                                  {"kv_type", name(kFormat.type)},
+                                  {"page", kPageTokens},
+                                  {"shuffled", wanted_.shuffled},
+                                  {"share", wanted_.share}}},
+                                {"rows", rows_}};
+    return head.dump(1) + "\n";
   }
 
   Stream& stream_;
   Wanted wanted_;
+  nlohmann::ordered_json rows_ = nlohmann::ordered_json::array();
   std::unique_ptr<Operations<Place::device>> operations_;
   Pool pool_;
   double bandwidth_ = 1;
@@ -308,9 +352,14 @@ int main(int argc, char** argv) {
   app.add_option("--batch", wanted.batches, "sequences")->delimiter(',');
   app.add_option("--tokens", wanted.tokens, "slots of each sequence")->delimiter(',');
   app.add_option("--share", wanted.share, "what gathered heads read of them");
+  app.add_option("--only", wanted.only, "measure these alone, such as dense,gathered")->delimiter(',');
+  app.add_option("--json", wanted.json, "write the results to this file");
   app.add_flag("--shuffled", wanted.shuffled, "pages in random order");
   app.add_flag("!--no-check", wanted.check, "leave the answers unchecked");
   CLI11_PARSE(app, argc, argv);
+  wanted.command = "cuda_attention_bench";
+  for (int i = 1; i < argc; ++i) wanted.command += std::string(" ") + argv[i];
+  wanted.command.resize(std::min(wanted.command.size(), wanted.command.find(" --json")));
   try {
     const auto found = kernels::cuda::devices();
     if (found.empty()) throw UserError("this machine has no CUDA device of compute capability 8.0 or later");

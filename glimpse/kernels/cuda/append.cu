@@ -18,6 +18,7 @@ __device__ std::uint16_t bits_of(float x, KvType type) {
 
 /// A block for each row and KV head; a thread for each two dimensions of K and V.
 __global__ void append_kernel(const __grid_constant__ AppendArguments of) {
+  begin_kernel(of.cache);
   const int row = static_cast<int>(blockIdx.x) / of.cache.kv_heads;
   const HeadView& view = view_of(of.cache, row, static_cast<int>(blockIdx.x) % of.cache.kv_heads);
   const int slot = seen_slots(of.cache, row, view) - 1;
@@ -36,9 +37,8 @@ __global__ void append_kernel(const __grid_constant__ AppendArguments of) {
 
 }  // namespace
 
-void launch_append(const AppendArguments& arguments, CUstream_st* stream) {
-  append_kernel<<<arguments.cache.rows * arguments.cache.kv_heads, 64, 0, stream>>>(arguments);
-  check_cuda(cudaGetLastError(), "append");
+void launch_append(const AppendArguments& arguments, const Limits& limits, CUstream_st* stream) {
+  launch(append_kernel, arguments, dim3(arguments.cache.rows * arguments.cache.kv_heads, 64), 0, {limits, stream});
 }
 
 }  // namespace glimpse::kernels::cuda

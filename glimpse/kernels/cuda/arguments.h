@@ -15,7 +15,7 @@ namespace glimpse::kernels::cuda {
 struct Limits {
   int processors = 0;
   int shared_bytes = 0;  ///< that one block may have
-  bool clusters = false;
+  bool clusters = false;  ///< of blocks, and programmatic launches
 };
 
 struct Cache {
@@ -23,18 +23,21 @@ struct Cache {
   int dim = 0;
   int kv_heads = 0;
   int rows = 0;
+  int sequences = 0;
   const HeadView* views = nullptr;  ///< [sequences, kv_heads]
   const std::int32_t* sequence = nullptr;
   const std::int32_t* behind = nullptr;
 };
 
-/// Partial results of work that was cut between blocks: two for each block, and a counter for each block, zero between
-/// launches. A partial result has 16 query heads: [16, d] sums, [16] maxima, [16] sums of weights.
+/// Work is cut into ranges, at most so many for each block; those that share a piece of it leave partial results: two for
+/// each range. A partial result has 16 query heads: [16, d] sums, [16] maxima, [16] sums of weights.
+inline constexpr int kRangesOfBlock = 5;
+inline constexpr int kTileQueries = 16;
 struct Partials {
   float* values = nullptr;
-  unsigned* arrived = nullptr;
+  unsigned* arrived = nullptr;  ///< [ranges], zero between launches
+  unsigned* taken = nullptr;    ///< ranges that were free, zero between launches
 };
-inline constexpr int kTileQueries = 16;
 constexpr std::size_t partial_values(int dim) { return static_cast<std::size_t>(kTileQueries) * (dim + 2); }
 
 struct AttendArguments {
@@ -93,7 +96,7 @@ struct AppendArguments {
 void launch_attend(const AttendArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_score(const ScoreArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_select(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
-void launch_append(const AppendArguments& arguments, CUstream_st* stream);
+void launch_append(const AppendArguments& arguments, const Limits& limits, CUstream_st* stream);
 
 /// Blocks that share one choice, and how many units of it fit into their shared memory.
 int select_blocks(const Limits& limits);

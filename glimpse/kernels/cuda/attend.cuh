@@ -71,41 +71,94 @@ __device__ inline void weigh(float (&scores)[kKeys / 8][4], std::uint32_t mask, 
   }
 }
 
-/// The partial results of a segment's work become its output, in the order of its blocks. `room`: a float for each block
-/// and query head. The block synchronises.
-template <int kDim, int kThreads>
+/// The partial results of a segment's work become its output, in the order of its ranges. `room`: kRoom floats of shared
+/// memory. The block synchronises.
+template <int kDim, int kThreads, int kRoom>
 __device__ inline void combine(const AttendArguments& of, const Segment& s, float* room) {
+  constexpr int kAhead = 10;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto from = [&](int block) { return of.partials.values + partial_of(s, block) * partial_values(kDim); };
+  const int ranges = static_cast<int>(s.ranges);
+  const auto from = [&](int i) { return of.partials.values + partial_of(s, i) * partial_values(kDim); };
+  // A few threads for each four values of the output, each with its own ranges; then their sums in order.
+  const int values = s.queries * (kDim / 4);
+  const int shares = max(1, kThreads / values);
+  auto* const totals = reinterpret_cast<LogSum*>(room);  // [16]
+  auto* const sums = reinterpret_cast<float4*>(room + 2 * kTileQueries);
+  float* const weights = room + 2 * kTileQueries + kThreads * 4;
+  const int most = (kRoom - 2 * kTileQueries - kThreads * 4) / s.queries;
+
+  const int own = static_cast<int>(threadIdx.x) % values;
+  const int share = static_cast<int>(threadIdx.x) / values;
+  float4 ahead[kAhead];  // asked for while the weights are worked out
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const int range = share + i * shares;
+    if (range < ranges && share < shares) ahead[i] = __ldcg(reinterpret_cast<const float4*>(from(range)) + own);
+  }
   for (int query = warp; query < s.queries; query += kThreads / 32) {
-    const auto largest_of = [&](int block) { return __ldcg(from(block) + kTileQueries * kDim + query); };
-    float largest = -INFINITY;
-    for (int b = lane; b < s.blocks; b += 32) largest = fmaxf(largest, largest_of(b));
-    for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
-    float sum = 0;
-    for (int b = lane; b < s.blocks; b += 32) {
-      const float weight = exp2_of(largest_of(b) - or_zero(largest));
-      room[b * s.queries + query] = weight;
-      sum += weight * __ldcg(from(b) + kTileQueries * (kDim + 1) + query);
+    LogSum total;
+    for (int i = lane; i < ranges; i += 32) {
+      total.add({__ldcg(from(i) + kTileQueries * kDim + query), __ldcg(from(i) + kTileQueries * (kDim + 1) + query)});
     }
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-    __syncwarp();
-    for (int b = lane; b < s.blocks; b += 32) room[b * s.queries + query] *= sum > 0 ? 1 / sum : 0;
-    if (lane == 0 && of.lse != nullptr) of.lse[s.first_query + query] = (largest + log2f(sum)) * kLogOf2;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) total.add_from(~0U, step);
+    if (lane == 0) {
+      totals[query] = total;
+      if (of.lse != nullptr) of.lse[s.first_query + query] = total.value();
+    }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < s.queries * (kDim / 2); i += kThreads) {
-    const int query = i / (kDim / 2);
-    float2 out = make_float2(0, 0);
+  for (int start = 0; start < values; start += kThreads) {
+    const int value = start + own;
+    float4 out = make_float4(0, 0, 0, 0);
+    for (int first = 0; first < ranges; first += most) {
+      const int count = min(most, ranges - first);
+      for (int i = static_cast<int>(threadIdx.x); i < count * s.queries; i += kThreads) {
+        const LogSum total = totals[i % s.queries];
+        const float largest = __ldcg(from(first + i / s.queries) + kTileQueries * kDim + i % s.queries);
+        weights[i] = total.sum > 0 ? exp2_of(largest - or_zero(total.largest)) / total.sum : 0;
+      }
+      __syncthreads();
+      const int query = value / (kDim / 4);
+      const auto add = [&](int range, const float4& x) {
+        const float weight = weights[(range - first) * s.queries + query];
+        out.x += weight * x.x;
+        out.y += weight * x.y;
+        out.z += weight * x.z;
+        out.w += weight * x.w;
+      };
+      if (value < values && share < shares) {
+        int range = first + share;
+        if (start == 0 && first == 0) {
+#pragma unroll
+          for (int i = 0; i < kAhead; ++i) {
+            if (range < count) add(range, ahead[i]);
+            range += shares;
+          }
+        }
 #pragma unroll 4
-    for (int b = 0; b < s.blocks; ++b) {
-      const float2 x = __ldcg(reinterpret_cast<const float2*>(from(b) + i * 2));
-      const float weight = room[b * s.queries + query];
-      out.x += weight * x.x;
-      out.y += weight * x.y;
+        for (; range < first + count; range += shares) {
+          add(range, __ldcg(reinterpret_cast<const float4*>(from(range)) + value));
+        }
+      }
+      __syncthreads();
     }
-    *reinterpret_cast<float2*>(of.out + static_cast<std::size_t>(s.first_query) * kDim + i * 2) = out;
+    if (shares > 1) {
+      if (share < shares) sums[share * values + own] = out;
+      __syncthreads();
+      if (share != 0) continue;
+      for (int other = 1; other < shares; ++other) {
+        const float4 x = sums[other * values + own];
+        out.x += x.x;
+        out.y += x.y;
+        out.z += x.z;
+        out.w += x.w;
+      }
+    }
+    if (value < values && share == 0) {
+      reinterpret_cast<float4*>(of.out + static_cast<std::size_t>(s.first_query) * kDim)[value] = out;
+    }
   }
 }
 
@@ -129,17 +182,20 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
   at += sizeof share;
   auto* masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
+  warm(of.reads, static_cast<std::size_t>(of.cache.rows) * of.cache.kv_heads * sizeof(Read));
+  begin_kernel(of.cache);
   const AttendSource<kKeys> source{of};
-  Sharing<AttendSource<kKeys>> sharing(source, share);
+  Sharing<AttendSource<kKeys>> sharing(source, share, of.partials.taken);
   KvFeed feed(shared_address(ring), masks, of.stages, kWarps);
   const int row_of_key = lane % 8 + lane / 16 * 8;       // of keys: matrices (keys 0-7 | 8-15) of two pieces each
   const int row_of_value = lane % 8 + lane / 8 % 2 * 8;  // of values: two halves of the keys, then the next piece
 
+  while (sharing.next()) {
   for (int from = 0; from < sharing.count(); from += kBatch) {
     const int count = min(kBatch, sharing.count() - from);
     sharing.list(from);
-    feed.start(share.segments, count);
     queries.ask(of.q, share.segments[0]);
+    feed.start(share.segments, count);
     queries.store();
     for (int n = 0; n < count; ++n) {
       const Segment& s = share.segments[n];
@@ -211,7 +267,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
         sum += __shfl_xor_sync(~0U, sum, 2);
         if (lane % 4 == 0) merge.softmax[warp][m * 8 + lane / 4] = make_float2(softmax[m].largest, sum);
       }
-      float* const partial = of.partials.values + own_partial(s) * partial_values(kDim);
+      float* const partial = of.partials.values + own_partial(s, sharing.range()) * partial_values(kDim);
       constexpr int kColumns = Shape::OwnMerge::kColumns;
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
@@ -242,7 +298,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
             }
             const int query = m * 8 + row;
             const int d = part * kColumns + column;
-            if (s.blocks == 1) {
+            if (s.ranges == 1) {
               const std::size_t to = static_cast<std::size_t>(s.first_query + query);
               const float scale = sum > 0 ? 1 / sum : 0;
               *reinterpret_cast<float2*>(of.out + to * kDim + d) = make_float2(out.x * scale, out.y * scale);
@@ -259,10 +315,17 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
         }
       }
       if (n + 1 < count) queries.store();
-      if (s.blocks > 1 && arrive_last(s, of.partials, share)) {
-        combine<kDim, Shape::kThreads>(of, s, &merge.sums[0][0][0]);
-      }
+      if (s.ranges > 1 && arrive_last(s, of.partials, share) && threadIdx.x == 0) share.mine[s.begin == 0 ? 1 : 0] = s;
     }
+  }
+  // Last, so that nobody waits for it: a range shares at most its first and its last segment.
+  for (int i = 0; i < 2; ++i) {
+    __syncthreads();
+    if (share.mine[i].ranges > 1) {
+      combine<kDim, Shape::kThreads, static_cast<int>(sizeof merge.sums / sizeof(float))>(of, share.mine[i],
+                                                                                         &merge.sums[0][0][0]);
+    }
+  }
   }
 }
 

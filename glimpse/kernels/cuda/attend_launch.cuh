@@ -21,8 +21,7 @@ void launch_attend_as(AttendArguments of, const Limits& limits, cudaStream_t str
   const int bytes = Shape::kFixed + of.stages * Shape::kStage;
   auto* const kernel = attend_kernel<T, kDim, kTiles, kKeys, kWarps>;
   allow_shared(kernel, bytes);
-  kernel<<<limits.processors, Shape::kThreads, bytes, stream>>>(of);
-  check_cuda(cudaGetLastError(), "attend");
+  launch(kernel, of, dim3(limits.processors, Shape::kThreads), bytes, {limits, stream});
 }
 
 template <class T>

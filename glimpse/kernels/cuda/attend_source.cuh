@@ -52,12 +52,12 @@ struct AttendSource {
     const Segment s = span(u, piece);
     Piece made;
     if (s.list != nullptr) {
-      made.tiles = (s.entries + kKeys - 1) / kKeys;
+      made.tiles = static_cast<unsigned>((s.entries + kKeys - 1) / kKeys);
       made.weight = kListWeight;
     } else {
       made.tiles = s.sink_tiles + (s.local < s.entries ? (s.entries - 1) / kKeys - s.local / kKeys + 1 : 0);
     }
-    made.tiles = max(made.tiles, 1);  // nothing to read: zeros are written by whom it falls to
+    made.tiles = max(made.tiles, 1U);  // nothing to read: zeros are written by whom it falls to
     return made;
   }
   __device__ void fill(Segment& s, const Unit& u, int piece) const {

@@ -25,7 +25,7 @@ struct Segment {
   std::int32_t begin = 0, end = 0;
   std::int32_t first_query = 0;  ///< in [R, H]
   std::int32_t queries = 0;
-  std::int32_t first_block = 0, blocks = 1;  ///< that share this work
+  unsigned first_range = 0, ranges = 1;  ///< that share this work
 };
 
 /// Rows of d 2-byte values in shared memory, laid so that eight rows' pieces of 16 bytes lie in different banks.
@@ -41,7 +41,11 @@ struct TileLayout {
 };
 
 __device__ inline void copy_16_bytes(std::uint32_t to, const void* from, bool present) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
+  // Read once: what is used again, such as page tables and scores, stays in the cache instead.
+  std::uint64_t policy = 0;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(present ? 16 : 0), "l"(policy)
                : "memory");
 }
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -53,6 +57,7 @@ __device__ inline void wait_copies() {
 template <int kDim, int kKeys, int kPlanes>
 class Feed {
  public:
+  static constexpr int kMostStages = 6;
   using Layout = TileLayout<kDim>;
   static constexpr int kPlaneBytes = Layout::bytes(kKeys);
   static constexpr int kStageBytes = kPlanes * kPlaneBytes;
@@ -68,11 +73,32 @@ class Feed {
     segment_ = 0;
     tile_ = segments[0].begin + static_cast<int>(threadIdx.x) / 32;
     skip();
-    paged_.segment = named_.segment = count;
+    // All slots of the first tiles, then all their pages, then the tiles: each waits for memory once.
+    Asked first[kMostStages];
+#pragma unroll
+    for (int i = 0; i < kMostStages; ++i) {
+      if (i >= stages_) break;
+      ask_slot();
+      first[i] = named_;
+    }
+#pragma unroll
+    for (int i = 0; i < kMostStages; ++i) {
+      if (i >= stages_) break;
+      named_ = first[i];
+      ask_page();
+      first[i] = paged_;
+    }
     ask_slot();
+#pragma unroll
+    for (int i = 0; i < kMostStages; ++i) {
+      if (i >= stages_) break;
+      paged_ = first[i];
+      if (paged_.segment < count_) copy();
+      close_copies();
+      put_ = put_ + 1 == stages_ ? 0 : put_ + 1;
+    }
     ask_page();
     ask_slot();
-    for (int i = 0; i < stages_; ++i) advance();
   }
 
   /// Copies one more tile, or none where there is none.
@@ -156,17 +182,25 @@ class Feed {
     const std::uint32_t stage = ring_ + static_cast<std::uint32_t>(put_) * kStageBytes;
     constexpr int kPieces = Layout::kPieces;
     static_assert(kKeys * kPieces % 32 == 0);
+    std::size_t from[kKeys * kPieces / 32];
 #pragma unroll
     for (int i = 0; i < kKeys * kPieces / 32; ++i) {
       const int at = i * 32 + lane;
-      const int key = at / kPieces;
-      const int piece = at % kPieces;
-      const std::uint32_t row = __shfl_sync(~0U, own, key);
-      const bool there = row != ~0U;
-      const std::size_t from = there ? static_cast<std::size_t>(row) * (kDim * 2) + piece * 16 : 0;
-      const std::uint32_t to = stage + Layout::offset(key, piece);
-      copy_16_bytes(to, s.k + from, there);
-      if (kPlanes == 2) copy_16_bytes(to + kPlaneBytes, s.v + from, there);
+      const std::uint32_t row = __shfl_sync(~0U, own, at / kPieces);
+      from[i] = row != ~0U ? static_cast<std::size_t>(row) * (kDim * 2) + at % kPieces * 16 : ~std::size_t{0};
+    }
+    copy_plane(stage, s.k, from);
+    if constexpr (kPlanes == 2) copy_plane(stage + kPlaneBytes, s.v, from);
+  }
+  /// A plane as a whole: what lies together is asked for together.
+  template <int kCount>
+  __device__ static void copy_plane(std::uint32_t to, const std::byte* plane, const std::size_t (&from)[kCount]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int at = i * 32 + lane;
+      const bool there = from[i] != ~std::size_t{0};
+      copy_16_bytes(to + Layout::offset(at / Layout::kPieces, at % Layout::kPieces), plane + (there ? from[i] : 0), there);
     }
   }
 

@@ -11,9 +11,36 @@ inline int stages_that_fit(const Limits& limits, int fixed, int stage, int most)
   return fit < most ? fit : most;
 }
 
+struct Launch {
+  const Limits& limits;
+  cudaStream_t stream;
+  bool early = true;
+};
+
 template <class Kernel>
 void allow_shared(Kernel* kernel, int bytes) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
+#ifndef GLIMPSE_NO_CARVE
+  // The same division of the memory for all of them: changing it between kernels waits for idle processors.
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+             "shared memory");
+#endif
+}
+
+/// Queues a kernel of begin_kernel().
+template <class Arguments>
+void launch(void (*kernel)(Arguments), const Arguments& arguments, dim3 shape, int bytes, const Launch& how) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.x;
+  config.blockDim = shape.y;
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = how.stream;
+  config.attrs = &early;
+  config.numAttrs = how.limits.clusters && how.early ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, arguments), "launching a kernel");
 }
 
 }  // namespace glimpse::kernels::cuda

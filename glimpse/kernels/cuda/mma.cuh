@@ -82,4 +82,30 @@ __device__ inline float exp2_of(float x) {
 }
 __device__ inline float or_zero(float x) { return x == -INFINITY ? 0.0F : x; }
 
+/// A running maximum and the sum of exp2(score - maximum).
+struct LogSum {
+  float largest = -INFINITY;
+  float sum = 0;
+
+  __device__ void add(const LogSum& other) {
+    const float top = fmaxf(largest, other.largest);
+    sum = sum * exp2_of(largest - or_zero(top)) + other.sum * exp2_of(other.largest - or_zero(top));
+    largest = top;
+  }
+  __device__ void add_from(unsigned lanes, int distance) {
+    LogSum other;
+    other.largest = __shfl_xor_sync(lanes, largest, distance);
+    other.sum = __shfl_xor_sync(lanes, sum, distance);
+    // The lower lane's part first in both, so that both get the same bits.
+    if ((threadIdx.x & static_cast<unsigned>(distance)) != 0) {
+      LogSum both = other;
+      both.add(*this);
+      *this = both;
+    } else {
+      add(other);
+    }
+  }
+  __device__ float value() const { return (largest + log2f(sum)) * kLogOf2; }
+};
+
 }  // namespace glimpse::kernels::cuda

@@ -13,6 +13,8 @@ namespace glimpse::kernels::cuda {
 namespace {
 
 constexpr std::array kDims{64, 96, 128, 256};
+/// Query heads of one launch, so that the sum of what they read fits into 32 bits up to a million slots.
+constexpr int kMostUnits = 4096;
 constexpr double kLog2OfE = 1.4426950408889634;
 
 Limits limits_of(const Device& device) {
@@ -26,8 +28,14 @@ Limits limits_of(const Device& device) {
 
 Cache cache_of(const KvTable<Place::device>& cache, const RowTable<Place::device>& rows) {
   check(cache.kv_heads > 0 && cache.sequences > 0 && rows.rows >= 0, "an operation without heads or sequences");
-  return {cache.format.type, cache.format.dim,        cache.kv_heads,         rows.rows,
-          cache.views.raw(), rows.sequence.raw(), rows.behind.raw()};
+  return {.type = cache.format.type,
+          .dim = cache.format.dim,
+          .kv_heads = cache.kv_heads,
+          .rows = rows.rows,
+          .sequences = cache.sequences,
+          .views = cache.views.raw(),
+          .sequence = rows.sequence.raw(),
+          .behind = rows.behind.raw()};
 }
 
 class DeviceOperations final : public Operations<Place::device> {
@@ -35,32 +43,34 @@ class DeviceOperations final : public Operations<Place::device> {
   explicit DeviceOperations(Stream& stream)
       : stream_(stream),
         limits_(limits_of(stream.device())),
-        partials_(stream, 2 * processors() * partial_values(kDims.back())),
-        arrived_(stream, processors()) {
+        partials_(stream, 2 * kRangesOfBlock * processors() * partial_values(kDims.back())),
+        arrived_(stream, kRangesOfBlock * processors() + 1) {
     arrived_.memory().fill(std::byte{0});
   }
 
   void append(const AppendOp<Place::device>& op) override {
     require_supported(op.cache.format);
     if (op.rows.rows == 0) return;
-    launch_append({cache_of(op.cache, op.rows), op.k.raw(), op.v.raw()}, raw_stream());
+    launch_append({cache_of(op.cache, op.rows), op.k.raw(), op.v.raw()}, limits_, raw_stream());
   }
 
   void score(const ScoreOp<Place::device>& op) override {
     require_supported(op.cache.format);
     check(op.group > 0, "a group of no query heads");
     if (op.count == 0) return;
-    launch_score({.cache = cache_of(op.cache, op.rows),
-                  .group = op.group,
-                  .scale = op.scale,
-                  .q = op.q.raw(),
-                  .heads = op.heads.raw(),
-                  .count = op.count,
-                  .scores = op.out.scores.raw(),
-                  .lse = op.out.lse.raw(),
-                  .stride = op.out.stride,
-                  .partials = partials()},
-                 limits_, raw_stream());
+    for (int from = 0; from < op.count; from += kMostUnits) {
+      launch_score({.cache = cache_of(op.cache, op.rows),
+                    .group = op.group,
+                    .scale = op.scale,
+                    .q = op.q.raw(),
+                    .heads = op.heads.raw() + from,
+                    .count = std::min(kMostUnits, op.count - from),
+                    .scores = op.out.scores.raw(),
+                    .lse = op.out.lse.raw(),
+                    .stride = op.out.stride,
+                    .partials = partials()},
+                   limits_, raw_stream());
+    }
   }
 
   void select(const SelectOp<Place::device>& op) override {
@@ -92,25 +102,37 @@ class DeviceOperations final : public Operations<Place::device> {
   void attend(const AttendOp<Place::device>& op) override {
     require_supported(op.cache.format);
     check(op.group > 0, "a group of no query heads");
-    if (op.rows.rows == 0) return;
-    launch_attend({.cache = cache_of(op.cache, op.rows),
-                   .group = op.group,
-                   .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
-                   .q = op.q.raw(),
-                   .reads = op.reads.raw(),
-                   .set_slots = op.sets.slots.raw(),
-                   .set_count = op.sets.count.raw(),
-                   .set_capacity = op.sets.capacity,
-                   .out = op.out.raw(),
-                   .lse = op.lse.raw(),
-                   .partials = partials()},
-                  limits_, raw_stream());
+    const int heads = op.cache.kv_heads * op.group;
+    const int most = std::max(1, kMostUnits / heads);
+    for (int row = 0; row < op.rows.rows; row += most) {
+      Cache cache = cache_of(op.cache, op.rows);
+      cache.rows = std::min(most, op.rows.rows - row);
+      cache.sequence += row;
+      cache.behind += row;
+      const std::size_t head = static_cast<std::size_t>(row) * static_cast<std::size_t>(heads);
+      const std::size_t value = head * static_cast<std::size_t>(op.cache.format.dim);
+      launch_attend({.cache = cache,
+                     .group = op.group,
+                     .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
+                     .q = op.q.raw() + value,
+                     .reads = op.reads.raw() + static_cast<std::size_t>(row) * op.cache.kv_heads,
+                     .set_slots = op.sets.slots.raw(),
+                     .set_count = op.sets.count.raw(),
+                     .set_capacity = op.sets.capacity,
+                     .out = op.out.raw() + value,
+                     .lse = op.lse ? op.lse.raw() + head : nullptr,
+                     .partials = partials()},
+                    limits_, raw_stream());
+    }
   }
 
  private:
   std::size_t processors() const { return static_cast<std::size_t>(limits_.processors); }
   cudaStream_t raw_stream() const { return static_cast<cudaStream_t>(stream_.raw()); }
-  Partials partials() const { return {partials_.pointer().raw(), arrived_.pointer().raw()}; }
+  Partials partials() const { 
+    unsigned* const counters = arrived_.pointer().raw();
+    return {partials_.pointer().raw(), counters + 1, counters};
+  }
 
   Stream& stream_;
   Limits limits_;

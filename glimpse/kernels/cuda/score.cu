@@ -13,8 +13,7 @@ void launch_as(ScoreArguments of, const Limits& limits, cudaStream_t stream) {
   const int bytes = Shape::kFixed + of.stages * Shape::kStage;
   auto* const kernel = score_kernel<T, kDim, kTiles, kWarps>;
   allow_shared(kernel, bytes);
-  kernel<<<limits.processors, Shape::kThreads, bytes, stream>>>(of);
-  check_cuda(cudaGetLastError(), "score");
+  launch(kernel, of, dim3(limits.processors, Shape::kThreads), bytes, {limits, stream});
 }
 
 template <class T>

@@ -25,7 +25,7 @@ struct ScoreSource {
   }
   __device__ int pieces(const Unit&) const { return (of.group + of.slice - 1) / of.slice; }
   __device__ Piece piece(const Unit& u, int) const {
-    return {max((u.seen + kScoreKeys - 1) / kScoreKeys, 1), kRunWeight};
+    return {static_cast<unsigned>(max((u.seen + kScoreKeys - 1) / kScoreKeys, 1)), kRunWeight};
   }
   __device__ void fill(Segment& s, const Unit& u, int piece) const {
     s.k = u.view.k_plane;
@@ -36,32 +36,6 @@ struct ScoreSource {
     s.first_query = (u.row * of.cache.kv_heads + u.head) * of.group + piece * of.slice;
     s.queries = min(of.slice, of.group - piece * of.slice);
   }
-};
-
-/// A running maximum and the sum of exp2(score - maximum).
-struct LogSum {
-  float largest = -INFINITY;
-  float sum = 0;
-
-  __device__ void add(const LogSum& other) {
-    const float top = fmaxf(largest, other.largest);
-    sum = sum * exp2_of(largest - or_zero(top)) + other.sum * exp2_of(other.largest - or_zero(top));
-    largest = top;
-  }
-  __device__ void add_from(unsigned lanes, int distance) {
-    LogSum other;
-    other.largest = __shfl_xor_sync(lanes, largest, distance);
-    other.sum = __shfl_xor_sync(lanes, sum, distance);
-    // The lower lane's part first in both, so that both get the same bits.
-    if ((threadIdx.x & static_cast<unsigned>(distance)) != 0) {
-      LogSum both = other;
-      both.add(*this);
-      *this = both;
-    } else {
-      add(other);
-    }
-  }
-  __device__ float value() const { return (largest + log2f(sum)) * kLogOf2; }
 };
 
 template <class T, int kDim, int kTiles, int kWarps>
@@ -93,19 +67,23 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
   at += sizeof share;
   auto* const masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
+  warm(of.heads, static_cast<std::size_t>(of.count) * sizeof(RowHead));
+  begin_kernel(of.cache);
   const ScoreSource source{of};
-  Sharing<ScoreSource> sharing(source, share);
+  Sharing<ScoreSource> sharing(source, share, of.partials.taken);
   KeyFeed feed(shared_address(ring), masks, of.stages, kWarps);
   const int row_of_key = lane % 8 + lane / 16 * 8;
   constexpr float kLog2OfE = 1.4426950408889634F;
 
+  while (sharing.next()) {
   for (int from = 0; from < sharing.count(); from += kBatch) {
     const int count = min(kBatch, sharing.count() - from);
     sharing.list(from);
+    queries.ask(of.q, share.segments[0]);
     feed.start(share.segments, count);
     for (int n = 0; n < count; ++n) {
       const Segment& s = share.segments[n];
-      queries.ask(of.q, s);
+      if (n > 0) queries.ask(of.q, s);
       __syncthreads();  // the last segment's queries are read
       queries.store();
       __syncthreads();
@@ -174,21 +152,21 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
       }
       __syncthreads();
       const int query = static_cast<int>(threadIdx.x);
-      float* const partial = of.partials.values + own_partial(s) * partial_values(kDim);
+      float* const partial = of.partials.values + own_partial(s, sharing.range()) * partial_values(kDim);
       if (query < s.queries) {
         LogSum all = warp_sums[0][query];
         for (int w = 1; w < kWarps; ++w) all.add(warp_sums[w][query]);
-        if (s.blocks == 1) {
+        if (s.ranges == 1) {
           of.lse[s.first_query + query] = all.value();
         } else {
           partial[query] = all.largest;
           partial[kTileQueries + query] = all.sum;
         }
       }
-      if (s.blocks > 1 && arrive_last(s, of.partials, share)) {
+      if (s.ranges > 1 && arrive_last(s, of.partials, share)) {
         for (int q = warp; q < s.queries; q += kWarps) {
           LogSum all;
-          for (int b = lane; b < s.blocks; b += 32) {
+          for (int b = lane; b < static_cast<int>(s.ranges); b += 32) {
             const float* const other = of.partials.values + partial_of(s, b) * partial_values(kDim);
             all.add({__ldcg(other + q), __ldcg(other + kTileQueries + q)});
           }
@@ -197,6 +175,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
         }
       }
     }
+  }
   }
 }
 

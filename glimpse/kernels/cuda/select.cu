@@ -1,6 +1,6 @@
 // Sets from scores: the best units by their pooled values, exactly, ties to the lower unit. A choice is the work of a
 // cluster of blocks (of one block where the device has no clusters): each pools its share of the units into keys that
-// order as the values do and keeps them in shared memory; four rounds of 256 counters over the digits of the keys find
+// order as the values do and keeps them in shared memory; rounds of 256 counters, each over a narrower range, find
 // the key of the last one taken; then the sets are written in order.
 #include <cooperative_groups.h>
 
@@ -13,11 +13,21 @@ namespace {
 using Wide = unsigned long long;
 
 constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
+constexpr int kFewThreads = 256;  ///< for few units, where many blocks share a processor
+constexpr std::size_t kFewUnits = 4096;
 constexpr int kDigits = 256;
 constexpr int kCopies = 16;  ///< of the counters: threads of a warp seldom meet at one
 constexpr int kClusterBlocks = 8;
 constexpr double kUnitOfMass = 4398046511104.0;  ///< 2^42: sums of whole numbers do not depend on their order
+
+/// e^x to 2^-22 or so: the product with log2(e) in two parts.
+__device__ float exp_of(float x) {
+  constexpr float kHigh = 1.4426950408889634F, kLow = 1.925963033500e-8F;
+  const float high = x * kHigh;
+  if (high < -126.0F) return expf(x);  // and minus infinity
+  const float low = fmaf(x, kHigh, -high) + x * kLow;
+  return exp2_of(high) * fmaf(low, kLogOf2, 1.0F);
+}
 
 /// Orders as floats do; 0 is what is never chosen: NaN and -inf. Both zeros are equal.
 __device__ std::uint32_t key_of(float value) {
@@ -37,13 +47,17 @@ struct Room {
   std::uint32_t counters[kDigits * kCopies];
   Wide totals[2][kDigits];  ///< of this block, read by the others of the cluster
   Wide masses[kDigits];
-  Wide warp_sums[kWarps];
+  Wide warp_sums[kThreads / 32];
+  std::uint32_t bounds[2];  ///< least and largest key of this block
   Wide held;                ///< what is always in, of this block
   int taken[2];             ///< of this block: surely, and units that equal the last one taken
-  int warp_taken[kWarps][2];
+  int warp_taken[kThreads / 32][2];
   std::uint32_t digit;
   Wide left;
 };
+
+constexpr int kRoomPieces = (static_cast<int>(sizeof(Room)) + 15) / 16;
+constexpr std::size_t kRoomBytes = kRoomPieces * 16;
 
 /// Which units are taken: all of a larger key, and so many that equal it, the lowest first.
 struct Cut {
@@ -51,8 +65,10 @@ struct Cut {
   Wide equal = 0;
 };
 
-template <int kBlocks>
+template <int kBlocks, int kThreads>
 class Selection {
+  static constexpr int kWarps = kThreads / 32;
+
  public:
   __device__ Selection(const SelectArguments& of, Room& room, std::uint32_t* keys)
       : of_(of), room_(room), choice_(of.choices[blockIdx.x / kBlocks]) {
@@ -68,6 +84,9 @@ class Selection {
 
   __device__ void run() {
     if (threadIdx.x == 0) room_.held = 0;
+    if (mine_ > 0 && threadIdx.x < 4 && mine_ + static_cast<int>(threadIdx.x) < (mine_ + 3) / 4 * 4) {
+      keys_[mine_ + static_cast<int>(threadIdx.x)] = 0;  // keys are read four at a time
+    }
     __syncthreads();
     pool();
     __syncthreads();
@@ -139,7 +158,7 @@ class Selection {
         }
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          if (probability) x[e] = lse == -INFINITY ? 0.0F : expf(x[e] - lse);
+          if (probability) x[e] = lse == -INFINITY ? 0.0F : exp_of(x[e] - lse);
           values[e] = largest ? fmaxf(values[e], x[e]) : values[e] + x[e];
         }
       }
@@ -161,6 +180,7 @@ class Selection {
       }
       const int begin = first_ * block;
       const int end = min(slots_, (first_ + mine_) * block);
+#pragma unroll 2
       for (int slot = begin + static_cast<int>(threadIdx.x) * 4; slot < end; slot += kThreads * 4) {
         float values[4];
         pooled(slot, values);
@@ -205,50 +225,93 @@ class Selection {
     return held;
   }
 
-  /// The cut that takes the best units until `wanted` of them, or of their mass, is reached.
+  /// The least and the largest key that can be chosen, of all blocks; false where there is none.
   template <bool kMass>
-  __device__ Cut search(Wide wanted) {
-    std::uint32_t prefix = 0;
-    Wide left = wanted;
-    for (int round = 0; round < 4; ++round) {
-      const int shift = 24 - 8 * round;
-      count<kMass>(prefix, round, shift);
-      synchronise();
-      if (!find(left, round)) {  // only in the first round: all that can be chosen
-        return {kMass ? kZeroKey : 0U, 0};
+  __device__ bool bounds(std::uint32_t& least, std::uint32_t& most) {
+    std::uint32_t low = ~0U, high = 0;
+    for (int i = static_cast<int>(threadIdx.x) * 4; i < mine_; i += kThreads * 4) {
+      const uint4 four = *reinterpret_cast<const uint4*>(keys_ + i);
+      for (const std::uint32_t key : {four.x, four.y, four.z, four.w}) {
+        if (key <= (kMass ? kZeroKey : 0U)) continue;
+        low = min(low, key);
+        high = max(high, key);
       }
-      prefix |= room_.digit << shift;
-      left = room_.left;
     }
-    if constexpr (kMass) {
-      const Wide each = mass_of(prefix);
-      left = each == 0 ? ~Wide{0} : (left + each - 1) / each;
+    if (threadIdx.x == 0) room_.bounds[0] = ~0U, room_.bounds[1] = 0;
+    __syncthreads();
+    low = __reduce_min_sync(~0U, low);
+    high = __reduce_max_sync(~0U, high);
+    if (threadIdx.x % 32 == 0) {
+      atomicMin(&room_.bounds[0], low);
+      atomicMax(&room_.bounds[1], high);
     }
-    return {prefix, left};
+    synchronise();
+    least = ~0U, most = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const std::uint32_t* const other = of_block(room_.bounds, b);
+      least = min(least, other[0]);
+      most = max(most, other[1]);
+    }
+    return most >= least;
   }
 
-  /// Counters of this round's digit over the keys that have the prefix, into totals[round % 2].
+  /// The cut that takes the best units until `wanted` of them, or of their mass, is reached. Counters divide the range of
+  /// keys, then that of the counter at which it is reached, until that is one key.
   template <bool kMass>
-  __device__ void count(std::uint32_t prefix, int round, int shift) {
-    for (int i = static_cast<int>(threadIdx.x); i < kDigits * kCopies; i += kThreads) room_.counters[i] = 0;
+  __device__ Cut search(Wide wanted) {
+    const Cut all{kMass ? kZeroKey : 0U, 0};
+    std::uint32_t base = 0, most = 0;
+    if (!bounds<kMass>(base, most)) return all;
+    int shift = max(0, 32 - __clz(most - base) - 8);
+    std::uint32_t extent = most - base;
+    Wide left = wanted;
+    for (int round = 0;; ++round) {
+      count<kMass>(base, extent, round, shift);
+      synchronise();
+      if (!find(left, round)) return all;  // only in the first round: all that can be chosen
+      base += room_.digit << shift;
+      left = room_.left;
+      if (shift == 0) break;
+      extent = (1U << shift) - 1;
+      shift = max(0, shift - 8);
+    }
+    if constexpr (kMass) {
+      const Wide each = mass_of(base);
+      left = each == 0 ? ~Wide{0} : (left + each - 1) / each;
+    }
+    return {base, left};
+  }
+
+  /// Counters of 1 << shift keys each over the keys from `base` to base + extent, into totals[round % 2].
+  template <bool kMass>
+  __device__ void count(std::uint32_t base, std::uint32_t extent, int round, int shift) {
+    auto* const zero = reinterpret_cast<uint4*>(room_.counters);
+    for (int i = static_cast<int>(threadIdx.x); i < kDigits * kCopies / 4; i += kThreads) zero[i] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x < kDigits) room_.masses[threadIdx.x] = 0;
     __syncthreads();
-    const std::uint32_t upper = round == 0 ? 0 : ~0U << (shift + 8);
-    for (int i = static_cast<int>(threadIdx.x); i < mine_; i += kThreads) {
-      const std::uint32_t key = keys_[i];
-      if (key <= (kMass ? kZeroKey : 0U) || (key & upper) != prefix) continue;
-      const std::uint32_t digit = key >> shift & 255U;
-      if constexpr (kMass) {
-        atomicAdd(room_.masses + digit, mass_of(key));
-      } else {
-        atomicAdd(room_.counters + digit * kCopies + threadIdx.x % kCopies, 1U);
+#pragma unroll 2
+    for (int i = static_cast<int>(threadIdx.x) * 4; i < mine_; i += kThreads * 4) {
+      const uint4 four = *reinterpret_cast<const uint4*>(keys_ + i);  // behind the end: 0
+      for (const std::uint32_t key : {four.x, four.y, four.z, four.w}) {
+        if (key < base || key - base > extent) continue;
+        const std::uint32_t digit = (key - base) >> shift;
+        if constexpr (kMass) {
+          atomicAdd(room_.masses + digit, mass_of(key));
+        } else {
+          atomicAdd(room_.counters + digit * kCopies + threadIdx.x % kCopies, 1U);
+        }
       }
     }
     __syncthreads();
     if (threadIdx.x < kDigits) {
       Wide sum = room_.masses[threadIdx.x];
-      for (int c = 0; c < kCopies; ++c) sum += room_.counters[threadIdx.x * kCopies + (c + threadIdx.x) % kCopies];
-      room_.totals[round % 2][threadIdx.x] = sum;
+      unsigned counted = 0;
+#pragma unroll
+      for (int c = 0; c < kCopies; ++c) {
+        counted += room_.counters[threadIdx.x * kCopies + (c + threadIdx.x) % kCopies];
+      }
+      room_.totals[round % 2][threadIdx.x] = sum + counted;
     }
   }
 
@@ -260,6 +323,7 @@ class Selection {
     const int digit = kDigits - 1 - static_cast<int>(threadIdx.x);
     Wide own = 0;
     if (digit >= 0) {
+#pragma unroll
       for (int b = 0; b < kBlocks; ++b) own += *of_block(&room_.totals[round % 2][digit], b);
     }
     Wide sum = own;
@@ -282,27 +346,52 @@ class Selection {
     return all >= wanted;
   }
 
-  /// 1: taken for sure; 2: equals the last one taken.
-  __device__ int standing(int i, const Cut& cut) const {
+  /// A thread's four neighbouring units: bits 0 to 3 those that are taken for sure, bits 4 to 7 those that equal the last
+  /// one taken.
+  __device__ unsigned standing(int i, const Cut& cut) const {
+    unsigned bits = 0;
     if (i >= mine_) return 0;
-    if (always_in(first_ + i)) return 1;
-    const std::uint32_t key = keys_[i];
-    if (key == 0) return 0;
-    return key > cut.key ? 1 : key == cut.key && cut.equal > 0 ? 2 : 0;
+    const uint4 four = *reinterpret_cast<const uint4*>(keys_ + i);
+    const std::uint32_t keys[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (i + e >= mine_) break;
+      if (always_in(first_ + i + e) || keys[e] > cut.key) {
+        bits |= 1U << e;
+      } else if (keys[e] != 0 && keys[e] == cut.key && cut.equal > 0) {
+        bits |= 16U << e;
+      }
+    }
+    return bits;
+  }
+  /// Sum over the lanes before this one of a number up to 4, and over all of them.
+  __device__ static int lanes_before(int number, int& all) {
+    const std::uint32_t lower = (1U << (threadIdx.x % 32)) - 1;
+    int before = 0;
+    all = 0;
+#pragma unroll
+    for (int bit = 0; bit < 3; ++bit) {
+      const std::uint32_t set = __ballot_sync(~0U, number >> bit & 1);
+      before += __popc(set & lower) << bit;
+      all += __popc(set) << bit;
+    }
+    return before;
   }
 
   __device__ void write(const Cut& cut) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    const int each = ((mine_ + kWarps - 1) / kWarps + 31) / 32 * 32;
-    const int begin = warp * each;
+    const int each = ((mine_ + kWarps - 1) / kWarps + 127) / 128 * 128;
+    const int begin = min(mine_, warp * each);
     const int end = min(mine_, begin + each);
     int sure = 0, equal = 0;
-    for (int i = begin; i < end; i += 32) {
-      const int is = standing(i + lane, cut);
-      sure += __popc(__ballot_sync(~0U, is == 1));
-      equal += __popc(__ballot_sync(~0U, is == 2));
+    for (int i = begin; i < end; i += 128) {
+      const unsigned is = standing(i + lane * 4, cut);
+      sure += __popc(is & 15U);
+      equal += __popc(is >> 4);
     }
+    sure = __reduce_add_sync(~0U, sure);
+    equal = __reduce_add_sync(~0U, equal);
     if (lane == 0) room_.warp_taken[warp][0] = sure, room_.warp_taken[warp][1] = equal;
     __syncthreads();
     if (threadIdx.x < 2) {
@@ -311,19 +400,24 @@ class Selection {
       room_.taken[threadIdx.x] = sum;
     }
     synchronise();
-    Wide equals = 0;
-    int before = 0, all = 0;
+    const Wide most = cut.equal;
     const auto taken_of = [&](Wide equals_before, int these) {
-      const Wide room = cut.equal > equals_before ? cut.equal - equals_before : 0;
-      return static_cast<int>(min(room, static_cast<Wide>(these)));
+      return static_cast<int>(min(most > equals_before ? most - equals_before : 0, static_cast<Wide>(these)));
     };
-    Wide equals_here = 0;
+    int others[kBlocks][2];
+#pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const int* const other = of_block(room_.taken, b);
-      const int taken = other[0] + taken_of(equals, other[1]);
+      others[b][0] = other[0], others[b][1] = other[1];
+    }
+    Wide equals = 0, equals_here = 0;
+    int before = 0, all = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const int taken = others[b][0] + taken_of(equals, others[b][1]);
       if (b < rank_) before += taken;
       if (b == rank_) equals_here = equals;
-      equals += static_cast<Wide>(other[1]);
+      equals += static_cast<Wide>(others[b][1]);
       all += taken;
     }
     for (int w = 0; w < warp; ++w) {
@@ -334,29 +428,37 @@ class Selection {
       if (rank_ == 0 && threadIdx.x == 0) of_.set_count[choice_.set] = kEverything;
       return;
     }
-    std::int32_t* const to = of_.set_slots + static_cast<std::size_t>(choice_.set) * of_.set_capacity;
-    const std::uint32_t lower = (1U << lane) - 1;
-    for (int i = begin; i < end; i += 32) {
-      const int is = standing(i + lane, cut);
-      const std::uint32_t same = __ballot_sync(~0U, is == 2);
-      const Wide number = equals_here + static_cast<Wide>(__popc(same & lower));
-      const bool taken = is == 1 || (is == 2 && number < cut.equal);
-      const std::uint32_t all_taken = __ballot_sync(~0U, taken);
-      const int place = before + __popc(all_taken & lower);
-      const int unit = first_ + i + lane;
-      const int begin_slot = unit * choice_.block;
-      const int length = min(choice_.block, slots_ - begin_slot);
-      const Wide at = static_cast<Wide>(place) * choice_.block;
-      if (taken) {
-        for (int j = 0; j < length && at + j < of_.set_capacity; ++j) to[at + j] = begin_slot + j;
+    for (int i = begin; i < end; i += 128) {
+      const unsigned is = standing(i + lane * 4, cut);
+      int all_equal = 0, all_taken = 0;
+      Wide number = equals_here + static_cast<Wide>(lanes_before(__popc(is >> 4), all_equal));
+      unsigned taken = is & 15U;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if ((is >> (4 + e) & 1U) != 0 && number++ < most) taken |= 1U << e;
       }
-      if (i + lane < mine_ && unit == units_ - 1) {
-        const Wide count = taken ? at + length : at;
-        of_.set_count[choice_.set] = static_cast<int>(min(count, static_cast<Wide>(of_.set_capacity)));
+      int place = before + lanes_before(__popc(taken), all_taken);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int unit = i + lane * 4 + e;
+        const bool in = (taken >> e & 1U) != 0;
+        if (unit < mine_) put_unit(first_ + unit, place, in);
+        place += in ? 1 : 0;
       }
-      equals_here += static_cast<Wide>(__popc(same));
-      before += __popc(all_taken);
+      equals_here += static_cast<Wide>(all_equal);
+      before += all_taken;
     }
+  }
+  /// Writes a unit's slots to its place among those taken; the last unit knows the count.
+  __device__ void put_unit(int unit, int place, bool in) const {
+    if (!in && unit != units_ - 1) return;
+    const int begin = unit * choice_.block;
+    const int length = in ? min(choice_.block, slots_ - begin) : 0;
+    const Wide at = static_cast<Wide>(place) * static_cast<Wide>(choice_.block);
+    const auto capacity = static_cast<Wide>(of_.set_capacity);
+    std::int32_t* const to = of_.set_slots + static_cast<std::size_t>(choice_.set) * capacity;
+    for (int j = 0; j < length && at + j < capacity; ++j) to[at + j] = begin + j;
+    if (unit == units_ - 1) of_.set_count[choice_.set] = static_cast<int>(min(at + length, capacity));
   }
 
   const SelectArguments& of_;
@@ -372,36 +474,45 @@ class Selection {
 #define GLIMPSE_CLUSTER
 #endif
 
-template <int kBlocks>
+template <int kBlocks, int kThreads>
 __device__ void select_in(const SelectArguments& of) {
   extern __shared__ uint4 memory[];
   auto& room = *reinterpret_cast<Room*>(memory);
-  Selection<kBlocks> selection(of, room, reinterpret_cast<std::uint32_t*>(&room + 1));
+  if (threadIdx.x == 0) warm(of.choices + blockIdx.x / kBlocks, 1);
+  begin_kernel(of.cache);
+  Selection<kBlocks, kThreads> selection(of, room, reinterpret_cast<std::uint32_t*>(memory + kRoomPieces));
   selection.run();
 }
 
-__global__ void GLIMPSE_CLUSTER __launch_bounds__(kThreads) select_kernel(const __grid_constant__ SelectArguments of) {
+template <int kThreads>
+__global__ void GLIMPSE_CLUSTER __launch_bounds__(kThreads, 1024 / kThreads)
+    select_kernel(const __grid_constant__ SelectArguments of) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  select_in<kClusterBlocks>(of);
+  select_in<kClusterBlocks, kThreads>(of);
 #endif
 }
 __global__ void __launch_bounds__(kThreads) select_alone_kernel(const __grid_constant__ SelectArguments of) {
-  select_in<1>(of);
+  select_in<1, kThreads>(of);
 }
 
 }  // namespace
 
 int select_blocks(const Limits& limits) { return limits.clusters ? kClusterBlocks : 1; }
 std::size_t select_units(const Limits& limits) {
-  return (static_cast<std::size_t>(limits.shared_bytes) - sizeof(Room)) / sizeof(std::uint32_t);
+  return (static_cast<std::size_t>(limits.shared_bytes) - kRoomBytes) / sizeof(std::uint32_t);
 }
 
 void launch_select(const SelectArguments& of, const Limits& limits, CUstream_st* stream) {
-  const std::size_t bytes = sizeof(Room) + (of.spill == nullptr ? of.share * sizeof(std::uint32_t) : 0);
-  auto* const kernel = limits.clusters ? select_kernel : select_alone_kernel;
+  const std::size_t bytes = kRoomBytes + (of.spill == nullptr ? of.share * sizeof(std::uint32_t) : 0);
+  const bool few = limits.clusters && of.share <= kFewUnits;
+  auto* const kernel = !limits.clusters ? select_alone_kernel : few ? select_kernel<kFewThreads> : select_kernel<kThreads>;
   allow_shared(kernel, static_cast<int>(bytes));
-  kernel<<<of.count * select_blocks(limits), kThreads, bytes, stream>>>(of);
-  check_cuda(cudaGetLastError(), "select");
+  const dim3 shape(of.count * select_blocks(limits), few ? kFewThreads : kThreads);
+#ifdef GLIMPSE_SELECT_PLAIN
+  launch(kernel, of, shape, static_cast<int>(bytes), {limits, stream, false});
+#else
+  launch(kernel, of, shape, static_cast<int>(bytes), {limits, stream});
+#endif
 }
 
 }  // namespace glimpse::kernels::cuda

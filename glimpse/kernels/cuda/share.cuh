@@ -1,7 +1,7 @@
 // How a launch shares its work: an equal split of the tiles of all (row, KV head, slice of queries) over its blocks,
 // found on the device from what it reads, so that the host need not know a count. Every block adds up the weights of
-// all work and lists the segments that fall to it; work that is cut between blocks leaves partial results, and the
-// block that arrives last combines them, always in the same order.
+// all work and lists the segments of its range; work that is cut between ranges leaves partial results, and the block
+// that arrives last combines them. The ranges and the order of a sum depend on the work alone, whoever does it.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,45 @@
 namespace glimpse::kernels::cuda {
 
 /// The weight of a tile: of a page's slots, and of a list's, whose rows lie apart.
-inline constexpr int kRunWeight = 10;
-inline constexpr int kListWeight = 11;
-inline constexpr int kHeaviest = 11;
+inline constexpr unsigned kRunWeight = 10;
+inline constexpr unsigned kListWeight = 11;
+inline constexpr unsigned kHeaviest = 11;
+
+/// From this weight a block on, the last eighth of the work is cut into small ranges that go to whoever is free: some
+/// processors of a device get less of its bandwidth than others.
+#ifndef GLIMPSE_FREE_FROM
+#define GLIMPSE_FREE_FROM 384
+#endif
+inline constexpr unsigned kFreeFrom = GLIMPSE_FREE_FROM * kRunWeight;
+inline constexpr unsigned kLeastFree = 16 * kRunWeight;
+inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: adding those up takes longer than it saves
 
 /// Segments that are listed at a time.
-inline constexpr int kBatch = 24;
+inline constexpr int kBatch = 8;
 
 struct Share {
   Segment segments[kBatch];
-  unsigned long long sums[33];
+  Segment mine[2];  ///< that this block combines: a range's first, its last, where others have a part of them
+  unsigned sums[32];
   int last_arrived = 0;
+  unsigned range = 0;
 };
 
 /// Exclusive sum over the block's threads; `total` is that of all.
-__device__ inline unsigned long long sum_before(unsigned long long own, unsigned long long* sums,
-                                                unsigned long long& total) {
+__device__ inline unsigned sum_before(unsigned own, unsigned* sums, unsigned& total) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
-  unsigned long long sum = own;
+  unsigned sum = own;
+#pragma unroll
   for (int step = 1; step < 32; step *= 2) {
-    const unsigned long long other = __shfl_up_sync(~0U, sum, step);
+    const unsigned other = __shfl_up_sync(~0U, sum, step);
     if (lane >= step) sum += other;
   }
   __syncthreads();
   if (lane == 31) sums[warp] = sum;
   __syncthreads();
-  unsigned long long before = 0;
+  unsigned before = 0;
   total = 0;
   for (int w = 0; w < warps; ++w) {
     if (w < warp) before += sums[w];
@@ -50,115 +61,193 @@ __device__ inline unsigned long long sum_before(unsigned long long own, unsigned
 
 /// What a slice of one (row, KV head) reads.
 struct Piece {
-  int tiles = 1;
-  int weight = kRunWeight;
-  __device__ unsigned long long whole() const {
-    return static_cast<unsigned long long>(tiles) * static_cast<unsigned long long>(weight);
-  }
+  unsigned tiles = 1;
+  unsigned weight = kRunWeight;
+  __device__ unsigned whole() const { return tiles * weight; }
 };
 
+/// The work of a launch as a row of weights, cut into ranges: block b has range b; what follows is for whoever is free.
 /// Source: `int units()`; `Unit load(int unit)`; `int pieces(const Unit&)`; `Piece piece(const Unit&, int)`;
-/// `void fill(Segment&, const Unit&, int piece)` for all but the tiles and the blocks.
+/// `void fill(Segment&, const Unit&, int piece)` for all but the tiles and the ranges. The sum of the weights is below
+/// 2^32; launches are cut where it might not be.
 template <class Source>
 class Sharing {
  public:
-  using Whole = unsigned long long;
-
-  __device__ Sharing(const Source& source, Share& share) : source_(source), share_(share) {
+  __device__ Sharing(const Source& source, Share& share, unsigned* taken)
+      : source_(source), share_(share), taken_(taken) {
     const int units = source.units();
     const int threads = static_cast<int>(blockDim.x);
     const int each = (units + threads - 1) / threads;
     first_ = min(units, static_cast<int>(threadIdx.x) * each);
     last_ = min(units, first_ + each);
-    Whole own = 0;
+    unsigned number = 0;
     for (int u = first_; u < last_; ++u) {
       const auto unit = source.load(u);
       const int pieces = source.pieces(unit);
-      for (int p = 0; p < pieces; ++p) own += source.piece(unit, p).whole();
+      for (int p = 0; p < pieces; ++p) own_ += source.piece(unit, p).whole();
+      number += static_cast<unsigned>(pieces);
     }
-    before_ = sum_before(own, share.sums, total_);
-    own_ = own;
-    blocks_ = min(static_cast<Whole>(gridDim.x), max(total_ / kHeaviest, Whole{1}));
-    if (blockIdx.x >= blocks_) return;
-    low_ = start_of(blockIdx.x);
-    high_ = start_of(blockIdx.x + 1);
-    unsigned mine = 0;
-    visit([&](const auto&, int, const Piece&, Whole, int, int) { ++mine; });
-    Whole all = 0;
-    index_ = static_cast<int>(sum_before(mine, share.sums, all));
-    count_ = static_cast<int>(all);
+    before_ = sum_before(own_, share.sums, total_);
+    const unsigned blocks = gridDim.x;
+    if (static_cast<unsigned>(units) <= blocks / 4) {
+      unsigned all = 0;
+      sum_before(number, share.sums, all);
+      if (all <= blocks / 4 && total_ / blocks < kFreeFrom) align(blocks - all);
+    }
+    free_ = aligned_ == 0 && units >= kFreeUnits && total_ / blocks >= kFreeFrom;
+    const unsigned fixed = free_ ? total_ / 8 * 7 : total_;
+    if (aligned_ == 0) each_ = max((fixed + blocks - 1) / blocks, kHeaviest);
+    fixed_ = min(total_, each_ * blocks);
+    each_free_ = max((total_ - fixed_ + 4 * blocks - 1) / (4 * blocks), kLeastFree);
   }
 
-  /// Segments of this block.
+  /// This block's next range: false where none is left. The block synchronises.
+  __device__ bool next() {
+    if (started_ && !free_) return false;
+    if (started_) {
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        const unsigned ranges = (total_ - fixed_ + each_free_ - 1) / each_free_;
+        const unsigned taken = atomicAdd(taken_, 1U);
+        if (taken + 1 == ranges + gridDim.x) *taken_ = 0;  // every block comes once in vain; this was the last
+        share_.range = gridDim.x + taken;
+      }
+      __syncthreads();
+      range_ = share_.range;
+    } else {
+      range_ = blockIdx.x;
+      started_ = true;
+    }
+    low_ = start_of(range_);
+    if (low_ >= total_) return false;
+    high_ = start_of(range_ + 1);
+    unsigned mine = 0;
+    visit([&](const auto&, int, const Piece&, unsigned, unsigned, unsigned) { ++mine; });
+    unsigned all = 0;
+    index_ = static_cast<int>(sum_before(mine, share_.sums, all));
+    count_ = static_cast<int>(all);
+    if (threadIdx.x < 2) share_.mine[threadIdx.x].ranges = 1;
+    return true;
+  }
+  __device__ unsigned range() const { return range_; }
+
+  /// Segments of the range.
   __device__ int count() const { return count_; }
 
   /// Lists segments [from, from + kBatch); the block synchronises.
   __device__ void list(int from) {
     __syncthreads();
     int index = index_;
-    visit([&](const auto& unit, int p, const Piece& piece, Whole at, int begin, int end) {
+    visit([&](const auto& unit, int p, const Piece& piece, unsigned at, unsigned begin, unsigned end) {
       const int place = index++ - from;
       if (place < 0 || place >= kBatch) return;
       Segment s;
       source_.fill(s, unit, p);
-      s.begin = begin;
-      s.end = end;
-      s.first_block = block_of(at);
-      s.blocks = block_of(at + static_cast<Whole>(piece.tiles - 1) * static_cast<Whole>(piece.weight)) -
-                 s.first_block + 1;
+      s.begin = static_cast<int>(begin);
+      s.end = static_cast<int>(end);
+      s.first_range = range_of(at);
+      s.ranges = range_of(at + piece.whole() - piece.weight) - s.first_range + 1;
       share_.segments[place] = s;
     });
     __syncthreads();
   }
 
  private:
-  __device__ Whole start_of(unsigned block) const { return (block * total_ + blocks_ - 1) / blocks_; }
-  __device__ int block_of(Whole at) const { return static_cast<int>(at * blocks_ / total_); }
+  /// Little work: every piece begins a range of its own, so that no block waits for the results of two.
+  __device__ void align(unsigned blocks) {
+    each_ = max((total_ + blocks - 1) / blocks, kHeaviest);
+    aligned_ = each_;
+    own_ = 0;
+    for (int u = first_; u < last_; ++u) {
+      const auto unit = source_.load(u);
+      const int pieces = source_.pieces(unit);
+      for (int p = 0; p < pieces; ++p) own_ += room_of(source_.piece(unit, p));
+    }
+    before_ = sum_before(own_, share_.sums, total_);
+  }
+  __device__ unsigned room_of(const Piece& piece) const {
+    const unsigned whole = piece.whole();
+    return aligned_ == 0 ? whole : (whole + aligned_ - 1) / aligned_ * aligned_;
+  }
+  __device__ unsigned start_of(unsigned range) const {
+    if (range <= gridDim.x) return min(range * each_, fixed_);
+    return min(fixed_ + (range - gridDim.x) * each_free_, total_);
+  }
+  __device__ unsigned range_of(unsigned at) const {
+    return at < fixed_ ? at / each_ : gridDim.x + (at - fixed_) / each_free_;
+  }
+  /// Tiles of a piece that start before `where`.
+  __device__ static unsigned tiles_before(unsigned where, unsigned at, const Piece& piece) {
+    if (where <= at) return 0;
+    return min(piece.tiles, (where - at + piece.weight - 1) / piece.weight);
+  }
 
-  /// visit(unit, piece number, piece, its start, first tile, last tile) for this thread's pieces that fall to the block.
+  /// visit(unit, piece number, piece, its start, first tile, last tile) for this thread's pieces that fall to the range.
   template <class Visit>
   __device__ void visit(const Visit& visit) const {
     if (before_ >= high_ || before_ + own_ <= low_) return;
-    Whole at = before_;
+    unsigned at = before_;
     for (int u = first_; u < last_; ++u) {
       const auto unit = source_.load(u);
       const int pieces = source_.pieces(unit);
       for (int p = 0; p < pieces; ++p) {
         const Piece piece = source_.piece(unit, p);
-        const auto weight = static_cast<Whole>(piece.weight);
-        const auto tiles = static_cast<Whole>(piece.tiles);
-        const Whole begin = at >= low_ ? 0 : min(tiles, (low_ - at + weight - 1) / weight);
-        const Whole end = at >= high_ ? 0 : min(tiles, (high_ - at + weight - 1) / weight);
-        if (begin < end) visit(unit, p, piece, at, static_cast<int>(begin), static_cast<int>(end));
-        at += piece.whole();
+        const unsigned begin = tiles_before(low_, at, piece);
+        const unsigned end = tiles_before(high_, at, piece);
+        if (begin < end) visit(unit, p, piece, at, begin, end);
+        at += room_of(piece);
       }
     }
   }
 
   const Source& source_;
   Share& share_;
+  unsigned* taken_;
   int first_ = 0, last_ = 0, index_ = 0, count_ = 0;
-  Whole before_ = 0, own_ = 0, total_ = 0, low_ = 0, high_ = 0, blocks_ = 1;
+  unsigned before_ = 0, own_ = 0, total_ = 0, low_ = 0, high_ = 0;
+  unsigned aligned_ = 0;  ///< to what pieces are aligned
+  unsigned range_ = 0, each_ = 1, fixed_ = 0, each_free_ = 1;
+  bool free_ = false, started_ = false;
 };
 
-/// Where this block's part of shared work goes, and where that of another block of it lies.
-__device__ inline std::size_t own_partial(const Segment& s) { return 2 * blockIdx.x + (s.begin == 0 ? 1 : 0); }
+/// Where a range's part of shared work goes, and where the i-th range of it has its own.
+__device__ inline std::size_t own_partial(const Segment& s, unsigned range) { return 2 * range + (s.begin == 0 ? 1 : 0); }
 __device__ inline std::size_t partial_of(const Segment& s, int i) {
-  return 2 * static_cast<std::size_t>(s.first_block + i) + (i == 0 ? 1 : 0);
+  return 2 * static_cast<std::size_t>(s.first_range + i) + (i == 0 ? 1 : 0);
 }
 
 /// All threads have written their partial results: true in the block that comes last. The block synchronises.
 __device__ inline bool arrive_last(const Segment& s, const Partials& partials, Share& share) {
-  __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    const unsigned before = atomicAdd(partials.arrived + s.first_block, 1U);
-    share.last_arrived = before + 1 == static_cast<unsigned>(s.blocks) ? 1 : 0;
-    if (share.last_arrived != 0) partials.arrived[s.first_block] = 0;
-    __threadfence();
+    unsigned before = 0;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(partials.arrived + s.first_range)
+                 : "memory");
+    share.last_arrived = before + 1 == s.ranges ? 1 : 0;
+    if (share.last_arrived != 0) partials.arrived[s.first_range] = 0;
   }
   __syncthreads();
   return share.last_arrived != 0;
+}
+
+/// Brings a table into the second-level cache, as far as a line for each thread goes.
+__device__ inline void warm(const void* table, std::size_t bytes) {
+  const std::size_t at = threadIdx.x * 128UL;
+  if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(table) + at));
+}
+
+/// Waits for the launch before this one, and lets the next one be set up: with programmatic launches a kernel's blocks may
+/// be there before the last kernel is through. What is certain to be read is asked for meanwhile.
+__device__ inline void begin_kernel(const Cache& cache) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+  warm(cache.sequence, static_cast<std::size_t>(cache.rows) * sizeof *cache.sequence);
+  warm(cache.behind, static_cast<std::size_t>(cache.rows) * sizeof *cache.behind);
+  warm(cache.views, static_cast<std::size_t>(cache.sequences) * cache.kv_heads * sizeof(HeadView));
+  cudaGridDependencySynchronize();
+#endif
 }
 
 __device__ inline int seen_slots(const Cache& cache, int row, const HeadView& view) {

@@ -77,8 +77,14 @@ class Select : public CudaTest {
     int shared = 0;
     ASSERT_EQ(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), cudaSuccess);
     const Limits limits{stream_->device().processors, shared, false};
-    SelectArguments of{.cache = {op.cache.format.type, op.cache.format.dim, op.cache.kv_heads, op.rows.rows,
-                                 op.cache.views.raw(), op.rows.sequence.raw(), op.rows.behind.raw()},
+    SelectArguments of{.cache = {.type = op.cache.format.type,
+                                 .dim = op.cache.format.dim,
+                                 .kv_heads = op.cache.kv_heads,
+                                 .rows = op.rows.rows,
+                                 .sequences = op.cache.sequences,
+                                 .views = op.cache.views.raw(),
+                                 .sequence = op.rows.sequence.raw(),
+                                 .behind = op.rows.behind.raw()},
                        .group = op.group,
                        .scores = op.scores.scores.raw(),
                        .lse = op.scores.lse.raw(),

@@ -1,0 +1,137 @@
+#include "glimpse/calibrate/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "glimpse/base/error.h"
+#include "glimpse/base/suggest.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+constexpr std::array<std::string_view, 4> kParts{"all", "kascade", "tidal", "retrieval"};
+constexpr std::array<std::string_view, 3> kBudgets{"512", "1024", "10%"};
+constexpr int kTried = 40;  // tokens of an answer in the table
+
+/// The methods whose choices a part makes, each with its options.
+struct Method {
+  std::string name;
+  std::map<std::string, std::string> extra;
+  bool profiled = true;
+};
+
+std::vector<Method> methods_of(const Calibration& found, Part part) {
+  std::vector<Method> methods;
+  if (found.tidal) methods.push_back({"tidal", {}});
+  if (found.lessismore) {
+    methods.push_back({"lessismore", {{"reselect", std::to_string(found.lessismore->layers.front())}}, false});
+  }
+  if (found.omnikv) {
+    std::string filters;
+    for (const int layer : found.omnikv->layers) filters += (filters.empty() ? "" : "+") + std::to_string(layer);
+    methods.push_back({"omnikv", {{"filters", filters}}, false});
+  }
+  if (found.kascade) methods.push_back({"kascade", {{"prefill", "dense"}}});
+  if (part == Part::all || part == Part::retrieval) {
+    methods.push_back({"lychee-decode", {}});
+    methods.push_back({"evosparse", {}});
+  }
+  return methods;
+}
+
+void add_rows(engine::Engine& engine, const Study& study, const Method& method, std::string_view budget,
+              Calibration& found, Progress& progress) {
+  policies::PolicyOptions options;
+  options.budget = plan::parse_budget(budget);
+  options.extra = method.extra;
+  if (method.profiled) options.profile = &found.profile;
+  const plan::Plan plan = policies::make_plan(method.name, engine.shape(), options);
+  struct Sum {
+    double answers = 0, dense = 0, divergence = 0, coverage = 0;
+    int trials = 0, covered = 0;
+  };
+  std::vector<std::pair<std::string, Sum>> sums;
+  for (const Trial& trial : study.trials) {
+    const Outcome outcome = run_trial(engine, trial, plan, {kTried, true, true});
+    progress.add(Progress::kStep * std::min<std::int64_t>(kTried, static_cast<std::int64_t>(trial.answer.size())));
+    auto there = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == trial.task; });
+    if (there == sums.end()) there = sums.emplace(sums.end(), trial.task, Sum{});
+    Sum& sum = there->second;
+    sum.answers += outcome.right ? 1 : 0;
+    sum.dense += trial.right ? 1 : 0;
+    sum.divergence += outcome.divergence;
+    sum.coverage += outcome.coverage.value_or(0);
+    sum.covered += outcome.coverage ? 1 : 0;
+    ++sum.trials;
+  }
+  for (const auto& [task, sum] : sums) {
+    found.kept.push_back({method.name, std::string(budget), task, sum.answers / sum.trials, sum.dense / sum.trials,
+                          sum.divergence / sum.trials, sum.covered > 0 ? sum.coverage / sum.covered : 1});
+  }
+}
+
+Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& options) {
+  const plan::ModelShape shape = engine.shape();
+  const std::string part(kParts[static_cast<std::size_t>(options.part)]);
+  constexpr int kLeastLayers = 4;
+  if (shape.layers < 2 || (options.part == Part::tidal && shape.layers < kLeastLayers)) {
+    throw UserError(fmt::format("the model has {} layer{}; {} needs {} or more", shape.layers,
+                                shape.layers == 1 ? "" : "s",
+                                options.part == Part::tidal ? "a layer that selects again" : "calibration",
+                                options.part == Part::tidal ? kLeastLayers : 2));
+  }
+  // The steps of choices and table are known only when the prompts are answered: about this many.
+  const std::int64_t prompts = study_work(options.study);
+  const std::int64_t share = options.part == Part::all ? 2 : 1;
+  Progress progress(options.on_progress, prompts * (1 + share));
+  const Study study = make_study(engine, options.study, progress);
+  progress.reach(prompts);
+
+  Calibration found;
+  found.length = study.length;
+  found.budget = study.budget;
+  found.profile.model = shape;
+  found.profile.model.context = 0;
+  const bool all = options.part == Part::all;
+  if (all || options.part == Part::retrieval) found.profile.retrieval = plan::RetrievalProfile{study.retrieval};
+  if ((all || options.part == Part::tidal) && shape.layers >= kLeastLayers) {
+    found.tidal = choose_tidal(engine, study, progress);
+    found.profile.tidal = plan::TidalProfile{found.tidal->layers.front()};
+    Choice again = choose_lessismore(engine, study, progress);
+    if (!again.layers.empty()) found.lessismore = std::move(again);
+    Choice filters = choose_omnikv(engine, study, progress);
+    if (!filters.layers.empty()) found.omnikv = std::move(filters);
+  }
+  if (all || options.part == Part::kascade) {
+    found.kascade = choose_kascade(engine, study, progress);
+    found.profile.kascade = found.kascade->profile;
+  }
+  for (const Method& method : methods_of(found, options.part)) {
+    for (const std::string_view budget : kBudgets) {
+      if (plan::budget_tokens(plan::parse_budget(budget), study.length) >= study.length) continue;
+      add_rows(engine, study, method, budget, found, progress);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Part parse_part(std::string_view text) {
+  const auto found = std::find(kParts.begin(), kParts.end(), text);
+  if (found == kParts.end()) throw UserError(unknown_name("part of a profile", text, kParts));
+  return static_cast<Part>(found - kParts.begin());
+}
+
+std::optional<Calibration> calibrate(engine::Engine& engine, const CalibrationOptions& options) {
+  try {
+    return calibrate_or_stop(engine, options);
+  } catch (const Stopped&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace glimpse::calibrate

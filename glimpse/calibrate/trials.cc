@@ -1,0 +1,150 @@
+#include "glimpse/calibrate/trials.h"
+
+#include <algorithm>
+
+#include "glimpse/evaluate/logit_statistics.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+using evaluate::arg_max;
+using evaluate::divergence;
+
+std::vector<float> copy_of(std::span<const float> logits) {
+  return {logits.begin(), logits.end()};
+}
+
+struct Start {
+  engine::Sequence sequence;
+  std::vector<float> logits;  ///< after the prompt
+};
+
+Start start_of(engine::Engine& engine, const Trial& trial, const plan::Plan& plan) {
+  const auto length = static_cast<std::int64_t>(trial.prompt.size());
+  const std::int64_t dense = plan.prefill.dense_tokens(length);
+  if (dense == length) return {trial.dense.fork(plan), trial.logits.front()};
+  engine::Sequence sequence = dense > 0 ? trial.dense.fork(plan, dense) : engine.open(plan);
+  std::vector<float> logits =
+      copy_of(sequence.prefill(std::span(trial.prompt).subspan(static_cast<std::size_t>(dense))));
+  return {std::move(sequence), std::move(logits)};
+}
+
+std::string text_of(const text::Tokenizer& tokenizer, std::span<const Token> tokens) {
+  std::string text;
+  for (const Token token : tokens) text += tokenizer.piece(token);
+  return text;
+}
+
+}  // namespace
+
+Trial make_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t shared,
+                 const RetrievalPrompt& prompt, int limit) {
+  const plan::Plan plan = plan::dense_plan(engine.shape());
+  shared = std::min(shared, static_cast<std::int64_t>(prompt.tokens.size()) - 1);
+  Trial trial{"", prompt.tokens, prompt.wanted, start.fork(plan, shared)};
+  std::vector<float> logits =
+      copy_of(trial.dense.prefill(std::span(prompt.tokens).subspan(static_cast<std::size_t>(shared))));
+  engine::Sequence answering = trial.dense.fork(plan);
+  while (true) {
+    const Token next = arg_max(logits);
+    trial.logits.push_back(std::move(logits));
+    trial.answer.push_back(next);
+    trial.ended = engine.tokenizer().ends_generation(next);
+    if (trial.ended || static_cast<int>(trial.answer.size()) == limit) break;
+    logits = copy_of(answering.decode(next));
+  }
+  trial.right = share_found(text_of(engine.tokenizer(), trial.answer), trial.wanted) == 1;
+  return trial;
+}
+
+Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t at, int tokens) {
+  const plan::Plan plan = plan::dense_plan(engine.shape());
+  const std::span<const Token> text = start.tokens();
+  const auto place = static_cast<std::size_t>(at);
+  Trial trial{"prose", {text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at)}, {}, start.fork(plan, at)};
+  trial.right = true;
+  engine::Sequence going_on = start.fork(plan, at - 1);
+  for (int i = 0; i < tokens && place + static_cast<std::size_t>(i) < text.size(); ++i) {
+    trial.logits.push_back(copy_of(going_on.decode(text[place + static_cast<std::size_t>(i) - 1])));
+    trial.answer.push_back(text[place + static_cast<std::size_t>(i)]);
+  }
+  return trial;
+}
+
+Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options) {
+  const text::Tokenizer& tokenizer = engine.tokenizer();
+  const std::size_t count = std::min(trial.answer.size(), static_cast<std::size_t>(options.limit));
+  Outcome outcome;
+  outcome.same = true;
+  Start start = start_of(engine, trial, plan);
+  start.sequence.reset_stats();
+  std::vector<float> logits = std::move(start.logits);
+  std::string own;  // the plan's own answer, once it is another one
+  std::optional<engine::Sequence> going_on;
+  for (std::size_t i = 0;; ++i) {
+    if (i > 0) outcome.divergence += divergence(trial.logits[i], logits) / static_cast<double>(count - 1);
+    const Token first_choice = arg_max(logits), dense_choice = arg_max(trial.logits[i]);
+    if (outcome.same && first_choice != dense_choice) {
+      outcome.same = false;
+      if (options.alone && !trial.wanted.empty()) {
+        own = text_of(tokenizer, std::span(trial.answer).first(i));
+        going_on.emplace(start.sequence.fork(plan));
+        Token next = first_choice;
+        for (std::size_t made = i; made < trial.answer.size() + 8 && !tokenizer.ends_generation(next); ++made) {
+          own += tokenizer.piece(next);
+          next = arg_max(going_on->decode(next));
+        }
+        going_on.reset();
+      }
+    }
+    if (i + 1 == count) break;
+    logits = copy_of(start.sequence.decode(trial.answer[i], options.audit && i == 1));
+  }
+  outcome.right = outcome.same ? trial.right : share_found(own, trial.wanted) == 1;
+  const engine::AttentionStats& stats = start.sequence.stats();
+  if (stats.audits > 0 && stats.audited.sets > 0) outcome.coverage = stats.audited.mean;
+  return outcome;
+}
+
+Recording record_trial(const engine::Engine& engine, const Trial& trial, int tail, int limit) {
+  std::vector<Token> answer = trial.answer;
+  if (!trial.right && !trial.wanted.empty()) {
+    std::string wanted;
+    for (const std::string& part : trial.wanted) wanted += (wanted.empty() ? "" : " ") + part;
+    answer = engine.tokenizer().encode(wanted, text::Special::as_text, false);
+  }
+  answer.resize(std::min(answer.size(), static_cast<std::size_t>(limit)));
+  std::vector<Token> tokens = trial.prompt;
+  const auto length = static_cast<std::int64_t>(tokens.size());
+  tokens.insert(tokens.end(), answer.begin(), answer.end());
+  const std::int64_t first = std::max<std::int64_t>(1, length - tail);
+  Recording recording = record(trial.dense, engine.shape(), tokens, first);
+  recording.answer = static_cast<int>(length - 1 - first);
+  recording.needle = positions_of(engine.tokenizer(), trial.prompt, trial.wanted);
+  return recording;
+}
+
+std::vector<std::int32_t> positions_of(const text::Tokenizer& tokenizer, std::span<const Token> tokens,
+                                       const std::vector<std::string>& wanted) {
+  std::string text;
+  std::vector<std::size_t> ends;
+  for (const Token token : tokens) {
+    text += tokenizer.piece(token);
+    ends.push_back(text.size());
+  }
+  std::vector<std::int32_t> positions;
+  for (const std::string& part : wanted) {
+    for (std::size_t at = text.find(part); !part.empty() && at != std::string::npos; at = text.find(part, at + 1)) {
+      auto token = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin();
+      for (; token < static_cast<std::ptrdiff_t>(ends.size()); ++token) {
+        positions.push_back(static_cast<std::int32_t>(token));
+        if (ends[static_cast<std::size_t>(token)] >= at + part.size()) break;
+      }
+    }
+  }
+  std::sort(positions.begin(), positions.end());
+  positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
+  return positions;
+}
+
+}  // namespace glimpse::calibrate

@@ -1,6 +1,7 @@
 #include "glimpse/calibrate/calibrate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -30,9 +31,7 @@ std::vector<Method> methods_of(const Calibration& found, Part part) {
     methods.push_back({"lessismore", {{"reselect", std::to_string(found.lessismore->layers.front())}}, false});
   }
   if (found.omnikv) {
-    std::string filters;
-    for (const int layer : found.omnikv->layers) filters += (filters.empty() ? "" : "+") + std::to_string(layer);
-    methods.push_back({"omnikv", {{"filters", filters}}, false});
+    methods.push_back({"omnikv", {{"filters", fmt::format("{}", fmt::join(found.omnikv->layers, "+"))}}, false});
   }
   if (found.kascade) methods.push_back({"kascade", {{"prefill", "dense"}}});
   if (part == Part::all || part == Part::retrieval) {
@@ -55,7 +54,7 @@ void add_rows(engine::Engine& engine, const Study& study, const Method& method, 
   };
   std::vector<std::pair<std::string, Sum>> sums;
   for (const Trial& trial : study.trials) {
-    const Outcome outcome = run_trial(engine, trial, plan, {kTried, true, true});
+    const Outcome outcome = run_trial(engine, trial, plan, {.limit = kTried, .audit = true, .alone = true});
     progress.add(Progress::kStep * std::min<std::int64_t>(kTried, static_cast<std::int64_t>(trial.answer.size())));
     auto there = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == trial.task; });
     if (there == sums.end()) there = sums.emplace(sums.end(), trial.task, Sum{});

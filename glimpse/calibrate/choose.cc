@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+
+#include "glimpse/policies/layers.h"
 
 namespace glimpse::calibrate {
 namespace {
@@ -13,6 +16,8 @@ constexpr int kTried = 32;          // tokens of an answer
 constexpr std::size_t kLayers = 6;  // candidates of TidalDecode
 constexpr std::size_t kOthers = 4;  // of LessIsMore, and layers that OmniKV's filters are taken from
 constexpr double kKept = 0.95;      // of the answers: enough anchors
+constexpr int kFewestAnchors = 3;   // as in the paper
+constexpr int kChecks = 3;          // of Kascade's own prefill
 constexpr int kSelect = 2;          // the first selecting layer of both methods
 
 policies::PolicyOptions options_of(const Study& study) {
@@ -28,7 +33,7 @@ Choice decide(engine::Engine& engine, const Study& study, std::vector<Candidate>
   for (Candidate& candidate : candidates) {
     const bool first = choice.layers.empty();
     candidate.grade =
-        grade_of(engine, study, plan_of(candidate.layers), first ? 1 : 1 - choice.grade.answers, progress);
+        grade_of(engine, study, plan_of(candidate.layers), {first ? 1 : 1 - choice.grade.answers}, progress);
     if (first || (candidate.grade.whole && choice.grade < candidate.grade)) {
       choice.layers = candidate.layers;
       choice.grade = candidate.grade;
@@ -52,24 +57,31 @@ std::vector<Candidate> ranked_layers(const Study& study, int select, std::size_t
 
 }  // namespace
 
-Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, double worst, Progress& progress) {
+Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, const Trying& trying,
+               Progress& progress) {
+  const auto wanted = [&](const Trial& trial) { return trying.task.empty() || trial.task == trying.task; };
   std::map<std::string, int> tasks;
   for (const Trial& trial : study.trials) {
-    if (!trial.wanted.empty()) ++tasks[trial.task];
+    if (!trial.wanted.empty() && wanted(trial)) ++tasks[trial.task];
   }
   Grade grade;
   double lost = 0;
+  int tried = 0;
+  std::optional<OwnPrefill> own;
   for (const Trial& trial : study.trials) {
-    const Outcome outcome = run_trial(engine, trial, plan, {kTried});
+    if (!wanted(trial)) continue;
+    const Outcome outcome = run_trial(engine, trial, plan, {.limit = kTried, .own = &own});
     progress.add(Progress::kStep * std::min<std::int64_t>(kTried, static_cast<std::int64_t>(trial.answer.size())));
-    grade.divergence += outcome.divergence / static_cast<double>(study.trials.size());
+    grade.divergence += outcome.divergence;
+    ++tried;
     if (trial.wanted.empty() || outcome.same) continue;
     lost += 1.0 / (static_cast<double>(tasks.size()) * tasks[trial.task]);
-    if (lost <= worst + 1e-9) continue;
+    if (lost <= trying.worst + 1e-9) continue;
     grade.whole = false;
     break;
   }
   grade.answers = 1 - lost;
+  grade.divergence /= std::max(tried, 1);
   return grade;
 }
 
@@ -103,7 +115,7 @@ Choice choose_tidal(engine::Engine& engine, const Study& study, Progress& progre
 Choice choose_lessismore(engine::Engine& engine, const Study& study, Progress& progress) {
   const plan::ModelShape shape = engine.shape();
   return decide(
-      engine, study, ranked_layers(study, std::max(kSelect, shape.layers / 16), kOthers),
+      engine, study, ranked_layers(study, std::max(kSelect, policies::scaled_layer(2, shape.layers)), kOthers),
       [&](const std::vector<int>& layers) {
         policies::PolicyOptions options = options_of(study);
         options.extra["reselect"] = std::to_string(layers.front());
@@ -143,29 +155,45 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   for (int count = 1; count <= shape.layers; ++count) {
     choice.by_count.push_back(best_anchors(by_layer.front(), shape.layers, count));
   }
+  const auto plan_of = [&](const plan::KascadeProfile& part, bool dense) {
+    plan::Profile profile{.model = shape};
+    profile.model.context = 0;
+    profile.kascade = part;
+    policies::PolicyOptions options = options_of(study);
+    options.profile = &profile;
+    if (dense) options.extra["prefill"] = "dense";
+    return policies::make_plan("kascade", shape, options);
+  };
+  std::optional<AnchorChoice> best;  // by its own prefill, of those that were tried with it
+  int checked = 0;
   const int most = std::max(1, shape.layers / 2);
-  for (int count = std::min(3, most); count <= most; count += count < 6 ? 1 : count < 10 ? 2 : 3) {
+  for (int count = std::min(kFewestAnchors, most); count <= most; count += count < 6 ? 1 : count < 10 ? 2 : 3) {
+    bool better = false;
     for (std::size_t i = 0; i < tables.size(); ++i) {
       const std::vector<int> anchors = best_anchors(by_layer[i], shape.layers, count);
-      plan::Profile profile{.model = shape};
-      profile.model.context = 0;
-      profile.kascade = plan::KascadeProfile{anchors, head_map(tables[i], anchors)};
-      policies::PolicyOptions options = options_of(study);
-      options.profile = &profile;
-      options.extra["prefill"] = "dense";
+      const plan::KascadeProfile profile{anchors, head_map(tables[i], anchors)};
       const bool first = choice.candidates.empty();
       Candidate candidate{anchors, 0, {}};
-      candidate.grade = grade_of(engine, study, policies::make_plan("kascade", shape, options),
-                                 first ? 1 : 1 - choice.grade.answers, progress);
+      candidate.grade =
+          grade_of(engine, study, plan_of(profile, true), {first ? 1 : 1 - choice.grade.answers}, progress);
       if (first || (candidate.grade.whole && choice.grade < candidate.grade)) {
-        choice.profile = *profile.kascade;
+        choice.profile = profile;
         choice.grade = candidate.grade;
+        better = true;
       }
       choice.candidates.push_back(std::move(candidate));
     }
-    if (choice.grade.answers >= kKept) break;
+    if (!better || choice.grade.answers < kKept) continue;
+    choice.own = grade_of(engine, study, plan_of(choice.profile, false), {.task = name(Task::multikey)}, progress);
+    if (!best || best->own < choice.own) best = choice;
+    if (choice.own.answers >= kKept || ++checked == kChecks) break;
   }
-  return choice;
+  if (!best) {
+    choice.own = grade_of(engine, study, plan_of(choice.profile, false), {.task = name(Task::multikey)}, progress);
+    return choice;
+  }
+  best->candidates = std::move(choice.candidates);
+  return *best;
 }
 
 }  // namespace glimpse::calibrate

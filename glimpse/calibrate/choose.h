@@ -23,8 +23,12 @@ struct Grade {
   }
 };
 
-/// Runs the trials until more answers are lost than `worst` allows.
-Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, double worst, Progress& progress);
+struct Trying {
+  double worst = 1;            ///< give up when a larger share of the answers is lost
+  std::string_view task = {};  ///< only this one; empty: all
+};
+Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, const Trying& trying,
+               Progress& progress);
 
 struct Candidate {
   std::vector<int> layers;
@@ -49,11 +53,12 @@ Choice choose_omnikv(engine::Engine& engine, const Study& study, Progress& progr
 struct AnchorChoice {
   plan::KascadeProfile profile;
   Grade grade;
+  Grade own;  ///< of the prompts with four keys, read by the plan's own sparse prefill
   std::vector<Candidate> candidates;
   std::vector<std::vector<int>> by_count;  ///< the paper's anchors for 1, 2, ... of them, by the programme alone
 };
-/// The fewest anchors that keep the answers, or else the best of at most half of the layers. The prompt is read
-/// densely.
+/// The fewest anchors that keep the answers, also where they read the prompts with four keys sparsely, or else the best
+/// of at most half of the layers.
 AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress& progress);
 
 }  // namespace glimpse::calibrate

@@ -27,11 +27,6 @@ struct Haystack {
 constexpr std::array kHaystacks{Haystack{Task::multikey, 1, 3, 2}, Haystack{Task::vt, 1, 1, 1},
                                 Haystack{Task::passkey, 1, 1, 1}, Haystack{Task::single, 2, 1, 1}};
 
-std::size_t shared_tokens(std::span<const Token> a, std::span<const Token> b) {
-  const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
-  return static_cast<std::size_t>(end - a.begin());
-}
-
 engine::Sequence prefilled(engine::Engine& engine, std::span<const Token> tokens, Progress& progress) {
   engine::Sequence sequence = engine.open(plan::dense_plan(engine.shape()));
   std::int64_t before = 0;
@@ -108,8 +103,8 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
     }
     const engine::Sequence dense = prefilled(engine, prompts.front().tokens, progress);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
-      const std::size_t shared = shared_tokens(prompts.front().tokens, prompts[i].tokens);
-      Trial trial = make_trial(engine, dense, static_cast<std::int64_t>(shared), prompts[i], kAnswerLimit);
+      const std::int64_t shared = shared_tokens(prompts.front().tokens, prompts[i].tokens);
+      Trial trial = make_trial(engine, dense, shared, prompts[i], kAnswerLimit);
       trial.task = name(haystack.task);
       if (i < haystack.recorded) {
         const Recording recording = record_trial(engine, trial, kRecordedTail, kRecordedAnswer);

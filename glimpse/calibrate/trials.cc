@@ -19,13 +19,36 @@ struct Start {
   std::vector<float> logits;  ///< after the prompt
 };
 
-Start start_of(engine::Engine& engine, const Trial& trial, const plan::Plan& plan) {
+std::vector<float> prefill_rest(engine::Sequence& sequence, const Trial& trial) {
+  return copy_of(sequence.prefill(std::span(trial.prompt).subspan(static_cast<std::size_t>(sequence.length()))));
+}
+
+/// The whole prompt by the plan's own prefill, but for what it shares with the prompt before.
+Start own_start(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, std::optional<OwnPrefill>& kept) {
+  if (kept && kept->plan == plan) {
+    const std::int64_t shared = std::min(shared_tokens(kept->sequence.tokens(), trial.prompt),
+                                         static_cast<std::int64_t>(trial.prompt.size()) - 1);
+    if (2 * shared > static_cast<std::int64_t>(trial.prompt.size())) {
+      engine::Sequence sequence = kept->sequence.fork(plan, shared);
+      std::vector<float> logits = prefill_rest(sequence, trial);
+      return {std::move(sequence), std::move(logits)};
+    }
+  }
+  kept.reset();  // its cache first
+  engine::Sequence sequence = engine.open(plan);
+  std::vector<float> logits = prefill_rest(sequence, trial);
+  kept.emplace(OwnPrefill{plan, sequence.fork(plan)});
+  return {std::move(sequence), std::move(logits)};
+}
+
+Start start_of(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options) {
   const auto length = static_cast<std::int64_t>(trial.prompt.size());
   const std::int64_t dense = plan.prefill.dense_tokens(length);
   if (dense == length) return {trial.dense.fork(plan), trial.logits.front()};
-  engine::Sequence sequence = dense > 0 ? trial.dense.fork(plan, dense) : engine.open(plan);
-  std::vector<float> logits =
-      copy_of(sequence.prefill(std::span(trial.prompt).subspan(static_cast<std::size_t>(dense))));
+  std::optional<OwnPrefill> none;
+  if (dense == 0) return own_start(engine, trial, plan, options.own != nullptr ? *options.own : none);
+  engine::Sequence sequence = trial.dense.fork(plan, dense);
+  std::vector<float> logits = prefill_rest(sequence, trial);
   return {std::move(sequence), std::move(logits)};
 }
 
@@ -36,6 +59,10 @@ std::string text_of(const text::Tokenizer& tokenizer, std::span<const Token> tok
 }
 
 }  // namespace
+
+std::int64_t shared_tokens(std::span<const Token> a, std::span<const Token> b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
 
 Trial make_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t shared,
                  const RetrievalPrompt& prompt, int limit) {
@@ -76,7 +103,7 @@ Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& 
   const std::size_t count = std::min(trial.answer.size(), static_cast<std::size_t>(options.limit));
   Outcome outcome;
   outcome.same = true;
-  Start start = start_of(engine, trial, plan);
+  Start start = start_of(engine, trial, plan, options);
   start.sequence.reset_stats();
   std::vector<float> logits = std::move(start.logits);
   std::string own;  // the plan's own answer, once it is another one

@@ -33,9 +33,16 @@ struct Outcome {
   std::optional<double> coverage;  ///< softmax mass of what heads read in the second step, the mean; when audited
 };
 
+/// A prompt that a plan with a sparse prefill has read, for the next trial that begins like it.
+struct OwnPrefill {
+  plan::Plan plan;
+  engine::Sequence sequence;
+};
+
 struct TrialOptions {
-  int limit = 32;      ///< tokens of an answer that are tried
-  bool audit = false;  ///< coverage too
+  int limit = 32;                            ///< tokens of an answer that are tried
+  bool audit = false;                        ///< coverage too
+  std::optional<OwnPrefill>* own = nullptr;  ///< kept between trials; none: each prompt is read anew
   bool alone = false;  ///< where tokens differ, let the plan's own answer go on; else `right` is `same`
 };
 
@@ -52,6 +59,9 @@ Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& 
 /// The last `tail` tokens of the prompt and `limit` of the answer; where dense attention is wrong, what is wanted
 /// instead of its answer.
 Recording record_trial(const engine::Engine& engine, const Trial& trial, int tail, int limit);
+
+/// How many tokens both begin with.
+std::int64_t shared_tokens(std::span<const Token> a, std::span<const Token> b);
 
 /// Tokens whose text overlaps one of `wanted`, anywhere in `tokens`; ascending.
 std::vector<std::int32_t> positions_of(const text::Tokenizer& tokenizer, std::span<const Token> tokens,

@@ -36,9 +36,9 @@ std::string choices_text(const calibrate::Calibration& found) {
   if (found.lessismore) text += layers_line("lessismore", "selects again in layer", *found.lessismore);
   if (found.omnikv) text += layers_line("omnikv", "filters in layers", *found.omnikv);
   if (found.kascade) {
-    text += fmt::format("{:<14}anchors in layers {}: {} ({} tried, prompts read densely)\n", "kascade",
-                        fmt::join(found.kascade->profile.anchors, ", "), grade_text(found.kascade->grade),
-                        found.kascade->candidates.size());
+    text += fmt::format("{:<14}anchors in layers {}: {} ({} tried); {:.0f} % with prompts of four keys read sparsely\n",
+                        "kascade", fmt::join(found.kascade->profile.anchors, ", "), grade_text(found.kascade->grade),
+                        found.kascade->candidates.size(), 100 * found.kascade->own.answers);
   }
   return text;
 }

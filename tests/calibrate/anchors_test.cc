@@ -1,11 +1,11 @@
 // The dynamic programme against every set of anchors, and the head map against its definition.
+#include "glimpse/calibrate/anchors.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
 #include <random>
-
-#include "glimpse/calibrate/anchors.h"
 
 namespace glimpse::calibrate {
 namespace {
@@ -64,7 +64,9 @@ TEST(Anchors, HeadsReadTheHeadThatKeepsMost) {
     double sum = 0;
     for (int to = 0; to < kHeads; ++to) {
       const int from = map[static_cast<std::size_t>(b * kHeads + to)];
-      if (anchor == b) EXPECT_EQ(from, to);
+      if (anchor == b) {
+        EXPECT_EQ(from, to);
+      }
       for (int other = 0; other < kHeads && anchor != b; ++other) {
         EXPECT_GE(raw(anchor, b, to, from), raw(anchor, b, to, other));
       }

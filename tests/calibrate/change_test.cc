@@ -35,8 +35,8 @@ double change_of_lone_token(const model::Model& model, engine::Token token) {
   for (std::size_t i = 0; i < hidden; ++i) {
     for (std::size_t head = 0; head < heads; ++head) {
       for (std::size_t d = 0; d < dim; ++d) {
-        out[i] += static_cast<double>(output[i * heads * dim + head * dim + d]) *
-                  value[head / (heads / kv_heads) * dim + d];
+        out[i] +=
+            static_cast<double>(output[i * heads * dim + head * dim + d]) * value[head / (heads / kv_heads) * dim + d];
       }
     }
   }

@@ -1,4 +1,6 @@
 // Generated prompts hold what they ask for, are functions of their seed, and need no file.
+#include "glimpse/calibrate/prompts.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +8,6 @@
 #include <cctype>
 
 #include "glimpse/base/error.h"
-#include "glimpse/calibrate/prompts.h"
 #include "glimpse/calibrate/prose.h"
 #include "glimpse/calibrate/trials.h"
 #include "tests/engine/support.h"

@@ -1,9 +1,10 @@
 // Retrieval scores against a transcription of their definition.
+#include "glimpse/calibrate/retrieval_scores.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "glimpse/calibrate/retrieval_scores.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::calibrate {
@@ -12,8 +13,8 @@ namespace {
 constexpr std::int64_t kPrompt = 160;
 constexpr int kSteps = 12;
 
-/// Wu et al. 2024, section 2: tokens of the needle that are generated while this head's arg-max is the same token inside
-/// the needle, over all of the needle's that are generated.
+/// Wu et al. 2024, section 2: tokens of the needle that are generated while this head's arg-max is the same token
+/// inside the needle, over all of the needle's that are generated.
 std::vector<double> transcribed(engine::Engine& engine, const engine::Sequence& dense, std::span<const Token> tokens,
                                 int begin, int end) {
   const plan::ModelShape shape = engine.shape();

@@ -1,11 +1,12 @@
 // Similarity of layers against the engine itself: a plan in which one layer selects and one later layer reads its set,
 // run as audited decode steps, captures the mass that the tables say.
+#include "glimpse/calibrate/similarity.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 
-#include "glimpse/calibrate/similarity.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::calibrate {

@@ -31,7 +31,8 @@ TEST(Trials, DensePlansKeepAll) {
   dense.prefill(prompt.tokens);
   const Trial trial = make_trial(engine, dense, 120, prompt, 10);
   ASSERT_EQ(trial.logits.size(), trial.answer.size());
-  const Outcome same = run_trial(engine, trial, engine::make(engine, "tidal", engine::budget("4000")), {10, true, true});
+  const Outcome same = run_trial(engine, trial, engine::make(engine, "tidal", engine::budget("4000")),
+                                 {.limit = 10, .audit = true, .alone = true});
   EXPECT_TRUE(same.same);
   EXPECT_LT(same.divergence, 1e-9);
   EXPECT_DOUBLE_EQ(same.coverage.value_or(1), 1);
@@ -44,7 +45,7 @@ TEST(Trials, DivergenceIsThatOfForcedLogits) {
   dense.prefill(prompt.tokens);
   const Trial trial = make_trial(engine, dense, 200, prompt, 8);
   const plan::Plan plan = engine::make(engine, "tidal", engine::budget("16"));
-  const Outcome outcome = run_trial(engine, trial, plan, {8, false, true});
+  const Outcome outcome = run_trial(engine, trial, plan, {.limit = 8, .alone = true});
   // The same from sequences of their own.
   engine::Sequence full = engine.open(plan::dense_plan(engine.shape())), sparse = engine.open(plan);
   full.prefill(prompt.tokens);

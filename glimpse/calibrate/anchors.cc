@@ -38,7 +38,7 @@ std::vector<double> Gains::by_layer() const {
 }
 
 Gains gains_of(const Similarity& similarity, const Similarity& capture, std::span<const double> importance,
-               double needles) {
+               const GainOptions& options) {
   const plan::ModelShape& shape = similarity.shape();
   check(importance.size() == static_cast<std::size_t>(shape.layers), "an importance for each layer");
   const double all = std::accumulate(importance.begin(), importance.end(), 0.0);
@@ -49,8 +49,10 @@ Gains gains_of(const Similarity& similarity, const Similarity& capture, std::spa
       const double weight = (all > 0 ? importance[static_cast<std::size_t>(b)] / all : 1.0 / shape.layers);
       for (int to = 0; to < shape.kv_heads; ++to) {
         for (int from = 0; from < shape.kv_heads; ++from) {
-          gains.at(a, b, to, from) = weight * similarity.similarity(a, b, to, from) / shape.kv_heads +
-                                     needles * capture.captured(a, b, to, from);
+          const double captured = options.reads_all && a == b && to == from ? capture.needle_share(b, to)
+                                                                            : capture.captured(a, b, to, from);
+          gains.at(a, b, to, from) =
+              weight * similarity.similarity(a, b, to, from) / shape.kv_heads + options.needles * captured;
         }
       }
     }

@@ -20,10 +20,14 @@ struct Gains {
   std::vector<double> by_layer() const;
 };
 
-/// The paper's: similarity times importance [layers], summed over the heads of b, over all importance. `needles` > 0
-/// adds so many times the share of needle mass captured.
+struct GainOptions {
+  double needles = 0;      ///< so many times the share of needle mass that is captured is added
+  bool reads_all = false;  ///< heads that choose read everything (LycheeDecode), not their own set (Kascade)
+};
+/// The paper's: similarity times importance [layers], summed over the heads of b, over all importance; and what
+/// `options` add.
 Gains gains_of(const Similarity& similarity, const Similarity& capture, std::span<const double> importance,
-               double needles);
+               const GainOptions& options);
 
 /// The `count` anchors, ascending, layer 0 first, whose sum of [a, b] over every layer b with its nearest anchor a <= b
 /// is the largest. 1 <= count <= layers.

@@ -95,7 +95,11 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
   found.profile.model = shape;
   found.profile.model.context = 0;
   const bool all = options.part == Part::all;
-  if (all || options.part == Part::retrieval) found.profile.retrieval = plan::RetrievalProfile{study.retrieval};
+  if (all || options.part == Part::retrieval) {
+    found.profile.retrieval = plan::RetrievalProfile{study.retrieval};
+    found.heads = choose_heads(engine, study, progress);
+    found.profile.roles = found.heads->roles;
+  }
   if ((all || options.part == Part::tidal) && shape.layers >= kLeastLayers) {
     found.tidal = choose_tidal(engine, study, progress);
     found.profile.tidal = plan::TidalProfile{found.tidal->layers.front()};

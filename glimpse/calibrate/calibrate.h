@@ -37,6 +37,7 @@ struct Calibration {
   plan::Profile profile;
   std::optional<Choice> tidal, lessismore, omnikv;  ///< `layers` are the layer that selects again, and the filters
   std::optional<AnchorChoice> kascade;
+  std::optional<HeadChoice> heads;
   std::vector<KeptAnswers> kept;
   std::int64_t length = 0;  ///< tokens of the longest prompts
   int budget = 0;           ///< at which layers were decided

@@ -4,9 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 
+#include "glimpse/calibrate/heads.h"
 #include "glimpse/policies/layers.h"
 
 namespace glimpse::calibrate {
@@ -16,9 +19,10 @@ constexpr int kTried = 32;          // tokens of an answer
 constexpr std::size_t kLayers = 6;  // candidates of TidalDecode
 constexpr std::size_t kOthers = 4;  // of LessIsMore, and layers that OmniKV's filters are taken from
 constexpr double kKept = 0.95;      // of the answers: enough anchors
-constexpr int kFewestAnchors = 3;   // as in the paper
-constexpr int kChecks = 3;          // of Kascade's own prefill
-constexpr int kSelect = 2;          // the first selecting layer of both methods
+constexpr std::array kHeadShares{0.125, 0.1875, 0.25, 0.375, 0.5};  // of the KV heads, LycheeDecode's
+constexpr int kFewestAnchors = 3;                                   // as in the paper
+constexpr int kChecks = 3;                                          // of Kascade's own prefill
+constexpr int kSelect = 2;                                          // the first selecting layer of both methods
 
 policies::PolicyOptions options_of(const Study& study) {
   policies::PolicyOptions options;
@@ -147,8 +151,8 @@ Choice choose_omnikv(engine::Engine& engine, const Study& study, Progress& progr
 
 AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress& progress) {
   const plan::ModelShape shape = engine.shape();
-  const std::vector<Gains> tables{gains_of(study.near, study.wide, study.importance, 0),
-                                  gains_of(study.near, study.wide, study.importance, 1)};
+  const std::vector<Gains> tables{gains_of(study.near, study.wide, study.importance, {}),
+                                  gains_of(study.near, study.wide, study.importance, {.needles = 1})};
   std::vector<std::vector<double>> by_layer;
   for (const Gains& gains : tables) by_layer.push_back(gains.by_layer());
   AnchorChoice choice;
@@ -194,6 +198,32 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   }
   best->candidates = std::move(choice.candidates);
   return *best;
+}
+
+HeadChoice choose_heads(engine::Engine& engine, const Study& study, Progress& progress) {
+  const plan::ModelShape shape = engine.shape();
+  const Gains gains = gains_of(study.near, study.wide, study.importance, {.needles = 1, .reads_all = true});
+  const int all = shape.layers * shape.kv_heads;
+  HeadChoice choice;
+  for (const double share : kHeadShares) {
+    const int count = std::clamp(static_cast<int>(std::round(share * all)) - shape.kv_heads, 1, all - shape.kv_heads);
+    const std::vector<char> heads = best_heads(gains, count);
+    plan::Profile profile{.model = shape};
+    profile.model.context = 0;
+    profile.roles = plan::RolesProfile{{heads.begin(), heads.end()}};
+    policies::PolicyOptions options = options_of(study);
+    options.profile = &profile;
+    const bool first = choice.tried++ == 0;
+    const Grade grade = grade_of(engine, study, policies::make_plan("lychee-decode", shape, options),
+                                 {first ? 1 : 1 - choice.grade.answers}, progress);
+    if (first || (grade.whole && choice.grade < grade)) {
+      choice.roles = *profile.roles;
+      choice.chosen = count + shape.kv_heads;
+      choice.grade = grade;
+    }
+    if (choice.grade.answers >= kKept) break;
+  }
+  return choice;
 }
 
 }  // namespace glimpse::calibrate

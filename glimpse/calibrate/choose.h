@@ -61,4 +61,14 @@ struct AnchorChoice {
 /// of at most half of the layers.
 AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress& progress);
 
+struct HeadChoice {
+  plan::RolesProfile roles;  ///< 1 for a head that chooses, else 0
+  int chosen = 0;            ///< heads that choose, those of layer 0 among them
+  Grade grade;
+  int tried = 0;
+};
+/// LycheeDecode's heads by `best_heads`: the fewest of an eighth to a half of the KV heads that keep the answers. In
+/// place of its training.
+HeadChoice choose_heads(engine::Engine& engine, const Study& study, Progress& progress);
+
 }  // namespace glimpse::calibrate

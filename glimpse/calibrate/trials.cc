@@ -10,6 +10,9 @@ namespace {
 using evaluate::arg_max;
 using evaluate::divergence;
 
+/// Tokens that a plan's own answer may have beside those that are tried.
+constexpr std::size_t kSpare = 8;
+
 std::vector<float> copy_of(std::span<const float> logits) {
   return {logits.begin(), logits.end()};
 }
@@ -117,7 +120,7 @@ Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& 
         own = text_of(tokenizer, std::span(trial.answer).first(i));
         going_on.emplace(start.sequence.fork(plan));
         Token next = first_choice;
-        for (std::size_t made = i; made < trial.answer.size() + 8 && !tokenizer.ends_generation(next); ++made) {
+        for (std::size_t made = i; made < count + kSpare && !tokenizer.ends_generation(next); ++made) {
           own += tokenizer.piece(next);
           next = arg_max(going_on->decode(next));
         }

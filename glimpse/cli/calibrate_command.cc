@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
@@ -40,15 +41,47 @@ std::string choices_text(const calibrate::Calibration& found) {
                         "kascade", fmt::join(found.kascade->profile.anchors, ", "), grade_text(found.kascade->grade),
                         found.kascade->candidates.size(), 100 * found.kascade->own.answers);
   }
+  if (found.heads) {
+    text += fmt::format("{:<14}{} KV heads choose: {} ({} tried)\n", "lychee-decode", found.heads->chosen,
+                        grade_text(found.heads->grade), found.heads->tried);
+  }
   return text;
 }
 
+std::string percent(double share) {
+  return fmt::format("{:.0f} %", 100 * share);
+}
+
+/// A row for each method and budget, a column for each kind of task that has right answers.
 std::string table_text(const std::vector<calibrate::KeptAnswers>& rows) {
-  std::string text = "| method | budget | task | dense | answers | KL to dense | coverage |\n";
-  text += "| --- | ---: | --- | ---: | ---: | ---: | ---: |\n";
+  std::vector<std::string> tasks;
   for (const calibrate::KeptAnswers& row : rows) {
-    text += fmt::format("| {} | {} | {} | {:.0f} % | {:.0f} % | {:.4f} | {:.4f} |\n", row.method, row.budget, row.task,
-                        100 * row.dense, 100 * row.answers, row.divergence, row.coverage);
+    if (row.task != "prose" && std::find(tasks.begin(), tasks.end(), row.task) == tasks.end())
+      tasks.push_back(row.task);
+  }
+  std::string text = "| method | budget |", line = "| --- | ---: |", dense = "| full | |";
+  for (const std::string& task : tasks) {
+    text += fmt::format(" {} |", task);
+    line += " ---: |";
+    const auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& other) { return other.task == task; });
+    dense += fmt::format(" {} |", percent(row->dense));
+  }
+  text += " KL to dense | of prose | coverage |\n" + line + " ---: | ---: | ---: |\n" + dense + " 0 | 0 | 1 |\n";
+  for (std::size_t i = 0; i < rows.size();) {
+    std::map<std::string, calibrate::KeptAnswers> of;  // of one method at one budget, by task
+    const std::size_t first = i;
+    double divergence = 0, coverage = 0;
+    for (; i < rows.size() && rows[i].method == rows[first].method && rows[i].budget == rows[first].budget; ++i) {
+      of.emplace(rows[i].task, rows[i]);
+      coverage += rows[i].coverage;
+      if (rows[i].task != "prose") divergence += rows[i].divergence;
+    }
+    text += fmt::format("| {} | {} |", rows[first].method, rows[first].budget);
+    for (const std::string& task : tasks)
+      text += of.contains(task) ? fmt::format(" {} |", percent(of[task].answers)) : " |";
+    text += fmt::format(" {:.4f} | {:.4f} | {:.3f} |\n",
+                        divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)),
+                        of["prose"].divergence, coverage / static_cast<double>(i - first));
   }
   return text;
 }
@@ -101,11 +134,12 @@ int calibrate_command(const Arguments& arguments) {
     return kExitInterrupted;
   }
   file.finish(plan::to_json(found->profile));
-  print(choices_text(*found) +
-        (found->profile.retrieval
-             ? plan::explain({.model = found->profile.model, .retrieval = found->profile.retrieval})
-             : "") +
-        "\n" + table_text(found->kept) + fmt::format("\nprofile in '{}', for --attn-profile\n", printable(path)));
+  std::string text = choices_text(*found);
+  if (found->profile.retrieval) {
+    text += plan::explain({.model = found->profile.model, .retrieval = found->profile.retrieval});
+  }
+  print(text + "\n" + table_text(found->kept) +
+        fmt::format("\nprofile in '{}', for --attn-profile\n", printable(path)));
   return kExitOk;
 }
 

@@ -1,11 +1,11 @@
-// The dynamic programme against every set of anchors, and the head map against its definition.
-#include "glimpse/calibrate/anchors.h"
-
+// The dynamic programmes against every set of anchors and of heads, and the head map against its definition.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
 #include <random>
+
+#include "glimpse/calibrate/heads.h"
 
 namespace glimpse::calibrate {
 namespace {
@@ -73,6 +73,42 @@ TEST(Anchors, HeadsReadTheHeadThatKeepsMost) {
       sum += raw(anchor, b, to, from);
     }
     EXPECT_NEAR(by_layer[static_cast<std::size_t>(anchor * kLayers + b)], sum, 1e-12);
+  }
+}
+
+TEST(Heads, AreTheBestOfAllSets) {
+  constexpr int kLayers = 4, kHeads = 3, kFree = (kLayers - 1) * kHeads;
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  for (int round = 0; round < 6; ++round) {
+    Gains gains{kLayers, kHeads, std::vector<double>(kLayers * kLayers * kHeads * kHeads)};
+    for (double& value : gains.gain) value = uniform(random);
+    const auto sum_of_heads = [&](auto chooses) {
+      double sum = 0;
+      for (int head = 0; head < kHeads; ++head) {
+        for (int layer = 0; layer < kLayers; ++layer) {
+          int from = layer;
+          while (from > 0 && !chooses(from, head)) --from;
+          sum += gains.gain[static_cast<std::size_t>(((from * kLayers + layer) * kHeads + head) * kHeads + head)];
+        }
+      }
+      return sum;
+    };
+    for (int count = 0; count <= kFree; ++count) {
+      double best = -1;
+      for (unsigned set = 0; set < 1U << kFree; ++set) {
+        if (std::popcount(set) != count) continue;
+        best = std::max(
+            best, sum_of_heads([&](int layer, int head) { return (set >> ((layer - 1) * kHeads + head) & 1U) != 0; }));
+      }
+      const std::vector<char> heads = best_heads(gains, count);
+      ASSERT_EQ(std::count(heads.begin(), heads.end(), 1), count + kHeads);
+      for (int head = 0; head < kHeads; ++head) EXPECT_EQ(heads[static_cast<std::size_t>(head)], 1);
+      EXPECT_NEAR(sum_of_heads(
+                      [&](int layer, int head) { return heads[static_cast<std::size_t>(layer * kHeads + head)] != 0; }),
+                  best, 1e-12)
+          << count;
+    }
   }
 }
 

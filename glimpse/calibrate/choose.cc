@@ -15,9 +15,9 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr int kTried = 32;          // tokens of an answer
+constexpr int kTried = 24;          // tokens of an answer
 constexpr std::size_t kLayers = 6;  // candidates of TidalDecode
-constexpr std::size_t kOthers = 4;  // of LessIsMore, and layers that OmniKV's filters are taken from
+constexpr std::size_t kOthers = 3;  // of LessIsMore, and layers that OmniKV's filters are taken from
 constexpr double kKept = 0.95;      // of the answers: enough anchors
 constexpr std::array kHeadShares{0.125, 0.1875, 0.25, 0.375, 0.5};  // of the KV heads, LycheeDecode's
 constexpr int kFewestAnchors = 3;                                   // as in the paper
@@ -74,8 +74,7 @@ Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& pla
   std::optional<OwnPrefill> own;
   for (const Trial& trial : study.trials) {
     if (!wanted(trial)) continue;
-    const Outcome outcome = run_trial(engine, trial, plan, {.limit = kTried, .own = &own});
-    progress.add(Progress::kStep * std::min<std::int64_t>(kTried, static_cast<std::int64_t>(trial.answer.size())));
+    const Outcome outcome = run_trial(engine, trial, plan, {.limit = kTried, .own = &own, .progress = &progress});
     grade.divergence += outcome.divergence;
     ++tried;
     if (trial.wanted.empty() || outcome.same) continue;

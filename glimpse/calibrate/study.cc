@@ -34,10 +34,16 @@ engine::Sequence prefilled(engine::Engine& engine, std::span<const Token> tokens
     progress.add(now - before);
     before = now;
   };
+  bool stopped = false;
   sequence.prefill(tokens, {}, static_cast<std::int64_t>(tokens.size()) - 1, [&] {
-    note(sequence.length());
-    return true;
+    try {
+      note(sequence.length());
+    } catch (const Stopped&) {
+      stopped = true;
+    }
+    return !stopped;
   });
+  if (stopped) throw Stopped{};
   note(static_cast<std::int64_t>(tokens.size()));
   return sequence;
 }
@@ -104,7 +110,7 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
     const engine::Sequence dense = prefilled(engine, prompts.front().tokens, progress);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       const std::int64_t shared = shared_tokens(prompts.front().tokens, prompts[i].tokens);
-      Trial trial = make_trial(engine, dense, shared, prompts[i], kAnswerLimit);
+      Trial trial = make_trial(engine, dense, shared, prompts[i], {.limit = kAnswerLimit, .progress = &progress});
       trial.task = name(haystack.task);
       if (i < haystack.recorded) {
         const Recording recording = record_trial(engine, trial, kRecordedTail, kRecordedAnswer);

@@ -68,7 +68,7 @@ std::int64_t shared_tokens(std::span<const Token> a, std::span<const Token> b) {
 }
 
 Trial make_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t shared,
-                 const RetrievalPrompt& prompt, int limit) {
+                 const RetrievalPrompt& prompt, const TrialOptions& options) {
   const plan::Plan plan = plan::dense_plan(engine.shape());
   shared = std::min(shared, static_cast<std::int64_t>(prompt.tokens.size()) - 1);
   Trial trial{"", prompt.tokens, prompt.wanted, start.fork(plan, shared)};
@@ -80,8 +80,9 @@ Trial make_trial(engine::Engine& engine, const engine::Sequence& start, std::int
     trial.logits.push_back(std::move(logits));
     trial.answer.push_back(next);
     trial.ended = engine.tokenizer().ends_generation(next);
-    if (trial.ended || static_cast<int>(trial.answer.size()) == limit) break;
+    if (trial.ended || static_cast<int>(trial.answer.size()) == options.limit) break;
     logits = copy_of(answering.decode(next));
+    if (options.progress != nullptr) options.progress->add(Progress::kStep);
   }
   trial.right = share_found(text_of(engine.tokenizer(), trial.answer), trial.wanted) == 1;
   return trial;
@@ -123,12 +124,14 @@ Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& 
         for (std::size_t made = i; made < count + kSpare && !tokenizer.ends_generation(next); ++made) {
           own += tokenizer.piece(next);
           next = arg_max(going_on->decode(next));
+          if (options.progress != nullptr) options.progress->add(0);
         }
         going_on.reset();
       }
     }
     if (i + 1 == count) break;
     logits = copy_of(start.sequence.decode(trial.answer[i], options.audit && i == 1));
+    if (options.progress != nullptr) options.progress->add(Progress::kStep);
   }
   outcome.right = outcome.same ? trial.right : share_found(own, trial.wanted) == 1;
   const engine::AttentionStats& stats = start.sequence.stats();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "glimpse/calibrate/progress.h"
 #include "glimpse/calibrate/prompts.h"
 #include "glimpse/calibrate/recording.h"
 #include "glimpse/engine/engine.h"
@@ -43,13 +44,14 @@ struct TrialOptions {
   int limit = 32;                            ///< tokens of an answer that are tried
   bool audit = false;                        ///< coverage too
   std::optional<OwnPrefill>* own = nullptr;  ///< kept between trials; none: each prompt is read anew
+  Progress* progress = nullptr;              ///< told of each step
   bool alone = false;  ///< where tokens differ, let the plan's own answer go on; else `right` is `same`
 };
 
 /// Runs `prompt` on a fork of `start`, whose first `shared` tokens are the prompt's, and answers it densely with at
-/// most `limit` tokens.
+/// most `options.limit` tokens.
 Trial make_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t shared,
-                 const RetrievalPrompt& prompt, int limit);
+                 const RetrievalPrompt& prompt, const TrialOptions& options);
 /// The prose of `start` behind its first `at` tokens, `tokens` of it.
 Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t at, int tokens);
 

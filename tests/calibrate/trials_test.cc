@@ -29,7 +29,7 @@ TEST(Trials, DensePlansKeepAll) {
   const RetrievalPrompt prompt = some_prompt(engine, 120);
   engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
   dense.prefill(prompt.tokens);
-  const Trial trial = make_trial(engine, dense, 120, prompt, 10);
+  const Trial trial = make_trial(engine, dense, 120, prompt, {.limit = 10});
   ASSERT_EQ(trial.logits.size(), trial.answer.size());
   const Outcome same = run_trial(engine, trial, engine::make(engine, "tidal", engine::budget("4000")),
                                  {.limit = 10, .audit = true, .alone = true});
@@ -43,7 +43,7 @@ TEST(Trials, DivergenceIsThatOfForcedLogits) {
   const RetrievalPrompt prompt = some_prompt(engine, 200);
   engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
   dense.prefill(prompt.tokens);
-  const Trial trial = make_trial(engine, dense, 200, prompt, 8);
+  const Trial trial = make_trial(engine, dense, 200, prompt, {.limit = 8});
   const plan::Plan plan = engine::make(engine, "tidal", engine::budget("16"));
   const Outcome outcome = run_trial(engine, trial, plan, {.limit = 8, .alone = true});
   // The same from sequences of their own.

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kParts{"all", "kascade", "tidal", "retrieval"};
 constexpr std::array<std::string_view, 3> kBudgets{"512", "1024", "10%"};
-constexpr int kTried = 24;  // tokens of an answer in the table
 
 /// The methods whose choices a part makes, each with its options.
 struct Method {
@@ -54,8 +53,7 @@ void add_rows(engine::Engine& engine, const Study& study, const Method& method, 
   };
   std::vector<std::pair<std::string, Sum>> sums;
   for (const Trial& trial : study.trials) {
-    const Outcome outcome =
-        run_trial(engine, trial, plan, {.limit = kTried, .audit = true, .progress = &progress, .alone = true});
+    const Outcome outcome = run_trial(engine, trial, plan, {.audit = true, .progress = &progress, .alone = true});
     auto there = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == trial.task; });
     if (there == sums.end()) there = sums.emplace(sums.end(), trial.task, Sum{});
     Sum& sum = there->second;

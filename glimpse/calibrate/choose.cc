@@ -15,7 +15,6 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr int kTried = 24;          // tokens of an answer
 constexpr std::size_t kLayers = 6;  // candidates of TidalDecode
 constexpr std::size_t kOthers = 3;  // of LessIsMore, and layers that OmniKV's filters are taken from
 constexpr double kKept = 0.95;      // of the answers: enough anchors
@@ -74,7 +73,7 @@ Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& pla
   std::optional<OwnPrefill> own;
   for (const Trial& trial : study.trials) {
     if (!wanted(trial)) continue;
-    const Outcome outcome = run_trial(engine, trial, plan, {.limit = kTried, .own = &own, .progress = &progress});
+    const Outcome outcome = run_trial(engine, trial, plan, {.own = &own, .progress = &progress});
     grade.divergence += outcome.divergence;
     ++tried;
     if (trial.wanted.empty() || outcome.same) continue;

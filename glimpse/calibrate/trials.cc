@@ -77,7 +77,7 @@ Trial make_trial(engine::Engine& engine, const engine::Sequence& start, std::int
   engine::Sequence answering = trial.dense.fork(plan);
   while (true) {
     const Token next = arg_max(logits);
-    trial.logits.push_back(std::move(logits));
+    if (trial.logits.size() < kTried) trial.logits.push_back(std::move(logits));
     trial.answer.push_back(next);
     trial.ended = engine.tokenizer().ends_generation(next);
     if (trial.ended || static_cast<int>(trial.answer.size()) == options.limit) break;
@@ -104,7 +104,7 @@ Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::in
 
 Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options) {
   const text::Tokenizer& tokenizer = engine.tokenizer();
-  const std::size_t count = std::min(trial.answer.size(), static_cast<std::size_t>(options.limit));
+  const std::size_t count = std::min(trial.logits.size(), static_cast<std::size_t>(options.limit));
   Outcome outcome;
   outcome.same = true;
   Start start = start_of(engine, trial, plan, options);

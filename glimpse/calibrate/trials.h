@@ -15,6 +15,9 @@
 
 namespace glimpse::calibrate {
 
+/// Tokens of an answer that plans are tried with: long copies are known by their beginning.
+inline constexpr int kTried = 24;
+
 struct Trial {
   std::string task;  ///< "single", "multikey", "vt", "passkey" or "prose"
   std::vector<Token> prompt;
@@ -22,7 +25,7 @@ struct Trial {
   engine::Sequence dense;                  ///< the prompt alone
   std::vector<Token> answer;               ///< dense attention's, greedily; of prose how it goes on
   bool ended = false;                      ///< the answer came to its end before the limit
-  std::vector<std::vector<float>> logits;  ///< [answer][vocabulary] dense, before each token of it
+  std::vector<std::vector<float>> logits;  ///< [at most kTried][vocabulary] dense, before each token of the answer
   bool right = false;                      ///< the answer holds what is wanted
 };
 
@@ -41,7 +44,7 @@ struct OwnPrefill {
 };
 
 struct TrialOptions {
-  int limit = 32;                            ///< tokens of an answer that are tried
+  int limit = kTried;                        ///< tokens of an answer that are tried
   bool audit = false;                        ///< coverage too
   std::optional<OwnPrefill>* own = nullptr;  ///< kept between trials; none: each prompt is read anew
   Progress* progress = nullptr;              ///< told of each step

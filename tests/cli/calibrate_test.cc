@@ -53,6 +53,17 @@ TEST(Calibrate, WritesAProfileThatRunsTake) {
   EXPECT_EQ(alone.retrieval, read.retrieval);
 }
 
+TEST(Calibrate, TwoLayersHaveNoLayerThatSelectsAgain) {
+  const auto profile = scratch("two.json");
+  const Outcome outcome =
+      run_program({"calibrate", "-m", model("mqa200"), "-c", "1400", "-t", "2", "-o", profile.string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const plan::Profile read = plan::parse_profile(read_file(profile));
+  EXPECT_FALSE(read.has("tidal"));
+  EXPECT_TRUE(read.has("kascade"));
+  expect_refused({"calibrate", "tidal", "-m", model("mqa200"), "-o", profile.string()}, "has 2 layers");
+}
+
 TEST(Calibrate, BadInputIsOneLine) {
   const auto other = scratch("notes.txt");
   write_file(other, "my notes\n");

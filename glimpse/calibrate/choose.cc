@@ -134,7 +134,7 @@ Choice choose_omnikv(engine::Engine& engine, const Study& study, Progress& progr
     for (std::size_t j = i + 1; j < ranked.size(); ++j) {
       std::vector<int> filters{kSelect, ranked[i].layers.front(), ranked[j].layers.front()};
       std::sort(filters.begin(), filters.end());
-      candidates.push_back({filters, ranked[i].captured + ranked[j].captured, {}});
+      candidates.push_back({filters, 0, {}});
     }
   }
   return decide(

@@ -32,7 +32,7 @@ Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& pla
 
 struct Candidate {
   std::vector<int> layers;
-  double captured = 0;  ///< share of the mass on needles that is read, by the tables
+  double captured = 0;  ///< share of the mass on needles that is read, by the tables; 0 where they do not tell
   Grade grade;
 };
 struct Choice {

@@ -47,6 +47,7 @@ int calibrate_command(const Arguments& arguments) {
   calibrate::CalibrationOptions options = calibration_options(arguments);
   const std::string path = output_of(arguments);
   refuse_other_file(path);
+  const InterruptGuard interrupt;  // before there is a file to leave behind
   WholeFile file(path);
   engine::Engine engine(engine_how);
   const std::int64_t made_for = engine.shape().context;
@@ -57,7 +58,6 @@ int calibrate_command(const Arguments& arguments) {
   options.study.length = std::min(engine.context(), made_for) - calibrate::kAnswerRoom;
 
   ProgressBar progress("calibrate", "tokens", !arguments.quiet);
-  const InterruptGuard interrupt;
   options.on_progress = [&](std::int64_t done, std::int64_t total) {
     progress.update(done, total);
     return !interrupt.requested();

@@ -93,20 +93,42 @@ std::optional<std::string> read_whole_file(const fs::path& file, std::size_t mos
   }
 }
 
-void replace_file(const fs::path& file, std::string_view bytes) {
-  std::error_code failed;
-  fs::path target = fs::canonical(file, failed);
-  if (failed) target = file;
-  struct stat old {};
-  const bool there = ::stat(target.c_str(), &old) == 0;
-  if (!target.has_filename() || (there && !S_ISREG(old.st_mode))) {
-    throw UserError(fmt::format("cannot write '{}': not a regular file; give another name", file.string()));
+namespace {
+
+/// The regular file that a name leads to, with its folders made where it is new.
+struct Target {
+  explicit Target(const fs::path& file) : path(file) {
+    std::error_code failed;
+    if (const fs::path found = fs::canonical(file, failed); !failed) path = found;
+    struct stat old {};
+    there = ::stat(path.c_str(), &old) == 0;
+    mode = old.st_mode & 0777;
+    if (!path.has_filename() || (there && !S_ISREG(old.st_mode))) {
+      throw UserError(fmt::format("cannot write '{}': not a regular file; give another name", file.string()));
+    }
+    if (!there) make_folders(path.parent_path(), file);
   }
-  if (!there) make_folders(target.parent_path(), file);
+  fs::path path;
+  bool there = false;
+  mode_t mode = 0;
+};
+
+}  // namespace
+
+void require_replaceable(const fs::path& file) {
+  int descriptor = -1;
+  const fs::path part = open_part(Target(file).path, descriptor);
+  const OpenFile out(descriptor);
+  ::unlink(part.c_str());
+}
+
+void replace_file(const fs::path& file, std::string_view bytes) {
+  const Target to(file);
+  const fs::path& target = to.path;
   int descriptor = -1;
   const fs::path part = open_part(target, descriptor);
   OpenFile out(descriptor);
-  if (there) ::fchmod(out.get(), old.st_mode & 0777);
+  if (to.there) ::fchmod(out.get(), to.mode);
   if (!write_all(out.get(), bytes) || ::fsync(out.get()) != 0 || out.close() != 0 ||
       std::rename(part.c_str(), target.c_str()) != 0) {
     const int error = errno;

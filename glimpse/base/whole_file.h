@@ -18,4 +18,8 @@ std::optional<std::string> read_whole_file(const std::filesystem::path& file, st
 /// link is followed, an old file's permissions stay. Throws UserError naming the file; the old one is as it was then.
 void replace_file(const std::filesystem::path& file, std::string_view bytes);
 
+/// Throws what replace_file would throw, as far as that can be known before there is anything to write; makes the
+/// folders that it would make.
+void require_replaceable(const std::filesystem::path& file);
+
 }  // namespace glimpse

@@ -25,6 +25,7 @@ enum CommandBit : std::uint32_t {
   kBenchAttention = 1u << 7,
   kSets = 1u << 8,
   kBenchServe = 1u << 9,
+  kCalibrate = 1u << 10,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -57,7 +58,7 @@ struct Arguments {
   std::optional<std::string> trace, session, html;
   std::string output, format;
   // inspect, eval and bench.
-  std::string subject;
+  std::string subject, part;
   std::optional<std::int64_t> tokens, prefill, chunks, text_prompt;
   std::int64_t text_steps = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;

@@ -245,6 +245,14 @@ double Engine::attention_seconds() const {
   return state_->executor->attention_seconds();
 }
 
+void Engine::measure_change(bool on) {
+  state_->executor->measure_change(on);
+}
+
+std::vector<double> Engine::attention_change() const {
+  return state_->executor->attention_change();
+}
+
 const text::Tokenizer& Engine::tokenizer() const {
   return state_->tokenizer;
 }

@@ -225,4 +225,21 @@ std::string explain(const Profile& profile) {
   return text;
 }
 
+void merge(Profile& into, const Profile& found) {
+  const auto take = [](auto& part, const auto& from) {
+    if (from) part = from;
+  };
+  take(into.kascade, found.kascade);
+  take(into.tidal, found.tidal);
+  take(into.lessismore, found.lessismore);
+  take(into.omnikv, found.omnikv);
+  take(into.retrieval, found.retrieval);
+  take(into.roles, found.roles);
+  std::erase_if(into.kept, [&](const Kept& row) {
+    return std::any_of(found.kept.begin(), found.kept.end(),
+                       [&](const Kept& other) { return other.method == row.method; });
+  });
+  into.kept.insert(into.kept.end(), found.kept.begin(), found.kept.end());
+}
+
 }  // namespace glimpse::plan

@@ -93,6 +93,9 @@ void validate(const Profile& profile);
 void validate_for(const Profile& profile, const ModelShape& shape,
                   const std::optional<std::uint64_t>& fingerprint = std::nullopt);
 
+/// Takes over the parts that `found` has, made for the same model; of `kept` its rows instead of those of its methods.
+void merge(Profile& into, const Profile& found);
+
 /// The profile as JSON and back; equal after a round trip. parse_profile throws UserError and validates.
 std::string to_json(const Profile& profile);
 Profile parse_profile(std::string_view text);

@@ -289,5 +289,20 @@ TEST(Profile, TheDocumentsExampleIsOne) {
   EXPECT_EQ(profile.retrieval->scores[6], 0.75);
 }
 
+TEST(Profile, MergeTakesPartsAndRowsOfTheirMethods) {
+  Profile into;
+  into.tidal = TidalProfile{3};
+  into.lessismore = LessIsMoreProfile{2};
+  into.kept = {{"tidal", "512", "needle", 0.5, 1, 0.1, 0.9}, {"omnikv", "512", "needle", 1, 1, 0, 1}};
+  Profile found;
+  found.tidal = TidalProfile{5};
+  found.kept = {{"tidal", "10%", "chain", 1, 1, 0.01, 0.95}};
+  merge(into, found);
+  EXPECT_EQ(into.tidal, TidalProfile{5});
+  EXPECT_EQ(into.lessismore, LessIsMoreProfile{2});
+  EXPECT_EQ(into.kept,
+            (std::vector<Kept>{{"omnikv", "512", "needle", 1, 1, 0, 1}, {"tidal", "10%", "chain", 1, 1, 0.01, 0.95}}));
+}
+
 }  // namespace
 }  // namespace glimpse::plan

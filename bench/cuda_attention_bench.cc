@@ -294,7 +294,8 @@ class Bench {
   }
 
   void report(const Bed& bed, const std::string& what, const std::function<void(int)>& work, double bytes) {
-    if (!wanted_.only.empty() && std::find(wanted_.only.begin(), wanted_.only.end(), what) == wanted_.only.end()) return;
+    if (!wanted_.only.empty() && std::find(wanted_.only.begin(), wanted_.only.end(), what) == wanted_.only.end())
+      return;
     const double seconds = measure(stream_, bed.layers, work);
     fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.3f}\n", bed.batch, bed.tokens, what, seconds * 1e6,
                bytes / seconds / bandwidth_);

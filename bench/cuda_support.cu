@@ -1,6 +1,6 @@
-#include "bench/cuda_support.h"
-
 #include <cuda_bf16.h>
+
+#include "bench/cuda_support.h"
 
 namespace glimpse::bench {
 namespace {
@@ -44,18 +44,20 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const uint4* from, std::
   if (bits == 0x12345678U) *sum = bits;
 }
 
-cudaStream_t raw(kernels::cuda::Stream& stream) { return static_cast<cudaStream_t>(stream.raw()); }
+cudaStream_t raw(kernels::cuda::Stream& stream) {
+  return static_cast<cudaStream_t>(stream.raw());
+}
 
 }  // namespace
 
 void fill_normal(kernels::cuda::Stream& stream, std::byte* to, std::size_t count, std::uint32_t seed) {
   fill_kernel<<<stream.device().processors * 8, 256, 0, raw(stream)>>>(reinterpret_cast<__nv_bfloat162*>(to), count / 2,
-                                                                     seed);
+                                                                       seed);
 }
 
 void read_all(kernels::cuda::Stream& stream, const std::byte* from, std::size_t bytes, unsigned* sum) {
   read_kernel<<<stream.device().processors * 4, kThreads, 0, raw(stream)>>>(reinterpret_cast<const uint4*>(from),
-                                                                          bytes / 16, sum);
+                                                                            bytes / 16, sum);
 }
 
 }  // namespace glimpse::bench

@@ -14,7 +14,7 @@ namespace glimpse::kernels::cuda {
 /// The part of a device that launches depend on.
 struct Limits {
   int processors = 0;
-  int shared_bytes = 0;  ///< that one block may have
+  int shared_bytes = 0;   ///< that one block may have
   bool clusters = false;  ///< of blocks, and programmatic launches
 };
 
@@ -29,8 +29,8 @@ struct Cache {
   const std::int32_t* behind = nullptr;
 };
 
-/// Work is cut into ranges, at most so many for each block; those that share a piece of it leave partial results: two for
-/// each range. A partial result has 16 query heads: [16, d] sums, [16] maxima, [16] sums of weights.
+/// Work is cut into ranges, at most so many for each block; those that share a piece of it leave partial results: two
+/// for each range. A partial result has 16 query heads: [16, d] sums, [16] maxima, [16] sums of weights.
 inline constexpr int kRangesOfBlock = 5;
 inline constexpr int kTileQueries = 16;
 struct Partials {
@@ -38,7 +38,9 @@ struct Partials {
   unsigned* arrived = nullptr;  ///< [ranges], zero between launches
   unsigned* taken = nullptr;    ///< ranges that were free, zero between launches
 };
-constexpr std::size_t partial_values(int dim) { return static_cast<std::size_t>(kTileQueries) * (dim + 2); }
+constexpr std::size_t partial_values(int dim) {
+  return static_cast<std::size_t>(kTileQueries) * (dim + 2);
+}
 
 struct AttendArguments {
   Cache cache;

@@ -8,8 +8,8 @@
 
 namespace glimpse::kernels::cuda {
 
-/// Sums over eight query heads of one warp: the maximum of a row's scores (times log2(e)), and this thread's part of the
-/// sum of its weights.
+/// Sums over eight query heads of one warp: the maximum of a row's scores (times log2(e)), and this thread's part of
+/// the sum of its weights.
 struct Softmax {
   float largest = -INFINITY;
   float sum = 0;
@@ -71,8 +71,8 @@ __device__ inline void weigh(float (&scores)[kKeys / 8][4], std::uint32_t mask, 
   }
 }
 
-/// The partial results of a segment's work become its output, in the order of its ranges. `room`: kRoom floats of shared
-/// memory. The block synchronises.
+/// The partial results of a segment's work become its output, in the order of its ranges. `room`: kRoom floats of
+/// shared memory. The block synchronises.
 template <int kDim, int kThreads, int kRoom>
 __device__ inline void combine(const AttendArguments& of, const Segment& s, float* room) {
   constexpr int kAhead = 10;
@@ -191,141 +191,142 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
   const int row_of_value = lane % 8 + lane / 8 % 2 * 8;  // of values: two halves of the keys, then the next piece
 
   while (sharing.next()) {
-  for (int from = 0; from < sharing.count(); from += kBatch) {
-    const int count = min(kBatch, sharing.count() - from);
-    sharing.list(from);
-    queries.ask(of.q, share.segments[0]);
-    feed.start(share.segments, count);
-    queries.store();
-    for (int n = 0; n < count; ++n) {
-      const Segment& s = share.segments[n];
-      __syncthreads();  // the queries are in place
-      std::uint32_t kept[kKeepQueries ? kDim / 16 : 1][4];
-      if constexpr (kKeepQueries) {
+    for (int from = 0; from < sharing.count(); from += kBatch) {
+      const int count = min(kBatch, sharing.count() - from);
+      sharing.list(from);
+      queries.ask(of.q, share.segments[0]);
+      feed.start(share.segments, count);
+      queries.store();
+      for (int n = 0; n < count; ++n) {
+        const Segment& s = share.segments[n];
+        __syncthreads();  // the queries are in place
+        std::uint32_t kept[kKeepQueries ? kDim / 16 : 1][4];
+        if constexpr (kKeepQueries) {
 #pragma unroll
-        for (int k = 0; k < kDim / 16; ++k) queries.load(kept[k], 0, k);
-      }
-      float sums[kTiles][kDim / 8][4] = {};
-      Softmax softmax[kTiles];
+          for (int k = 0; k < kDim / 16; ++k) queries.load(kept[k], 0, k);
+        }
+        float sums[kTiles][kDim / 8][4] = {};
+        Softmax softmax[kTiles];
 
-      for (int tile = s.begin + warp; tile < s.end; tile += kWarps) {
-        std::uint32_t mask = 0;
-        const std::uint32_t keys = feed.take(mask);
-        if (mask != 0) {
-          float scores[kTiles][kKeys / 8][4] = {};
+        for (int tile = s.begin + warp; tile < s.end; tile += kWarps) {
+          std::uint32_t mask = 0;
+          const std::uint32_t keys = feed.take(mask);
+          if (mask != 0) {
+            float scores[kTiles][kKeys / 8][4] = {};
 #pragma unroll
-          for (int k = 0; k < kDim / 16; ++k) {
-            std::uint32_t b[kKeys / 16][4];
-#pragma unroll
-            for (int h = 0; h < kKeys / 16; ++h) {
-              load_matrices(b[h], keys + Layout::offset(h * 16 + row_of_key, k * 2 + lane / 8 % 2));
-            }
-#pragma unroll
-            for (int m = 0; m < kTiles; ++m) {
-              std::uint32_t a[4];
-              if constexpr (kKeepQueries) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) a[e] = kept[k][e];
-              } else {
-                queries.load(a, m, k);
-              }
+            for (int k = 0; k < kDim / 16; ++k) {
+              std::uint32_t b[kKeys / 16][4];
 #pragma unroll
               for (int h = 0; h < kKeys / 16; ++h) {
-                multiply<T>(scores[m][h * 2], a, b[h][0], b[h][1]);
-                multiply<T>(scores[m][h * 2 + 1], a, b[h][2], b[h][3]);
+                load_matrices(b[h], keys + Layout::offset(h * 16 + row_of_key, k * 2 + lane / 8 % 2));
               }
-            }
-          }
-          std::uint32_t weights[kTiles][kKeys / 16][4];
-#pragma unroll
-          for (int m = 0; m < kTiles; ++m) {
-            weigh<T, kDim, kKeys>(scores[m], mask, of.scale, softmax[m], sums[m], weights[m]);
-          }
-          const std::uint32_t values = keys + KvFeed::kPlaneBytes;
-#pragma unroll
-          for (int h = 0; h < kKeys / 16; ++h) {
-#pragma unroll
-            for (int j = 0; j < kDim / 16; ++j) {
-              std::uint32_t b[4];
-              load_matrices_transposed(b, values + Layout::offset(h * 16 + row_of_value, j * 2 + lane / 16));
 #pragma unroll
               for (int m = 0; m < kTiles; ++m) {
-                multiply<T>(sums[m][j * 2], weights[m][h], b[0], b[1]);
-                multiply<T>(sums[m][j * 2 + 1], weights[m][h], b[2], b[3]);
+                std::uint32_t a[4];
+                if constexpr (kKeepQueries) {
+#pragma unroll
+                  for (int e = 0; e < 4; ++e) a[e] = kept[k][e];
+                } else {
+                  queries.load(a, m, k);
+                }
+#pragma unroll
+                for (int h = 0; h < kKeys / 16; ++h) {
+                  multiply<T>(scores[m][h * 2], a, b[h][0], b[h][1]);
+                  multiply<T>(scores[m][h * 2 + 1], a, b[h][2], b[h][3]);
+                }
+              }
+            }
+            std::uint32_t weights[kTiles][kKeys / 16][4];
+#pragma unroll
+            for (int m = 0; m < kTiles; ++m) {
+              weigh<T, kDim, kKeys>(scores[m], mask, of.scale, softmax[m], sums[m], weights[m]);
+            }
+            const std::uint32_t values = keys + KvFeed::kPlaneBytes;
+#pragma unroll
+            for (int h = 0; h < kKeys / 16; ++h) {
+#pragma unroll
+              for (int j = 0; j < kDim / 16; ++j) {
+                std::uint32_t b[4];
+                load_matrices_transposed(b, values + Layout::offset(h * 16 + row_of_value, j * 2 + lane / 16));
+#pragma unroll
+                for (int m = 0; m < kTiles; ++m) {
+                  multiply<T>(sums[m][j * 2], weights[m][h], b[0], b[1]);
+                  multiply<T>(sums[m][j * 2 + 1], weights[m][h], b[2], b[3]);
+                }
               }
             }
           }
+          feed.release();
         }
-        feed.release();
-      }
 
-      if (n + 1 < count) queries.ask(of.q, share.segments[n + 1]);
+        if (n + 1 < count) queries.ask(of.q, share.segments[n + 1]);
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        float sum = softmax[m].sum;
-        sum += __shfl_xor_sync(~0U, sum, 1);
-        sum += __shfl_xor_sync(~0U, sum, 2);
-        if (lane % 4 == 0) merge.softmax[warp][m * 8 + lane / 4] = make_float2(softmax[m].largest, sum);
-      }
-      float* const partial = of.partials.values + own_partial(s, sharing.range()) * partial_values(kDim);
-      constexpr int kColumns = Shape::OwnMerge::kColumns;
+        for (int m = 0; m < kTiles; ++m) {
+          float sum = softmax[m].sum;
+          sum += __shfl_xor_sync(~0U, sum, 1);
+          sum += __shfl_xor_sync(~0U, sum, 2);
+          if (lane % 4 == 0) merge.softmax[warp][m * 8 + lane / 4] = make_float2(softmax[m].largest, sum);
+        }
+        float* const partial = of.partials.values + own_partial(s, sharing.range()) * partial_values(kDim);
+        constexpr int kColumns = Shape::OwnMerge::kColumns;
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        const int rows = min(8, s.queries - m * 8);
+        for (int m = 0; m < kTiles; ++m) {
+          const int rows = min(8, s.queries - m * 8);
 #pragma unroll
-        for (int part = 0; part < kDim / kColumns; ++part) {
-          if (rows <= 0) break;
+          for (int part = 0; part < kDim / kColumns; ++part) {
+            if (rows <= 0) break;
 #pragma unroll
-          for (int j = 0; j < kColumns / 8; ++j) {
-            const float(&x)[4] = sums[m][part * (kColumns / 8) + j];
-            *reinterpret_cast<float2*>(&merge.sums[warp][lane / 4][j * 8 + lane % 4 * 2]) =
-                make_float2(x[0] + x[2], x[1] + x[3]);
-          }
-          __syncthreads();
-          for (int i = static_cast<int>(threadIdx.x); i < rows * (kColumns / 2); i += Shape::kThreads) {
-            const int row = i / (kColumns / 2);
-            const int column = i % (kColumns / 2) * 2;
-            float largest = -INFINITY;
-            for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, merge.softmax[w][m * 8 + row].x);
-            float2 out = make_float2(0, 0);
-            float sum = 0;
-            for (int w = 0; w < kWarps; ++w) {
-              const float2 own = merge.softmax[w][m * 8 + row];
-              const float weight = exp2_of(own.x - or_zero(largest));
-              sum += weight * own.y;
-              out.x += weight * merge.sums[w][row][column];
-              out.y += weight * merge.sums[w][row][column + 1];
+            for (int j = 0; j < kColumns / 8; ++j) {
+              const float(&x)[4] = sums[m][part * (kColumns / 8) + j];
+              *reinterpret_cast<float2*>(&merge.sums[warp][lane / 4][j * 8 + lane % 4 * 2]) =
+                  make_float2(x[0] + x[2], x[1] + x[3]);
             }
-            const int query = m * 8 + row;
-            const int d = part * kColumns + column;
-            if (s.ranges == 1) {
-              const std::size_t to = static_cast<std::size_t>(s.first_query + query);
-              const float scale = sum > 0 ? 1 / sum : 0;
-              *reinterpret_cast<float2*>(of.out + to * kDim + d) = make_float2(out.x * scale, out.y * scale);
-              if (d == 0 && of.lse != nullptr) of.lse[to] = (largest + log2f(sum)) * kLogOf2;
-            } else {
-              *reinterpret_cast<float2*>(partial + query * kDim + d) = out;
-              if (d == 0) {
-                partial[kTileQueries * kDim + query] = largest;
-                partial[kTileQueries * (kDim + 1) + query] = sum;
+            __syncthreads();
+            for (int i = static_cast<int>(threadIdx.x); i < rows * (kColumns / 2); i += Shape::kThreads) {
+              const int row = i / (kColumns / 2);
+              const int column = i % (kColumns / 2) * 2;
+              float largest = -INFINITY;
+              for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, merge.softmax[w][m * 8 + row].x);
+              float2 out = make_float2(0, 0);
+              float sum = 0;
+              for (int w = 0; w < kWarps; ++w) {
+                const float2 own = merge.softmax[w][m * 8 + row];
+                const float weight = exp2_of(own.x - or_zero(largest));
+                sum += weight * own.y;
+                out.x += weight * merge.sums[w][row][column];
+                out.y += weight * merge.sums[w][row][column + 1];
+              }
+              const int query = m * 8 + row;
+              const int d = part * kColumns + column;
+              if (s.ranges == 1) {
+                const std::size_t to = static_cast<std::size_t>(s.first_query + query);
+                const float scale = sum > 0 ? 1 / sum : 0;
+                *reinterpret_cast<float2*>(of.out + to * kDim + d) = make_float2(out.x * scale, out.y * scale);
+                if (d == 0 && of.lse != nullptr) of.lse[to] = (largest + log2f(sum)) * kLogOf2;
+              } else {
+                *reinterpret_cast<float2*>(partial + query * kDim + d) = out;
+                if (d == 0) {
+                  partial[kTileQueries * kDim + query] = largest;
+                  partial[kTileQueries * (kDim + 1) + query] = sum;
+                }
               }
             }
+            __syncthreads();
           }
-          __syncthreads();
         }
+        if (n + 1 < count) queries.store();
+        if (s.ranges > 1 && arrive_last(s, of.partials, share) && threadIdx.x == 0)
+          share.mine[s.begin == 0 ? 1 : 0] = s;
       }
-      if (n + 1 < count) queries.store();
-      if (s.ranges > 1 && arrive_last(s, of.partials, share) && threadIdx.x == 0) share.mine[s.begin == 0 ? 1 : 0] = s;
     }
-  }
-  // Last, so that nobody waits for it: a range shares at most its first and its last segment.
-  for (int i = 0; i < 2; ++i) {
-    __syncthreads();
-    if (share.mine[i].ranges > 1) {
-      combine<kDim, Shape::kThreads, static_cast<int>(sizeof merge.sums / sizeof(float))>(of, share.mine[i],
-                                                                                         &merge.sums[0][0][0]);
+    // Last, so that nobody waits for it: a range shares at most its first and its last segment.
+    for (int i = 0; i < 2; ++i) {
+      __syncthreads();
+      if (share.mine[i].ranges > 1) {
+        combine<kDim, Shape::kThreads, static_cast<int>(sizeof merge.sums / sizeof(float))>(of, share.mine[i],
+                                                                                            &merge.sums[0][0][0]);
+      }
     }
-  }
   }
 }
 

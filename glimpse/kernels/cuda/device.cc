@@ -28,7 +28,9 @@ class OnDevice {
   int before_ = 0;
 };
 
-cudaStream_t stream_of(const Stream& stream) { return static_cast<cudaStream_t>(stream.raw()); }
+cudaStream_t stream_of(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.raw());
+}
 
 }  // namespace
 
@@ -68,17 +70,26 @@ Stream::Stream(int device) : impl_(std::make_unique<Impl>()) {
   const std::vector<Device> all = devices();
   const auto found = std::find_if(all.begin(), all.end(), [&](const Device& d) { return d.number == device; });
   if (found == all.end()) {
-    throw UserError(fmt::format(
-        "there is no CUDA device {} of compute capability 8.0 or later; this machine has {} of them", device, all.size()));
+    throw UserError(
+        fmt::format("there is no CUDA device {} of compute capability 8.0 or later; this machine has {} of them",
+                    device, all.size()));
   }
   impl_->device = *found;
   const OnDevice on(device);
   check_cuda(cudaStreamCreateWithFlags(&impl_->raw, cudaStreamNonBlocking), "making a stream");
 }
-Stream::~Stream() { cudaStreamDestroy(impl_->raw); }
-const Device& Stream::device() const { return impl_->device; }
-void Stream::synchronize() { check_cuda(cudaStreamSynchronize(impl_->raw), "waiting for the device"); }
-void* Stream::raw() const { return impl_->raw; }
+Stream::~Stream() {
+  cudaStreamDestroy(impl_->raw);
+}
+const Device& Stream::device() const {
+  return impl_->device;
+}
+void Stream::synchronize() {
+  check_cuda(cudaStreamSynchronize(impl_->raw), "waiting for the device");
+}
+void* Stream::raw() const {
+  return impl_->raw;
+}
 
 Memory::Memory(Stream& stream, std::size_t bytes) : stream_(&stream), size_(bytes) {
   const OnDevice on(stream.device().number);
@@ -143,7 +154,9 @@ Graph::~Graph() {
   cudaEventDestroy(impl_->begin);
   cudaEventDestroy(impl_->end);
 }
-void Graph::run() { check_cuda(cudaGraphLaunch(impl_->exec, stream_of(*impl_->stream)), "running a graph"); }
+void Graph::run() {
+  check_cuda(cudaGraphLaunch(impl_->exec, stream_of(*impl_->stream)), "running a graph");
+}
 double Graph::timed_seconds() {
   check_cuda(cudaEventRecord(impl_->begin, stream_of(*impl_->stream)), "timing");
   run();

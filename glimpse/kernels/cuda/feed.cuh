@@ -40,15 +40,23 @@ struct TileLayout {
   }
 };
 
+/// `once`: it is not read again, so that page tables and the like stay in the cache instead.
+template <bool kOnce>
 __device__ inline void copy_16_bytes(std::uint32_t to, const void* from, bool present) {
-  // Read once: what is used again, such as page tables and scores, stays in the cache instead.
-  std::uint64_t policy = 0;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-               "r"(present ? 16 : 0), "l"(policy)
-               : "memory");
+  if constexpr (kOnce) {
+    std::uint64_t policy = 0;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(present ? 16 : 0), "l"(policy)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
+                 : "memory");
+  }
 }
-__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void close_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kLeft>
 __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
@@ -113,12 +121,24 @@ class Feed {
   /// Waits for the oldest tile; its address, and which of its keys count.
   __device__ std::uint32_t take(std::uint32_t& mask) {
     switch (stages_) {
-      case 1: wait_copies<0>(); break;
-      case 2: wait_copies<1>(); break;
-      case 3: wait_copies<2>(); break;
-      case 4: wait_copies<3>(); break;
-      case 5: wait_copies<4>(); break;
-      default: wait_copies<5>(); break;
+      case 1:
+        wait_copies<0>();
+        break;
+      case 2:
+        wait_copies<1>();
+        break;
+      case 3:
+        wait_copies<2>();
+        break;
+      case 4:
+        wait_copies<3>();
+        break;
+      case 5:
+        wait_copies<4>();
+        break;
+      default:
+        wait_copies<5>();
+        break;
     }
     __syncwarp();
     mask = masks_[get_];
@@ -182,25 +202,25 @@ class Feed {
     const std::uint32_t stage = ring_ + static_cast<std::uint32_t>(put_) * kStageBytes;
     constexpr int kPieces = Layout::kPieces;
     static_assert(kKeys * kPieces % 32 == 0);
-    std::size_t from[kKeys * kPieces / 32];
+    std::uint32_t rows[kKeys * kPieces / 32];
 #pragma unroll
     for (int i = 0; i < kKeys * kPieces / 32; ++i) {
-      const int at = i * 32 + lane;
-      const std::uint32_t row = __shfl_sync(~0U, own, at / kPieces);
-      from[i] = row != ~0U ? static_cast<std::size_t>(row) * (kDim * 2) + at % kPieces * 16 : ~std::size_t{0};
+      rows[i] = __shfl_sync(~0U, own, (i * 32 + lane) / kPieces);
     }
-    copy_plane(stage, s.k, from);
-    if constexpr (kPlanes == 2) copy_plane(stage + kPlaneBytes, s.v, from);
+    copy_plane(stage, s.k, rows);
+    if constexpr (kPlanes == 2) copy_plane(stage + kPlaneBytes, s.v, rows);
   }
   /// A plane as a whole: what lies together is asked for together.
   template <int kCount>
-  __device__ static void copy_plane(std::uint32_t to, const std::byte* plane, const std::size_t (&from)[kCount]) {
+  __device__ static void copy_plane(std::uint32_t to, const std::byte* plane, const std::uint32_t (&rows)[kCount]) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int at = i * 32 + lane;
-      const bool there = from[i] != ~std::size_t{0};
-      copy_16_bytes(to + Layout::offset(at / Layout::kPieces, at % Layout::kPieces), plane + (there ? from[i] : 0), there);
+      const int piece = at % Layout::kPieces;
+      const bool there = rows[i] != ~0U;
+      const std::byte* const from = plane + static_cast<std::size_t>(there ? rows[i] : 0) * (kDim * 2) + piece * 16;
+      copy_16_bytes<kPlanes == 2>(to + Layout::offset(at / Layout::kPieces, piece), from, there);
     }
   }
 

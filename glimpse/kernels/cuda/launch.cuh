@@ -20,11 +20,10 @@ struct Launch {
 template <class Kernel>
 void allow_shared(Kernel* kernel, int bytes) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "shared memory");
-#ifndef GLIMPSE_NO_CARVE
   // The same division of the memory for all of them: changing it between kernels waits for idle processors.
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
-             "shared memory");
-#endif
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+      "shared memory");
 }
 
 /// Queues a kernel of begin_kernel().

@@ -1,8 +1,8 @@
 // Tensor-core products of 16 x 8 x 16 and the loads that feed them, for bf16 and f16 with f32 sums.
 //
-// Queries are f32, and eight of them fill half of a tile's sixteen rows: rows 0 to 7 hold what 16 bits say of them, rows
-// 8 to 15 what is left. A thread holds row r and row r + 8 of a result, so their sum is the product with nearly the
-// whole query (2^-17 of it is lost in bf16), at no cost.
+// Queries are f32, and eight of them fill half of a tile's sixteen rows: rows 0 to 7 hold what 16 bits say of them,
+// rows 8 to 15 what is left. A thread holds row r and row r + 8 of a result, so their sum is the product with nearly
+// the whole query (2^-17 of it is lost in bf16), at no cost.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -80,7 +80,9 @@ __device__ inline float exp2_of(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ inline float or_zero(float x) { return x == -INFINITY ? 0.0F : x; }
+__device__ inline float or_zero(float x) {
+  return x == -INFINITY ? 0.0F : x;
+}
 
 /// A running maximum and the sum of exp2(score - maximum).
 struct LogSum {

@@ -16,28 +16,56 @@ namespace {
 struct Stream::Impl {};
 struct Graph::Impl {};
 
-std::vector<Device> devices() { return {}; }
+std::vector<Device> devices() {
+  return {};
+}
 
-Stream::Stream(int) { refuse(); }
+Stream::Stream(int) {
+  refuse();
+}
 Stream::~Stream() = default;
-const Device& Stream::device() const { refuse(); }
-void Stream::synchronize() { refuse(); }
-void* Stream::raw() const { refuse(); }
+const Device& Stream::device() const {
+  refuse();
+}
+void Stream::synchronize() {
+  refuse();
+}
+void* Stream::raw() const {
+  refuse();
+}
 
-Memory::Memory(Stream&, std::size_t) { refuse(); }
+Memory::Memory(Stream&, std::size_t) {
+  refuse();
+}
 Memory::~Memory() = default;
 Memory::Memory(Memory&&) noexcept = default;
 Memory& Memory::operator=(Memory&&) noexcept = default;
-void Memory::copy_in(std::size_t, std::span<const std::byte>) { refuse(); }
-void Memory::copy_out(std::size_t, std::span<std::byte>) const { refuse(); }
-void Memory::fill(std::byte) { refuse(); }
+void Memory::copy_in(std::size_t, std::span<const std::byte>) {
+  refuse();
+}
+void Memory::copy_out(std::size_t, std::span<std::byte>) const {
+  refuse();
+}
+void Memory::fill(std::byte) {
+  refuse();
+}
 
-Graph::Graph(Stream&, const std::function<void()>&) { refuse(); }
+Graph::Graph(Stream&, const std::function<void()>&) {
+  refuse();
+}
 Graph::~Graph() = default;
-void Graph::run() { refuse(); }
-double Graph::timed_seconds() { refuse(); }
+void Graph::run() {
+  refuse();
+}
+double Graph::timed_seconds() {
+  refuse();
+}
 
-void require_supported(const KvFormat&) { refuse(); }
-std::unique_ptr<Operations<Place::device>> make_operations(Stream&) { refuse(); }
+void require_supported(const KvFormat&) {
+  refuse();
+}
+std::unique_ptr<Operations<Place::device>> make_operations(Stream&) {
+  refuse();
+}
 
 }  // namespace glimpse::kernels::cuda

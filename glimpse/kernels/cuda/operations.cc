@@ -129,7 +129,7 @@ class DeviceOperations final : public Operations<Place::device> {
  private:
   std::size_t processors() const { return static_cast<std::size_t>(limits_.processors); }
   cudaStream_t raw_stream() const { return static_cast<cudaStream_t>(stream_.raw()); }
-  Partials partials() const { 
+  Partials partials() const {
     unsigned* const counters = arrived_.pointer().raw();
     return {partials_.pointer().raw(), counters + 1, counters};
   }
@@ -148,9 +148,8 @@ void require_supported(const KvFormat& format) {
     throw UserError(fmt::format("the CUDA kernels have no KV cache type {}; use bf16 or f16", name(format.type)));
   }
   if (std::find(kDims.begin(), kDims.end(), format.dim) == kDims.end()) {
-    throw UserError(
-        fmt::format("the CUDA kernels have no head dimension {}, only 64, 96, 128 and 256; run this model on the CPU",
-                    format.dim));
+    throw UserError(fmt::format(
+        "the CUDA kernels have no head dimension {}, only 64, 96, 128 and 256; run this model on the CPU", format.dim));
   }
 }
 

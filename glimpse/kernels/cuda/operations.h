@@ -1,6 +1,6 @@
-// The batched operations of kernels/ops.h on NVIDIA GPUs, and what host code needs around them: devices, streams, memory,
-// graphs. Plain C++: no header of CUDA is needed to use it, nor a GPU or a driver to start a program that does. Where
-// the build has no CUDA, devices() is empty and everything else throws a UserError that says so.
+// The batched operations of kernels/ops.h on NVIDIA GPUs, and what host code needs around them: devices, streams,
+// memory, graphs. Plain C++: no header of CUDA is needed to use it, nor a GPU or a driver to start a program that does.
+// Where the build has no CUDA, devices() is empty and everything else throws a UserError that says so.
 //
 // Ownership: a Stream must outlive what was made with it. Threads: one at a time uses an object. Errors: out of memory,
 // a device that is not there, a cache type or head dimension without kernels are UserErrors; a launch that fails is an

@@ -5,8 +5,8 @@
 
 namespace glimpse::kernels::cuda {
 
-/// A group's queries in shared memory: for each eight of them sixteen rows, as mma.cuh says. Rows are 16 bytes longer than
-/// they need be, so that eight of them lie in different banks.
+/// A group's queries in shared memory: for each eight of them sixteen rows, as mma.cuh says. Rows are 16 bytes longer
+/// than they need be, so that eight of them lie in different banks.
 template <class T, int kDim, int kTiles, int kThreads>
 class Queries {
  public:

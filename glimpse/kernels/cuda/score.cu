@@ -1,6 +1,5 @@
-#include "glimpse/kernels/cuda/score.cuh"
-
 #include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/score.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {

@@ -76,106 +76,107 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
   constexpr float kLog2OfE = 1.4426950408889634F;
 
   while (sharing.next()) {
-  for (int from = 0; from < sharing.count(); from += kBatch) {
-    const int count = min(kBatch, sharing.count() - from);
-    sharing.list(from);
-    queries.ask(of.q, share.segments[0]);
-    feed.start(share.segments, count);
-    for (int n = 0; n < count; ++n) {
-      const Segment& s = share.segments[n];
-      if (n > 0) queries.ask(of.q, s);
-      __syncthreads();  // the last segment's queries are read
-      queries.store();
-      __syncthreads();
-      std::uint32_t kept[kTiles][kDim / 16][4];
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int k = 0; k < kDim / 16; ++k) queries.load(kept[m][k], m, k);
-      }
-      LogSum sums[kTiles];
-      for (int tile = s.begin + warp; tile < s.end; tile += kWarps) {
-        std::uint32_t mask = 0;
-        const std::uint32_t keys = feed.take(mask);
-        float scores[kTiles][kScoreKeys / 8][4] = {};
-#pragma unroll
-        for (int k = 0; k < kDim / 16; ++k) {
-#pragma unroll
-          for (int h = 0; h < kScoreKeys / 16; ++h) {
-            std::uint32_t b[4];
-            load_matrices(b, keys + Layout::offset(h * 16 + row_of_key, k * 2 + lane / 8 % 2));
-#pragma unroll
-            for (int m = 0; m < kTiles; ++m) {
-              multiply<T>(scores[m][h * 2], kept[m][k], b[0], b[1]);
-              multiply<T>(scores[m][h * 2 + 1], kept[m][k], b[2], b[3]);
-            }
-          }
-        }
-        feed.release();
+    for (int from = 0; from < sharing.count(); from += kBatch) {
+      const int count = min(kBatch, sharing.count() - from);
+      sharing.list(from);
+      queries.ask(of.q, share.segments[0]);
+      feed.start(share.segments, count);
+      for (int n = 0; n < count; ++n) {
+        const Segment& s = share.segments[n];
+        if (n > 0) queries.ask(of.q, s);
+        __syncthreads();  // the last segment's queries are read
+        queries.store();
+        __syncthreads();
+        std::uint32_t kept[kTiles][kDim / 16][4];
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
-          const int query = m * 8 + lane / 4;
-          float* const to = of.scores + static_cast<std::size_t>(s.first_query + query) * of.stride;
-          float largest = sums[m].largest;
 #pragma unroll
-          for (int h = 0; h < kScoreKeys / 8; ++h) {
+          for (int k = 0; k < kDim / 16; ++k) queries.load(kept[m][k], m, k);
+        }
+        LogSum sums[kTiles];
+        for (int tile = s.begin + warp; tile < s.end; tile += kWarps) {
+          std::uint32_t mask = 0;
+          const std::uint32_t keys = feed.take(mask);
+          float scores[kTiles][kScoreKeys / 8][4] = {};
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const int key = h * 8 + lane % 4 * 2 + e;
-              float& score = scores[m][h][e];
-              score = (mask >> key & 1U) != 0 ? (score + scores[m][h][e + 2]) * of.scale : -INFINITY;
-              largest = fmaxf(largest, score * kLog2OfE);
+          for (int k = 0; k < kDim / 16; ++k) {
+#pragma unroll
+            for (int h = 0; h < kScoreKeys / 16; ++h) {
+              std::uint32_t b[4];
+              load_matrices(b, keys + Layout::offset(h * 16 + row_of_key, k * 2 + lane / 8 % 2));
+#pragma unroll
+              for (int m = 0; m < kTiles; ++m) {
+                multiply<T>(scores[m][h * 2], kept[m][k], b[0], b[1]);
+                multiply<T>(scores[m][h * 2 + 1], kept[m][k], b[2], b[3]);
+              }
             }
           }
-          sums[m].sum *= exp2_of(sums[m].largest - or_zero(largest));
-          sums[m].largest = largest;
+          feed.release();
 #pragma unroll
-          for (int h = 0; h < kScoreKeys / 8; ++h) {
-            const int slot = tile * kScoreKeys + h * 8 + lane % 4 * 2;
-            const float2 both = make_float2(scores[m][h][0], scores[m][h][1]);
-            sums[m].sum += exp2_of(both.x * kLog2OfE - or_zero(largest)) + exp2_of(both.y * kLog2OfE - or_zero(largest));
-            if (query >= s.queries) continue;
-            if (slot + 1 < s.entries && of.stride % 2 == 0) {
-              *reinterpret_cast<float2*>(to + slot) = both;
-            } else {
-              if (slot < s.entries) to[slot] = both.x;
-              if (slot + 1 < s.entries) to[slot + 1] = both.y;
+          for (int m = 0; m < kTiles; ++m) {
+            const int query = m * 8 + lane / 4;
+            float* const to = of.scores + static_cast<std::size_t>(s.first_query + query) * of.stride;
+            float largest = sums[m].largest;
+#pragma unroll
+            for (int h = 0; h < kScoreKeys / 8; ++h) {
+#pragma unroll
+              for (int e = 0; e < 2; ++e) {
+                const int key = h * 8 + lane % 4 * 2 + e;
+                float& score = scores[m][h][e];
+                score = (mask >> key & 1U) != 0 ? (score + scores[m][h][e + 2]) * of.scale : -INFINITY;
+                largest = fmaxf(largest, score * kLog2OfE);
+              }
+            }
+            sums[m].sum *= exp2_of(sums[m].largest - or_zero(largest));
+            sums[m].largest = largest;
+#pragma unroll
+            for (int h = 0; h < kScoreKeys / 8; ++h) {
+              const int slot = tile * kScoreKeys + h * 8 + lane % 4 * 2;
+              const float2 both = make_float2(scores[m][h][0], scores[m][h][1]);
+              sums[m].sum +=
+                  exp2_of(both.x * kLog2OfE - or_zero(largest)) + exp2_of(both.y * kLog2OfE - or_zero(largest));
+              if (query >= s.queries) continue;
+              if (slot + 1 < s.entries && of.stride % 2 == 0) {
+                *reinterpret_cast<float2*>(to + slot) = both;
+              } else {
+                if (slot < s.entries) to[slot] = both.x;
+                if (slot + 1 < s.entries) to[slot + 1] = both.y;
+              }
             }
           }
         }
-      }
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-        sums[m].add_from(~0U, 1);
-        sums[m].add_from(~0U, 2);
-        if (lane % 4 == 0) warp_sums[warp][m * 8 + lane / 4] = sums[m];
-      }
-      __syncthreads();
-      const int query = static_cast<int>(threadIdx.x);
-      float* const partial = of.partials.values + own_partial(s, sharing.range()) * partial_values(kDim);
-      if (query < s.queries) {
-        LogSum all = warp_sums[0][query];
-        for (int w = 1; w < kWarps; ++w) all.add(warp_sums[w][query]);
-        if (s.ranges == 1) {
-          of.lse[s.first_query + query] = all.value();
-        } else {
-          partial[query] = all.largest;
-          partial[kTileQueries + query] = all.sum;
+        for (int m = 0; m < kTiles; ++m) {
+          sums[m].add_from(~0U, 1);
+          sums[m].add_from(~0U, 2);
+          if (lane % 4 == 0) warp_sums[warp][m * 8 + lane / 4] = sums[m];
         }
-      }
-      if (s.ranges > 1 && arrive_last(s, of.partials, share)) {
-        for (int q = warp; q < s.queries; q += kWarps) {
-          LogSum all;
-          for (int b = lane; b < static_cast<int>(s.ranges); b += 32) {
-            const float* const other = of.partials.values + partial_of(s, b) * partial_values(kDim);
-            all.add({__ldcg(other + q), __ldcg(other + kTileQueries + q)});
+        __syncthreads();
+        const int query = static_cast<int>(threadIdx.x);
+        float* const partial = of.partials.values + own_partial(s, sharing.range()) * partial_values(kDim);
+        if (query < s.queries) {
+          LogSum all = warp_sums[0][query];
+          for (int w = 1; w < kWarps; ++w) all.add(warp_sums[w][query]);
+          if (s.ranges == 1) {
+            of.lse[s.first_query + query] = all.value();
+          } else {
+            partial[query] = all.largest;
+            partial[kTileQueries + query] = all.sum;
           }
-          for (int step = 16; step > 0; step /= 2) all.add_from(~0U, step);
-          if (lane == 0) of.lse[s.first_query + q] = all.value();
+        }
+        if (s.ranges > 1 && arrive_last(s, of.partials, share)) {
+          for (int q = warp; q < s.queries; q += kWarps) {
+            LogSum all;
+            for (int b = lane; b < static_cast<int>(s.ranges); b += 32) {
+              const float* const other = of.partials.values + partial_of(s, b) * partial_values(kDim);
+              all.add({__ldcg(other + q), __ldcg(other + kTileQueries + q)});
+            }
+            for (int step = 16; step > 0; step /= 2) all.add_from(~0U, step);
+            if (lane == 0) of.lse[s.first_query + q] = all.value();
+          }
         }
       }
     }
-  }
   }
 }
 

@@ -20,11 +20,11 @@ constexpr int kCopies = 16;  ///< of the counters: threads of a warp seldom meet
 constexpr int kClusterBlocks = 8;
 constexpr double kUnitOfMass = 4398046511104.0;  ///< 2^42: sums of whole numbers do not depend on their order
 
-/// e^x to 2^-22 or so: the product with log2(e) in two parts.
+/// e^x to 2^-22 or so, 0 below 2^-126: the product with log2(e) in two parts.
 __device__ float exp_of(float x) {
+  x = fmaxf(x, -200.0F);
   constexpr float kHigh = 1.4426950408889634F, kLow = 1.925963033500e-8F;
   const float high = x * kHigh;
-  if (high < -126.0F) return expf(x);  // and minus infinity
   const float low = fmaf(x, kHigh, -high) + x * kLow;
   return exp2_of(high) * fmaf(low, kLogOf2, 1.0F);
 }
@@ -73,6 +73,8 @@ class Selection {
   __device__ Selection(const SelectArguments& of, Room& room, std::uint32_t* keys)
       : of_(of), room_(room), choice_(of.choices[blockIdx.x / kBlocks]) {
     rank_ = static_cast<int>(blockIdx.x % kBlocks);
+    head_units_ = choice_.head_units;
+    tail_units_ = choice_.tail_units;
     const HeadView& view = view_of(of.cache, choice_.row, choice_.head);
     slots_ = seen_slots(of.cache, choice_.row, view);
     units_ = (slots_ + choice_.block - 1) / choice_.block;
@@ -126,7 +128,9 @@ class Selection {
     return own;
   }
 
-  __device__ bool always_in(int unit) const { return unit < choice_.head_units || unit >= choice_.tail_units; }
+  __device__ bool always_in(int unit) const {
+    return unit < head_units_ || unit >= tail_units_;
+  }
   __device__ static std::uint32_t least_key(double value) {
     float least = static_cast<float>(value);
     if (static_cast<double>(least) < value) least = nextafterf(least, INFINITY);
@@ -163,9 +167,9 @@ class Selection {
         }
       }
     }
-    const float parts = largest ? 1.0F : static_cast<float>((last - first) * choice_.heads);
+    const float share = largest ? 1.0F : 1.0F / static_cast<float>((last - first) * choice_.heads);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) values[e] = slot + e < slots_ ? values[e] / parts : -INFINITY;
+    for (int e = 0; e < 4; ++e) values[e] = slot + e < slots_ ? values[e] * share : -INFINITY;
   }
 
   __device__ void pool() {
@@ -184,6 +188,10 @@ class Selection {
       for (int slot = begin + static_cast<int>(threadIdx.x) * 4; slot < end; slot += kThreads * 4) {
         float values[4];
         pooled(slot, values);
+        if (block == 1 && !mass) {
+          put_four(slot, values);
+          continue;
+        }
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           if (slot + e >= end) continue;
@@ -197,10 +205,22 @@ class Selection {
       }
     }
   }
+  /// The keys of four neighbouring units of one slot; behind the end: 0, as values there are -inf.
+  __device__ void put_four(int unit, const float (&values)[4]) {
+    uint4 keys = make_uint4(key_of(values[0]), key_of(values[1]), key_of(values[2]), key_of(values[3]));
+    if (unit < head_units_ || unit + 3 >= tail_units_) {
+      if (always_in(unit)) keys.x = 0;
+      if (always_in(unit + 1)) keys.y = 0;
+      if (always_in(unit + 2)) keys.z = 0;
+      if (always_in(unit + 3)) keys.w = 0;
+    }
+    *reinterpret_cast<uint4*>(keys_ + (unit - first_)) = keys;
+  }
   /// A unit's key; what is always in takes no part in the search.
   __device__ void put(int i, std::uint32_t key) {
     const int unit = first_ + i;
-    if (choice_.rule == ChoiceRule::mass && always_in(unit) && (unit < choice_.head_units || choice_.tail_counts != 0)) {
+    if (choice_.rule == ChoiceRule::mass && always_in(unit) &&
+        (unit < choice_.head_units || choice_.tail_counts != 0)) {
       atomicAdd(&room_.held, mass_of(key));
     }
     keys_[i] = always_in(unit) ? 0 : key;
@@ -256,8 +276,8 @@ class Selection {
     return most >= least;
   }
 
-  /// The cut that takes the best units until `wanted` of them, or of their mass, is reached. Counters divide the range of
-  /// keys, then that of the counter at which it is reached, until that is one key.
+  /// The cut that takes the best units until `wanted` of them, or of their mass, is reached. Counters divide the range
+  /// of keys, then that of the counter at which it is reached, until that is one key.
   template <bool kMass>
   __device__ Cut search(Wide wanted) {
     const Cut all{kMass ? kZeroKey : 0U, 0};
@@ -287,7 +307,8 @@ class Selection {
   template <bool kMass>
   __device__ void count(std::uint32_t base, std::uint32_t extent, int round, int shift) {
     auto* const zero = reinterpret_cast<uint4*>(room_.counters);
-    for (int i = static_cast<int>(threadIdx.x); i < kDigits * kCopies / 4; i += kThreads) zero[i] = make_uint4(0, 0, 0, 0);
+    for (int i = static_cast<int>(threadIdx.x); i < kDigits * kCopies / 4; i += kThreads)
+      zero[i] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x < kDigits) room_.masses[threadIdx.x] = 0;
     __syncthreads();
 #pragma unroll 2
@@ -346,20 +367,23 @@ class Selection {
     return all >= wanted;
   }
 
-  /// A thread's four neighbouring units: bits 0 to 3 those that are taken for sure, bits 4 to 7 those that equal the last
-  /// one taken.
+  /// A thread's four neighbouring units: bits 0 to 3 those that are taken for sure, bits 4 to 7 those that equal the
+  /// last one taken.
   __device__ unsigned standing(int i, const Cut& cut) const {
     unsigned bits = 0;
     if (i >= mine_) return 0;
     const uint4 four = *reinterpret_cast<const uint4*>(keys_ + i);
     const std::uint32_t keys[4] = {four.x, four.y, four.z, four.w};
+    const bool ends = first_ + i < head_units_ || first_ + i + 3 >= tail_units_;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      if (i + e >= mine_) break;
-      if (always_in(first_ + i + e) || keys[e] > cut.key) {
-        bits |= 1U << e;
-      } else if (keys[e] != 0 && keys[e] == cut.key && cut.equal > 0) {
-        bits |= 16U << e;
+      if (keys[e] > cut.key) bits |= 1U << e;
+      if (keys[e] == cut.key) bits |= 16U << e;
+    }
+    if (cut.key == 0 || cut.equal == 0) bits &= 15U;
+    if (ends) {
+      for (int e = 0; e < 4; ++e) {
+        if (i + e < mine_ && always_in(first_ + i + e)) bits |= 1U << e;
       }
     }
     return bits;
@@ -428,6 +452,7 @@ class Selection {
       if (rank_ == 0 && threadIdx.x == 0) of_.set_count[choice_.set] = kEverything;
       return;
     }
+    std::int32_t* const to = of_.set_slots + static_cast<std::size_t>(choice_.set) * of_.set_capacity;
     for (int i = begin; i < end; i += 128) {
       const unsigned is = standing(i + lane * 4, cut);
       int all_equal = 0, all_taken = 0;
@@ -438,34 +463,39 @@ class Selection {
         if ((is >> (4 + e) & 1U) != 0 && number++ < most) taken |= 1U << e;
       }
       int place = before + lanes_before(__popc(taken), all_taken);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int unit = i + lane * 4 + e;
-        const bool in = (taken >> e & 1U) != 0;
-        if (unit < mine_) put_unit(first_ + unit, place, in);
-        place += in ? 1 : 0;
+      const int unit = first_ + i + lane * 4;
+      if (choice_.block == 1) {
+        for (unsigned bits = taken; bits != 0; bits &= bits - 1, ++place) {
+          if (place < of_.set_capacity) to[place] = unit + __ffs(static_cast<int>(bits)) - 1;
+        }
+      } else {
+        for (unsigned bits = taken; bits != 0; bits &= bits - 1, ++place)
+          put_unit(to, unit + __ffs(static_cast<int>(bits)) - 1, place);
+      }
+      // The last unit, which may be short, is the last of those taken or none of them.
+      const int last = units_ - 1 - unit;
+      if (last >= 0 && last < 4) {
+        const int missing = (taken >> last & 1U) != 0 ? units_ * choice_.block - slots_ : 0;
+        const Wide count = static_cast<Wide>(all) * choice_.block - missing;
+        of_.set_count[choice_.set] = static_cast<int>(min(count, static_cast<Wide>(of_.set_capacity)));
       }
       equals_here += static_cast<Wide>(all_equal);
       before += all_taken;
     }
   }
-  /// Writes a unit's slots to its place among those taken; the last unit knows the count.
-  __device__ void put_unit(int unit, int place, bool in) const {
-    if (!in && unit != units_ - 1) return;
+  /// Writes a unit's slots to its place among those taken.
+  __device__ void put_unit(std::int32_t* to, int unit, int place) const {
     const int begin = unit * choice_.block;
-    const int length = in ? min(choice_.block, slots_ - begin) : 0;
+    const int length = min(choice_.block, slots_ - begin);
     const Wide at = static_cast<Wide>(place) * static_cast<Wide>(choice_.block);
-    const auto capacity = static_cast<Wide>(of_.set_capacity);
-    std::int32_t* const to = of_.set_slots + static_cast<std::size_t>(choice_.set) * capacity;
-    for (int j = 0; j < length && at + j < capacity; ++j) to[at + j] = begin + j;
-    if (unit == units_ - 1) of_.set_count[choice_.set] = static_cast<int>(min(at + length, capacity));
+    for (int j = 0; j < length && at + j < of_.set_capacity; ++j) to[at + j] = begin + j;
   }
 
   const SelectArguments& of_;
   Room& room_;
   const Choice choice_;
   std::uint32_t* keys_ = nullptr;
-  int rank_ = 0, slots_ = 0, units_ = 0, first_ = 0, mine_ = 0;
+  int rank_ = 0, slots_ = 0, units_ = 0, first_ = 0, mine_ = 0, head_units_ = 0, tail_units_ = 0;
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -497,7 +527,9 @@ __global__ void __launch_bounds__(kThreads) select_alone_kernel(const __grid_con
 
 }  // namespace
 
-int select_blocks(const Limits& limits) { return limits.clusters ? kClusterBlocks : 1; }
+int select_blocks(const Limits& limits) {
+  return limits.clusters ? kClusterBlocks : 1;
+}
 std::size_t select_units(const Limits& limits) {
   return (static_cast<std::size_t>(limits.shared_bytes) - kRoomBytes) / sizeof(std::uint32_t);
 }
@@ -505,14 +537,12 @@ std::size_t select_units(const Limits& limits) {
 void launch_select(const SelectArguments& of, const Limits& limits, CUstream_st* stream) {
   const std::size_t bytes = kRoomBytes + (of.spill == nullptr ? of.share * sizeof(std::uint32_t) : 0);
   const bool few = limits.clusters && of.share <= kFewUnits;
-  auto* const kernel = !limits.clusters ? select_alone_kernel : few ? select_kernel<kFewThreads> : select_kernel<kThreads>;
+  auto* const kernel = !limits.clusters ? select_alone_kernel
+                       : few            ? select_kernel<kFewThreads>
+                                        : select_kernel<kThreads>;
   allow_shared(kernel, static_cast<int>(bytes));
   const dim3 shape(of.count * select_blocks(limits), few ? kFewThreads : kThreads);
-#ifdef GLIMPSE_SELECT_PLAIN
-  launch(kernel, of, shape, static_cast<int>(bytes), {limits, stream, false});
-#else
-  launch(kernel, of, shape, static_cast<int>(bytes), {limits, stream});
-#endif
+  launch(kernel, of, shape, static_cast<int>(bytes), {limits, stream, false});  // clusters begin slower early
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -17,11 +17,9 @@ inline constexpr unsigned kListWeight = 11;
 inline constexpr unsigned kHeaviest = 11;
 
 /// From this weight a block on, the last eighth of the work is cut into small ranges that go to whoever is free: some
-/// processors of a device get less of its bandwidth than others.
-#ifndef GLIMPSE_FREE_FROM
-#define GLIMPSE_FREE_FROM 384
-#endif
-inline constexpr unsigned kFreeFrom = GLIMPSE_FREE_FROM * kRunWeight;
+/// processors of a device get less of its bandwidth than others. Not where most of it are lists, which take long to
+/// begin.
+inline constexpr unsigned kFreeFrom = 384 * kRunWeight;
 inline constexpr unsigned kLeastFree = 16 * kRunWeight;
 inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: adding those up takes longer than it saves
 
@@ -35,29 +33,6 @@ struct Share {
   int last_arrived = 0;
   unsigned range = 0;
 };
-
-/// Exclusive sum over the block's threads; `total` is that of all.
-__device__ inline unsigned sum_before(unsigned own, unsigned* sums, unsigned& total) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  unsigned sum = own;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const unsigned other = __shfl_up_sync(~0U, sum, step);
-    if (lane >= step) sum += other;
-  }
-  __syncthreads();
-  if (lane == 31) sums[warp] = sum;
-  __syncthreads();
-  unsigned before = 0;
-  total = 0;
-  for (int w = 0; w < warps; ++w) {
-    if (w < warp) before += sums[w];
-    total += sums[w];
-  }
-  return before + sum - own;
-}
 
 /// What a slice of one (row, KV head) reads.
 struct Piece {
@@ -76,29 +51,38 @@ class Sharing {
   __device__ Sharing(const Source& source, Share& share, unsigned* taken)
       : source_(source), share_(share), taken_(taken) {
     const int units = source.units();
-    const int threads = static_cast<int>(blockDim.x);
+    few_ = units <= 32;
+    const int threads = few_ ? 32 : static_cast<int>(blockDim.x);
     const int each = (units + threads - 1) / threads;
-    first_ = min(units, static_cast<int>(threadIdx.x) * each);
+    first_ = min(units, (few_ ? static_cast<int>(threadIdx.x) % 32 : static_cast<int>(threadIdx.x)) * each);
     last_ = min(units, first_ + each);
-    unsigned number = 0;
+    unsigned number = 0, lists = 0;
     for (int u = first_; u < last_; ++u) {
       const auto unit = source.load(u);
       const int pieces = source.pieces(unit);
-      for (int p = 0; p < pieces; ++p) own_ += source.piece(unit, p).whole();
+      for (int p = 0; p < pieces; ++p) {
+        const Piece piece = source.piece(unit, p);
+        own_ += piece.whole();
+        lists += piece.weight == kListWeight ? piece.whole() : 0;
+      }
       number += static_cast<unsigned>(pieces);
     }
-    before_ = sum_before(own_, share.sums, total_);
+    before_ = sum_before(own_, total_);
     const unsigned blocks = gridDim.x;
-    if (static_cast<unsigned>(units) <= blocks / 4) {
-      unsigned all = 0;
-      sum_before(number, share.sums, all);
-      if (all <= blocks / 4 && total_ / blocks < kFreeFrom) align(blocks - all);
+    const bool much = total_ / blocks >= kFreeFrom;
+    unsigned all = 0;
+    if (few_ && !much) {
+      sum_before(number, all);
+      if (all <= blocks / 4) align(blocks - all);
     }
-    free_ = aligned_ == 0 && units >= kFreeUnits && total_ / blocks >= kFreeFrom;
+    if (much && units >= kFreeUnits) {
+      sum_before(lists, all);
+      free_ = all <= total_ / 2;
+    }
     const unsigned fixed = free_ ? total_ / 8 * 7 : total_;
     if (aligned_ == 0) each_ = max((fixed + blocks - 1) / blocks, kHeaviest);
     fixed_ = min(total_, each_ * blocks);
-    each_free_ = max((total_ - fixed_ + 4 * blocks - 1) / (4 * blocks), kLeastFree);
+    each_free_ = free_ ? max((total_ - fixed_ + 4 * blocks - 1) / (4 * blocks), kLeastFree) : kLeastFree;
   }
 
   /// This block's next range: false where none is left. The block synchronises.
@@ -124,7 +108,7 @@ class Sharing {
     unsigned mine = 0;
     visit([&](const auto&, int, const Piece&, unsigned, unsigned, unsigned) { ++mine; });
     unsigned all = 0;
-    index_ = static_cast<int>(sum_before(mine, share_.sums, all));
+    index_ = static_cast<int>(sum_before(mine, all));
     count_ = static_cast<int>(all);
     if (threadIdx.x < 2) share_.mine[threadIdx.x].ranges = 1;
     return true;
@@ -140,7 +124,7 @@ class Sharing {
     int index = index_;
     visit([&](const auto& unit, int p, const Piece& piece, unsigned at, unsigned begin, unsigned end) {
       const int place = index++ - from;
-      if (place < 0 || place >= kBatch) return;
+      if (place < 0 || place >= kBatch || (few_ && threadIdx.x >= 32)) return;
       Segment s;
       source_.fill(s, unit, p);
       s.begin = static_cast<int>(begin);
@@ -153,6 +137,36 @@ class Sharing {
   }
 
  private:
+  /// Sum over the threads before this one; `total` is that of all. Of few units every warp has all, so that none waits
+  /// for another.
+  __device__ unsigned sum_before(unsigned own, unsigned& total) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    unsigned sum = own;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const unsigned other = __shfl_up_sync(~0U, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (few_) {
+      total = __shfl_sync(~0U, sum, 31);
+      return sum - own;
+    }
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warps = static_cast<int>(blockDim.x) / 32;
+    __syncthreads();
+    if (lane == 31) share_.sums[warp] = sum;
+    __syncthreads();
+    unsigned before = 0;
+    total = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) {
+      if (w >= warps) break;
+      const unsigned of_warp = share_.sums[w];
+      if (w < warp) before += of_warp;
+      total += of_warp;
+    }
+    return before + sum - own;
+  }
   /// Little work: every piece begins a range of its own, so that no block waits for the results of two.
   __device__ void align(unsigned blocks) {
     each_ = max((total_ + blocks - 1) / blocks, kHeaviest);
@@ -163,7 +177,7 @@ class Sharing {
       const int pieces = source_.pieces(unit);
       for (int p = 0; p < pieces; ++p) own_ += room_of(source_.piece(unit, p));
     }
-    before_ = sum_before(own_, share_.sums, total_);
+    before_ = sum_before(own_, total_);
   }
   __device__ unsigned room_of(const Piece& piece) const {
     const unsigned whole = piece.whole();
@@ -182,7 +196,8 @@ class Sharing {
     return min(piece.tiles, (where - at + piece.weight - 1) / piece.weight);
   }
 
-  /// visit(unit, piece number, piece, its start, first tile, last tile) for this thread's pieces that fall to the range.
+  /// visit(unit, piece number, piece, its start, first tile, last tile) for this thread's pieces that fall to the
+  /// range.
   template <class Visit>
   __device__ void visit(const Visit& visit) const {
     if (before_ >= high_ || before_ + own_ <= low_) return;
@@ -207,11 +222,13 @@ class Sharing {
   unsigned before_ = 0, own_ = 0, total_ = 0, low_ = 0, high_ = 0;
   unsigned aligned_ = 0;  ///< to what pieces are aligned
   unsigned range_ = 0, each_ = 1, fixed_ = 0, each_free_ = 1;
-  bool free_ = false, started_ = false;
+  bool few_ = false, free_ = false, started_ = false;
 };
 
 /// Where a range's part of shared work goes, and where the i-th range of it has its own.
-__device__ inline std::size_t own_partial(const Segment& s, unsigned range) { return 2 * range + (s.begin == 0 ? 1 : 0); }
+__device__ inline std::size_t own_partial(const Segment& s, unsigned range) {
+  return 2 * range + (s.begin == 0 ? 1 : 0);
+}
 __device__ inline std::size_t partial_of(const Segment& s, int i) {
   return 2 * static_cast<std::size_t>(s.first_range + i) + (i == 0 ? 1 : 0);
 }
@@ -238,8 +255,8 @@ __device__ inline void warm(const void* table, std::size_t bytes) {
   if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(table) + at));
 }
 
-/// Waits for the launch before this one, and lets the next one be set up: with programmatic launches a kernel's blocks may
-/// be there before the last kernel is through. What is certain to be read is asked for meanwhile.
+/// Waits for the launch before this one, and lets the next one be set up: with programmatic launches a kernel's blocks
+/// may be there before the last kernel is through. What is certain to be read is asked for meanwhile.
 __device__ inline void begin_kernel(const Cache& cache) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();

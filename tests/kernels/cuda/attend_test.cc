@@ -113,8 +113,9 @@ TEST_F(Attend, WithoutLogSumsAndInAGraph) {
 TEST_F(Attend, FullSize) {
   for (const int group : {4, 16}) {
     SCOPED_TRACE("group " + std::to_string(group));
-    OperationsBed bed({.name = "", .dim = 128, .kv_heads = 4, .group = group, .lengths = {131072, 70001}, .freed = 0.01},
-                      KvType::bf16, 7);
+    OperationsBed bed(
+        {.name = "", .dim = 128, .kv_heads = 4, .group = group, .lengths = {131072, 70001}, .freed = 0.01},
+        KvType::bf16, 7);
     const std::vector<Read> reads = mixed_reads(bed);
     const Attended want = attend_on_host(reference_, bed, reads);
     DeviceAttend device(*stream_, bed, reads);
@@ -189,7 +190,9 @@ OperationsBed much_work() {
   return {{.name = "", .kv_heads = 8, .group = 1, .lengths = {131072, 60000, 12000, 5000}}, KvType::bf16, 7};
 }
 
-TEST_F(Score, FreeRanges) { expect_scores(*stream_, *operations_, much_work()); }
+TEST_F(Score, FreeRanges) {
+  expect_scores(*stream_, *operations_, much_work());
+}
 
 TEST_F(Attend, FreeRanges) {
   OperationsBed bed = much_work();

@@ -1,5 +1,5 @@
-// A case of operations_cases.h in the memory of a device: its planes, page tables and tables, and tests that are skipped
-// where there is no device.
+// A case of operations_cases.h in the memory of a device: its planes, page tables and tables, and tests that are
+// skipped where there is no device.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -121,8 +121,8 @@ TEST_F(Select, EveryRuleEqualsTheReference) {
 
 /// A bed whose cache nobody reads: one sequence of `slots` slots.
 std::unique_ptr<OperationsBed> only_slots(std::int32_t slots, int group) {
-  auto bed = std::make_unique<OperationsBed>(
-      OperationsCase{.name = "", .kv_heads = 1, .group = group, .lengths = {16}}, KvType::bf16, 1);
+  auto bed = std::make_unique<OperationsBed>(OperationsCase{.name = "", .kv_heads = 1, .group = group, .lengths = {16}},
+                                             KvType::bf16, 1);
   bed->views[0].slots = slots;
   bed->stride = static_cast<std::size_t>(slots);
   return bed;
@@ -185,9 +185,10 @@ TEST_F(Select, LongerThanSharedMemory) {
 TEST_F(Select, ASetIsCutAtTheCapacity) {
   capacity_ = 16;
   const auto bed = only_slots(100, 1);
-  expect_equal(*bed, std::vector<float>(100, 0.0F), {0.0F},
-               {{.pooling = Pooling::mean_score, .wanted = 50, .head_units = 4, .tail_units = 90},
-                {.set = 1, .pooling = Pooling::mean_score, .wanted = 5, .block = 5, .head_units = 0, .tail_units = 20}});
+  expect_equal(
+      *bed, std::vector<float>(100, 0.0F), {0.0F},
+      {{.pooling = Pooling::mean_score, .wanted = 50, .head_units = 4, .tail_units = 90},
+       {.set = 1, .pooling = Pooling::mean_score, .wanted = 5, .block = 5, .head_units = 0, .tail_units = 20}});
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& pla
     grade.whole = false;
     break;
   }
-  grade.answers = 1 - lost;
+  grade.answers = std::round((1 - lost) * 1e9) / 1e9;  // sums in any order compare
   grade.divergence /= std::max(tried, 1);
   return grade;
 }

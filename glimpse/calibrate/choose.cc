@@ -15,7 +15,7 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr std::size_t kLayers = 6;  // candidates of TidalDecode
+constexpr std::size_t kLayers = 5;  // candidates of TidalDecode
 constexpr std::size_t kOthers = 3;  // of LessIsMore, and layers that OmniKV's filters are taken from
 constexpr double kKept = 0.95;      // of the answers: enough anchors
 constexpr std::array kHeadShares{0.125, 0.1875, 0.25, 0.375, 0.5};  // of the KV heads, LycheeDecode's

@@ -68,7 +68,6 @@ void add_rows(engine::Engine& engine, const Study& study, const Method& method, 
 
 Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& options) {
   const plan::ModelShape shape = engine.shape();
-  const std::string part(kParts[static_cast<std::size_t>(options.part)]);
   constexpr int kLeastLayers = 4;
   if (shape.layers < 2 || (options.part == Part::tidal && shape.layers < kLeastLayers)) {
     throw UserError(fmt::format("the model has {} layer{}; {} needs {} or more", shape.layers,

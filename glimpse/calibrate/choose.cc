@@ -15,7 +15,7 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr std::size_t kLayers = 6;  // candidates of TidalDecode
+constexpr std::size_t kLayers = 5;  // candidates of TidalDecode
 constexpr std::size_t kOthers = 3;  // of LessIsMore, and layers that OmniKV's filters are taken from
 constexpr double kKept = 0.95;      // of the answers: enough anchors
 constexpr std::array kHeadShares{0.125, 0.1875, 0.25, 0.375, 0.5};  // of the KV heads, LycheeDecode's
@@ -82,7 +82,7 @@ Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& pla
     grade.whole = false;
     break;
   }
-  grade.answers = 1 - lost;
+  grade.answers = std::round((1 - lost) * 1e9) / 1e9;  // sums in any order compare
   grade.divergence /= std::max(tried, 1);
   return grade;
 }

@@ -24,7 +24,7 @@ struct Haystack {
   std::size_t questions;
   std::size_t recorded;
 };
-constexpr std::array kHaystacks{Haystack{Task::multikey, 1, 3, 2}, Haystack{Task::vt, 1, 1, 1},
+constexpr std::array kHaystacks{Haystack{Task::multikey, 1, 2, 2}, Haystack{Task::vt, 1, 1, 1},
                                 Haystack{Task::passkey, 1, 1, 1}, Haystack{Task::single, 2, 1, 1}};
 
 engine::Sequence prefilled(engine::Engine& engine, std::span<const Token> tokens, Progress& progress) {

@@ -16,7 +16,7 @@
 namespace glimpse::calibrate {
 
 /// Tokens of an answer that plans are tried with: long copies are known by their beginning.
-inline constexpr int kTried = 24;
+inline constexpr int kTried = 40;
 
 struct Trial {
   std::string task;  ///< "single", "multikey", "vt", "passkey" or "prose"

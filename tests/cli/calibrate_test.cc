@@ -67,9 +67,10 @@ TEST(Calibrate, WithoutANameTheProfileIsFoundByRuns) {
 }
 
 TEST(Calibrate, TwoLayersHaveNoLayerThatSelectsAgain) {
-  const auto profile = scratch("two.json");
-  const Outcome outcome =
-      run_program({"calibrate", "-m", model("mqa200"), "-c", "1400", "-t", "2", "-o", profile.string()});
+  const auto profile = scratch("two.json"), text = scratch("own.txt");
+  write_file(text, prose(80));
+  const Outcome outcome = run_program(
+      {"calibrate", "-m", model("mqa200"), "-c", "1400", "-t", "2", "-f", text.string(), "-o", profile.string()});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const plan::Profile read = plan::parse_profile(read_file(profile));
   EXPECT_FALSE(read.has("tidal"));

@@ -320,7 +320,7 @@ class Bench {
                                   {"isa", fmt::format("sm{}", device.capability)},
                                   {"cores", device.processors},
                                   {"memory", device.memory},
-                                  {"read_bandwidth", std::round(bandwidth_)}}},
+                                  {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
                                 {"command", wanted_.command},
                                 {"model", nullptr},
                                 {"settings",

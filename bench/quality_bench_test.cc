@@ -14,7 +14,6 @@
 #include "bench/bench_report.h"
 #include "bench/method_arms.h"
 #include "bench/prefilled_prompt.h"
-#include "bench/retrieval_prompts.h"
 #include "bench/retrieval_results.h"
 #include "bench/statistics.h"
 #include "glimpse/base/error.h"
@@ -218,14 +217,6 @@ TEST(MethodArms, RefuseWhatIsWrong) {
               HasSubstr("--sparse-prefill"));
 }
 
-TEST(RetrievalPrompts, AnswersAreHeldAsWholeWords) {
-  EXPECT_EQ(share_found("It is 1234567.", {"1234567"}), 1);
-  EXPECT_EQ(share_found("It is 12345678.", {"1234567"}), 0);
-  EXPECT_EQ(share_found("ABCDE and FGHIJ", {"ABCDE", "FGHIJ", "KLMNO", "PQRST"}), 0.5);
-  EXPECT_EQ(share_found("Alpha\nbravo,  charlie", {"alpha bravo charlie"}), 1);
-  EXPECT_EQ(share_found("", {"x"}), 0);
-}
-
 TEST(RetrievalResults, CellsCountAndSurviveTheirJson) {
   RetrievalResults results;
   const auto put = [&](std::int64_t prompt, const char* method, const char* budget, double share) {
@@ -334,33 +325,6 @@ TEST(KeyHistory, RemembersWhatTheSequenceForgot) {
   EXPECT_LE(all.mass, all.best_mass + 1e-9);
   EXPECT_GT(all.mass, 0);
   EXPECT_EQ(sample.take(keys, shape.head_dim).count, 0);
-}
-
-TEST(RetrievalPrompts, HoldWhatTheyAskForInsideTheirLength) {
-  engine::Engine engine = small_engine();
-  std::string filler;
-  for (int i = 0; i < 400; ++i) filler += "The tide came in and the boats went out again. Nobody spoke!\n\nIt rained. ";
-  const PromptMaker maker(engine.tokenizer(), filler);
-  for (const Task task : {Task::single, Task::multikey, Task::vt, Task::passkey}) {
-    SCOPED_TRACE(name(task));
-    EXPECT_EQ(parse_task(name(task)), task);
-    const RetrievalPrompt prompt = maker.make(task, 8000, 7);
-    EXPECT_LE(prompt.tokens.size(), 8000U);
-    EXPECT_GE(prompt.tokens.size(), 7800U);
-    EXPECT_EQ(prompt.tokens, maker.make(task, 8000, 7).tokens);
-    EXPECT_NE(prompt.content, maker.make(task, 8000, 8).content);
-    EXPECT_THAT(prompt.wanted, SizeIs(task == Task::vt ? 5 : 1));
-    EXPECT_EQ(share_found(prompt.content, prompt.wanted), 1);
-    EXPECT_EQ(prompt.content.find("again.One"), std::string::npos);
-  }
-  const std::string chain = maker.make(Task::vt, 8000, 9).content;
-  const std::vector<std::string> names = maker.make(Task::vt, 8000, 9).wanted;
-  for (std::size_t i = 1; i < names.size(); ++i) {
-    EXPECT_THAT(chain, HasSubstr("\nVAR " + names[i] + " = VAR " + names[i - 1] + "\n"));
-  }
-  EXPECT_THAT(refusal([&] { maker.make(Task::passkey, 300, 1); }), HasSubstr("passkey"));
-  EXPECT_THAT(refusal([&] { PromptMaker(engine.tokenizer(), "Too short. "); }), HasSubstr("sentences"));
-  EXPECT_THAT(refusal([] { parse_task("singel"); }), HasSubstr("did you mean 'single'"));
 }
 
 }  // namespace

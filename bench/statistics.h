@@ -1,21 +1,15 @@
-// Numbers over logits and over counts, all in double. Any thread.
+// Numbers over logits (glimpse/evaluate/logit_statistics.h) and over counts, all in double. Any thread.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
-#include "glimpse/text/tokenizer.h"
+#include "glimpse/evaluate/logit_statistics.h"
 
 namespace glimpse::bench {
 
-/// log of the sum of exp(logits).
-double log_sum(std::span<const float> logits);
-
-/// KL(p || q) in nats of the softmax distributions of two rows of logits [vocabulary]; 0 exactly for equal rows.
-double divergence(std::span<const float> p, std::span<const float> q);
-
-/// The lower id on ties.
-text::Token arg_max(std::span<const float> logits);
+using evaluate::arg_max;
+using evaluate::divergence;
+using evaluate::log_sum;
 
 struct Interval {
   double low = 0, high = 1;

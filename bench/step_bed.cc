@@ -153,7 +153,7 @@ void StepBed::seed(Subject& subject) {
       if (role.retention < 0) continue;
       const plan::RetentionRule rule = subject.plan->retentions[at(role.retention)].rule;
       if (rule != plan::RetentionRule::accumulated && rule != plan::RetentionRule::last_probability) continue;
-      auto& statistic = state.statistics[state.head(layer, head)];
+      std::vector<float>& statistic = state.statistics[state.head(layer, head)].own();
       statistic.resize(at(options_.tokens));
       for (float& s : statistic) s = mass(random_);
     }

@@ -1,9 +1,12 @@
 # Writes a source file that holds a page of HTML with its style and script inside it:
-# cmake -DFOLDER=.../picture -DNAME=kPicturePage -DOUTPUT=page.cc -P embed.cmake
+# cmake -DFOLDER=.../picture -DPAGE=page -DNAME=kPicturePage -DOUTPUT=page.cc -P embed.cmake
+# reads page.html, whose marks @base@, @css@ and @js@ stand for base.css, page.css and page.js.
 # A file of its own so that a changed page is a changed dependency of the build, not of its configuration.
-file(READ ${FOLDER}/page.html page)
+file(READ ${FOLDER}/${PAGE}.html page)
+file(READ ${FOLDER}/base.css text)
+string(REPLACE "@base@" "${text}" page "${page}")
 foreach(part css js)
-  file(READ ${FOLDER}/page.${part} text)
+  file(READ ${FOLDER}/${PAGE}.${part} text)
   string(REPLACE "@${part}@" "${text}" page "${page}")
 endforeach()
 string(FIND "${page}" ")glimpse\"" found)

@@ -76,6 +76,7 @@ class Model:
     vocabulary: int = VOCABULARY
     twin: str = ""  # the model whose weights it has, but for `damage`
     damage: str = ""
+    template: bool = True
 
 
 MODELS = [
@@ -103,6 +104,8 @@ MODELS = [
     Model("undamaged", tied=False),
     # A pass costs next to nothing: for tests of ten thousands of them.
     Model("small", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
+    Model("one-layer", shape=Shape(layers=1, hidden=64, heads=2, kv_heads=1, feed_forward=128)),
+    Model("no-template", template=False, shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
     # A pre-tokenizer that libllama runs by std::regex.
     Model("tekken", pre="tekken", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
 ]
@@ -159,7 +162,7 @@ def distinct_merges(words, wanted):
     return merges
 
 
-def add_bpe(writer, pre, vocabulary):
+def add_bpe(writer, pre, vocabulary, template):
     symbols = byte_symbols()
     control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     words = [symbols[ord(" ")] + word for word in CORPUS.split()]
@@ -178,7 +181,8 @@ def add_bpe(writer, pre, vocabulary):
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
     writer.add_add_bos_token(pre == "llama-bpe")
-    writer.add_chat_template(CHAT_TEMPLATE)
+    if template:
+        writer.add_chat_template(CHAT_TEMPLATE)
 
 
 def add_sentencepiece(writer):
@@ -277,7 +281,7 @@ def tensors(model):
 def write(model, folder):
     writer = gguf.GGUFWriter(folder / f"{model.name}.gguf", model.architecture, split_max_tensors=model.split_tensors)
     add_config(writer, model)
-    add_sentencepiece(writer) if model.sentencepiece else add_bpe(writer, model.pre, model.vocabulary)
+    add_sentencepiece(writer) if model.sentencepiece else add_bpe(writer, model.pre, model.vocabulary, model.template)
     for name, values in tensors(model):
         if model.damage == "embedding" and name == "token_embd.weight":
             values[77, 5] = np.nan

@@ -67,7 +67,7 @@ void save_state(const SequenceState& state, const plan::Plan& plan, ByteWriter& 
   to.value(state.decode_steps);
   for (int layer = 0; layer < heat_layers(state, plan); ++layer) to.values(state.heat(layer));
   for (std::size_t head = 0; head < plan.roles.size(); ++head) {
-    to.values(state.statistics[head]);
+    to.values(*state.statistics[head]);
     to.values(state.chosen_at[head]);
     const DroppedTokens& dropped = state.dropped[head];
     to.values(dropped.k_sum);
@@ -96,8 +96,8 @@ void load_state(ByteReader& from, const StateSource& source, SequenceState& stat
   const kv::SavedIndexLimits limits{source.format.type, tokens, state.prompt_tokens};
   for (std::size_t head = 0; head < plan.roles.size(); ++head) {
     const plan::Retention* kept = retention_of(plan, head);
-    state.statistics[head] = from.values<float>(by_statistic(kept) ? at(tokens) : 0, "statistics");
-    require_statistics(from, state.statistics[head]);
+    state.statistics[head].own() = from.values<float>(by_statistic(kept) ? at(tokens) : 0, "statistics");
+    require_statistics(from, *state.statistics[head]);
     const bool tier = kept != nullptr && kept->rule == RetentionRule::host_tier;
     state.chosen_at[head] = from.values<std::int64_t>(tier ? at(pages) : 0, "pages of a host tier");
     for (const std::int64_t step : state.chosen_at[head]) {

@@ -14,6 +14,7 @@
 
 #include "glimpse/attention/sets.h"
 #include "glimpse/base/boundary.h"
+#include "glimpse/base/copy_on_write.h"
 #include "glimpse/kv/index/key_index.h"
 #include "glimpse/kv/index/low_rank_keys.h"
 #include "glimpse/plan/plan.h"
@@ -83,8 +84,8 @@ class SequenceState {
   /// [layer] the prompt's keys; null before they are made. Shared by copies: nobody changes them.
   std::vector<std::shared_ptr<const kv::LowRankKeys>> low_rank;
   /// [layer, kv_head][position]: accumulated probability, the last step's mean probability, or the step of the last
-  /// stamp (kPromptStamp: came as prompt), as the head's retention asks; empty where it asks nothing.
-  std::vector<std::vector<float>> statistics;
+  /// stamp (kPromptStamp: came as prompt), as the head's retention asks; empty where it asks nothing. Copies share it.
+  std::vector<CopyOnWrite<std::vector<float>>> statistics;
   std::vector<std::vector<std::int64_t>> chosen_at;  ///< [layer, kv_head][page] last step; with a host tier
   std::vector<DroppedTokens> dropped;                ///< [layer, kv_head]; sums empty where nothing compensates
   std::vector<Boundary> boundaries;                  ///< [tokens] by the engine, when an index wants them

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "glimpse/plan/profile.h"
-
 namespace glimpse::cli {
+
+struct ProfileRead;  // glimpse/cli/profiles.cc
 
 /// The commands, as bits, so that one option may belong to several.
 enum CommandBit : std::uint32_t {
@@ -25,6 +25,7 @@ enum CommandBit : std::uint32_t {
   kBenchAttention = 1u << 7,
   kSets = 1u << 8,
   kBenchServe = 1u << 9,
+  kCalibrate = 1u << 10,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -44,7 +45,8 @@ struct Arguments {
   // Attention.
   std::string policy;
   std::optional<std::string> budget, plan_file, profile;
-  mutable std::shared_ptr<const plan::Profile> profile_read;  ///< by read_profile, at its first call
+  std::string profile_folder;
+  mutable std::shared_ptr<ProfileRead> profile_read;  ///< what check_profile and profile_for have read, each file once
   std::optional<std::int64_t> block, sink, local;
   std::vector<std::string> policy_options;
   std::int64_t correct = 0;
@@ -56,7 +58,7 @@ struct Arguments {
   std::optional<std::string> trace, session, html;
   std::string output, format;
   // inspect, eval and bench.
-  std::string subject;
+  std::string subject, part;
   std::optional<std::int64_t> tokens, prefill, chunks, text_prompt;
   std::int64_t text_steps = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;

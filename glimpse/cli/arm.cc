@@ -123,17 +123,26 @@ std::vector<Arm> parse_arms(std::string_view list) {
   return arms;
 }
 
-std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const Arm> arms,
-                                       const plan::ModelShape& shape) {
-  const plan::Profile* profile = arguments.profile ? &read_profile(arguments) : nullptr;
+plan::Plan make_arm_plan(const Arguments& arguments, const Arm& arm, const PlanModel& model) {
+  const policies::Policy& policy = policies::find_policy(arm.policy);
+  policies::PolicyOptions options = arm.options;
+  const plan::Profile* profile = profile_for(arguments, policy, model);
+  const bool uses = profile != nullptr && policies::uses_profile(policy, *profile);
+  set_profile(options, uses ? profile : nullptr, model);
+  return make_policy_plan(arguments, arm.policy, model.shape, std::move(options));
+}
+
+std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const Arm> arms, const PlanModel& model) {
+  std::vector<std::string_view> names;
+  for (const Arm& arm : arms) names.emplace_back(arm.policy);
+  refuse_idle_profile(arguments, names);
+  bool used = !arguments.typed.contains("--attn-profile");
   std::vector<plan::Plan> plans;
-  bool used = profile == nullptr || !arguments.typed.contains("--attn-profile");
   for (const Arm& arm : arms) {
-    policies::PolicyOptions options = arm.options;
-    const bool uses = profile != nullptr && policies::uses_profile(policies::find_policy(arm.policy), *profile);
-    if (uses) options.profile = profile;
-    plans.push_back(make_policy_plan(arguments, arm.policy, shape, std::move(options)));
-    used = used || uses;
+    const policies::Policy& policy = policies::find_policy(arm.policy);
+    const plan::Profile* profile = profile_for(arguments, policy, model);
+    used = used || profile == nullptr || policies::uses_profile(policy, *profile);  // null: "none" was typed
+    plans.push_back(make_arm_plan(arguments, arm, model));
   }
   if (!used) {
     throw UserError(

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "glimpse/cli/arguments.h"
+#include "glimpse/cli/profiles.h"
 #include "glimpse/policies/policy.h"
 
 namespace glimpse::cli {
@@ -24,8 +25,9 @@ Arm parse_arm(std::string_view text);
 /// Arms with commas between. A part KEY=VALUE belongs to the arm before it.
 std::vector<Arm> parse_arms(std::string_view list);
 
-/// A plan for each arm. --attn-profile goes to the policies that use it, of which there must be one where it was typed.
-std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const Arm> arms,
-                                       const plan::ModelShape& shape);
+/// A plan for each arm. A profile goes to the policies that use it, of which there must be one where it was typed.
+std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const Arm> arms, const PlanModel& model);
+/// The plan of one that came in a dialogue: without a use for a profile it leaves a typed one.
+plan::Plan make_arm_plan(const Arguments& arguments, const Arm& arm, const PlanModel& model);
 
 }  // namespace glimpse::cli

@@ -86,7 +86,7 @@ int bench_decode_command(const Arguments& arguments) {
   how.tokens = arguments.bench_tokens;
   how.repetitions = static_cast<int>(arguments.repetitions);
   const std::vector<Arm> arms = parse_arms(arguments.arms);
-  if (arguments.profile) read_profile(arguments);
+  check_profile(arguments);
   engine::EngineOptions options = engine_options(arguments);
   const std::int64_t needed = how.depths.back() + how.tokens;
   if (options.context == 0) options.context = needed;
@@ -97,7 +97,7 @@ int bench_decode_command(const Arguments& arguments) {
   options.sequences = 2;
   engine::Engine engine(options);
   std::vector<std::pair<std::string, plan::Plan>> plans;
-  std::vector<plan::Plan> made = make_arm_plans(arguments, arms, engine.shape());
+  std::vector<plan::Plan> made = make_arm_plans(arguments, arms, plan_model(engine));
   refuse_idle(arguments, made);
   for (std::size_t i = 0; i < arms.size(); ++i) plans.emplace_back(arms[i].written, std::move(made[i]));
   const std::vector<text::Token> tokens = tokens_of(arguments, engine.tokenizer(), needed);

@@ -25,7 +25,7 @@ std::vector<evaluate::Arrival> arrivals_of(const Arguments& arguments, std::span
     const auto same = [&](const Arm& arm) { return arm.written == each.arm.written; };
     if (std::none_of(arms.begin(), arms.end(), same)) arms.push_back(each.arm);
   }
-  const std::vector<plan::Plan> plans = make_arm_plans(arguments, arms, engine.shape());
+  const std::vector<plan::Plan> plans = make_arm_plans(arguments, arms, plan_model(engine));
   refuse_idle(arguments, plans);
   std::int64_t all = 0;
   for (const PlannedArrival& each : planned) all += each.prompt_tokens;
@@ -126,7 +126,7 @@ int bench_serve_command(const Arguments& arguments) {
   set_log(arguments);
   check_format(arguments);
   const std::vector<PlannedArrival> planned = planned_arrivals(arguments);
-  if (arguments.profile) read_profile(arguments);
+  check_profile(arguments);
   engine::EngineOptions options = engine_options(arguments);
   std::int64_t needed = 0;
   for (const PlannedArrival& each : planned) needed = std::max(needed, each.prompt_tokens + each.tokens);

@@ -13,6 +13,7 @@ inline constexpr int kExitInterrupted = 130;   ///< what a shell reports for a p
 int run_command(const Arguments& arguments);
 int plan_command(const Arguments& arguments);
 int inspect_command(const Arguments& arguments);
+int calibrate_command(const Arguments& arguments);
 int eval_logits_command(const Arguments& arguments);
 int eval_perplexity_command(const Arguments& arguments);
 int eval_sets_command(const Arguments& arguments);

@@ -27,7 +27,7 @@ std::string text_of(const Arguments& arguments) {
 }
 
 plan::Plan plan_of(const Arguments& arguments, const engine::Engine& engine) {
-  const plan::Plan plan = make_plan(arguments, engine.shape());
+  const plan::Plan plan = make_plan(arguments, plan_model(engine));
   refuse_idle(arguments, {&plan, 1});
   return plan;
 }

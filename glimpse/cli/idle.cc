@@ -11,9 +11,9 @@
 namespace glimpse::cli {
 namespace {
 
-constexpr std::array<std::string_view, 8> kPolicyFlags{"--attn",         "--attn-budget", "--attn-block",
-                                                       "--attn-sink",    "--attn-local",  "--attn-opt",
-                                                       "--attn-min-ctx", "--attn-profile"};
+constexpr std::array<std::string_view, 9> kPolicyFlags{"--attn",         "--attn-budget",  "--attn-block",
+                                                       "--attn-sink",    "--attn-local",   "--attn-opt",
+                                                       "--attn-min-ctx", "--attn-profile", "--profile-dir"};
 
 bool has_tier(const plan::Plan& plan) {
   return std::any_of(plan.retentions.begin(), plan.retentions.end(),
@@ -64,6 +64,17 @@ std::string idle_plan_file(const Arguments& arguments) {
   const bool typed = std::any_of(kPolicyFlags.begin(), kPolicyFlags.end(),
                                  [&](std::string_view flag) { return arguments.typed.contains(flag); });
   return typed && !arguments.typed.contains("--attn-plan") ? "and a method on the command line: the method is run" : "";
+}
+
+// As for a plan's file: a folder that was typed wins over a profile of the environment.
+std::string idle_profile(const Arguments& arguments) {
+  const bool folder = arguments.typed.contains("--profile-dir") && !arguments.typed.contains("--attn-profile");
+  return folder ? "and --profile-dir on the command line: the folder is looked into" : idle_beside_plan_file(arguments);
+}
+
+std::string idle_profile_folder(const Arguments& arguments) {
+  if (!arguments.profile) return idle_beside_plan_file(arguments);
+  return "has no effect beside --attn-profile, which says the profile: leave one out";
 }
 
 std::string idle_trace(const Arguments& arguments) {

@@ -10,6 +10,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/inspect_profile.h"
 #include "glimpse/cli/inspect_session.h"
 #include "glimpse/cli/inspect_trace.h"
 #include "glimpse/cli/report.h"
@@ -125,11 +126,6 @@ std::string model_text(const std::string& path) {
   return text + tokenizer_text(model) + tensors_text(model.file()) + cache_text(config);
 }
 
-std::string shape_text(const plan::ModelShape& shape) {
-  return fmt::format("{} '{}', {} layers, {} query and {} KV heads of {}", printable(shape.architecture),
-                     printable(shape.model_name), shape.layers, shape.heads, shape.kv_heads, shape.head_dim);
-}
-
 /// The first byte, behind a byte order mark, tells JSON from a model; a folder or a file that cannot be read has none,
 /// and the model's reader says what is wrong with it.
 bool looks_like_json(const std::string& path) {
@@ -159,21 +155,17 @@ int inspect_command(const Arguments& arguments) {
                                 arguments.subject));
   }
   if (looks_like_trace(arguments.subject)) return inspect_trace(arguments);
+  const std::string json = !session && looks_like_json(arguments.subject) ? read_file(arguments.subject) : "";
+  if (plan::is_profile_text(json)) return inspect_profile(arguments, json);
   if (arguments.html && arguments.typed.contains("--html")) {
-    throw UserError(fmt::format("--html: '{}' is no trace; give one of 'glimpse run --trace' or 'glimpse eval sets'",
-                                arguments.subject));
+    throw UserError(
+        fmt::format("--html: '{}' is no trace and no profile; give a trace of 'glimpse run --trace' or 'glimpse eval "
+                    "sets', or a profile",
+                    arguments.subject));
   }
   if (session) return inspect_session(arguments);
-  if (looks_like_json(arguments.subject)) {
-    const std::string json = read_file(arguments.subject);
+  if (!json.empty()) {
     const std::string label = fmt::format("'{}'", arguments.subject);
-    if (plan::is_profile_text(json)) {
-      const plan::Profile profile =
-          parse_of(label, json, [](std::string_view text) { return plan::parse_profile(text); });
-      print(line("file", printable(arguments.subject)) + line("profile", "of calibration") +
-            line("for", shape_text(profile.model)) + plan::explain(profile));
-      return kExitOk;
-    }
     const plan::Plan plan = parse_of(label, json, [](std::string_view text) { return plan::from_json(text); });
     std::string text = line("file", printable(arguments.subject));
     text += line("plan", printable(plan.policy));

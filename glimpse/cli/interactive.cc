@@ -41,7 +41,7 @@ class Dialogue {
   explicit Dialogue(const Arguments& arguments)
       : arguments_(arguments),
         engine_(options_of(arguments)),
-        plan_(make_plan(arguments, engine_.shape())),
+        plan_(make_plan(arguments, plan_model(engine_))),
         chat_(new_chat()),
         out_(Output::standard()),
         document_(document_text(arguments)) {
@@ -140,7 +140,7 @@ class Dialogue {
   void change_method(const std::string& words) {
     if (words.empty()) throw UserError("/attn needs a method; 'glimpse plan --list' names them");
     const Arm arm = parse_arm(words);
-    plan::Plan plan = make_policy_plan(arguments_, arm.policy, engine_.shape(), arm.options);
+    plan::Plan plan = make_arm_plan(arguments_, arm, plan_model(engine_));
     if (!(plan == plan_)) fork_.reset();
     plan_ = std::move(plan);
     note_kept();

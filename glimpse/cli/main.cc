@@ -24,6 +24,8 @@ int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
       return cli::plan_command(arguments);
     case cli::kInspect:
       return cli::inspect_command(arguments);
+    case cli::kCalibrate:
+      return cli::calibrate_command(arguments);
     case cli::kLogits:
       return cli::eval_logits_command(arguments);
     case cli::kPerplexity:

@@ -16,7 +16,7 @@ constexpr std::uint32_t kEval = kLogits | kPerplexity | kSets;
 constexpr std::uint32_t kBenchModel = kBenchDecode | kBenchPrefill | kBenchServe;
 constexpr std::uint32_t kBenchArms = kBenchDecode | kBenchServe;
 constexpr std::uint32_t kBench = kBenchModel | kBenchAttention;
-constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel;
+constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate;
 constexpr std::uint32_t kPolicy = kRun | kPlan | kEval;
 
 constexpr double kMostTokens = 1 << 24;
@@ -44,6 +44,14 @@ const std::array kOptions{
            kMeasure,
            "tokens of a window; the second half of each is scored",
            kPerplexity},
+    Option{"-c,--ctx-size,--ctx",
+           "N",
+           &A::context,
+           {256, kMostTokens},
+           "4096",
+           kModel,
+           "tokens of the longest generated prompts with their answers; at most what the model was made for",
+           kCalibrate},
     Option{"-t,--threads",
            "N",
            &A::threads,
@@ -96,6 +104,15 @@ const std::array kOptions{
            "a file with the prompt or document, may be repeated; -: standard input",
            kRun},
     Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "the text; -: standard input", kEval | kBenchModel},
+    Option{"-f,--file",
+           "FILE",
+           &A::files,
+           {},
+           "",
+           kMeasure,
+           "prose to hide things in, beside what is generated; -: standard input",
+           kCalibrate},
+    Option{"part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal or retrieval", kCalibrate},
     Option{"--system",
            "TEXT",
            &A::system,
@@ -216,6 +233,8 @@ const std::array kOptions{
            kRun,
            idle_for_one_token},
 
+    Option{"-s,--seed", "N", &A::seed, {0, kMostSeed}, "1", kMeasure, "random seed of the prompts", kCalibrate},
+
     Option{"--attn",
            "POLICY",
            &A::policy,
@@ -295,9 +314,21 @@ const std::array kOptions{
            {},
            "",
            kAttention,
-           "what calibration found out about the model (JSON); policies that use one say so in 'glimpse plan --list'",
+           "what calibration found out about the model (JSON); none: no profile; without it the model's own in "
+           "--profile-dir; policies that use one say so in 'glimpse plan --list'",
            kPolicy | kBenchArms,
-           idle_beside_plan_file},
+           idle_profile},
+    Option{
+        "--profile-dir",
+        "DIR",
+        &A::profile_folder,
+        {},
+        "",
+        kAttention,
+        "folder of profiles, each in a file by its model's fingerprint; default: glimpse/profiles in XDG_DATA_HOME, or "
+        "in ~/.local/share",
+        kPolicy | kBenchArms | kCalibrate,
+        idle_profile_folder},
 
     Option{"--correct",
            "T",
@@ -360,7 +391,7 @@ const std::array kOptions{
            "a model (GGUF), a plan or profile (JSON), a trace, or a saved session",
            kInspect},
     Option{"--json", "", &A::json, {}, "", kOutput, "print what a session is as one JSON object", kInspect},
-    Option{"--html", "FILE", &A::html, {}, "", kOutput, "write the trace as a page for a browser", kInspect},
+    Option{"--html", "FILE", &A::html, {}, "", kOutput, "write the trace or profile as a page for a browser", kInspect},
 
     Option{"--tokens", "N", &A::tokens, {1, kMostTokens}, "", kMeasure, "only the first N tokens of the text", kLogits},
     Option{"--prefill",
@@ -391,6 +422,15 @@ const std::array kOptions{
            kOutput,
            "the .npy file to write: float32 [tokens, vocabulary]",
            kLogits},
+
+    Option{"-o,--output",
+           "FILE",
+           &A::output,
+           {},
+           "",
+           kOutput,
+           "the profile to write; without it MODEL.profile.json in this folder",
+           kCalibrate},
 
     Option{"--depth", "LIST", &A::depths, {}, "0,8192", kMeasure, "tokens in the cache before decoding", kBenchDecode},
     Option{"--length", "LIST", &A::depths, {}, "512,2048", kMeasure, "tokens of the prompt", kBenchPrefill},
@@ -515,15 +555,15 @@ constexpr std::array kCommands{
     Command{
         "eval sets", kSets,
         "what a method reads of a text, the softmax mass that it captures, and how stable the units of its index are"},
+    Command{"calibrate", kCalibrate, "find out which layers and heads methods should use in a model; writes a profile"},
     Command{"bench decode", kBenchDecode, "time of one decoded token, by policy and depth"},
     Command{"bench prefill", kBenchPrefill, "prompt tokens per second, by length"},
     Command{"bench attention", kBenchAttention, "the attention kernels alone, against the memory's read bandwidth"},
     Command{"bench serve", kBenchServe, "requests that arrive over time, with several methods: latency and tokens/s"},
 };
 
-constexpr std::array<std::string_view, 9> kLaterCommands{"calibrate",      "serve",         "pull",
-                                                         "eval needle",    "eval passkey",  "eval ruler",
-                                                         "eval longbench", "eval fidelity", "bench select"};
+constexpr std::array<std::string_view, 8> kLaterCommands{
+    "serve", "pull", "eval needle", "eval passkey", "eval ruler", "eval longbench", "eval fidelity", "bench select"};
 
 std::string number(double value) {
   return fmt::format("{:.10g}", value);

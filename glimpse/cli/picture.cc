@@ -9,8 +9,8 @@
 
 namespace glimpse::cli {
 
-/// picture/page.html with its style and script inside; made by cmake/embed.cmake.
-extern const std::string_view kPicturePage;
+/// picture/page.html and picture/profile.html with style and script inside; made by cmake/embed.cmake.
+extern const std::string_view kPicturePage, kProfilePage;
 
 namespace {
 
@@ -81,16 +81,60 @@ std::string script_safe(const Json& json) {
   return safe;
 }
 
+std::string filled(std::string_view source, const Json& data) {
+  constexpr std::string_view kMark = "@data@";
+  const std::size_t at = source.find(kMark);
+  check(at != std::string_view::npos, "the page has a place for its data");
+  std::string page(source.substr(0, at));
+  page += script_safe(data);
+  page += source.substr(at + kMark.size());
+  return page;
+}
+
+/// What a map of layers and heads shows: one value for each, [layer, head].
+Json map_json(std::string_view title, std::string_view head, const std::vector<double>& values) {
+  return {{"title", title}, {"head", head}, {"values", values}};
+}
+
+Json profile_data(const plan::Profile& profile) {
+  const plan::ModelShape& model = profile.model;
+  Json data{{"model", model.model_name.empty() ? model.architecture : model.model_name},
+            {"layers", model.layers},
+            {"heads", model.heads},
+            {"kvHeads", model.kv_heads},
+            {"headDim", model.head_dim},
+            {"fingerprint", profile.fingerprint ? Json(plan::fingerprint_text(*profile.fingerprint)) : Json(nullptr)},
+            {"maps", Json::array()},
+            {"chosen", Json::object()},
+            {"headMap", Json::array()},
+            {"kept", Json::array()}};
+  if (profile.retrieval) {
+    data["maps"].push_back(map_json("Retrieval scores", "query head", profile.retrieval->scores));
+  }
+  if (profile.roles) {
+    data["maps"].push_back(map_json("Probability of being a retrieval head", "KV head", profile.roles->probability));
+  }
+  if (profile.kascade) {
+    data["chosen"]["kascade"] = profile.kascade->anchors;
+    data["headMap"] = profile.kascade->head_map;
+  }
+  if (profile.tidal) data["chosen"]["tidal"] = {profile.tidal->reselect};
+  if (profile.lessismore) data["chosen"]["lessismore"] = {profile.lessismore->reselect};
+  if (profile.omnikv) data["chosen"]["omnikv"] = profile.omnikv->filters;
+  for (const plan::Kept& row : profile.kept) {
+    data["kept"].push_back({row.method, row.budget, row.task, row.answers, row.dense, row.divergence, row.coverage});
+  }
+  return data;
+}
+
 }  // namespace
 
 std::string picture_page(const Trace& trace) {
-  constexpr std::string_view kMark = "@data@";
-  const std::size_t at = kPicturePage.find(kMark);
-  check(at != std::string_view::npos, "the page has a place for its data");
-  std::string page(kPicturePage.substr(0, at));
-  page += script_safe(trace_data(trace));
-  page += kPicturePage.substr(at + kMark.size());
-  return page;
+  return filled(kPicturePage, trace_data(trace));
+}
+
+std::string profile_page(const plan::Profile& profile) {
+  return filled(kProfilePage, profile_data(profile));
 }
 
 }  // namespace glimpse::cli

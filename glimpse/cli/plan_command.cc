@@ -9,7 +9,6 @@
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/engine/gates.h"
-#include "glimpse/engine/model_shape.h"
 #include "glimpse/model/model.h"
 #include "glimpse/policies/selectors.h"
 
@@ -67,7 +66,7 @@ int plan_command(const Arguments& arguments) {
     throw UserError("no model: a plan is made for a model's shape; give -m FILE, or --list for the policies");
   }
   const model::Model model{std::filesystem::path(arguments.model)};
-  const plan::Plan plan = make_plan(arguments, engine::shape_of(model.config()));
+  const plan::Plan plan = make_plan(arguments, plan_model(model));
   attention::GateFiles gates;
   engine::load_gates(plan, model, gates);  // a plan that is printed is one that runs
   std::string text = arguments.json ? plan::to_json(plan) : plan::explain(plan);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "glimpse/base/printable.h"
+
 namespace glimpse::cli {
 
 double RunReport::token_seconds() const {
@@ -15,6 +17,11 @@ double RunReport::bytes_per_token() const {
 
 std::string RunReport::finish_reason() const {
   return interrupted ? "interrupted" : std::string(engine::name(result.reason));
+}
+
+std::string shape_text(const plan::ModelShape& shape) {
+  return fmt::format("{} '{}', {} layers, {} query and {} KV heads of {}", printable(shape.architecture),
+                     printable(shape.model_name), shape.layers, shape.heads, shape.kv_heads, shape.head_dim);
 }
 
 std::string bytes_text(double bytes) {

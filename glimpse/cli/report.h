@@ -32,6 +32,9 @@ std::string statistics(const RunReport& report);
 /// "12.60 % of the bytes of dense attention" for AttentionStats::kept_ratio(), or the same of a trace.
 std::string share_of_dense(double share);
 
+/// "llama 'Name', 4 layers, 6 query and 2 KV heads of 32"
+std::string shape_text(const plan::ModelShape& shape);
+
 /// "12.3 MB", in powers of 1000.
 std::string bytes_text(double bytes);
 

@@ -77,7 +77,7 @@ int run_command(const Arguments& arguments) {
 
   engine::Engine engine(options);
   const text::Tokenizer& tokenizer = engine.tokenizer();
-  const plan::Plan made = make_plan(arguments, engine.shape());
+  const plan::Plan made = make_plan(arguments, plan_model(engine));
   refuse_idle(arguments, {&made, 1});
   engine::Request request = make_request(arguments, made);
   request.prompt = encode(tokenizer, arguments, std::move(prompt));

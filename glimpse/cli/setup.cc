@@ -26,27 +26,6 @@ namespace {
 
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 30;
 
-// One end for every way to fail; std::ifstream would read a folder as an empty file.
-std::string read_all(const std::string& path, std::string_view label) {
-  const bool standard_input = path == "-";
-  const int file = standard_input ? 0 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  std::string text;
-  int error = file < 0 ? errno : 0;
-  while (error == 0) {
-    constexpr std::size_t kStep = 1 << 16;
-    const std::size_t before = text.size();
-    text.resize(before + kStep);
-    const ssize_t got = ::read(file, text.data() + before, kStep);
-    if (got < 0 && errno != EINTR) error = errno;
-    text.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-    if (got == 0) break;
-    if (text.size() > kMostTextBytes) error = EFBIG;
-  }
-  if (!standard_input && file >= 0) ::close(file);
-  if (error != 0) throw UserError(fmt::format("cannot read {}: {}", label, std::strerror(error)));
-  return text;
-}
-
 bool from_environment(const Arguments& arguments, std::string_view flag) {
   return arguments.given.contains(flag) && !arguments.typed.contains(flag);
 }
@@ -115,7 +94,7 @@ void check_outputs(const Arguments& arguments) {
                                       {"--html", given(arguments.html)},
                                       {"--session", given(arguments.session)}}};
   std::vector<Place> read{{"--attn-plan", given(arguments.plan_file)},
-                          {"--attn-profile", given(arguments.profile)},
+                          {"--attn-profile", arguments.profile == "none" ? "" : given(arguments.profile)},
                           {"--arrivals", given(arguments.arrivals)}};
   for (const std::string& file : arguments.files) {
     if (file != "-") read.push_back({"-f", file});
@@ -157,10 +136,10 @@ void check_attention(const Arguments& arguments) {
   if (arguments.plan_file) return;
   policies::find_policy(arguments.policy);
   policy_options(arguments);
-  if (arguments.profile) read_profile(arguments);
+  check_profile(arguments);
 }
 
-plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) {
+plan::Plan make_plan(const Arguments& arguments, const PlanModel& model) {
   check_attention(arguments);
   if (arguments.plan_file) {
     const std::string label = fmt::format("plan file '{}'", *arguments.plan_file);
@@ -168,27 +147,34 @@ plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape) 
     return parse_of(label, text, [](std::string_view json) { return plan::from_json(json); });
   }
   policies::PolicyOptions options = policy_options(arguments);
-  if (arguments.profile) {
-    const plan::Profile& profile = read_profile(arguments);
-    const bool typed = arguments.typed.contains("--attn-profile");
-    if (typed || policies::uses_profile(policies::find_policy(arguments.policy), profile)) options.profile = &profile;
+  const std::string_view policy = arguments.policy;
+  const plan::Profile* profile = profile_for(arguments, policies::find_policy(policy), model);
+  if (!arguments.interactive) {
+    refuse_idle_profile(arguments, {&policy, 1});
+  } else if (profile != nullptr && !policies::uses_profile(policies::find_policy(policy), *profile)) {
+    profile = nullptr;  // the dialogue may go on with a method that uses it
   }
+  set_profile(options, profile, model);
   // Keys beside the environment's own method are that method's; another method leaves out what it does not take.
   if (from_environment(arguments, "--attn-opt") && !from_environment(arguments, "--attn")) {
     try {
-      return make_policy_plan(arguments, arguments.policy, shape, options);
+      return make_policy_plan(arguments, policy, model.shape, options);
     } catch (const UserError&) {
       options.extra.clear();
     }
   }
-  return make_policy_plan(arguments, arguments.policy, shape, std::move(options));
+  return make_policy_plan(arguments, policy, model.shape, std::move(options));
 }
 
 plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy, const plan::ModelShape& shape,
                             policies::PolicyOptions options) {
   std::vector<std::string> warnings;
   options.warnings = &warnings;
+  const bool found = is_found(arguments, options.profile);
+  bool unused = false;
+  if (found) options.profile_unused = &unused;
   plan::Plan plan = policies::make_plan(policy, shape, options);
+  if (found && !unused) say_found(arguments);
   if (!arguments.quiet) {
     for (const std::string& warning : warnings) print_note("warning: " + warning);
   }
@@ -217,14 +203,25 @@ std::vector<std::string> join_budgets(std::span<const std::string> parts) {
   return joined;
 }
 
-const plan::Profile& read_profile(const Arguments& arguments) {
-  std::shared_ptr<const plan::Profile>& read = arguments.profile_read;
-  if (read != nullptr) return *read;
-  const std::string label = fmt::format("--attn-profile '{}'", *arguments.profile);
-  const std::string text = read_all(*arguments.profile, label);
-  read = std::make_shared<const plan::Profile>(
-      parse_of(label, text, [](std::string_view json) { return plan::parse_profile(json); }));
-  return *read;
+// One end for every way to fail; std::ifstream would read a folder as an empty file.
+std::string read_all(const std::string& path, std::string_view label) {
+  const bool standard_input = path == "-";
+  const int file = standard_input ? 0 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::string text;
+  int error = file < 0 ? errno : 0;
+  while (error == 0) {
+    constexpr std::size_t kStep = 1 << 16;
+    const std::size_t before = text.size();
+    text.resize(before + kStep);
+    const ssize_t got = ::read(file, text.data() + before, kStep);
+    if (got < 0 && errno != EINTR) error = errno;
+    text.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) break;
+    if (text.size() > kMostTextBytes) error = EFBIG;
+  }
+  if (!standard_input && file >= 0) ::close(file);
+  if (error != 0) throw UserError(fmt::format("cannot read {}: {}", label, std::strerror(error)));
+  return text;
 }
 
 std::string read_file(const std::string& path) {

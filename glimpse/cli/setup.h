@@ -11,8 +11,8 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/cli/arguments.h"
+#include "glimpse/cli/profiles.h"
 #include "glimpse/engine/engine.h"
-#include "glimpse/plan/profile.h"
 #include "glimpse/policies/policy.h"
 
 namespace glimpse::cli {
@@ -28,16 +28,17 @@ void check_attention(const Arguments& arguments);
 /// Throws UserError where writing one file of the command line would destroy another of it.
 void check_outputs(const Arguments& arguments);
 /// What the policy warns of goes to standard error, but with -q.
-plan::Plan make_plan(const Arguments& arguments, const plan::ModelShape& shape);
-/// The plan of a policy by name, with its warnings on standard error, as above.
+plan::Plan make_plan(const Arguments& arguments, const PlanModel& model);
+/// The plan of a policy by name, with its warnings on standard error, as above, and the line that says which profile
+/// was found and used.
 plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy, const plan::ModelShape& shape,
                             policies::PolicyOptions options);
 /// The parts of a list between its commas, empty ones too.
 std::vector<std::string> split_commas(std::string_view list);
 /// Parts of a list in which a budget was parted at its own comma: "10%" and the "min=128" behind it are one again.
 std::vector<std::string> join_budgets(std::span<const std::string> parts);
-/// What the file of --attn-profile holds. It is read once, for it may be a pipe; it must have been given.
-const plan::Profile& read_profile(const Arguments& arguments);
+/// A whole file's bytes, or standard input's for "-"; `label` says in errors what it is.
+std::string read_all(const std::string& path, std::string_view label);
 /// A whole file's bytes.
 std::string read_file(const std::string& path);
 /// `parse(text)`; what it throws of a user's mistake names `label`, the file that the text is of.

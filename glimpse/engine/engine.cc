@@ -9,7 +9,6 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
 #include "glimpse/base/machine_cores.h"
-#include "glimpse/base/machine_memory.h"
 #include "glimpse/engine/gates.h"
 #include "glimpse/engine/model_shape.h"
 #include "glimpse/engine/state.h"
@@ -114,11 +113,11 @@ Engine::State::State(const EngineOptions& wanted)
   if (&model.output() != &model.token_embedding()) {  // one row of it
     weight_bytes -= static_cast<double>(model.token_embedding().bytes);
   }
-  open_cache();
-  executor = exec::make_cpu_executor(model, *cache, {options.threads});
+  open_backend();
 }
 
-void Engine::State::open_cache() {
+void Engine::State::open_backend() {
+  backend = exec::make_cpu_backend(model, {options.threads});
   kv::CacheShape cache_shape;
   cache_shape.layers = model.config().layers;
   cache_shape.kv_heads = model.config().kv_heads;
@@ -126,8 +125,7 @@ void Engine::State::open_cache() {
   // Every sequence reserves whole runs of pages.
   constexpr std::int64_t run = kv::kRunPages * kernels::kPageTokens;
   cache_shape.capacity_tokens = (context + run - 1) / run * run * std::max(1, options.sequences);
-  std::optional<std::int64_t> bytes = available_memory();
-  if (bytes) *bytes -= static_cast<std::int64_t>(weight_bytes);
+  std::optional<std::int64_t> bytes = backend->cache_memory(static_cast<std::int64_t>(weight_bytes));
   if (options.cache_bytes > 0) bytes = options.cache_bytes;
   if (bytes) {
     const std::int64_t fit = std::max<std::int64_t>(*bytes / token_bytes(cache_shape) / run, 1) * run;
@@ -137,7 +135,9 @@ void Engine::State::open_cache() {
   if (bound_by_memory) {
     cache_shape.cure = "memory holds no more; shorten the text, run fewer at once or take a smaller --kv-type";
   }
-  cache.emplace(cache_shape);
+  backend->open(cache_shape);
+  cache = &backend->cache();
+  executor = &backend->executor();
 }
 
 void Engine::State::require_memory(std::int64_t length) const {
@@ -243,6 +243,14 @@ Engine::~Engine() = default;
 
 double Engine::attention_seconds() const {
   return state_->executor->attention_seconds();
+}
+
+void Engine::measure_change(bool on) {
+  state_->executor->measure_change(on);
+}
+
+std::vector<double> Engine::attention_change() const {
+  return state_->executor->attention_change();
 }
 
 const text::Tokenizer& Engine::tokenizer() const {

@@ -274,6 +274,8 @@ class Engine {
 
   const text::Tokenizer& tokenizer() const;
   plan::ModelShape shape() const;
+  /// Of the model's file, by which its sessions and profiles are known (model::fingerprint, at its cost).
+  std::uint64_t fingerprint() const;
   std::int64_t context() const;
   int threads() const;
   KvType kv_type() const;
@@ -282,6 +284,13 @@ class Engine {
 
   /// Wall time of attention in all passes so far, as one thread saw it. Seconds.
   double attention_seconds() const;
+
+  /// While on, passes sum up how far each layer's attention turns the residual stream (Kascade, section 3.3); turning
+  /// it on starts anew. Costs little; for calibration.
+  void measure_change(bool on);
+  /// [layers] mean over the rows of 1 - cosine(x, x + attention(x)), x the stream that enters the layer. A layer that
+  /// had no rows, as the last one in passes without logits, has 0.
+  std::vector<double> attention_change() const;
 
   /// Checks and queues. Throws UserError: an empty prompt, one longer than the context or than memory holds, a plan
   /// that does not fit. One that only has no room now waits.

@@ -138,7 +138,7 @@ std::vector<float> Sequence::heat(int layer) const {
 std::vector<float> Sequence::statistic(int layer, int kv_head) const {
   require_head(*impl().engine, layer, kv_head);
   const attention::SequenceState& state = impl().sequence.attention;
-  return state.statistics[state.head(layer, kv_head)];
+  return *state.statistics[state.head(layer, kv_head)];
 }
 
 std::vector<std::int32_t> Sequence::live(int layer, int kv_head) const {
@@ -189,6 +189,27 @@ void Engine::State::fork_state(const ActiveSequence& source, std::int64_t length
   fork.attention.decode_steps = length - source.attention.prompt_tokens;
 }
 
+/// True where each head of a fork, whose state is made, reads no more of what waits in the tier than its source: it has
+/// the same index and the same factors, and brings back what its sets name.
+bool Engine::State::goes_on_waiting(const ActiveSequence& source, const ActiveSequence& fork) const {
+  if (fork.length != source.length) return false;
+  if (fork.plan() == source.plan()) return true;
+  for (int layer = 0; layer < fork.plan().shape.layers; ++layer) {
+    for (int head = 0; head < fork.plan().shape.kv_heads; ++head) {
+      if (cache->waiting_pages(source.id, layer, head) == 0) continue;
+      const plan::Retention* const kept = fork.program->head(layer, head).kept;
+      if (kept == nullptr || kept->rule != plan::RetentionRule::host_tier) return false;
+      const std::size_t at = fork.attention.head(layer, head);
+      const auto& from = source.attention.indices[at];
+      const auto& to = fork.attention.indices[at];
+      if (!from || !to || from->covered() != to->covered()) return false;
+      const auto of_layer = static_cast<std::size_t>(layer);
+      if (fork.attention.low_rank[of_layer] != source.attention.low_rank[of_layer]) return false;
+    }
+  }
+  return true;
+}
+
 Sequence Sequence::fork(const plan::Plan& plan, std::int64_t tokens) const {
   const Impl& mine = this->impl();
   Engine::State& engine = *mine.engine;
@@ -222,9 +243,9 @@ Sequence Sequence::fork(const plan::Plan& plan, std::int64_t tokens) const {
   impl->sequence.tokens.assign(source.tokens.begin(), source.tokens.begin() + static_cast<std::ptrdiff_t>(tokens));
   impl->sequence.length = tokens;
   impl->sequence.id = engine.cache->fork(source.id);
-  // Another plan may read what this one lets wait. When it does not fit, the fork goes as it came.
-  if (tokens < source.length || !(plan == source.plan())) engine.cache->recall_all(impl->sequence.id);
-  engine.cache->truncate(impl->sequence.id, source.length - tokens);
+  // When what has to come back does not fit, the fork goes as it came.
+  if (!engine.goes_on_waiting(source, impl->sequence)) engine.cache->recall_all(impl->sequence.id);
+  if (tokens < source.length) engine.cache->truncate(impl->sequence.id, source.length - tokens);
   return Sequence(std::move(impl));
 }
 

@@ -6,12 +6,12 @@
 #include <ctime>
 #include <utility>
 
-#include "glimpse/base/checksum.h"
 #include "glimpse/base/error.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/sequence_impl.h"
 #include "glimpse/engine/session_content.h"
 #include "glimpse/engine/state.h"
+#include "glimpse/model/fingerprint.h"
 
 namespace glimpse::engine {
 namespace {
@@ -20,40 +20,6 @@ double cpu_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-void add_metadata(const Metadata& metadata, ByteWriter& to) {
-  for (const auto& [key, value] : metadata.values) {
-    to.text(key);
-    to.value(static_cast<std::uint32_t>(value.type));
-    if (const auto* number = std::get_if<std::int64_t>(&value.value)) to.value(*number);
-    if (const auto* number = std::get_if<double>(&value.value)) to.value(*number);
-    if (const auto* text = std::get_if<std::string_view>(&value.value)) to.text(*text);
-    if (const auto* array = std::get_if<MetaArray>(&value.value)) {
-      for (const std::string_view text : array->strings) to.text(text);
-      to.values(array->integers);
-      to.values(array->reals);
-    }
-  }
-}
-
-/// All of the metadata; of every tensor its name, type and shape and three samples of its bytes: two models that differ
-/// in training differ everywhere.
-std::uint64_t fingerprint(const model::GgufFile& file) {
-  constexpr std::size_t kSample = 512;
-  ByteWriter facts;
-  add_metadata(file.metadata(), facts);
-  for (const model::TensorInfo& tensor : file.tensors()) {
-    facts.text(tensor.name);
-    facts.value(static_cast<std::int32_t>(tensor.type));
-    for (const std::int64_t size : tensor.shape) facts.value(size);
-    const std::span<const std::byte> bytes(tensor.data, tensor.bytes);
-    const std::size_t count = std::min(kSample, bytes.size());
-    for (const std::size_t first : {std::size_t{0}, (bytes.size() - count) / 2, bytes.size() - count}) {
-      facts.values(bytes.subspan(first, count));
-    }
-  }
-  return checksum(facts.bytes());
 }
 
 /// What there is to go on from: a saved session, or a sequence in memory.
@@ -131,8 +97,12 @@ Share share_of(const Held& held, const Wanted& wanted) {
 
 }  // namespace
 
+std::uint64_t Engine::fingerprint() const {
+  return model::fingerprint(state_->model.file());
+}
+
 SessionModel Engine::State::session_model() const {
-  return {fingerprint(model.file()), shape(), model.config().vocabulary, cache->shape().format};
+  return {model::fingerprint(model.file()), shape(), model.config().vocabulary, cache->shape().format};
 }
 
 /// A sequence of the session's first tokens; with `state` of all of them and what attention keeps.

@@ -121,13 +121,17 @@ class HeadPages {
         format_(source.cache->shape().format),
         view_(source.cache->view(source.sequence, layer, head)) {}
 
-  void write(SessionWriter& to, bool values) const {
+  void write(SessionWriter& to, kv::Plane plane) const {
+    std::vector<std::byte> space(format_.page_bytes());
+    const auto read = [&](std::int32_t page) {
+      return source_.cache->read_page(source_.sequence, {layer_, head_, page}, plane, space.data());
+    };
     const std::int32_t pages = used_pages(view_.slots);
     const std::int32_t full = view_.slots / kPageTokens;
-    for (std::int32_t page = 0; page < full; ++page) to.append({bytes_of(page, values), format_.page_bytes()});
+    for (std::int32_t page = 0; page < full; ++page) to.append({read(page), format_.page_bytes()});
     if (full == pages) return;
     std::vector<std::byte> last(format_.page_bytes());
-    const std::byte* from = bytes_of(full, values);
+    const std::byte* from = read(full);
     const auto rows = static_cast<std::size_t>(view_.slots % kPageTokens);
     std::memcpy(last.data(), from, rows * format_.row_bytes());
     if (format_.type == KvType::q8_0) {
@@ -137,33 +141,28 @@ class HeadPages {
   }
 
  private:
-  const std::byte* bytes_of(std::int32_t page, bool values) const {
-    if (const std::byte* waiting = source_.cache->waiting_page(source_.sequence, layer_, head_, page)) {
-      return waiting + (values ? format_.page_bytes() : 0);
-    }
-    return view_.page_of(values ? view_.v_plane : view_.k_plane, page * kPageTokens, format_);
-  }
-
   const SessionSource& source_;
   int layer_, head_;
   const kernels::KvFormat& format_;
   kernels::HeadView view_;
 };
 
-/// Copies `wanted` pages of `pages` in the stream to the head's own, by runs that lie together.
-void read_plane(SessionReader::Stream& from, const kernels::HeadView& view, std::byte* plane,
-                const kernels::KvFormat& format, std::pair<std::int32_t, std::int32_t> wanted_of_pages) {
+/// One plane of one head of a sequence.
+struct HeadPlane {
+  kv::SequenceId sequence = -1;
+  int layer = 0, head = 0;
+  kv::Plane plane = kv::Plane::k;
+};
+
+/// Copies `wanted` pages of `pages` in the stream to the head's own, a run's worth at a time.
+void read_plane(SessionReader::Stream& from, kv::Cache& cache, const HeadPlane& to,
+                std::pair<std::int32_t, std::int32_t> wanted_of_pages) {
   const auto [wanted, pages] = wanted_of_pages;
-  const std::size_t page_bytes = format.page_bytes();
-  for (std::int32_t page = 0; page < wanted;) {
-    std::int32_t run = 1;
-    while (page + run < wanted && run < kv::kRunPages &&
-           view.pages[page + run] == view.pages[page] + static_cast<kernels::PageId>(run)) {
-      ++run;
-    }
-    const std::span<const std::byte> bytes = from.take(static_cast<std::size_t>(run) * page_bytes);
-    std::memcpy(plane + view.pages[page] * page_bytes, bytes.data(), bytes.size());
-    page += run;
+  const std::size_t page_bytes = cache.shape().format.page_bytes();
+  for (std::int32_t page = 0; page < wanted; page += kv::kRunPages) {
+    const std::int32_t count = std::min(wanted - page, kv::kRunPages);
+    cache.write_pages(to.sequence, {to.layer, to.head, page}, to.plane,
+                      from.take(static_cast<std::size_t>(count) * page_bytes));
   }
   from.take(static_cast<std::size_t>(pages - wanted) * page_bytes);
 }
@@ -199,8 +198,8 @@ std::uint64_t write_session(const std::filesystem::path& file, const SessionSour
     to.begin(SectionKind::layer, static_cast<std::uint32_t>(layer));
     for (int head = 0; head < shape.kv_heads; ++head) {
       const HeadPages pages(source, layer, head);
-      pages.write(to, false);
-      pages.write(to, true);
+      pages.write(to, kv::Plane::k);
+      pages.write(to, kv::Plane::v);
     }
   }
   to.commit();
@@ -283,8 +282,9 @@ kv::SequenceId read_rows(const SessionReader& reader, const SavedSession& sessio
         const kernels::HeadView view = cache.view(sequence, layer, head);
         const std::size_t number = static_cast<std::size_t>(layer) * kv_heads + static_cast<std::size_t>(head);
         const std::pair pages(used_pages(view.slots), used_pages(session.layouts[number].slots));
-        read_plane(from, view, view.k_plane, format, pages);
-        read_plane(from, view, view.v_plane, format, pages);
+        for (const kv::Plane plane : {kv::Plane::k, kv::Plane::v}) {
+          read_plane(from, cache, {sequence, layer, head, plane}, pages);
+        }
       }
       from.finish();
     }

@@ -15,7 +15,7 @@
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/scheduler.h"
 #include "glimpse/engine/session_content.h"
-#include "glimpse/exec/executor.h"
+#include "glimpse/exec/backend.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"
 #include "glimpse/text/boundaries.h"
@@ -141,8 +141,9 @@ struct Engine::State {
   std::optional<std::string> damage;  ///< of the weights, looked for once; empty: none found
   bool tier_open = false;
   bool bound_by_memory = false;  ///< the cache holds less than all sequences at full context
-  std::optional<kv::Cache> cache;
-  std::unique_ptr<exec::Executor> executor;
+  std::unique_ptr<exec::Backend> backend;
+  kv::Cache* cache = nullptr;                                     ///< the back end's
+  exec::Executor* executor = nullptr;                             ///< the back end's
   attention::GateFiles gates;                                     ///< of the plans so far; read once
   std::vector<std::weak_ptr<const attention::Program>> programs;  ///< of plans that sequences run
 
@@ -171,7 +172,7 @@ struct Engine::State {
   bool passing = false;  ///< inside a pass
 
   /// Once, when context and weights are known.
-  void open_cache();
+  void open_backend();
   /// Once, for the first plan with a host tier.
   void open_tier();
   plan::ModelShape shape() const;
@@ -215,6 +216,7 @@ struct Engine::State {
   std::int64_t live_tokens(const ActiveSequence& sequence) const;
   /// What attention keeps of a fork, whose plan is set, of the source's first `length` tokens.
   void fork_state(const ActiveSequence& source, std::int64_t length, ActiveSequence& fork) const;
+  bool goes_on_waiting(const ActiveSequence& source, const ActiveSequence& fork) const;
   /// The first head that has freed tokens of the sequence.
   std::optional<plan::SlotId> forgetful_head(const ActiveSequence& sequence) const;
   /// Notes tokens that the pass appends, with their text boundaries.

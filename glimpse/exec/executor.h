@@ -42,6 +42,10 @@ class Executor {
   virtual RowCosts row_costs() const = 0;
   /// What attention did, head by head (see attention::HeadRecord); empty turns it off.
   virtual void set_observer(std::function<void(const attention::HeadRecord&)> observer) = 0;
+  /// While on, passes sum up how far each layer's attention turns the residual stream; turning it on starts anew.
+  virtual void measure_change(bool on) = 0;
+  /// [layers] mean over rows of 1 - cosine(x, x + attention(x)), x the stream that enters the layer; 0 without rows.
+  virtual std::vector<double> attention_change() const = 0;
 };
 
 struct CpuOptions {

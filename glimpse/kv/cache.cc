@@ -64,9 +64,9 @@ std::size_t runs_for(const CacheShape& shape) {
 }  // namespace
 
 struct Cache::State {
-  explicit State(const CacheShape& cache_shape)
+  State(const CacheShape& cache_shape, const MakePageMemory& memory)
       : shape(cache_shape),
-        pool(runs_for(cache_shape), cache_shape.format.page_bytes()),
+        pool(runs_for(cache_shape), cache_shape.format.page_bytes(), memory),
         needed(static_cast<std::size_t>(cache_shape.layers) * static_cast<std::size_t>(cache_shape.kv_heads)) {}
 
   Sequence& at(SequenceId id) {
@@ -159,7 +159,7 @@ void Cache::State::grow_layer(Sequence& sequence, int layer, bool whole_runs) {
   }
 }
 
-Cache::Cache(const CacheShape& shape) : state_(std::make_unique<State>(shape)) {}
+Cache::Cache(const CacheShape& shape, const MakePageMemory& memory) : state_(std::make_unique<State>(shape, memory)) {}
 Cache::~Cache() = default;
 Cache::Cache(Cache&&) noexcept = default;
 Cache& Cache::operator=(Cache&&) noexcept = default;
@@ -449,9 +449,34 @@ std::int64_t Cache::waiting_pages(SequenceId sequence, int layer, int head) cons
   return state_->at(sequence).heads[state_->head_index(layer, head)].waiting();
 }
 
-const std::byte* Cache::waiting_page(SequenceId sequence, int layer, int head, std::int32_t page) const {
-  const HeadTable& table = state_->at(sequence).heads[state_->head_index(layer, head)];
-  return table.resident(page) ? nullptr : state_->tier->data(table.copy_of(page));
+const std::byte* Cache::read_page(SequenceId sequence, const HeadPage& page, Plane plane, std::byte* space) const {
+  const HeadTable& table = state_->at(sequence).heads[state_->head_index(page.layer, page.head)];
+  const std::size_t bytes = state_->shape.format.page_bytes();
+  check(page.page >= 0 && static_cast<std::size_t>(page.page) < table.pages().size(),
+        "a head has the page that is read");
+  if (!table.resident(page.page)) {
+    return state_->tier->data(table.copy_of(page.page)) + (plane == Plane::v ? bytes : 0);
+  }
+  const PageId id = table.pages()[static_cast<std::size_t>(page.page)];
+  if (state_->pool.on_host()) {
+    return (plane == Plane::k ? state_->pool.k_plane() : state_->pool.v_plane()) + id * bytes;
+  }
+  state_->pool.read(plane, id, {space, bytes});
+  return space;
+}
+
+void Cache::write_pages(SequenceId sequence, const HeadPage& first, Plane plane, std::span<const std::byte> bytes) {
+  const HeadTable& table = state_->at(sequence).heads[state_->head_index(first.layer, first.head)];
+  const std::size_t page_bytes = state_->shape.format.page_bytes();
+  const std::size_t count = bytes.size() / page_bytes;
+  const auto begin = static_cast<std::size_t>(first.page);
+  check(bytes.size() % page_bytes == 0 && begin + count <= table.pages().size(), "whole pages of the head are written");
+  for (std::size_t page = 0, run = 1; page < count; page += run, run = 1) {
+    const PageId id = table.pages()[begin + page];
+    check(id != kNoPage, "pages that are written are resident");
+    while (page + run < count && table.pages()[begin + page + run] == id + static_cast<PageId>(run)) ++run;
+    state_->pool.write(plane, bytes.subspan(page * page_bytes, run * page_bytes), id);
+  }
 }
 
 Mark Cache::mark(SequenceId id) {

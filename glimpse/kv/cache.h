@@ -15,6 +15,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/views.h"
+#include "glimpse/kv/page_memory.h"
 
 namespace glimpse::kv {
 
@@ -51,6 +52,12 @@ class CacheFull : public UserError {
   using UserError::UserError;
 };
 
+/// A page of a head.
+struct HeadPage {
+  int layer = 0, head = 0;
+  std::int32_t page = 0;  ///< in the head's table
+};
+
 /// How one head's tokens lie in its slots, as a saved session brings it.
 struct HeadLayout {
   std::int32_t slots = 0;
@@ -59,8 +66,8 @@ struct HeadLayout {
 
 class Cache {
  public:
-  /// Reserves address space, touches none of it. Throws UserError when the system refuses, naming a smaller -c.
-  explicit Cache(const CacheShape& shape);
+  /// Reserves memory, touches none of it. Throws UserError when the system refuses, naming a smaller -c.
+  explicit Cache(const CacheShape& shape, const MakePageMemory& memory = make_host_page_memory);
   ~Cache();
   Cache(Cache&&) noexcept;
   Cache& operator=(Cache&&) noexcept;
@@ -136,8 +143,12 @@ class Cache {
   /// Every token is as before put_away. Throws CacheFull.
   void bring_back(SequenceId sequence);
   std::int64_t pages_away(SequenceId sequence) const;
-  /// The bytes of a page that waits, K then V, [2 * page_bytes]; null for a resident one.
-  const std::byte* waiting_page(SequenceId sequence, int layer, int head, std::int32_t page) const;
+
+  /// The bytes of one plane of a page (its number in the head's table), wherever they are: in place where the host can
+  /// read there, else copied to `space` [page_bytes]. Valid until the cache changes.
+  const std::byte* read_page(SequenceId sequence, const HeadPage& page, Plane plane, std::byte* space) const;
+  /// Writes whole pages of one plane from `first` on, all resident.
+  void write_pages(SequenceId sequence, const HeadPage& first, Plane plane, std::span<const std::byte> bytes);
 
   /// Marks nest. restore undoes every extend and free_tokens since the mark and ends it; commit keeps them and ends it.
   Mark mark(SequenceId sequence);

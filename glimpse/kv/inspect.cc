@@ -18,14 +18,11 @@ T load(const std::byte* at) {
   return value;
 }
 
-void read_row(const kernels::HeadView& view, const kernels::KvFormat& format, std::byte* plane, std::int32_t slot,
-              std::span<float> values) {
-  const std::byte* row = view.row_of(plane, slot, format);
+/// The row of a slot in a page of one plane.
+void read_row(const std::byte* page, const kernels::KvFormat& format, std::size_t slot, std::span<float> values) {
+  const std::byte* row = page + slot * format.row_bytes();
   float scale = 1;
-  if (format.type == KvType::q8_0) {
-    scale = load<float>(view.page_of(plane, slot, format) + format.scale_offset() +
-                        static_cast<std::size_t>(slot % kernels::kPageTokens) * sizeof(float));
-  }
+  if (format.type == KvType::q8_0) scale = load<float>(page + format.scale_offset() + slot * sizeof(float));
   for (std::size_t i = 0; i < values.size(); ++i) {
     switch (format.type) {
       case KvType::f32:
@@ -50,8 +47,8 @@ struct Row {
   std::int64_t position;
 };
 
-std::vector<float> row_at(const Cache& cache, const Row& row, std::byte* kernels::HeadView::*plane) {
-  kernels::HeadView view = cache.view(row.sequence, row.layer, row.head);
+std::vector<float> row_at(const Cache& cache, const Row& row, Plane plane) {
+  const kernels::HeadView view = cache.view(row.sequence, row.layer, row.head);
   const std::int64_t position = row.position;
   std::int32_t slot = -1;
   if (view.positions == nullptr) {
@@ -64,22 +61,18 @@ std::vector<float> row_at(const Cache& cache, const Row& row, std::byte* kernels
   if (slot < 0) throw UserError(fmt::format("the cache holds no token {} for this head", position));
 
   const kernels::KvFormat& format = cache.shape().format;
-  const std::int32_t page = slot >> kernels::kPageShift;
-  constexpr kernels::PageId kFirst = 0;
-  if (const std::byte* waiting = cache.waiting_page(row.sequence, row.layer, row.head, page)) {  // read where it waits
-    auto* bytes = const_cast<std::byte*>(waiting);
-    view = {bytes, bytes + format.page_bytes(), &kFirst, nullptr, kernels::kPageTokens};
-    slot %= kernels::kPageTokens;
-  }
+  std::vector<std::byte> space(format.page_bytes());
+  const std::byte* const page =
+      cache.read_page(row.sequence, {row.layer, row.head, slot >> kernels::kPageShift}, plane, space.data());
   std::vector<float> values(static_cast<std::size_t>(format.dim));
-  read_row(view, format, view.*plane, slot, values);
+  read_row(page, format, static_cast<std::size_t>(slot % kernels::kPageTokens), values);
   return values;
 }
 
 }  // namespace
 
 std::vector<float> key_at(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t position) {
-  return row_at(cache, {sequence, layer, head, position}, &kernels::HeadView::k_plane);
+  return row_at(cache, {sequence, layer, head, position}, Plane::k);
 }
 
 std::vector<std::int32_t> live_positions(const Cache& cache, SequenceId sequence, int layer, int head) {
@@ -93,7 +86,7 @@ std::vector<std::int32_t> live_positions(const Cache& cache, SequenceId sequence
 }
 
 std::vector<float> value_at(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t position) {
-  return row_at(cache, {sequence, layer, head, position}, &kernels::HeadView::v_plane);
+  return row_at(cache, {sequence, layer, head, position}, Plane::v);
 }
 
 }  // namespace glimpse::kv

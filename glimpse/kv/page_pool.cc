@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "glimpse/base/error.h"
 
@@ -38,14 +37,13 @@ std::optional<std::size_t> RunSet::lowest() {
   return first_ * 64 + static_cast<std::size_t>(std::countr_zero(words_[first_]));
 }
 
-PagePool::PagePool(std::size_t runs, std::size_t page_bytes)
+PagePool::PagePool(std::size_t runs, std::size_t page_bytes, const MakePageMemory& make)
     : runs_(runs),
       page_bytes_(page_bytes),
       pages_free_(runs * kRunPages),
-      k_(pages_free_ * page_bytes),
-      v_(pages_free_ * page_bytes),
-      k_plane_(k_.data()),
-      v_plane_(v_.data()),
+      memory_(make(pages_free_ * page_bytes)),
+      k_plane_(memory_->plane(Plane::k)),
+      v_plane_(memory_->plane(Plane::v)),
       readers_(pages_free_ * sizeof(std::uint32_t)),
       taken_(runs * sizeof(std::uint16_t)),
       whole_(runs, true),
@@ -97,28 +95,34 @@ void PagePool::release(PageId page) {
 }
 
 void PagePool::copy(PageId from, PageId to) {
-  const std::size_t source = from * page_bytes_;
-  const std::size_t target = to * page_bytes_;
-  std::memcpy(k_plane_ + target, k_plane_ + source, page_bytes_);
-  std::memcpy(v_plane_ + target, v_plane_ + source, page_bytes_);
+  for (const Plane plane : {Plane::k, Plane::v}) {
+    memory_->copy(plane, from * page_bytes_, to * page_bytes_, page_bytes_);
+  }
 }
 
 void PagePool::save(PageId page, std::byte* to) const {
-  std::memcpy(to, k_plane_ + page * page_bytes_, page_bytes_);
-  std::memcpy(to + page_bytes_, v_plane_ + page * page_bytes_, page_bytes_);
+  read(Plane::k, page, {to, page_bytes_});
+  read(Plane::v, page, {to + page_bytes_, page_bytes_});
 }
 
 void PagePool::load(const std::byte* from, PageId page) {
-  std::memcpy(k_plane_ + page * page_bytes_, from, page_bytes_);
-  std::memcpy(v_plane_ + page * page_bytes_, from + page_bytes_, page_bytes_);
+  write(Plane::k, {from, page_bytes_}, page);
+  write(Plane::v, {from + page_bytes_, page_bytes_}, page);
+}
+
+void PagePool::read(Plane plane, PageId first, std::span<std::byte> to) const {
+  memory_->read(plane, first * page_bytes_, to);
+}
+
+void PagePool::write(Plane plane, std::span<const std::byte> from, PageId first) {
+  memory_->write(plane, first * page_bytes_, from);
 }
 
 void PagePool::copy_row(const kernels::KvFormat& format, RowPlace from, RowPlace to) {
   const auto copy = [&](std::size_t offset, std::size_t bytes) {
     const std::size_t source = from.page * page_bytes_ + offset + static_cast<std::size_t>(from.slot) * bytes;
     const std::size_t target = to.page * page_bytes_ + offset + static_cast<std::size_t>(to.slot) * bytes;
-    std::memcpy(k_plane_ + target, k_plane_ + source, bytes);
-    std::memcpy(v_plane_ + target, v_plane_ + source, bytes);
+    for (const Plane plane : {Plane::k, Plane::v}) memory_->copy(plane, source, target, bytes);
   };
   copy(0, format.row_bytes());
   if (format.type == KvType::q8_0) copy(format.scale_offset(), sizeof(float));

@@ -1,6 +1,6 @@
 // Pages of the KV cache: two planes (K, V) of equal pages, reference counts, and free lists by runs of kRunPages.
-// Owns the memory of both planes. Deterministic: the lowest free run or page comes first. One thread at a time,
-// except for the bytes of distinct pages.
+// Owns the memory of both planes, which may be a device's (page_memory.h). Deterministic: the lowest free run or page
+// comes first. One thread at a time, except for the bytes of distinct pages.
 #pragma once
 
 #include <cstddef>
@@ -11,6 +11,7 @@
 #include "glimpse/base/buffer.h"
 #include "glimpse/kernels/views.h"
 #include "glimpse/kv/cache.h"
+#include "glimpse/kv/page_memory.h"
 
 namespace glimpse::kv {
 
@@ -41,11 +42,13 @@ struct RowPlace {
 
 class PagePool {
  public:
-  /// Reserves address space, touches none of the planes. Throws UserError when the system refuses.
-  PagePool(std::size_t runs, std::size_t page_bytes);
+  /// Touches none of the planes. Throws what `make` throws.
+  PagePool(std::size_t runs, std::size_t page_bytes, const MakePageMemory& make = make_host_page_memory);
 
   std::byte* k_plane() const { return k_plane_; }
   std::byte* v_plane() const { return v_plane_; }
+  /// True where the host reads planes in place.
+  bool on_host() const { return memory_->place() == kernels::Place::host; }
   std::size_t pages_total() const { return runs_ * kRunPages; }
   std::size_t pages_free() const { return pages_free_; }
   /// Runs all of whose pages are free.
@@ -66,6 +69,9 @@ class PagePool {
   /// K, then V of a page, [2 * page_bytes], to and from memory that is not the pool's.
   void save(PageId page, std::byte* to) const;
   void load(const std::byte* from, PageId page);
+  /// Pages that lie together in one plane, to and from memory that is not the pool's.
+  void read(Plane plane, PageId first, std::span<std::byte> to) const;
+  void write(Plane plane, std::span<const std::byte> from, PageId first);
   /// K and V of one token, its scales included.
   void copy_row(const kernels::KvFormat& format, RowPlace from, RowPlace to);
 
@@ -73,8 +79,7 @@ class PagePool {
   std::size_t runs_ = 0;
   std::size_t page_bytes_ = 0;
   std::size_t pages_free_ = 0;
-  HostBuffer k_;
-  HostBuffer v_;
+  std::unique_ptr<PageMemory> memory_;
   std::byte* k_plane_ = nullptr;
   std::byte* v_plane_ = nullptr;
   HostBuffer readers_;  ///< uint32 [page], 0 a free page; host buffers, so that only what is used gets touched

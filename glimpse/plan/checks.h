@@ -22,7 +22,8 @@ inline constexpr int kLeastChunk = 8;  ///< tokens; chunks end from there on (Ly
 inline constexpr double kMaxDeviationWeight = 1000;
 inline constexpr std::size_t kMaxSelectors = 4096;
 inline constexpr std::size_t kMaxTerms = 16;
-inline constexpr std::size_t kMaxRows = 64;  ///< of a table by budget
+inline constexpr std::size_t kMaxRows = 64;    ///< of a table by budget
+inline constexpr std::size_t kMaxKept = 4096;  ///< rows of what methods kept, in a profile
 inline constexpr std::size_t kMaxNameLength = 1024;
 inline constexpr std::size_t kMaxPathLength = 4096;
 

@@ -4,20 +4,19 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <cmath>
+#include <set>
+#include <tuple>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/plan/checks.h"
-#include "glimpse/plan/json_reader.h"
 
 namespace glimpse::plan {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr int kVersion = 1;
-constexpr std::string_view kWhat = "profile JSON";
-constexpr std::string_view kKey = "glimpse_profile";
+constexpr std::size_t kMostName = 64;
+constexpr std::string_view kParts = "kascade, tidal, retrieval, roles, lessismore, omnikv or kept";
 
 template <class... Args>
 [[noreturn]] void refuse_profile(std::string_view where, fmt::format_string<Args...> text, Args&&... args) {
@@ -45,17 +44,21 @@ void check_shares(std::string_view where, const std::vector<double>& values, int
   }
 }
 
+void check_layers(std::string_view where, const std::vector<int>& layers, const ModelShape& model) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    check_range(where, "layer", layers[i], 0, model.layers - 1);
+    if (i > 0 && layers[i] <= layers[i - 1]) {
+      refuse_profile(where, "layer {} follows layer {}; write them in rising order, each once", layers[i],
+                     layers[i - 1]);
+    }
+  }
+}
+
 void check_kascade(const Profile& profile) {
   const ModelShape& model = profile.model;
   const std::vector<int>& anchors = profile.kascade->anchors;
   if (anchors.empty() || anchors[0] != 0) refuse_profile("kascade.anchors", "the first anchor must be layer 0");
-  for (std::size_t i = 0; i < anchors.size(); ++i) {
-    check_range("kascade.anchors", "layer", anchors[i], 0, model.layers - 1);
-    if (i > 0 && anchors[i] <= anchors[i - 1]) {
-      refuse_profile("kascade.anchors", "layer {} follows layer {}; write them in rising order, each once", anchors[i],
-                     anchors[i - 1]);
-    }
-  }
+  check_layers("kascade.anchors", anchors, model);
   check_size("kascade.head_map", profile.kascade->head_map.size(), model, model.kv_heads);
   for (int layer = 0; layer < model.layers; ++layer) {
     const bool anchor = std::binary_search(anchors.begin(), anchors.end(), layer);
@@ -70,69 +73,58 @@ void check_kascade(const Profile& profile) {
   }
 }
 
-// ---- writing ----
-
-template <class T>
-Json rows_json(const std::vector<T>& values, int columns) {
-  Json rows = Json::array();
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (i % static_cast<std::size_t>(columns) == 0) rows.push_back(Json::array());
-    rows.back().push_back(values[i]);
-  }
-  return rows;
+void check_name(std::string_view where, std::string_view what, std::string_view name) {
+  const bool shown = std::all_of(name.begin(), name.end(), [](char c) { return c >= ' ' && c <= '~'; });
+  if (!name.empty() && name.size() <= kMostName && shown) return;
+  refuse_profile(where, "{} '{}': give 1 to {} printable ASCII characters", what, excerpt(name), kMostName);
 }
 
-// ---- reading ----
-
-// [layers][columns] under `key`, flattened; `read` takes one value and its path.
-template <class T, class Read>
-std::vector<T> read_rows(JsonObject& object, std::string_view key, const ModelShape& model, int columns, Read&& read) {
-  const std::string path = object.path_of(key);
-  const JsonArray& rows = object.need_array(key);
-  if (rows.size() != static_cast<std::size_t>(model.layers)) {
-    object.refuse(path, fmt::format("{} rows; give one for each of {} layers", rows.size(), model.layers));
-  }
-  std::vector<T> values;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::string at = fmt::format("{}[{}]", path, i);
-    const auto* row = std::get_if<JsonArray>(&rows[i].value);
-    if (row == nullptr) object.refuse(at, fmt::format("expected an array, found {}", rows[i].type_name()));
-    if (row->size() != static_cast<std::size_t>(columns)) {
-      object.refuse(at, fmt::format("{} values; give one for each of {} heads", row->size(), columns));
+void check_kept(const std::vector<Kept>& kept) {
+  if (kept.size() > kMaxKept) refuse_profile("kept", "{} rows; give {} at most", kept.size(), kMaxKept);
+  std::set<std::tuple<std::string_view, std::string_view, std::string_view>> seen;
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const Kept& row = kept[i];
+    const std::string where = fmt::format("kept[{}]", i);
+    check_name(where, "method", row.method);
+    check_name(where, "task", row.task);
+    try {
+      parse_budget(row.budget);
+    } catch (const UserError& error) {
+      refuse_profile(where, "{}", error.what());
     }
-    for (std::size_t j = 0; j < row->size(); ++j) values.push_back(read((*row)[j], fmt::format("{}[{}]", at, j)));
+    const auto share = [&](std::string_view what, double value) {  // NaN fails the comparison too
+      if (!(value >= 0 && value <= 1)) refuse_profile(where, "{} {} is outside 0 to 1", what, value);
+    };
+    share("answers", row.answers);
+    share("dense", row.dense);
+    share("coverage", row.coverage);
+    if (!(row.divergence >= 0 && std::isfinite(row.divergence))) {
+      refuse_profile(where, "divergence {}; give a number of nats, 0 or more", row.divergence);
+    }
+    if (!seen.emplace(row.method, row.budget, row.task).second) {
+      refuse_profile(where, "{} at {} on {} is given twice", row.method, row.budget, row.task);
+    }
   }
-  return values;
 }
 
-ModelShape read_model(JsonObject object) {
-  ModelShape model;
-  model.architecture = object.text("architecture");
-  model.model_name = object.text("model_name");
-  model.layers = object.integer("layers", std::nullopt);
-  model.heads = object.integer("heads", std::nullopt);
-  model.kv_heads = object.integer("kv_heads", std::nullopt);
-  model.head_dim = object.integer("head_dim", std::nullopt);
-  object.finish();
-  validate_shape(model);
-  return model;
-}
-
-KascadeProfile read_kascade(JsonObject object, const ModelShape& model) {
-  KascadeProfile part;
-  object.need("anchors");
-  part.anchors = object.integers("anchors", kMaxLayers);
-  part.head_map = read_rows<int>(object, "head_map", model, model.kv_heads,
-                                 [&](const JsonValue& v, const std::string& at) { return object.integer_of(v, at); });
-  object.finish();
-  return part;
-}
-
-std::vector<double> read_shares(JsonObject object, std::string_view key, const ModelShape& model, int columns) {
-  auto values = read_rows<double>(object, key, model, columns,
-                                  [&](const JsonValue& v, const std::string& at) { return object.number_of(v, at); });
-  object.finish();
-  return values;
+std::string kept_table(const std::vector<Kept>& kept) {
+  std::size_t method = 6, budget = 6, task = 4;
+  for (const Kept& row : kept) {
+    method = std::max(method, row.method.size());
+    budget = std::max(budget, row.budget.size());
+    task = std::max(task, row.task.size());
+  }
+  const auto line = [&](std::string_view first, const auto&... cells) {
+    return fmt::format("{:<11}{:<{}}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>10}  {:>8}\n", first, cells...);
+  };
+  std::string text =
+      line("kept", "method", method, "budget", budget, "task", task, "answers", "dense", "divergence", "coverage");
+  for (const Kept& row : kept) {
+    text += line("", row.method, method, row.budget, budget, row.task, task, fmt::format("{:.1f} %", 100 * row.answers),
+                 fmt::format("{:.1f} %", 100 * row.dense), fmt::format("{:.4f}", row.divergence),
+                 fmt::format("{:.4f}", row.coverage));
+  }
+  return text;
 }
 
 std::string strongest(const std::vector<double>& values, int columns) {
@@ -152,15 +144,17 @@ std::string strongest(const std::vector<double>& values, int columns) {
 
 bool Profile::has(std::string_view part) const {
   return (part == "kascade" && kascade) || (part == "tidal" && tidal) || (part == "retrieval" && retrieval) ||
-         (part == "roles" && roles);
+         (part == "roles" && roles) || (part == "lessismore" && lessismore) || (part == "omnikv" && omnikv) ||
+         (part == "kept" && !kept.empty());
 }
 
 void validate(const Profile& profile) {
   const ModelShape& model = profile.model;
   validate_shape(model);
   if (model.context != 0) refuse_profile("model", "context = {}; a profile holds for any, give 0", model.context);
-  if (!profile.kascade && !profile.tidal && !profile.retrieval && !profile.roles) {
-    refuse_profile("parts", "none; give kascade, tidal, retrieval or roles");
+  if (!profile.kascade && !profile.tidal && !profile.retrieval && !profile.roles && !profile.lessismore &&
+      !profile.omnikv && profile.kept.empty()) {
+    refuse_profile("parts", "none; give {}", kParts);
   }
   if (profile.kascade) check_kascade(profile);
   if (profile.tidal) check_range("tidal.reselect", "layer", profile.tidal->reselect, 1, model.layers - 1);
@@ -172,13 +166,25 @@ void validate(const Profile& profile) {
     check_size("roles.probability", profile.roles->probability.size(), model, model.kv_heads);
     check_shares("roles.probability", profile.roles->probability, model.kv_heads);
   }
+  if (profile.lessismore) {
+    check_range("lessismore.reselect", "layer", profile.lessismore->reselect, 1, model.layers - 1);
+  }
+  if (profile.omnikv) {
+    if (profile.omnikv->filters.empty()) refuse_profile("omnikv.filters", "none; give at least one layer");
+    check_layers("omnikv.filters", profile.omnikv->filters, model);
+  }
+  check_kept(profile.kept);
 }
 
-void validate_for(const Profile& profile, const ModelShape& shape) {
+void validate_for(const Profile& profile, const ModelShape& shape, const std::optional<std::uint64_t>& fingerprint) {
   validate(profile);
   ModelShape mine = shape;
   mine.context = 0;
-  if (profile.model == mine) return;
+  if (profile.model == mine) {
+    if (!fingerprint || !profile.fingerprint || *fingerprint == *profile.fingerprint) return;
+    refuse_profile("fingerprint", "made for the model file {}, but this one is {}; calibrate this model",
+                   fingerprint_text(*profile.fingerprint), fingerprint_text(*fingerprint));
+  }
   const auto words = [](const ModelShape& m) {
     return fmt::format("{} '{}' of {} layers, {} query and {} KV heads of {}", m.architecture, m.model_name, m.layers,
                        m.heads, m.kv_heads, m.head_dim);
@@ -186,62 +192,8 @@ void validate_for(const Profile& profile, const ModelShape& shape) {
   refuse_profile("model", "made for {}, but the model is {}; calibrate this model", words(profile.model), words(mine));
 }
 
-std::string to_json(const Profile& profile) {
-  validate(profile);
-  const ModelShape& model = profile.model;
-  Json json{{kKey, kVersion}};
-  json["model"] = {{"architecture", model.architecture},
-                   {"model_name", model.model_name},
-                   {"layers", model.layers},
-                   {"heads", model.heads},
-                   {"kv_heads", model.kv_heads},
-                   {"head_dim", model.head_dim}};
-  if (profile.kascade) {
-    json["kascade"] = {{"anchors", profile.kascade->anchors},
-                       {"head_map", rows_json(profile.kascade->head_map, model.kv_heads)}};
-  }
-  if (profile.tidal) json["tidal"] = {{"reselect", profile.tidal->reselect}};
-  if (profile.retrieval) json["retrieval"] = {{"scores", rows_json(profile.retrieval->scores, model.heads)}};
-  if (profile.roles) json["roles"] = {{"probability", rows_json(profile.roles->probability, model.kv_heads)}};
-  std::string text = "{\n";
-  std::size_t left = json.size();
-  for (const auto& [key, value] : json.items()) {  // a part a line
-    text += fmt::format("  \"{}\": {}{}\n", key, value.dump(-1, ' ', false, Json::error_handler_t::replace),
-                        --left > 0 ? "," : "");
-  }
-  return text + "}\n";
-}
-
-Profile parse_profile(std::string_view text) {
-  const JsonValue json = parse_json(text, kWhat);
-  JsonObject object(json, kWhat, "$");
-  const int version = object.integer(kKey, std::nullopt);
-  if (version != kVersion) {
-    object.refuse(fmt::format("$.{}", kKey),
-                  fmt::format("version {}; this program reads version {}", version, kVersion));
-  }
-  Profile profile;
-  profile.model = read_model(object.object("model"));
-  const ModelShape& model = profile.model;
-  if (object.find("kascade") != nullptr) profile.kascade = read_kascade(object.object("kascade"), model);
-  if (object.find("tidal") != nullptr) {
-    JsonObject tidal = object.object("tidal");
-    profile.tidal = TidalProfile{tidal.integer("reselect", std::nullopt)};
-    tidal.finish();
-  }
-  if (object.find("retrieval") != nullptr) {
-    profile.retrieval = RetrievalProfile{read_shares(object.object("retrieval"), "scores", model, model.heads)};
-  }
-  if (object.find("roles") != nullptr) {
-    profile.roles = RolesProfile{read_shares(object.object("roles"), "probability", model, model.kv_heads)};
-  }
-  object.finish();
-  validate(profile);
-  return profile;
-}
-
-bool is_profile_text(std::string_view text) {
-  return text.find(fmt::format("\"{}\"", kKey)) != std::string_view::npos;
+std::string fingerprint_text(std::uint64_t fingerprint) {
+  return fmt::format("{:016x}", fingerprint);
 }
 
 std::string explain(const Profile& profile) {
@@ -257,6 +209,8 @@ std::string explain(const Profile& profile) {
                         fmt::join(profile.kascade->anchors, ", "), moved, model.layers * model.kv_heads);
   }
   if (profile.tidal) text += fmt::format("tidal      layer {} selects again\n", profile.tidal->reselect);
+  if (profile.lessismore) text += fmt::format("lessismore layer {} selects again\n", profile.lessismore->reselect);
+  if (profile.omnikv) text += fmt::format("omnikv     filter layers {}\n", fmt::join(profile.omnikv->filters, ", "));
   if (profile.retrieval) {
     text += fmt::format("retrieval  strongest query heads, layer:head score: {}\n",
                         strongest(profile.retrieval->scores, model.heads));
@@ -267,7 +221,25 @@ std::string explain(const Profile& profile) {
                         std::count_if(p.begin(), p.end(), [](double x) { return x > 0.5; }), p.size(),
                         strongest(p, model.kv_heads));
   }
+  if (!profile.kept.empty()) text += kept_table(profile.kept);
   return text;
+}
+
+void merge(Profile& into, const Profile& found) {
+  const auto take = [](auto& part, const auto& from) {
+    if (from) part = from;
+  };
+  take(into.kascade, found.kascade);
+  take(into.tidal, found.tidal);
+  take(into.lessismore, found.lessismore);
+  take(into.omnikv, found.omnikv);
+  take(into.retrieval, found.retrieval);
+  take(into.roles, found.roles);
+  std::erase_if(into.kept, [&](const Kept& row) {
+    return std::any_of(found.kept.begin(), found.kept.end(),
+                       [&](const Kept& other) { return other.method == row.method; });
+  });
+  into.kept.insert(into.kept.end(), found.kept.begin(), found.kept.end());
 }
 
 }  // namespace glimpse::plan

@@ -1,7 +1,8 @@
 // What calibration found out about one model, as plain data: a policy may read it (--attn-profile FILE). Value types;
-// any thread may read.
+// any thread may read. glimpse/plan/profile_file.h has the files.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,18 @@ struct TidalProfile {
   friend bool operator==(const TidalProfile&, const TidalProfile&) = default;
 };
 
+/// LessIsMore: the layer that selects again.
+struct LessIsMoreProfile {
+  int reselect = -1;
+  friend bool operator==(const LessIsMoreProfile&, const LessIsMoreProfile&) = default;
+};
+
+/// OmniKV: the layers that select.
+struct OmniKvProfile {
+  std::vector<int> filters;  ///< ascending, at least one
+  friend bool operator==(const OmniKvProfile&, const OmniKvProfile&) = default;
+};
+
 /// Retrieval score of each query head: the share of needle tokens copied while its arg-max lay on them, 0 to 1.
 struct RetrievalProfile {
   std::vector<double> scores;  ///< [layer, query head]
@@ -37,14 +50,32 @@ struct RolesProfile {
   friend bool operator==(const RolesProfile&, const RolesProfile&) = default;
 };
 
+/// What a method with this profile kept of dense attention, on one kind of task at one budget. Method, budget and task
+/// name a row, and no two rows have the same.
+struct Kept {
+  std::string method;     ///< as --attn has it; printable ASCII, as the task
+  std::string budget;     ///< as --attn-budget has it: "512", "10%"
+  std::string task;       ///< "needle", "chain"
+  double answers = 0;     ///< share of the tasks that were answered, 0 to 1
+  double dense = 0;       ///< the same of dense attention
+  double divergence = 0;  ///< KL divergence of the logits from dense attention's, nats, 0 or more
+  double coverage = 0;    ///< softmax mass that the sets captured, 0 to 1
+  friend bool operator==(const Kept&, const Kept&) = default;
+};
+
 struct Profile {
   ModelShape model;  ///< the model it was made for; `context` is no part of that and stays 0
+  /// Of the model's file (model::fingerprint); none: any file of that shape.
+  std::optional<std::uint64_t> fingerprint;
   std::optional<KascadeProfile> kascade;
   std::optional<TidalProfile> tidal;
   std::optional<RetrievalProfile> retrieval;
   std::optional<RolesProfile> roles;
+  std::optional<LessIsMoreProfile> lessismore;
+  std::optional<OmniKvProfile> omnikv;
+  std::vector<Kept> kept;  ///< empty: not measured
 
-  /// The part by its name in JSON: "kascade", "tidal", "retrieval", "roles".
+  /// The part by its name in JSON: "kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "kept".
   bool has(std::string_view part) const;
   /// Anchor's KV head that a head of a layer reads.
   int mapped_head(int layer, int kv_head) const {
@@ -55,18 +86,25 @@ struct Profile {
 };
 
 /// Throws UserError with the first thing that is wrong: a head or layer out of range, a size that is not the model's,
-/// NaN, no part at all.
+/// NaN, a row given twice, no part at all.
 void validate(const Profile& profile);
-/// The same, and that the profile was made for this model.
-void validate_for(const Profile& profile, const ModelShape& shape);
+/// The same, and that the profile was made for this model. Without `fingerprint`, or where the profile has none, the
+/// shape alone says so.
+void validate_for(const Profile& profile, const ModelShape& shape,
+                  const std::optional<std::uint64_t>& fingerprint = std::nullopt);
+
+/// Takes over the parts that `found` has, made for the same model; of `kept` its rows instead of those of its methods.
+void merge(Profile& into, const Profile& found);
 
 /// The profile as JSON and back; equal after a round trip. parse_profile throws UserError and validates.
 std::string to_json(const Profile& profile);
 Profile parse_profile(std::string_view text);
+/// A model's fingerprint as text: 16 digits of base 16, in small letters.
+std::string fingerprint_text(std::uint64_t fingerprint);
 /// True for a text with the key that every profile starts with; the rest may still be refused.
 bool is_profile_text(std::string_view text);
 
-/// A line or two for each part. For `glimpse inspect`.
+/// A line or two for each part, and the rows of `kept` as a table. For `glimpse inspect`.
 std::string explain(const Profile& profile);
 
 }  // namespace glimpse::plan

@@ -106,7 +106,7 @@ class Builder {
     if (!prop_) {
       if (heads) read_.refuse("retrieval-heads", *read_.text("retrieval-heads"), "with prop=off there are none");
       if (blocks) read_.refuse("retrieval-blocks", *read_.text("retrieval-blocks"), "with prop=off there are none");
-      if (read_.profile() != nullptr) read_.warn("with prop=off the profile is not used");
+      read_.leave_profile("with prop=off the profile is not used");
       return;
     }
     const int most = std::max(shape_.layers - kFirstSparse, 0) * shape_.heads;

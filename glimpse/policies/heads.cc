@@ -85,10 +85,8 @@ std::vector<char> retrieval_kv_heads(const OptionReader& read, const plan::Model
         static_cast<int>((2 * std::int64_t{i} + 1) * layers * shape.kv_heads / (2 * std::int64_t{*count}));
     chosen[at(choice.first_layer + place % layers, place / layers, shape.kv_heads)] = 1;
   }
-  read.warn(
-      fmt::format("no profile: retrieval heads are an even spread of {:.3g} % of the KV heads; "
-                  "--attn-profile is better",
-                  100.0 * (*count + choice.counted_before) / static_cast<double>(chosen.size())));
+  read.warn_guess(fmt::format("retrieval heads are an even spread of {:.3g} % of the KV heads",
+                              100.0 * (*count + choice.counted_before) / static_cast<double>(chosen.size())));
   return chosen;
 }
 
@@ -118,7 +116,7 @@ std::vector<std::vector<int>> retrieval_query_heads(const OptionReader& read, co
         heads[j] = static_cast<int>((static_cast<double>(j) + shift) * shape.heads / number);
       }
     }
-    read.warn(fmt::format("no profile: {} retrieval heads are evenly spread; --attn-profile is better", count));
+    read.warn_guess(fmt::format("{} retrieval heads are evenly spread", count));
   }
   for (std::vector<int>& heads : chosen) std::sort(heads.begin(), heads.end());
   return chosen;

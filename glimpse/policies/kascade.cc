@@ -72,9 +72,7 @@ Anchors choose_anchors(const OptionReader& read, const plan::ModelShape& shape) 
   std::optional<std::vector<int>> given = lettered_anchors(read, shape);
   if (!given) given = read.layers("anchors", 0, shape.layers - 1, kAnchorWords);
   const bool all = read.text("anchors") == "all";
-  if ((given || all) && read.profile() != nullptr) {
-    read.warn("anchors are given, so the profile's anchors and head map are not used");
-  }
+  if (given || all) read.leave_profile("anchors are given, so the profile's anchors and head map are not used");
   if (given) {
     if (given->front() != 0) read.refuse("anchors", *read.text("anchors"), "the first anchor is layer 0");
     return {*given};
@@ -91,8 +89,8 @@ Anchors choose_anchors(const OptionReader& read, const plan::ModelShape& shape) 
            name.find(row.name) != std::string::npos;
   });
   const bool known = named != kNamed.end();
-  read.warn(fmt::format(
-      "no profile: {} and each head reads its own index; --attn-profile is better",
+  read.warn_guess(fmt::format(
+      "{} and each head reads its own index",
       known ? "anchors are the paper's for this model" : "anchors are those of the paper's 32-layer model, scaled"));
   if (known) return {{named->anchors.begin(), named->anchors.end()}};
   return {scaled_layers(kNamed[0].anchors, shape.layers)};

@@ -83,6 +83,18 @@ std::string plain_name(const plan::ModelShape& shape) {
   return name;
 }
 
+std::optional<int> profiled_reselect(const OptionReader& read, int layer, int select) {
+  if (layer > select) return layer;
+  read.warn(fmt::format("the profile selects again in layer {}, not behind layer {}, so nothing does", layer, select));
+  return std::nullopt;
+}
+
+void warn_of_reselect(const OptionReader& read, const plan::ModelShape& shape, int layer, int select) {
+  if (select + 2 >= shape.layers) return;  // behind it there is no layer that another would read
+  read.warn_guess(layer > select ? fmt::format("layer {} selects again, by relative depth", layer)
+                                 : fmt::format("no layer selects again behind layer {}, by relative depth", select));
+}
+
 void set_layer(plan::Plan& plan, int layer, const plan::Role& role) {
   for (int head = 0; head < plan.shape.kv_heads; ++head) plan.role(layer, head) = role;
 }

@@ -2,6 +2,7 @@
 // ends with. Functions on values; any thread.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,6 +20,12 @@ std::vector<int> scaled_layers(std::span<const int> named, int layers);
 
 /// The model's name in lower case, letters and digits only: "Llama-3.1-8B" has "llama318b".
 std::string plain_name(const plan::ModelShape& shape);
+
+/// A profile's layer that selects again, or none, with a warning, where it does not lie behind layer `select`.
+std::optional<int> profiled_reselect(const OptionReader& read, int layer, int select);
+/// Warns that `layer`, which selects again where it lies behind `select`, is a guess by depth; not in a model that is
+/// too small for one.
+void warn_of_reselect(const OptionReader& read, const plan::ModelShape& shape, int layer, int select);
 
 /// Gives every head of the layer this role.
 void set_layer(plan::Plan& plan, int layer, const plan::Role& role);

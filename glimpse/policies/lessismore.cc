@@ -17,7 +17,8 @@ constexpr std::array<std::string_view, 2> kReselectWords{"auto", "none"};
 
 const std::array<OptionHelp, 4> kOptions{{
     {"select", "LAYER|auto", "auto", "the layer that selects first; auto: 2 of 32, scaled, not before 2"},
-    {"reselect", "LAYER|auto|none", "auto", "the layer that selects again, behind `select`; auto: 13 of 32, scaled"},
+    {"reselect", "LAYER|auto|none", "auto",
+     "the layer that selects again, behind `select`; auto: the profile's, else 13 of 32, scaled"},
     {"local-share", "SHARE", "0.25",
      "share of the budget that is sink and recent window; --attn-local sets the window"},
     {"selector", kSelectorValues, "exact",
@@ -54,14 +55,25 @@ plan::Selector make_selector(const OptionReader& read) {
   return chosen;
 }
 
+// The second selecting layer, or nothing.
+std::optional<int> reselect_layer(const OptionReader& read, const plan::ModelShape& shape, int select) {
+  const std::optional<int> given = read.layer("reselect", select + 1, shape.layers - 1, kReselectWords);
+  const bool by_hand = given || read.text("reselect") == "none";
+  if (by_hand) read.leave_profile("reselect is given, so the profile's layer is not used");
+  if (by_hand) return given;
+  if (read.profile() != nullptr) return profiled_reselect(read, read.profile()->lessismore->reselect, select);
+  const int layer = scaled_layer(13, shape.layers);
+  warn_of_reselect(read, shape, layer, select);
+  return layer;
+}
+
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   const OptionReader read("lessismore", kOptions, options);
   plan::Plan plan = plan::dense_plan(shape);
   const int select =
       read.layer("select", 0, shape.layers - 2, kAuto).value_or(std::max(kFirstSparse, scaled_layer(2, shape.layers)));
   const int last = shape.layers - 1;
-  std::optional<int> reselect = read.layer("reselect", select + 1, last, kReselectWords);
-  if (!reselect && read.text("reselect") != "none") reselect = scaled_layer(13, shape.layers);
+  const std::optional<int> reselect = reselect_layer(read, shape, select);
   std::vector<int> selecting;
   if (select < shape.layers) selecting.push_back(select);
   if (reselect && *reselect > select && *reselect <= last) selecting.push_back(*reselect);
@@ -80,7 +92,8 @@ Policy lessismore_policy() {
       "Yang et al., Less Is More: Training-Free Sparse Attention with Global Locality for Efficient Reasoning, 2025, "
       "arXiv 2508.07101",
       {kOptions.begin(), kOptions.end()},
-      make};
+      make,
+      {"lessismore"}};
 }
 
 }  // namespace glimpse::policies

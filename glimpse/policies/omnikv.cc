@@ -1,5 +1,8 @@
 // OmniKV: Hao, Zhu, Wang, Yu, Xin, Zheng, Ren, Guo, "OmniKV: Dynamic Context Selection for Efficient Long-Context
 // LLMs", ICLR 2025 (filter layers choose for the layers after them).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 
@@ -13,18 +16,29 @@ constexpr std::array kFilters{2, 8, 18};  // of 32 layers
 
 const std::array<OptionHelp, 2> kOptions{{
     {"filters", "LAYER+LAYER...|auto", "auto",
-     "the layers that select, such as 2+8+18; they, the layer after each, and layers 0 and 1 are dense; auto: 2, 8 and "
-     "18 of 32, scaled"},
+     "the layers that select, such as 2+8+18; they, the layer after each, and layers 0 and 1 are dense; auto: the "
+     "profile's, else 2, 8 and 18 of 32, scaled"},
     {"selector", kSelectorValues, "exact",
      "what filters choose by: one set by exact scores of all heads, or one for each KV head by another method's index",
      true},
 }};
 
+std::vector<int> filter_layers(const OptionReader& read, const plan::ModelShape& shape) {
+  const plan::Profile* profile = read.profile();
+  if (auto given = read.layers("filters", 0, shape.layers - 1, kAuto)) {
+    read.leave_profile("filters are given, so the profile's are not used");
+    return *given;
+  }
+  if (profile != nullptr) return profile->omnikv->filters;
+  std::vector<int> guessed = scaled_layers(kFilters, shape.layers);
+  read.warn_guess(fmt::format("filter layers are {}, by relative depth", fmt::join(guessed, ", ")));
+  return guessed;
+}
+
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
   const OptionReader read("omnikv", kOptions, options);
   plan::Plan plan = plan::dense_plan(shape);
-  const std::vector<int> filters =
-      read.layers("filters", 0, shape.layers - 1, kAuto).value_or(scaled_layers(kFilters, shape.layers));
+  const std::vector<int> filters = filter_layers(read, shape);
   const bool exact = read.choice("selector", kSelectorWords) == "exact";
   if (exact) read.counted_budget({}, "cuts by the largest probability over heads, which sums to no mass");
   plan::Selector selector =
@@ -52,7 +66,8 @@ Policy omnikv_policy() {
           "(budget 1024)",
           "Hao et al., OmniKV: Dynamic Context Selection for Efficient Long-Context LLMs, ICLR 2025",
           {kOptions.begin(), kOptions.end()},
-          make};
+          make,
+          {"omnikv"}};
 }
 
 }  // namespace glimpse::policies

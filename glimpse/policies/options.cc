@@ -197,6 +197,19 @@ void OptionReader::warn(std::string_view text) const {
   if (options_.warnings != nullptr) options_.warnings->push_back(fmt::format("policy '{}': {}", policy_, text));
 }
 
+void OptionReader::leave_profile(std::string_view why) const {
+  if (options_.profile == nullptr) return;
+  if (options_.profile_unused != nullptr) {
+    *options_.profile_unused = true;
+  } else {
+    warn(why);
+  }
+}
+
+void OptionReader::warn_guess(std::string_view guessed) const {
+  warn(fmt::format("no profile: {}; 'glimpse calibrate -m MODEL' makes a profile that knows", guessed));
+}
+
 void OptionReader::refuse(std::string_view key, std::string_view value, std::string_view text) const {
   throw UserError(
       fmt::format("--attn-opt {}{}={} of policy '{}': {}", prefix_, excerpt(key), excerpt(value), policy_, text));

@@ -60,6 +60,12 @@ class OptionReader {
   const plan::Profile* profile() const { return options_.profile; }
   /// "policy 'kascade': TEXT" for the user; see PolicyOptions::warnings.
   void warn(std::string_view text) const;
+  /// For a profile beside options that leave it nothing to say: `why`, as a warning where nobody asks for it otherwise
+  /// (PolicyOptions::profile_unused). Without a profile nothing.
+  void leave_profile(std::string_view why) const;
+  /// A warning that layers or heads are a guess: no option named them, and there is no profile. `guessed` says what was
+  /// taken; the cure is added.
+  void warn_guess(std::string_view guessed) const;
 
   /// "--attn-opt reselect=40 of policy 'tidal': TEXT"
   [[noreturn]] void refuse(std::string_view key, std::string_view value, std::string_view text) const;

@@ -1,6 +1,7 @@
 // A policy: a pure function (model shape, options, profile) -> Plan. It touches no tensor and no device. Any thread.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -24,6 +25,10 @@ struct PolicyOptions {
   int min_context = 0;                       ///< --attn-min-ctx
   std::map<std::string, std::string> extra;  ///< --attn-opt key=value
   const plan::Profile* profile = nullptr;    ///< --attn-profile; borrowed for the call
+  /// Of the model's file (Engine::fingerprint); a profile of another file is refused. None: the shape alone says.
+  std::optional<std::uint64_t> fingerprint;
+  /// Set where the options leave the profile nothing to say. Borrowed; none: that is a warning.
+  bool* profile_unused = nullptr;
   /// Those of "--attn-budget", "--attn-block", "--attn-sink" and "--attn-local" that a policy without a use for them
   /// leaves unread instead of refusing them.
   std::set<std::string, std::less<>> if_of_use;

@@ -40,7 +40,7 @@ plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const
       throw UserError(fmt::format("the profile has no part that policy '{}' uses; it needs {}", policy.name,
                                   fmt::join(policy.profile_parts, " or ")));
     }
-    validate_for(*options.profile, shape);
+    validate_for(*options.profile, shape, options.fingerprint);
   }
   if (options.min_context < 0) {
     throw UserError(fmt::format("--attn-min-ctx {} is negative; give 0 or more tokens", options.min_context));

@@ -44,28 +44,26 @@ constexpr std::array kNamed{
     NamedLayer{"qwen25math72b", "qwen2", 80, 33},
 };
 
-int paper_layer(const plan::ModelShape& shape) {
+std::optional<int> named_layer(const plan::ModelShape& shape) {
   const std::string name = plain_name(shape);
   for (const NamedLayer& row : kNamed) {
     const bool same = shape.architecture == row.architecture && shape.layers == row.layers;
     if (same && name.find(row.name) != std::string::npos) return row.reselect;
   }
-  return scaled_layer(13, shape.layers);
+  return std::nullopt;
 }
 
 // The second selecting layer, or nothing. Chosen by itself it must come after the first; small models have none.
 std::optional<int> reselect_layer(const OptionReader& read, const plan::ModelShape& shape, int select) {
   const std::optional<int> given = read.layer("reselect", select + 1, shape.layers - 1, kReselectWords);
   const bool by_hand = given || read.text("reselect") == "none";
-  if (by_hand && read.profile() != nullptr) read.warn("reselect is given, so the profile's layer is not used");
+  if (by_hand) read.leave_profile("reselect is given, so the profile's layer is not used");
   if (by_hand) return given;
-  const int layer = read.profile() != nullptr ? read.profile()->tidal->reselect : paper_layer(shape);
-  if (layer > select) return layer;
-  if (read.profile() != nullptr) {
-    read.warn(
-        fmt::format("the profile selects again in layer {}, not behind layer {}, so nothing does", layer, select));
-  }
-  return std::nullopt;
+  if (read.profile() != nullptr) return profiled_reselect(read, read.profile()->tidal->reselect, select);
+  const std::optional<int> named = named_layer(shape);
+  const int layer = named.value_or(scaled_layer(13, shape.layers));
+  if (!named) warn_of_reselect(read, shape, layer, select);
+  return layer > select ? std::optional(layer) : std::nullopt;
 }
 
 plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "glimpse/cli/position_list.h"
+#include "glimpse/plan/profile.h"
 #include "tests/cli/browser.h"
 #include "tests/cli/process.h"
 #include "tests/cli/trace_lines.h"
@@ -333,6 +334,105 @@ TEST_F(Picture, ATraceWithoutCoverageOrStepsIsShownToo) {
       EXPECT_EQ(row["text"].get<std::string>().ends_with("–"), *predict != '1') << row;
     }
   }
+}
+
+/// A profile with every part, whose texts would end its script and make markup; 4 layers, 6 query and 2 KV heads.
+plan::Profile hostile_profile() {
+  plan::Profile profile;
+  profile.model = {"llama", kHostile, 4, 6, 2, 32, 0};
+  profile.fingerprint = 0xabcd;
+  profile.kascade = plan::KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}};
+  profile.tidal = plan::TidalProfile{3};
+  profile.lessismore = plan::LessIsMoreProfile{2};
+  profile.omnikv = plan::OmniKvProfile{{1, 3}};
+  profile.retrieval = plan::RetrievalProfile{std::vector<double>(24, 0)};
+  profile.retrieval->scores[9] = 1;
+  profile.retrieval->scores[22] = 0.5;
+  profile.roles = plan::RolesProfile{{0, 0.25, 0, 0, 0, 1, 0, 0}};
+  profile.kept = {{"tidal", "512", "needle", 0.75, 1, 0.0625, 0.875}, {"<b>x</b>", "10%", "</script>", 0, 1, 3, 0}};
+  return profile;
+}
+
+TEST(ProfilePage, HoldsTheProfileAndNeedsNothingElse) {
+  const auto path = scratch("profile.json"), written = scratch("page.html");
+  write_file(path, plan::to_json(hostile_profile()));
+  const Outcome outcome = run_program({"inspect", path.string(), "--html", written.string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("tidal      layer 3 selects again"), std::string::npos) << outcome.out;
+  const std::string page = read_file(written);
+  EXPECT_EQ(count(page, "</script"), 2u) << "the data's and the program's own";
+  EXPECT_EQ(count(page, "<script"), 2u);
+  EXPECT_EQ(count(page, "@data@") + count(page, "@base@") + count(page, "@css@") + count(page, "@js@"), 0u);
+  for (const char* outside : {"http:", "https:", "src=", "href=", "url(", "@import", "fetch(", "XMLHttp"}) {
+    EXPECT_EQ(count(page, outside), 0u) << outside;
+  }
+  const std::string start = "<script id=\"profile\" type=\"application/json\">";
+  const std::size_t begin = page.find(start) + start.size();
+  const Json data = Json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+  const plan::Profile profile = hostile_profile();
+  EXPECT_EQ(data["model"], kHostile);
+  EXPECT_EQ(data["fingerprint"], "000000000000abcd");
+  ASSERT_EQ(data["maps"].size(), 2u);
+  EXPECT_EQ(data["maps"][0]["values"], Json(profile.retrieval->scores));
+  EXPECT_EQ(data["maps"][1]["values"], Json(profile.roles->probability));
+  EXPECT_EQ(data["chosen"], Json::parse(R"({"kascade":[0,2],"tidal":[3],"lessismore":[2],"omnikv":[1,3]})"));
+  EXPECT_EQ(data["headMap"], Json(profile.kascade->head_map));
+  EXPECT_EQ(data["kept"][0], Json::parse(R"(["tidal","512","needle",0.75,1.0,0.0625,0.875])"));
+
+  const Outcome plan = run_program({"plan", "-m", model(), "--attn", "tidal", "--json"});
+  write_file(path, plan.out);
+  const Outcome refused = run_program({"inspect", path.string(), "--html", written.string()});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("is no trace and no profile"), std::string::npos) << refused.err;
+}
+
+TEST(ProfilePage, ABrowserShowsItsHeatLayersAndTable) {
+  const auto browser = find_browser();
+  if (!browser) GTEST_SKIP() << "no chromium or chrome in PATH; scripts/install-packages --browser installs one";
+  const auto path = scratch("profile.json"), page = scratch("page.html");
+  write_file(path, plan::to_json(hostile_profile()));
+  ASSERT_EQ(run_program({"inspect", path.string(), "--html", page.string()}).code, 0);
+  const Json seen = ask_page(*browser, page, R"(
+result.ready = document.body.dataset.ready;
+result.bold = document.querySelectorAll('td b').length;
+result.chosen = [...document.querySelectorAll('#chosen tr')].map((row) => row.textContent);
+result.moved = document.getElementById('moved').textContent;
+result.kept = [...document.querySelectorAll('#kept tr')].map(
+    (row) => [...row.children].map((cell) => cell.textContent).join('|'));
+result.maps = [...document.querySelectorAll('.map')].map((map) => {
+  const canvas = map.querySelector('canvas'), pixels = canvas.getContext('2d'), rows = [];
+  const columns = Math.round(canvas.width / 16);
+  for (let layer = 0; layer < 4; ++layer) {
+    let cells = '';
+    for (let column = 0; column < columns; ++column) {
+      const [r, g, b] = pixels.getImageData(16 * column + 8, 12 * layer + 6, 1, 1).data;
+      cells += r === 255 && g === 255 && b === 255 ? '.' : r === 25 && g === 90 && b === 170 ? '#' : 'o';
+    }
+    rows.push(cells);
+  }
+  return rows;
+});
+result.marks = [...document.querySelectorAll('.map')][0].querySelector('.marks').innerText.split('\n');
+const where = document.querySelectorAll('.where')[0], canvas = document.querySelectorAll('canvas')[0];
+result.rest = where.textContent;
+const box = canvas.getBoundingClientRect();
+canvas.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + 1 + 16 * 4 + 8, clientY: box.top + 1 + 12 * 3 + 6}));
+result.where = where.textContent;
+)");
+  ASSERT_TRUE(seen.contains("where"));
+  EXPECT_EQ(seen["ready"], "true");
+  EXPECT_EQ(seen["bold"], 0) << "tags of the profile are text";
+  EXPECT_EQ(seen["chosen"], Json::parse(R"(["kascadeanchorslayers 0, 2","tidalselects againlayer 3",
+      "lessismoreselects againlayer 2","omnikvfilterslayers 1, 3"])"));
+  EXPECT_EQ(seen["moved"], "kascade: 3 of 8 KV heads read the set of another head of their anchor");
+  ASSERT_EQ(seen["kept"].size(), 3u);
+  EXPECT_EQ(seen["kept"][1], "tidal|512|needle|75.0 %|100.0 %|0.0625|0.8750");
+  EXPECT_EQ(seen["kept"][2], "<b>x</b>|10%|</script>|0.0 %|100.0 %|3.0000|0.0000");
+  EXPECT_EQ(seen["maps"], Json::parse(R"([["......","...#..","......","....o."],[".o","..",".#",".."]])"));
+  EXPECT_EQ(seen["rest"], "Largest: layer 1, query head 3: 1.000");
+  EXPECT_EQ(seen["where"], "Layer 3, query head 4: 0.500");
+  const Json marks = Json::parse(R"(["kascade","omnikv","kascade, lessismore","tidal, omnikv"])");
+  EXPECT_EQ(seen["marks"], marks);
 }
 
 }  // namespace

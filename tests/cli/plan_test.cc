@@ -161,6 +161,28 @@ TEST(Inspect, AProfile) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("llama 'test llama', 4 layers"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find(plan::explain(profile_of_model())), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("fingerprint     none: any file"), std::string::npos) << outcome.out;
+  EXPECT_EQ(outcome.out.find('|'), std::string::npos) << "nothing to draw: " << outcome.out;
+}
+
+TEST(Inspect, TheHeatOfAProfile) {
+  plan::Profile profile = profile_of_model();
+  profile.fingerprint = 0xabcd;
+  profile.lessismore = plan::LessIsMoreProfile{3};
+  profile.retrieval = plan::RetrievalProfile{std::vector<double>(24, 0)};
+  const std::vector<double> scores{0.04, 0.06, 0.14, 0.16, 0.94, 0.96, 1, 0.5, 0.2, 0.3, 0.4, 0.6};
+  std::copy(scores.begin(), scores.end(), profile.retrieval->scores.begin() + 6);
+  profile.roles = plan::RolesProfile{{0, 0.7, 0, 0, 0, 0, 0.8, 0}};
+  const auto path = scratch("profile.json");
+  write_file(path, plan::to_json(profile));
+  const Outcome outcome = run_program({"inspect", path.string()});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"fingerprint     000000000000abcd\n", "lessismore layer 3 selects again\n",
+                           "retrieval scores, a column for each query head\nlayer\n    1  | ..:#@|\n    2  |@+:-=*|\n"
+                           "2 layers are without any from 0.05 on\n' .:-=+*oO#@' stands for 0, 0.1, ... 1\n",
+                           "a column for each KV head\nlayer\n    0  | o|\n    3  |O |\n2 layers are"}) {
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << "\nin\n" << outcome.out;
+  }
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 #include "tests/cli/process.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <fstream>
@@ -49,9 +51,18 @@ Outcome run_program(const std::vector<std::string>& words, const Setting& settin
   std::vector<char*> arguments, environment;
   for (std::string& word : all) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  std::vector<std::string> variables = setting.environment;
+  // Of the user's own settings and profiles none.
+  std::vector<std::string> variables{fmt::format("XDG_DATA_HOME={}/no-data", GLIMPSE_TEST_MODELS)};
+  for (const std::string& variable : setting.environment) {
+    if (variable.starts_with("XDG_DATA_HOME=")) variables.clear();
+  }
+  variables.insert(variables.end(), setting.environment.begin(), setting.environment.end());
+  const auto is_set = [&](std::string_view inherited) {
+    const std::string_view name = inherited.substr(0, inherited.find('=') + 1);
+    return std::any_of(variables.begin(), variables.end(), [&](const auto& own) { return own.starts_with(name); });
+  };
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (std::strncmp(*variable, "GLIMPSE_ARG_", 12) != 0) environment.push_back(*variable);
+    if (std::strncmp(*variable, "GLIMPSE_ARG_", 12) != 0 && !is_set(*variable)) environment.push_back(*variable);
   }
   for (std::string& variable : variables) environment.push_back(variable.data());
   environment.push_back(nullptr);

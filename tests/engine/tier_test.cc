@@ -135,6 +135,35 @@ TEST(HostTier, AForkToAnotherPlanHasEverything) {
   EXPECT_TRUE(same_bits(decoded(same, rest), logits));
 }
 
+TEST(HostTier, AForkOfTheSameMethodLetsWaitWhatItsSourceDoes) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(kAll, engine.tokenizer().size());
+  const std::span<const Token> rest = std::span(tokens).subspan(kPrompt + 10);
+  for (auto& [policy, options] : waiting_methods()) {
+    SCOPED_TRACE(policy);
+    const plan::Plan plan = make(engine, policy, options);
+    policies::PolicyOptions less = options;
+    less.budget = plan::parse_budget(policy == "arkvale" ? "96" : "48");
+    const plan::Plan other = make(engine, policy, less);
+    Sequence source = engine.open(plan), plain = engine.open(without_tier(plan));
+    for (Sequence* sequence : {&source, &plain}) {
+      sequence->prefill(std::span(tokens).first(kPrompt));
+      decoded(*sequence, std::span(tokens).subspan(kPrompt, 10));
+    }
+    for (const plan::Plan& to : {plan, other}) {
+      Sequence expected = plain.fork(without_tier(to));
+      const auto logits = decoded(expected, rest);
+      const std::int64_t free = engine.stats().pages_free;
+      Sequence fork = source.fork(to);
+      EXPECT_EQ(engine.stats().pages_free, free) << "nothing came back";
+      EXPECT_TRUE(same_bits(decoded(fork, rest), logits));
+      EXPECT_GT(fork.stats().recalled_pages, 0);
+    }
+    Sequence shorter = source.fork(plan, kPrompt);
+    EXPECT_TRUE(same_bits(decoded(source, rest), decoded(plain, rest)));
+  }
+}
+
 /// Folders of the files without a name that this process has open.
 std::vector<std::string> folders_of_unnamed_files() {
   std::vector<std::string> folders;

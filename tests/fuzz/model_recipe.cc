@@ -204,7 +204,7 @@ std::int64_t set_vocabulary(GgufBuilder& file, Choices& choices) {
     const std::size_t at = choices.below(tokens.size());
     constexpr const char* kOdd[] = {"", "a", "\xff\xfe", "<0x41>", "\xe2\x96\x81\xe2\x96\x81", "\xc4\xa0\xc4\xa0"};
     if (choices.chance(2)) tokens[at] = kOdd[choices.below(std::size(kOdd))];
-    if (choices.chance(2)) types[at] = static_cast<std::int32_t>(choices.below(9)) - 1;
+    if (choices.chance(2) && at < types.size()) types[at] = static_cast<std::int32_t>(choices.below(9)) - 1;
     if (choices.chance(8)) tokens.pop_back();
     if (choices.chance(8) && !types.empty()) types.pop_back();
     if (tokens.empty()) break;

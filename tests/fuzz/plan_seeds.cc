@@ -27,6 +27,10 @@ Profile profile_of(const ModelShape& shape) {
   profile.retrieval =
       glimpse::plan::RetrievalProfile{std::vector<double>(static_cast<std::size_t>(shape.layers * shape.heads), 0.125)};
   profile.roles = glimpse::plan::RolesProfile{std::vector<double>(cells, 0.75)};
+  profile.fingerprint = 0x0123456789abcdef;
+  profile.lessismore = glimpse::plan::LessIsMoreProfile{shape.layers - 1};
+  profile.omnikv = glimpse::plan::OmniKvProfile{{0, shape.layers - 1}};
+  profile.kept = {{"tidal", "512", "needle", 0.5, 1, 0.25, 0.875}};
   return profile;
 }
 

@@ -25,6 +25,11 @@ Profile sample() {
   profile.retrieval = RetrievalProfile{std::vector<double>(16, 0.1)};
   profile.retrieval->scores[9] = 1.0 / 3;
   profile.roles = RolesProfile{{1, 1, 0, 0.25, 0.75, 0, 0.5, 1e-7}};
+  profile.fingerprint = 0x00ab'cdef'0123'4567u;
+  profile.lessismore = LessIsMoreProfile{2};
+  profile.omnikv = OmniKvProfile{{1, 3}};
+  profile.kept = {{"tidal", "512", "needle", 0.95, 1, 0.015625, 0.98},
+                  {"kascade", "10%,min=128", "chain", 0, 0.5, 0, 1}};
   return profile;
 }
 
@@ -40,17 +45,24 @@ std::string refusal(const std::function<void()>& call) {
 TEST(Profile, IsEqualAfterARoundTrip) {
   const Profile whole = sample();
   EXPECT_EQ(parse_profile(to_json(whole)), whole);
-  for (int without = 0; without < 15; ++without) {  // every set of parts but the empty one
+  for (int without = 0; without < 127; ++without) {  // every set of parts but the empty one
     Profile profile = sample();
     if ((without & 1) != 0) profile.kascade.reset();
     if ((without & 2) != 0) profile.tidal.reset();
     if ((without & 4) != 0) profile.retrieval.reset();
     if ((without & 8) != 0) profile.roles.reset();
+    if ((without & 16) != 0) profile.lessismore.reset();
+    if ((without & 32) != 0) profile.omnikv.reset();
+    if ((without & 64) != 0) profile.kept.clear();
+    if (without % 3 == 0) profile.fingerprint.reset();
     EXPECT_EQ(parse_profile(to_json(profile)), profile);
     EXPECT_EQ(profile.has("kascade"), (without & 1) == 0);
     EXPECT_EQ(profile.has("tidal"), (without & 2) == 0);
     EXPECT_EQ(profile.has("retrieval"), (without & 4) == 0);
     EXPECT_EQ(profile.has("roles"), (without & 8) == 0);
+    EXPECT_EQ(profile.has("lessismore"), (without & 16) == 0);
+    EXPECT_EQ(profile.has("omnikv"), (without & 32) == 0);
+    EXPECT_EQ(profile.has("kept"), (without & 64) == 0);
     EXPECT_FALSE(profile.has("other"));
   }
   EXPECT_TRUE(is_profile_text(to_json(whole)));
@@ -63,6 +75,8 @@ TEST(Profile, RandomSharesSurviveTheText) {
     Profile profile = sample();
     for (double& p : profile.roles->probability) p = std::uniform_real_distribution<double>(0, 1)(random);
     for (double& s : profile.retrieval->scores) s = std::uniform_real_distribution<double>(0, 1e-3)(random);
+    for (Kept& row : profile.kept) row.divergence = std::uniform_real_distribution<double>(0, 20)(random);
+    profile.fingerprint = random();
     ASSERT_EQ(parse_profile(to_json(profile)), profile);
   }
 }
@@ -105,6 +119,28 @@ TEST(Profile, RefusesWhatCannotBeTrue) {
       {"roles nan", [=](Profile& p) { p.roles->probability[3] = nan; }, "layer 1, head 1: nan"},
       {"roles below 0", [](Profile& p) { p.roles->probability[3] = -0.5; }, "-0.5"},
       {"roles size", [](Profile& p) { p.roles->probability.clear(); }, "0 values, 8 needed"},
+      {"lessismore range", [](Profile& p) { p.lessismore->reselect = 0; }, "lessismore.reselect: layer 0 is outside 1"},
+      {"no filters", [](Profile& p) { p.omnikv->filters.clear(); }, "omnikv.filters: none"},
+      {"filter range", [](Profile& p) { p.omnikv->filters[1] = 4; }, "omnikv.filters: layer 4 is outside 0 to 3"},
+      {"filter order", [](Profile& p) { p.omnikv->filters[0] = 3; }, "omnikv.filters: layer 3 follows layer 3"},
+      {"no method", [](Profile& p) { p.kept[0].method = ""; }, "kept[0]: method ''"},
+      {"a method that a terminal obeys", [](Profile& p) { p.kept[1].method = "\x1b[2J"; }, "kept[1]: method '?[2J'"},
+      {"a long task", [](Profile& p) { p.kept[0].task = std::string(65, 'x'); }, "give 1 to 64 printable ASCII"},
+      {"kept budget", [](Profile& p) { p.kept[0].budget = "half"; }, "kept[0]: budget 'half'"},
+      {"answers over 1", [](Profile& p) { p.kept[0].answers = 1.25; }, "kept[0]: answers 1.25 is outside 0 to 1"},
+      {"dense below 0", [](Profile& p) { p.kept[0].dense = -1; }, "kept[0]: dense -1"},
+      {"coverage nan", [=](Profile& p) { p.kept[0].coverage = nan; }, "kept[0]: coverage nan"},
+      {"divergence below 0", [](Profile& p) { p.kept[0].divergence = -0.25; }, "kept[0]: divergence -0.25"},
+      {"divergence nan", [=](Profile& p) { p.kept[0].divergence = nan; }, "kept[0]: divergence nan"},
+      {"divergence infinite", [](Profile& p) { p.kept[0].divergence = std::numeric_limits<double>::infinity(); },
+       "kept[0]: divergence inf"},
+      {"kept twice",
+       [](Profile& p) {
+         p.kept.push_back(p.kept[0]);
+         p.kept.back().answers = 0;
+       },
+       "kept[2]: tidal at 512 on needle is given twice"},
+      {"too many rows", [](Profile& p) { p.kept.resize(5000); }, "kept: 5000 rows"},
   };
   for (const auto& c : cases) {
     Profile profile = sample();
@@ -125,6 +161,17 @@ TEST(Profile, HoldsForItsModelOnly) {
     change(other);
     EXPECT_THAT(refusal([&] { validate_for(sample(), other); }), HasSubstr("calibrate this model"));
   }
+}
+
+TEST(Profile, HoldsForItsFileOnlyWhereBothFingerprintsAreKnown) {
+  const ModelShape shape{"llama", "Sample 1B", 4, 4, 2, 64, 131072};
+  EXPECT_NO_THROW(validate_for(sample(), shape, 0x00ab'cdef'0123'4567u));
+  const std::string text = refusal([&] { validate_for(sample(), shape, 0x00ab'cdef'0123'4568u); });
+  EXPECT_THAT(text, HasSubstr("made for the model file 00abcdef01234567, but this one is 00abcdef01234568"));
+  EXPECT_THAT(text, HasSubstr("calibrate this model"));
+  Profile any = sample();
+  any.fingerprint.reset();
+  EXPECT_NO_THROW(validate_for(any, shape, 7));
 }
 
 std::string replaced(std::string_view from, std::string_view to) {
@@ -160,6 +207,19 @@ TEST(Profile, RefusesEachBadTextNamingThePath) {
       {replaced("0.75", "7.5"), "roles.probability: layer 2, head 0: 7.5"},
       {replaced("\"roles\"", "\"rolls\""), "unknown key 'rolls'; did you mean 'roles'"},
       {replaced("\"tidal\"", "\"kascade\""), "'kascade' is given twice"},
+      {replaced("00abcdef01234567", "abcdef01234567"), "$.fingerprint: 'abcdef01234567' is none; give 16 digits"},
+      {replaced("00abcdef01234567", "00ABCDEF01234567"), "in small letters"},
+      {replaced("00abcdef01234567", "-0abcdef01234567"), "$.fingerprint"},
+      {replaced("00abcdef01234567", "100abcdef01234567"), "$.fingerprint"},
+      {replaced("\"00abcdef01234567\"", "12"), "$.fingerprint: expected"},
+      {replaced("\"filters\":[1,3]", "\"filters\":[]"), "omnikv.filters: none"},
+      {replaced("\"filters\":[1,3]", "\"layers\":[1,3]"), "$.omnikv: 'filters' is missing"},
+      {replaced("\"lessismore\": {\"reselect\":2}", "\"lessismore\": {\"reselect\":2,\"select\":1}"),
+       "$.lessismore: unknown key 'select'"},
+      {replaced("\"coverage\":0.98", "\"cover\":0.98"), "$.kept[0]: 'coverage' is missing"},
+      {replaced("\"dense\":0.5", "\"dense\":true"), "$.kept[1].dense: expected a number"},
+      {replaced("\"budget\":\"512\"", "\"budget\":512"), "$.kept[0].budget: expected"},
+      {replaced("\"kept\": [", "\"kept\": [3,"), "$.kept[0]: expected an object"},
   };
   for (const auto& c : cases) {
     EXPECT_THAT(refusal([&] { parse_profile(c.text); }), HasSubstr(c.says)) << c.text;
@@ -199,6 +259,11 @@ TEST(Profile, IsPutInWords) {
   EXPECT_THAT(text, HasSubstr("layer 3 selects again"));
   EXPECT_THAT(text, HasSubstr("layer:head score: 2:1 0.33"));
   EXPECT_THAT(text, HasSubstr("3 of 8 KV heads above 0.5; strongest: 0:0 1.00, 0:1 1.00, 2:0 0.75"));
+  EXPECT_THAT(text, HasSubstr("lessismore layer 2 selects again\n"));
+  EXPECT_THAT(text, HasSubstr("omnikv     filter layers 1, 3\n"));
+  EXPECT_THAT(text, HasSubstr("kept       method   budget       task     answers     dense  divergence  coverage\n"
+                              "           tidal    512          needle    95.0 %   100.0 %      0.0156    0.9800\n"
+                              "           kascade  10%,min=128  chain      0.0 %    50.0 %      0.0000    1.0000\n"));
 }
 
 // The only ```json block of docs/methods.md.
@@ -216,9 +281,27 @@ TEST(Profile, TheDocumentsExampleIsOne) {
   EXPECT_TRUE(is_profile_text(json));
   const Profile profile = parse_profile(json);
   EXPECT_EQ(profile.model, (ModelShape{"llama", "Example 1B", 4, 4, 2, 64, 0}));
-  for (const char* part : {"kascade", "tidal", "retrieval", "roles"}) EXPECT_TRUE(profile.has(part)) << part;
+  for (const char* part : {"kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "kept"}) {
+    EXPECT_TRUE(profile.has(part)) << part;
+  }
+  EXPECT_EQ(profile.fingerprint, 0x0123'4567'89ab'cdefu);
   EXPECT_EQ(profile.mapped_head(1, 0), 1);
   EXPECT_EQ(profile.retrieval->scores[6], 0.75);
+}
+
+TEST(Profile, MergeTakesPartsAndRowsOfTheirMethods) {
+  Profile into;
+  into.tidal = TidalProfile{3};
+  into.lessismore = LessIsMoreProfile{2};
+  into.kept = {{"tidal", "512", "needle", 0.5, 1, 0.1, 0.9}, {"omnikv", "512", "needle", 1, 1, 0, 1}};
+  Profile found;
+  found.tidal = TidalProfile{5};
+  found.kept = {{"tidal", "10%", "chain", 1, 1, 0.01, 0.95}};
+  merge(into, found);
+  EXPECT_EQ(into.tidal, TidalProfile{5});
+  EXPECT_EQ(into.lessismore, LessIsMoreProfile{2});
+  EXPECT_EQ(into.kept,
+            (std::vector<Kept>{{"omnikv", "512", "needle", 1, 1, 0, 1}, {"tidal", "10%", "chain", 1, 1, 0.01, 0.95}}));
 }
 
 }  // namespace

@@ -185,6 +185,8 @@ TEST(EveryPolicy, TakesOrRefusesAProfile) {
   whole.retrieval = plan::RetrievalProfile{std::vector<double>(32 * 32, 0.5)};
   whole.roles = plan::RolesProfile{std::vector<double>(32 * 8, 0.25)};
   whole.roles->probability[100] = 0.75;
+  whole.lessismore = plan::LessIsMoreProfile{20};
+  whole.omnikv = plan::OmniKvProfile{{5, 20}};
   for (const Policy& policy : registry()) {
     PolicyOptions options = needed(policy);
     options.profile = &whole;

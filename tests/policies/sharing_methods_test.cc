@@ -126,7 +126,8 @@ TEST(LycheeDecode, WarnsWithoutAProfile) {
   options.warnings = &warnings;
   make_plan("lychee-decode", kLlama8B, options);
   ASSERT_EQ(warnings.size(), 1u);
-  EXPECT_THAT(warnings[0], testing::AllOf(HasSubstr("no profile"), HasSubstr("12.5 %"), HasSubstr("--attn-profile")));
+  EXPECT_THAT(warnings[0],
+              testing::AllOf(HasSubstr("no profile"), HasSubstr("12.5 %"), HasSubstr("glimpse calibrate -m MODEL")));
 }
 
 // ---- Kascade ----
@@ -262,6 +263,143 @@ TEST(Tidal, TakesTheProfilesLayer) {
   options.extra = {{"select", "17"}};
   EXPECT_EQ(letters(make_plan("tidal", kSmol, options)), "DD" + std::string(15, 'D') + "S" + std::string(12, 'R'));
   EXPECT_THAT(warnings, ElementsAre(HasSubstr("selects again in layer 17, not behind layer 17")));
+}
+
+TEST(LessIsMore, TakesTheProfilesLayer) {
+  plan::Profile profile = profile_for(kSmol);
+  profile.lessismore = plan::LessIsMoreProfile{17};
+  PolicyOptions options;
+  options.profile = &profile;
+  std::vector<std::string> warnings;
+  options.warnings = &warnings;
+  EXPECT_EQ(letters(make_plan("lessismore", kSmol, options)),
+            "DDS" + std::string(14, 'R') + "S" + std::string(12, 'R'));
+  EXPECT_THAT(warnings, testing::IsEmpty());
+  options.extra["reselect"] = "9";
+  EXPECT_EQ(letters(make_plan("lessismore", kSmol, options)), "DDS" + std::string(6, 'R') + "S" + std::string(20, 'R'));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("not used")));
+  warnings.clear();
+  options.extra = {{"select", "17"}};
+  EXPECT_EQ(letters(make_plan("lessismore", kSmol, options)), "DD" + std::string(15, 'D') + "S" + std::string(12, 'R'));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("selects again in layer 17, not behind layer 17")));
+}
+
+TEST(OmniKv, TakesTheProfilesFilters) {
+  plan::Profile profile = profile_for(kSmol);
+  profile.omnikv = plan::OmniKvProfile{{4, 20}};
+  PolicyOptions options;
+  options.profile = &profile;
+  std::vector<std::string> warnings;
+  options.warnings = &warnings;
+  EXPECT_EQ(letters(make_plan("omnikv", kSmol, options)), "DDDDSD" + std::string(14, 'R') + "SD" + std::string(8, 'R'));
+  EXPECT_THAT(warnings, testing::IsEmpty());
+  options.extra["filters"] = "2";
+  EXPECT_EQ(letters(make_plan("omnikv", kSmol, options)), "DDSD" + std::string(26, 'R'));
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("not used")));
+}
+
+TEST(Tidal, TakesTheProfilesLayerOnlyOfItsModelFile) {
+  plan::Profile profile = profile_for(kSmol);
+  profile.tidal = plan::TidalProfile{17};
+  profile.fingerprint = 5;
+  PolicyOptions options;
+  options.profile = &profile;
+  EXPECT_EQ(refused("tidal", kSmol, options), "") << "the caller knows no fingerprint";
+  options.fingerprint = 5;
+  EXPECT_EQ(refused("tidal", kSmol, options), "");
+  options.fingerprint = 6;
+  EXPECT_THAT(refused("tidal", kSmol, options), HasSubstr("made for the model file 0000000000000005"));
+}
+
+TEST(EveryMethodWithAProfile, SaysWhereOptionsLeaveItNothingToSay) {
+  plan::Profile profile = profile_for(kSmol);
+  profile.kascade = plan::KascadeProfile{{0}, {}};
+  for (int i = 0; i < 30 * 3; ++i) profile.kascade->head_map.push_back(i % 3);
+  profile.tidal = plan::TidalProfile{17};
+  profile.lessismore = plan::LessIsMoreProfile{17};
+  profile.omnikv = plan::OmniKvProfile{{4}};
+  profile.retrieval = plan::RetrievalProfile{std::vector<double>(270, 0.5)};
+  for (const auto& [policy, key, value] : std::vector<std::array<const char*, 3>>{{"tidal", "reselect", "none"},
+                                                                                  {"lessismore", "reselect", "9"},
+                                                                                  {"omnikv", "filters", "3"},
+                                                                                  {"kascade", "anchors", "0+3"},
+                                                                                  {"kascade", "anchors", "all"},
+                                                                                  {"evosparse", "prop", "off"}}) {
+    std::vector<std::string> warnings;
+    bool unused = false;
+    PolicyOptions options;
+    options.profile = &profile;
+    options.warnings = &warnings;
+    options.profile_unused = &unused;
+    make_plan(policy, kSmol, options);
+    EXPECT_FALSE(unused) << policy;
+    EXPECT_THAT(warnings, testing::IsEmpty()) << policy;
+    options.extra[key] = value;
+    make_plan(policy, kSmol, options);
+    EXPECT_TRUE(unused) << policy;
+    EXPECT_THAT(warnings, testing::IsEmpty()) << policy;
+    options.profile_unused = nullptr;
+    make_plan(policy, kSmol, options);
+    EXPECT_THAT(warnings, ElementsAre(HasSubstr("not used"))) << policy;
+  }
+}
+
+// What is guessed and what names it, method by method; none of them is silent.
+TEST(EveryMethodThatGuesses, SaysSoAndNamesTheCure) {
+  const struct {
+    const char* policy;
+    const char* guess;
+    std::map<std::string, std::string> by_hand;  ///< options with which nothing is guessed; none: there are none
+  } rows[] = {
+      {"tidal", "layer 12 selects again", {{"reselect", "12"}}},
+      {"tidal", "layer 12 selects again", {{"reselect", "none"}}},
+      {"lessismore", "layer 12 selects again", {{"reselect", "12"}}},
+      {"omnikv", "filter layers are 2, 8, 17", {{"filters", "2+8+17"}}},
+      {"kascade", "scaled", {{"anchors", "0+2+9"}}},
+      {"kascade", "scaled", {{"anchors", "all"}}},
+      {"lychee-decode", "12.2 %", {}},
+      {"duo", "even spread of 50 %", {}},
+      {"razor", "even spread of 15", {}},
+      {"evosparse", "10 retrieval heads are evenly spread", {{"prop", "off"}}},
+  };
+  for (const auto& row : rows) {
+    std::vector<std::string> warnings;
+    PolicyOptions options;
+    options.warnings = &warnings;
+    make_plan(row.policy, kSmol, options);
+    EXPECT_THAT(warnings, ElementsAre(testing::AllOf(HasSubstr(fmt::format("policy '{}': no profile: ", row.policy)),
+                                                     HasSubstr(row.guess), HasSubstr("glimpse calibrate -m MODEL"))));
+    if (row.by_hand.empty()) continue;
+    warnings.clear();
+    options.extra = row.by_hand;
+    make_plan(row.policy, kSmol, options);
+    EXPECT_THAT(warnings, testing::IsEmpty()) << row.policy;
+  }
+  // Methods whose every layer and head chooses for itself have nothing to guess.
+  for (const char* policy : {"full", "quest", "streaming", "h2o", "tova", "raas", "lychee-cluster", "oracle"}) {
+    std::vector<std::string> warnings;
+    PolicyOptions options;
+    options.warnings = &warnings;
+    make_plan(policy, kSmol, options);
+    EXPECT_THAT(warnings, testing::IsEmpty()) << policy;
+  }
+}
+
+TEST(Tidal, WarnsOfNoLayerThatThePaperNamesNorOfOneThatNobodyWouldRead) {
+  const auto warnings = [](plan::ModelShape shape) {
+    std::vector<std::string> all;
+    PolicyOptions options;
+    options.warnings = &all;
+    make_plan("tidal", shape, options);
+    return all;
+  };
+  plan::ModelShape named = kLlama8B;
+  named.model_name = "Llama 3.1 8B";
+  EXPECT_THAT(warnings(named), testing::IsEmpty());
+  EXPECT_THAT(warnings(kMha), testing::IsEmpty()) << "of 4 layers";
+  plan::ModelShape five = kMha;
+  five.layers = 5;  // round(13 * 5 / 32) is 2, where the first selects
+  EXPECT_THAT(warnings(five), ElementsAre(HasSubstr("no layer selects again behind layer 2")));
 }
 
 TEST(Kascade, TakesAnchorsAsThePlanPrintsThem) {

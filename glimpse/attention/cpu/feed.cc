@@ -21,8 +21,8 @@ void feed(Pass& pass, const Call& call, BatchEntry& entry, const Unit& unit) {
   if (op.reads == HeadOp::Reads::window && !entry.dense) return;  // its window is not what heat speaks of
   const plan::Retention* kept = op.kept;
   const bool heats = entry.layer(call.layer).heats;
-  auto& statistic = state.statistics[state.head(call.layer, unit.head)];
-  if (!heats && statistic.empty()) return;
+  CopyOnWrite<std::vector<float>>& kept_statistic = state.statistics[state.head(call.layer, unit.head)];
+  if (!heats && kept_statistic->empty()) return;
 
   const auto entries = static_cast<std::size_t>(unit.entries);
   SelectionScratch& scratch = pass.thread(call.ith).selection;
@@ -39,7 +39,8 @@ void feed(Pass& pass, const Call& call, BatchEntry& entry, const Unit& unit) {
       feed.back().mass += mean[static_cast<std::size_t>(i)];
     }
   }
-  if (statistic.empty() || kept == nullptr) return;
+  if (kept_statistic->empty() || kept == nullptr) return;
+  std::vector<float>& statistic = kept_statistic.own();
   const auto at = [&](std::int32_t i) -> float& {
     return statistic[static_cast<std::size_t>(position_of(unit, view, i))];
   };

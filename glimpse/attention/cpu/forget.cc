@@ -57,7 +57,7 @@ void forget_by_statistic(Pass& pass, BatchEntry& entry, int layer, int first_hea
                           : 1;
   // Who may go: live tokens that are neither recent nor (RaaS) of the prompt.
   const std::int64_t newest = entry.tokens - std::max<std::int64_t>(recent, 1);
-  const auto& own = state.statistics[state.head(layer, first_head)];
+  const std::vector<float>& own = *state.statistics[state.head(layer, first_head)];
   pass.evicted.clear();
   std::int64_t counted = 0;
   for (std::int32_t slot = 0; slot < view.slots; ++slot) {
@@ -71,7 +71,7 @@ void forget_by_statistic(Pass& pass, BatchEntry& entry, int layer, int first_hea
   pass.evict_scores.resize(pass.evicted.size());
   for (std::size_t i = 0; i < pass.evicted.size(); ++i) pass.evict_scores[i] = {pass.evicted[i], 0.0F};
   for (int head = first_head; head < first_head + heads; ++head) {
-    const auto& statistic = state.statistics[state.head(layer, head)];
+    const std::vector<float>& statistic = *state.statistics[state.head(layer, head)];
     for (ScoredUnit& token : pass.evict_scores) token.score += statistic[static_cast<std::size_t>(token.unit)];
   }
   const auto goes_first = [&](const ScoredUnit& a, const ScoredUnit& b) {
@@ -98,7 +98,7 @@ void forget(Pass& pass, BatchEntry& entry) {
       const plan::Retention* kept = entry.head(layer, head).kept;
       if (kept == nullptr) continue;
       if (plan::forgets_by_statistic(kept->rule)) {
-        auto& statistic = entry.rows.state->statistics[entry.rows.state->head(layer, head)];
+        auto& statistic = entry.rows.state->statistics[entry.rows.state->head(layer, head)].own();
         if (kept->rule == RetentionRule::stamps) stamp_new_tokens(statistic, entry);
         statistic.resize(static_cast<std::size_t>(entry.tokens), 0.0F);
         if (kept->per == plan::SetPer::layer && head + 1 < pass.shape.kv_heads)

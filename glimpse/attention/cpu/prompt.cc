@@ -100,7 +100,7 @@ void take_observed(Pass& pass, BatchEntry& entry, int layer, int head) {
   if (kept != nullptr && observes(kept->rule)) {
     const bool last = kept->rule == plan::RetentionRule::last_probability;
     const float share = last ? 1.0F / static_cast<float>(pass.group) : 1.0F;  // TOVA: mean; H2O: summed over the group
-    auto& statistic = state.statistics[state.head(layer, head)];
+    auto& statistic = state.statistics[state.head(layer, head)].own();
     statistic.resize(tokens, 0.0F);
     if (last) std::fill(statistic.begin(), statistic.end(), 0.0F);
     for (std::size_t item = 0; item < items; ++item) {

@@ -96,6 +96,26 @@ class CpuExecutor final : public Executor {
     runner_.observer = std::move(observer);
   }
 
+  void measure_change(bool on) override {
+    pass_.changes.clear();
+    if (!on) return;
+    pass_.changes.assign(static_cast<std::size_t>(threads_),
+                         std::vector<ChangeSum>(static_cast<std::size_t>(model_.config().layers)));
+  }
+
+  std::vector<double> attention_change() const override {
+    std::vector<double> means(static_cast<std::size_t>(model_.config().layers));
+    for (std::size_t layer = 0; layer < means.size(); ++layer) {
+      ChangeSum all;
+      for (const std::vector<ChangeSum>& thread : pass_.changes) {
+        all.sum += thread[layer].sum;
+        all.rows += thread[layer].rows;
+      }
+      if (all.rows > 0) means[layer] = all.sum / static_cast<double>(all.rows);
+    }
+    return means;
+  }
+
  private:
   Graph& graph_for(const StepBatch& batch) {
     key_.rows = static_cast<int>(batch.tokens.size());

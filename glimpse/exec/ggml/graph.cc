@@ -41,10 +41,12 @@ ggml_tensor* Graph::weight_view(const model::TensorInfo* weight) {
 }
 
 ggml_tensor* Graph::normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight,
-                              PassState& pass) {
+                              const NodeData& data) {
   std::vector<ggml_tensor*> sources{residual, weight_view(weight)};
   if (delta != nullptr) sources.push_back(delta);
-  return custom(residual->ne[0], residual->ne[1], sources, normalise_node, {&pass, 0, delta != nullptr});
+  NodeData kept = data;
+  kept.add = delta != nullptr;
+  return custom(residual->ne[0], residual->ne[1], sources, normalise_node, kept);
 }
 
 ggml_tensor* Graph::multiply(PassState& pass, ggml_tensor* weight, ggml_tensor* input) {
@@ -69,7 +71,7 @@ void Graph::build(const Weights& weights, PassState& pass) {
     const model::LayerWeights& names = model.layers()[layer];
     const bool last = l + 1 == config.layers;
 
-    ggml_tensor* normalised = normalise(residual, delta, names.attention_norm, pass);
+    ggml_tensor* normalised = normalise(residual, delta, names.attention_norm, {&pass, l});
     std::vector<ggml_tensor*> qkv;
     for (ggml_tensor* part : tensors.qkv.parts) qkv.push_back(multiply(pass, part, normalised));
     ggml_tensor* query = custom(q_width, shape_.rows, qkv, append_node, {&pass, l});
@@ -90,7 +92,7 @@ void Graph::build(const Weights& weights, PassState& pass) {
       residual = rest;
     }
     ggml_tensor* projected = multiply(pass, tensors.output, attended);
-    normalised = normalise(residual, projected, names.ffn_norm, pass);
+    normalised = normalise(residual, projected, names.ffn_norm, {&pass, l, true, true});
     ggml_tensor* activated = nullptr;
     if (tensors.gate_up.parts.size() == 1) {
       activated = ggml_swiglu(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised));
@@ -100,7 +102,7 @@ void Graph::build(const Weights& weights, PassState& pass) {
     }
     delta = multiply(pass, tensors.down, activated);
   }
-  ggml_tensor* normalised = normalise(residual, delta, &model.output_norm(), pass);
+  ggml_tensor* normalised = normalise(residual, delta, &model.output_norm(), {&pass});
   logits_ = multiply(pass, weights.output(), normalised);
   ggml_set_output(logits_);
   ggml_build_forward_expand(graph_, logits_);

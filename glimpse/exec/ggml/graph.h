@@ -39,7 +39,8 @@ class Graph {
   using NodeFunction = void (*)(ggml_tensor*, int, int, void*);
   ggml_tensor* custom(std::int64_t width, std::int64_t rows, std::vector<ggml_tensor*> sources, NodeFunction function,
                       const NodeData& data);
-  ggml_tensor* normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight, PassState& pass);
+  ggml_tensor* normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight,
+                         const NodeData& data);
   ggml_tensor* multiply(PassState& pass, ggml_tensor* weight, ggml_tensor* input);
   ggml_tensor* weight_view(const model::TensorInfo* weight);
 

@@ -24,6 +24,18 @@ void rms_norm(const float* x, const float* weight, std::int64_t width, float eps
   for (std::int64_t i = 0; i < width; ++i) out[i] = x[i] * scale * weight[i];
 }
 
+/// How far adding `d` turns `x`: 1 - cosine(x, x + d). Rows of zeros turn by nothing.
+double change_of(const float* x, const float* d, std::int64_t width) {
+  double xx = 0, xd = 0, dd = 0;
+  for (std::int64_t i = 0; i < width; ++i) {
+    xx += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    xd += static_cast<double>(x[i]) * static_cast<double>(d[i]);
+    dd += static_cast<double>(d[i]) * static_cast<double>(d[i]);
+  }
+  const double lengths = std::sqrt(xx * std::max(xx + 2 * xd + dd, 0.0));
+  return lengths > 0 ? 1 - (xx + xd) / lengths : 0;
+}
+
 /// The three parts of a projection's rows, fused or apart.
 struct QkvRows {
   const float *q, *k, *v;
@@ -65,6 +77,11 @@ void normalise_node(ggml_tensor* dst, int ith, int nth, void* data) {
     float* x = residual + row * width;
     if (delta != nullptr) {
       const float* d = delta + row * width;
+      if (node.attended && !node.pass->changes.empty()) {
+        ChangeSum& change = node.pass->changes[static_cast<std::size_t>(ith)][static_cast<std::size_t>(node.layer)];
+        change.sum += change_of(x, d, width);
+        ++change.rows;
+      }
       for (std::int64_t i = 0; i < width; ++i) x[i] += d[i];
     }
     rms_norm(x, weight, width, node.pass->model->config().rms_epsilon, floats(dst) + row * width);

@@ -16,6 +16,12 @@ struct ggml_tensor;
 
 namespace glimpse::exec {
 
+/// Sums over rows of 1 - cosine(x, x + attention(x)).
+struct ChangeSum {
+  double sum = 0;
+  std::int64_t rows = 0;
+};
+
 /// What nodes share during a pass. Owned by the executor; filled before the graph runs.
 struct PassState {
   const model::Model* model = nullptr;
@@ -25,13 +31,15 @@ struct PassState {
   std::span<const std::int32_t> output_rows;
   std::vector<std::vector<float>> scratch;       ///< [threads] rotated keys of one block
   std::vector<std::vector<std::byte>> products;  ///< [threads] few_rows_scratch of the largest weight
+  std::vector<std::vector<ChangeSum>> changes;   ///< [threads, layers]; empty: nobody asks
 };
 
 /// The user data of one node. Lives as long as its graph.
 struct NodeData {
   PassState* pass = nullptr;
   int layer = 0;
-  bool add = false;  ///< normalise: add the delta to the residual first
+  bool add = false;       ///< normalise: add the delta to the residual first
+  bool attended = false;  ///< normalise: the delta is what the layer's attention gave
 };
 
 /// Rows of K that one thread rotates and appends at a time.

@@ -44,27 +44,27 @@ std::size_t ChunkTree::search(const IndexQuery& query, IndexScratch& scratch, st
 }
 
 std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, IndexScratch& scratch) const {
-  GroupQueries queries = group_queries(selector_.terms.front().group, query, fine_.dim(), scratch);
-  const float* norms = query_norms(queries, fine_.dim(), scratch);
+  GroupQueries queries = group_queries(selector_.terms.front().group, query, nodes_->fine.dim(), scratch);
+  const float* norms = query_norms(queries, nodes_->fine.dim(), scratch);
   const bool whole = selector_.terms.front().index.whole_clusters;
-  const std::size_t units = at(coarse_.count());
-  const std::size_t nodes = units + at(fine_.count());
+  const std::size_t units = at(nodes_->coarse.count());
+  const std::size_t nodes = units + at(nodes_->fine.count());
   if (scratch.scores.size() < nodes) scratch.scores.resize(nodes);
   // Units' and clusters' places, and the cluster that each place of the second ranking stands for.
-  const std::size_t places = units + 2 * at(fine_.count());
+  const std::size_t places = units + 2 * at(nodes_->fine.count());
   if (scratch.order.size() < places) scratch.order.resize(places);
 
-  coarse_.score(queries, norms, 0, coarse_.count(), scratch.scores.data());
+  nodes_->coarse.score(queries, norms, 0, nodes_->coarse.count(), scratch.scores.data());
   Ranking ranked_units({scratch.scores.data(), units}, {scratch.order.data(), units});
   float* const scores = scratch.scores.data() + units;
-  std::int32_t* const cluster_at = scratch.order.data() + units + at(fine_.count());
+  std::int32_t* const cluster_at = scratch.order.data() + units + at(nodes_->fine.count());
 
   // Units in ascending order, so that equal clusters rank by their number.
   std::int64_t candidates = 0;
   std::size_t opened = 0;
   while (!ranked_units.empty() && (opened < kLeastUnitsRead || candidates < kCandidateBudgets * query.budget)) {
     const std::int32_t unit = ranked_units.pop();
-    candidates += unit_tokens_[at(unit)];
+    candidates += nodes_->unit_tokens[at(unit)];
     ++opened;
   }
   // What was popped lies behind what was not.
@@ -73,7 +73,7 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
   std::size_t clusters = 0;
   for (std::size_t i = 0; i < opened; ++i) {
     const auto [first, last] = clusters_of(open[i]);
-    fine_.score(queries, norms, first, last - first, scores + clusters);
+    nodes_->fine.score(queries, norms, first, last - first, scores + clusters);
     for (std::int32_t cluster = first; cluster < last; ++cluster) cluster_at[clusters++] = cluster;
   }
 
@@ -81,8 +81,8 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
   std::int64_t room = in.room;
   bool full = false;
   while (!ranked.empty() && !full && room > 0) {
-    const Members& members = members_[at(cluster_at[at(ranked.pop())])];
-    for (std::int32_t chunk = members.first; chunk >= 0 && !full; chunk = next_[at(chunk)]) {
+    const Members& members = nodes_->members[at(cluster_at[at(ranked.pop())])];
+    for (std::int32_t chunk = members.first; chunk >= 0 && !full; chunk = nodes_->next[at(chunk)]) {
       const std::int64_t cost = chunk_cost(chunks_, in, chunk);
       full = !whole && cost > room;
       if (full) break;
@@ -90,7 +90,7 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
       mark_chosen(scratch, chunk);
     }
   }
-  return coarse_.read_bytes(units) + fine_.read_bytes(clusters);
+  return nodes_->coarse.read_bytes(units) + nodes_->fine.read_bytes(clusters);
 }
 
 std::vector<std::int32_t> ChunkTree::units_of(std::span<const std::int32_t> set, std::int64_t tokens) const {
@@ -98,9 +98,10 @@ std::vector<std::int32_t> ChunkTree::units_of(std::span<const std::int32_t> set,
   query.tokens = tokens;
   const std::vector<std::int32_t> chosen = chunks_between(chunks_, always_in(selector_, query, covered(), 0), set);
   std::vector<std::int32_t> clusters;
-  for (std::int32_t cluster = 0; cluster < fine_.count(); ++cluster) {
+  for (std::int32_t cluster = 0; cluster < nodes_->fine.count(); ++cluster) {
     bool found = false;
-    for (std::int32_t chunk = members_[at(cluster)].first; chunk >= 0 && !found; chunk = next_[at(chunk)]) {
+    for (std::int32_t chunk = nodes_->members[at(cluster)].first; chunk >= 0 && !found;
+         chunk = nodes_->next[at(chunk)]) {
       found = std::binary_search(chosen.begin(), chosen.end(), chunk);
     }
     if (found) clusters.push_back(cluster);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "glimpse/base/copy_on_write.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/chunk_list.h"
 #include "glimpse/kv/index/node_level.h"
@@ -42,39 +43,44 @@ class ChunkTree final : public KeyIndex {
 
   // What the tree holds, for tests and reports.
   const ChunkList& chunks() const { return chunks_; }
-  const NodeLevel& fine() const { return fine_; }
-  const NodeLevel& coarse() const { return coarse_; }
+  const NodeLevel& fine() const { return nodes_->fine; }
+  const NodeLevel& coarse() const { return nodes_->coarse; }
   /// The chunks of a cluster, by position.
   std::vector<std::int32_t> chunks_of(std::int32_t cluster) const;
   /// The clusters of a unit: [first, second).
-  std::pair<std::int32_t, std::int32_t> clusters_of(std::int32_t unit) const;
+  std::pair<std::int32_t, std::int32_t> clusters_of(std::int32_t unit) const { return nodes_->clusters_of(unit); }
   /// The representative of a chunk, [d], from the cache as it is now.
   void representative(const KeySource& keys, std::int32_t chunk, float* row) const;
 
  private:
-  /// The chunks of one cluster, linked by next_.
+  /// The chunks of one cluster, linked by Nodes::next.
   struct Members {
     std::int32_t first = -1;
     std::int32_t last = -1;
     std::int32_t tokens = 0;
   };
+  struct Nodes {
+    explicit Nodes(int dim) : fine(dim), coarse(dim) {}
+    std::pair<std::int32_t, std::int32_t> clusters_of(std::int32_t unit) const;
+    std::int32_t unit_of(std::int32_t cluster) const;
+
+    NodeLevel fine, coarse;
+    std::vector<std::int32_t> next;         ///< [chunks] the next chunk of the same cluster, -1: none
+    std::vector<Members> members;           ///< [clusters]
+    std::vector<std::int32_t> last_child;   ///< [units] one past the last cluster of the unit
+    std::vector<std::int32_t> unit_tokens;  ///< [units]
+  };
 
   void build(const KeySource& keys);
   void insert(const KeySource& keys, std::int32_t chunk);
-  void link(std::int32_t cluster, std::int32_t chunk);
-  std::int32_t unit_of(std::int32_t cluster) const;
+  void link(Nodes& nodes, std::int32_t cluster, std::int32_t chunk) const;
   std::size_t choose(const IndexQuery& query, const AlwaysIn& in, IndexScratch& scratch) const;
 
   plan::Selector selector_;
   bool built_ = false;
   std::int64_t seen_ = 0;
   ChunkList chunks_;
-  NodeLevel fine_;
-  NodeLevel coarse_;
-  std::vector<std::int32_t> next_;         ///< [chunks] the next chunk of the same cluster, -1: none
-  std::vector<Members> members_;           ///< [clusters]
-  std::vector<std::int32_t> last_child_;   ///< [units] one past the last cluster of the unit
-  std::vector<std::int32_t> unit_tokens_;  ///< [units]
+  CopyOnWrite<Nodes> nodes_;  ///< copies share it
 };
 
 }  // namespace glimpse::kv

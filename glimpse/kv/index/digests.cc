@@ -59,11 +59,18 @@ void Digests::set_type(KvType cache) {
   if (kind_ == Kind::min_max) type_ = cache == KvType::q8_0 ? KvType::bf16 : cache;
 }
 
-/// For as many digests as are counted.
 void Digests::make_room() {
-  lines_.resize(tiles() * tile_bytes() / sizeof(Line));
-  variances_.resize(tiles() * kernels::kDigestTile * variance_bytes() / sizeof(Line));
-  if (kind_ == Kind::sphere) radii_.resize(tiles() * kernels::kDigestTile);
+  constexpr std::size_t most = kSharedDigests / kernels::kDigestTile;
+  const std::size_t wanted = tiles();
+  shares_.resize((wanted + most - 1) / most);
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    const std::size_t here = std::min(most, wanted - i * most);
+    if (shares_[i]->lines.size() == here * tile_bytes() / sizeof(Line)) continue;
+    Share& share = shares_[i].own();
+    share.lines.resize(here * tile_bytes() / sizeof(Line));
+    share.variances.resize(here * kernels::kDigestTile * variance_bytes() / sizeof(Line));
+    if (kind_ == Kind::sphere) share.radii.resize(here * kernels::kDigestTile);
+  }
 }
 
 void Digests::append(const KeySource& keys, std::int64_t first, std::int64_t tokens) {
@@ -87,6 +94,7 @@ void Digests::write(const KeySource& keys, std::int64_t first, std::int64_t toke
                      rows);
   const kernels::FloatRows view{rows, static_cast<std::int32_t>(tokens), dim_};
   float* const bounds = read.data();
+  Share& share = own_share(at);
   switch (kind_) {
     case Kind::min_max:
       kernels::row_bounds(view, bounds, bounds + size);
@@ -95,29 +103,31 @@ void Digests::write(const KeySource& keys, std::int64_t first, std::int64_t toke
     case Kind::sphere:
       kernels::row_bounds(view, bounds, bounds + size);
       for (std::size_t i = 0; i < size; ++i) bounds[i] = 0.5F * (bounds[i] + bounds[size + i]);
-      radii_[static_cast<std::size_t>(at)] = kernels::row_radius(view, bounds);
+      share.radii[static_cast<std::size_t>(at % kSharedDigests)] = kernels::row_radius(view, bounds);
       break;
     case Kind::mean_deviation:
       kernels::row_moments(view, bounds, bounds + size);
-      for (std::size_t i = 0; i < size; ++i) variances()[place(at, i)] = bounds[size + i];
+      for (std::size_t i = 0; i < size; ++i) {
+        reinterpret_cast<float*>(share.variances.data())[place(at, i)] = bounds[size + i];
+      }
       break;
     case Kind::mean:
       kernels::row_moments(view, bounds, nullptr);
       break;
   }
-  auto* const values = reinterpret_cast<float*>(lines_.data());
+  auto* const values = reinterpret_cast<float*>(share.lines.data());
   for (std::size_t i = 0; i < size; ++i) values[place(at, i)] = bounds[i];
 }
 
 std::size_t Digests::place(std::int32_t at, std::size_t number) const {
   constexpr std::size_t tile = kernels::kDigestTile;
-  const auto digest = static_cast<std::size_t>(at);
+  const auto digest = static_cast<std::size_t>(at % kSharedDigests);
   return (digest / tile * static_cast<std::size_t>(values()) + number) * tile + digest % tile;
 }
 
 void Digests::store_bounds(const float* bounds, bool outward, std::int32_t at) {
   const auto size = static_cast<std::size_t>(dim_);
-  auto* const bytes = reinterpret_cast<std::byte*>(lines_.data());
+  auto* const bytes = reinterpret_cast<std::byte*>(own_share(at).lines.data());
   for (std::size_t i = 0; i < 2 * size; ++i) {
     const bool most = i >= size;
     const std::size_t to = place(at, most ? 2 * (i - size) + 1 : 2 * i);
@@ -146,22 +156,18 @@ void Digests::score(const GroupQueries& queries, std::int32_t first, std::int32_
   float* const squares = scratch.queries.data() + own;
   float* const norms = squares + group * size;
 
-  kernels::DigestScoreItem item{.tiles = reinterpret_cast<const std::byte*>(lines_.data()), .type = type_};
+  kernels::DigestScoreItem item{.type = type_};
   item.bounds = kind_ == Kind::min_max;
   item.dim = dim_;
-  item.first = first;
-  item.count = number;
   item.queries = given;
   item.group = queries.group;
   item.scale = queries.scale;
   item.pooling = queries.pooling;
-  item.scores = scores;
   if (kind_ == Kind::mean_deviation) {
     for (std::size_t i = 0; i < group * size; ++i) {
       const float weighed = static_cast<float>(weight_) * queries.scale * given[i];
       squares[i] = weighed * weighed;
     }
-    item.variances = variances();
     item.squares = squares;
   }
   if (kind_ == Kind::sphere) {
@@ -170,16 +176,24 @@ void Digests::score(const GroupQueries& queries, std::int32_t first, std::int32_
       for (std::size_t i = 0; i < size; ++i) sum += static_cast<double>(given[j * size + i]) * given[j * size + i];
       norms[j] = static_cast<float>(std::sqrt(sum) * queries.scale);
     }
-    item.radii = radii_.data();
     item.norms = norms;
   }
-  kernels::score_digests(item);
+  for (std::int32_t done = 0; done < number; done += item.count) {
+    const Share& from = share(first + done);
+    item.tiles = reinterpret_cast<const std::byte*>(from.lines.data());
+    if (kind_ == Kind::mean_deviation) item.variances = reinterpret_cast<const float*>(from.variances.data());
+    if (kind_ == Kind::sphere) item.radii = from.radii.data();
+    item.first = (first + done) % kSharedDigests;
+    item.count = std::min(number - done, kSharedDigests - item.first);
+    item.scores = scores + done;
+    kernels::score_digests(item);
+  }
 }
 
 std::vector<float> Digests::row(std::int32_t at) const {
   std::vector<float> found(static_cast<std::size_t>(values()));
   const auto size = static_cast<std::size_t>(dim_);
-  const auto* const bytes = reinterpret_cast<const std::byte*>(lines_.data());
+  const auto* const bytes = reinterpret_cast<const std::byte*>(share(at).lines.data());
   for (std::size_t i = 0; i < found.size(); ++i) {
     const bool both = kind_ == Kind::min_max;
     const std::size_t from = place(at, both ? (i < size ? 2 * i : 2 * (i - size) + 1) : i);

@@ -1,6 +1,6 @@
 // Digests of key ranges (pages, chunks), scored for all queries of a group in one pass. Owns them, in the tiles of
 // kernels::score_digests; they grow in the order of their ranges. Const members from any thread, the others from one at
-// a time.
+// a time. Copies share what neither changes, kSharedDigests at a time: a fork of a sequence copies no digest.
 //
 // min_max is stored in the cache's own type, which holds it exactly; of a q8_0 cache in bf16, rounded outward, so that
 // it stays a bound. The others are f32: sphere and mean_deviation feel the rounding of 16 bits in their ranking.
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "glimpse/base/copy_on_write.h"
 #include "glimpse/kernels/index.h"
 #include "glimpse/kv/index/key_index.h"
 
@@ -28,6 +29,9 @@ GroupQueries group_queries(plan::GroupPooling pooling, const IndexQuery& query, 
 
 /// Floats of scratch.queries that group_queries may use; behind them there is room for others.
 std::size_t mean_query_floats(int dim);
+
+/// Digests that copies share as one.
+inline constexpr std::int32_t kSharedDigests = 8 * kernels::kDigestTile;
 
 class Digests {
  public:
@@ -59,12 +63,18 @@ class Digests {
 
   /// The first of the row's values as floats: min_max: [2, d]; sphere: centre; mean and mean_deviation: mean.
   std::vector<float> row(std::int32_t at) const;
-  float radius(std::int32_t at) const { return radii_[static_cast<std::size_t>(at)]; }
+  float radius(std::int32_t at) const { return share(at).radii[static_cast<std::size_t>(at % kSharedDigests)]; }
 
  private:
   /// What a vector of these holds starts on a cache line: a value of a tile is one, or a few.
   struct alignas(64) Line {
     std::byte bytes[64];
+  };
+  /// kSharedDigests of them, the last as many as there are.
+  struct Share {
+    std::vector<Line> lines;      ///< [tile, value, kDigestTile]; of min_max a minimum and a maximum for each dimension
+    std::vector<Line> variances;  ///< [tile, d, kDigestTile] floats, mean_deviation
+    std::vector<float> radii;     ///< [tile, kDigestTile], sphere
   };
   int values() const { return kind_ == Kind::min_max ? 2 * dim_ : dim_; }  ///< of one digest
   std::size_t tiles() const {
@@ -76,22 +86,21 @@ class Digests {
     return row_bytes(type_, values()) + variance_bytes() + (kind_ == Kind::sphere ? sizeof(float) : 0);
   }
   void set_type(KvType cache);
+  /// For as many digests as are counted.
   void make_room();
+  const Share& share(std::int32_t at) const { return *shares_[static_cast<std::size_t>(at / kSharedDigests)]; }
+  Share& own_share(std::int32_t at) { return shares_[static_cast<std::size_t>(at / kSharedDigests)].own(); }
   void write(const KeySource& keys, std::int64_t first, std::int64_t tokens, std::int32_t at);
   void store_bounds(const float* bounds, bool outward, std::int32_t at);
-  /// Where value `number` of a digest lies.
+  /// Where value `number` of a digest lies in its share.
   std::size_t place(std::int32_t at, std::size_t number) const;
-  float* variances() { return reinterpret_cast<float*>(variances_.data()); }
-  const float* variances() const { return reinterpret_cast<const float*>(variances_.data()); }
 
   Kind kind_;
   int dim_;
   double weight_;
-  KvType type_ = KvType::f32;  ///< of lines_
+  KvType type_ = KvType::f32;  ///< of Share::lines
   std::int32_t count_ = 0;
-  std::vector<Line> lines_;      ///< [tile, value, kDigestTile]; of min_max a minimum and a maximum for each dimension
-  std::vector<Line> variances_;  ///< [tile, d, kDigestTile] floats, mean_deviation
-  std::vector<float> radii_;     ///< [tile, kDigestTile], sphere
+  std::vector<CopyOnWrite<Share>> shares_;
 };
 
 }  // namespace glimpse::kv

@@ -20,12 +20,12 @@ void GateIndex::write(const KeySource& keys, std::int64_t block) {
   const std::int64_t first = block * selector_.block;
   std::vector<float> rows(static_cast<std::size_t>(selector_.block) * static_cast<std::size_t>(weights.head_dim));
   kernels::read_keys(keys.format, *keys.head, static_cast<std::int32_t>(first), selector_.block, rows.data());
-  gates_.gates->key(gates_.head, first, rows.data(), keys_.data() + static_cast<std::size_t>(block) * dim());
+  gates_.gates->key(gates_.head, first, rows.data(), keys_.own().data() + static_cast<std::size_t>(block) * dim());
 }
 
 void GateIndex::extend(const KeySource& keys, std::int64_t tokens) {
   while (covered() + selector_.block <= tokens) {
-    keys_.resize(keys_.size() + dim());
+    keys_.own().resize(keys_->size() + dim());
     write(keys, held() - 1);
   }
 }
@@ -44,7 +44,7 @@ std::size_t GateIndex::score(const IndexQuery& query, std::pair<std::int64_t, st
   float* own = scratch.queries.data();
   gates.query(gates_.head, query.tokens - 1, query.queries, own + dim(), own);
   kernels::NodeScoreItem item;
-  item.rows = reinterpret_cast<const std::byte*>(keys_.data() + static_cast<std::size_t>(first) * dim());
+  item.rows = reinterpret_cast<const std::byte*>(keys_->data() + static_cast<std::size_t>(first) * dim());
   item.type = KvType::f32;
   item.width = gates.dim();
   item.count = static_cast<std::int32_t>(count);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "glimpse/base/copy_on_write.h"
 #include "glimpse/kv/index/block_search.h"
 
 namespace glimpse::kv {
@@ -25,17 +26,17 @@ class GateIndex final : public KeyIndex {
   /// Blocks.
   std::vector<std::int32_t> units_of(std::span<const std::int32_t> set, std::int64_t tokens) const override;
   std::int64_t covered() const override { return held() * selector_.block; }
-  std::size_t bytes() const override { return keys_.size() * sizeof(float); }
+  std::size_t bytes() const override { return keys_->size() * sizeof(float); }
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<GateIndex>(*this); }
   void serve(const plan::Selector& selector) override { selector_ = selector; }
 
   /// [held, dim]
-  const std::vector<float>& keys() const { return keys_; }
+  const std::vector<float>& keys() const { return *keys_; }
 
  private:
-  std::int64_t held() const { return static_cast<std::int64_t>(keys_.size() / dim()); }
+  std::int64_t held() const { return static_cast<std::int64_t>(keys_->size() / dim()); }
   std::size_t dim() const { return static_cast<std::size_t>(gates_.gates->dim()); }
   void write(const KeySource& keys, std::int64_t block);
   /// Gate scores of blocks [first, first + count). Returns the bytes read.
@@ -46,7 +47,7 @@ class GateIndex final : public KeyIndex {
 
   plan::Selector selector_;
   HeadGates gates_;
-  std::vector<float> keys_;  ///< [held, dim]
+  CopyOnWrite<std::vector<float>> keys_;  ///< [held, dim]; copies share it
 };
 
 }  // namespace glimpse::kv

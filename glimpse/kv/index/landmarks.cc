@@ -16,7 +16,8 @@ void Landmarks::extend(const KeySource& keys, std::int64_t tokens) {
   if (tokens < keys.prompt_tokens || covered() + selector_.block > keys.prompt_tokens) return;
   while (covered() + selector_.block <= keys.prompt_tokens) digests_.append(keys, covered(), selector_.block);
   if (selector_.terms.front().index.outlier_chunks == 0) return;
-  for (std::int32_t chunk = 0; chunk < digests_.count(); ++chunk) cosines_.push_back(least_cosine(keys, chunk));
+  std::vector<float>& cosines = cosines_.own();
+  for (std::int32_t chunk = 0; chunk < digests_.count(); ++chunk) cosines.push_back(least_cosine(keys, chunk));
   rank_outliers();
 }
 
@@ -26,7 +27,7 @@ void Landmarks::refresh(const KeySource& keys, std::int64_t first, std::int64_t 
   for (std::int64_t at = first / block; at * block < std::min(last, covered()); ++at) {
     const auto chunk = static_cast<std::int32_t>(at);
     digests_.replace(keys, at * block, block, chunk);
-    if (!cosines_.empty()) cosines_[static_cast<std::size_t>(at)] = least_cosine(keys, chunk);
+    if (!cosines_->empty()) cosines_.own()[static_cast<std::size_t>(at)] = least_cosine(keys, chunk);
   }
   rank_outliers();
 }
@@ -44,7 +45,7 @@ std::vector<std::int32_t> Landmarks::units_of(std::span<const std::int32_t> set,
 }
 
 std::size_t Landmarks::bytes() const {
-  return digests_.bytes() + cosines_.size() * sizeof(float) + 2 * outliers_.size() * sizeof(std::int32_t);
+  return digests_.bytes() + cosines_->size() * sizeof(float) + 2 * outliers_.size() * sizeof(std::int32_t);
 }
 
 float Landmarks::least_cosine(const KeySource& keys, std::int32_t chunk) const {
@@ -73,10 +74,10 @@ float Landmarks::least_cosine(const KeySource& keys, std::int32_t chunk) const {
 
 void Landmarks::rank_outliers() {
   const auto wanted = static_cast<std::size_t>(selector_.terms.front().index.outlier_chunks);
-  outliers_.resize(cosines_.size());
+  outliers_.resize(cosines_->size());
   std::iota(outliers_.begin(), outliers_.end(), 0);
   std::stable_sort(outliers_.begin(), outliers_.end(), [this](std::int32_t a, std::int32_t b) {
-    return cosines_[static_cast<std::size_t>(a)] < cosines_[static_cast<std::size_t>(b)];
+    return (*cosines_)[static_cast<std::size_t>(a)] < (*cosines_)[static_cast<std::size_t>(b)];
   });
   outliers_.resize(std::min(wanted, outliers_.size()));
   outliers_by_position_ = outliers_;

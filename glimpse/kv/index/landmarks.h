@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "glimpse/base/copy_on_write.h"
 #include "glimpse/kv/index/digests.h"
 
 namespace glimpse::kv {
@@ -41,7 +42,8 @@ class Landmarks final : public KeyIndex {
 
   plan::Selector selector_;
   Digests digests_;
-  std::vector<float> cosines_;          ///< [chunks] the least cosine of a key with its landmark; empty: none wanted
+  /// [chunks] the least cosine of a key with its landmark; empty: none wanted. Copies share it.
+  CopyOnWrite<std::vector<float>> cosines_;
   std::vector<std::int32_t> outliers_;  ///< chunks
   std::vector<std::int32_t> outliers_by_position_;
 };

@@ -24,23 +24,45 @@ std::size_t at(std::int64_t index) {
 }  // namespace
 
 void Digests::save(ByteWriter& to) const {
+  std::vector<Line> lines, variances;
+  std::vector<float> radii;
+  for (const CopyOnWrite<Share>& share : shares_) {
+    lines.insert(lines.end(), share->lines.begin(), share->lines.end());
+    variances.insert(variances.end(), share->variances.begin(), share->variances.end());
+    radii.insert(radii.end(), share->radii.begin(), share->radii.end());
+  }
   to.value(count_);
-  to.values(std::as_bytes(std::span(lines_)));
-  to.values(std::as_bytes(std::span(variances_)));
-  to.values(radii_);
+  to.values(std::as_bytes(std::span(lines)));
+  to.values(std::as_bytes(std::span(variances)));
+  to.values(radii);
 }
 
 void Digests::load(ByteReader& from, KvType type, std::int64_t most) {
   count_ = from.value<std::int32_t>(0, static_cast<std::int32_t>(most), "digests");
   if (count_ > 0) set_type(type);
   make_room();
-  const auto take = [&](std::vector<Line>& lines, std::string_view name) {
-    const auto bytes = from.exactly<std::byte>(lines.size() * sizeof(Line), name);
-    if (!bytes.empty()) std::memcpy(lines.data(), bytes.data(), bytes.size());
+  const auto take = [&](auto Share::*member, std::string_view name) {
+    std::size_t all = 0;
+    for (const CopyOnWrite<Share>& share : shares_) all += std::as_bytes(std::span(*share.*member)).size();
+    const auto bytes = from.exactly<std::byte>(all, name);
+    std::size_t at = 0;
+    for (CopyOnWrite<Share>& share : shares_) {
+      const auto to = std::as_writable_bytes(std::span(share.own().*member));
+      if (!to.empty()) std::memcpy(to.data(), bytes.data() + at, to.size());
+      at += to.size();
+    }
   };
-  take(lines_, "the rows of digests");
-  take(variances_, "the variances of digests");
-  radii_ = from.exactly<float>(radii_.size(), "the radii of digests");
+  take(&Share::lines, "the rows of digests");
+  take(&Share::variances, "the variances of digests");
+  std::size_t radii = 0;
+  for (const CopyOnWrite<Share>& share : shares_) radii += share->radii.size();
+  const std::vector<float> read = from.exactly<float>(radii, "the radii of digests");
+  auto next = read.begin();
+  for (CopyOnWrite<Share>& share : shares_) {
+    std::vector<float>& to = share.own().radii;
+    std::copy_n(next, to.size(), to.begin());
+    next += static_cast<std::ptrdiff_t>(to.size());
+  }
 }
 
 void PageBounds::save(ByteWriter& to) const {
@@ -51,24 +73,24 @@ void PageBounds::load(ByteReader& from, const SavedIndexLimits& limits) {
 }
 
 void GateIndex::save(ByteWriter& to) const {
-  to.values(keys_);
+  to.values(*keys_);
 }
 void GateIndex::load(ByteReader& from, const SavedIndexLimits& limits) {
   const auto most = static_cast<std::uint64_t>(limits.tokens / selector_.block) * dim();
-  keys_ = from.values<float>(most, "the keys of a gate");
-  from.require(keys_.size() % dim() == 0, "the keys of a gate");
-  for (const float key : keys_) from.require(std::isfinite(key), "a key of a gate");
+  keys_.own() = from.values<float>(most, "the keys of a gate");
+  from.require(keys_->size() % dim() == 0, "the keys of a gate");
+  for (const float key : *keys_) from.require(std::isfinite(key), "a key of a gate");
 }
 
 void Landmarks::save(ByteWriter& to) const {
   digests_.save(to);
-  to.values(cosines_);
+  to.values(*cosines_);
 }
 void Landmarks::load(ByteReader& from, const SavedIndexLimits& limits) {
   digests_.load(from, limits.type, limits.prompt_tokens / selector_.block);
   const bool wanted = selector_.terms.front().index.outlier_chunks > 0;
-  cosines_ = from.exactly<float>(wanted ? at(digests_.count()) : 0, "the cosines of landmarks");
-  for (const float cosine : cosines_) from.require(!std::isnan(cosine), "a cosine of landmarks");
+  cosines_.own() = from.exactly<float>(wanted ? at(digests_.count()) : 0, "the cosines of landmarks");
+  for (const float cosine : *cosines_) from.require(!std::isnan(cosine), "a cosine of landmarks");
   rank_outliers();
 }
 
@@ -112,13 +134,13 @@ void ChunkTree::save(ByteWriter& to) const {
   to.value(static_cast<std::uint8_t>(built_));
   to.value(seen_);
   chunks_.save(to);
-  fine_.save(to);
-  coarse_.save(to);
-  to.values(next_);
+  nodes_->fine.save(to);
+  nodes_->coarse.save(to);
+  to.values(nodes_->next);
   std::vector<std::int32_t> firsts;
-  for (const Members& members : members_) firsts.push_back(members.first);
+  for (const Members& members : nodes_->members) firsts.push_back(members.first);
   to.values(firsts);
-  to.values(last_child_);
+  to.values(nodes_->last_child);
 }
 
 void ChunkTree::load(ByteReader& from, const SavedIndexLimits& limits) {
@@ -126,53 +148,55 @@ void ChunkTree::load(ByteReader& from, const SavedIndexLimits& limits) {
   seen_ = from.value<std::int64_t>(0, limits.tokens, "tokens seen by a tree");
   chunks_.load(from, seen_);
   const std::int32_t count = built_ ? chunks_.count() : 0;
-  fine_.load(from, count);
-  coarse_.load(from, fine_.count());
-  next_ = from.exactly<std::int32_t>(at(count), "the links of chunks");
-  const auto firsts = from.exactly<std::int32_t>(at(fine_.count()), "the first chunks of clusters");
-  last_child_ = from.exactly<std::int32_t>(at(coarse_.count()), "the clusters of units");
+  Nodes& nodes = nodes_.own();
+  nodes.fine.load(from, count);
+  nodes.coarse.load(from, nodes.fine.count());
+  nodes.next = from.exactly<std::int32_t>(at(count), "the links of chunks");
+  const auto firsts = from.exactly<std::int32_t>(at(nodes.fine.count()), "the first chunks of clusters");
+  nodes.last_child = from.exactly<std::int32_t>(at(nodes.coarse.count()), "the clusters of units");
   std::int32_t before = 0;
-  for (const std::int32_t last : last_child_) {
-    from.require(last >= before && last <= fine_.count(), "a unit's last cluster");
+  for (const std::int32_t last : nodes.last_child) {
+    from.require(last >= before && last <= nodes.fine.count(), "a unit's last cluster");
     before = last;
   }
-  from.require(before == fine_.count(), "the clusters of all units");
-  from.require(count == 0 || fine_.count() > 0, "chunks without a cluster");
+  from.require(before == nodes.fine.count(), "the clusters of all units");
+  from.require(count == 0 || nodes.fine.count() > 0, "chunks without a cluster");
 
   // Links go on only, so none goes round; each chunk is in one cluster.
-  members_.assign(firsts.size(), {});
-  unit_tokens_.assign(last_child_.size(), 0);
+  nodes.members.assign(firsts.size(), {});
+  nodes.unit_tokens.assign(nodes.last_child.size(), 0);
   std::int32_t linked = 0;
-  for (std::int32_t cluster = 0; cluster < fine_.count(); ++cluster) {
-    Members& members = members_[at(cluster)];
+  for (std::int32_t cluster = 0; cluster < nodes.fine.count(); ++cluster) {
+    Members& members = nodes.members[at(cluster)];
     members.first = firsts[at(cluster)];
     std::int32_t last = -1;
-    for (std::int32_t chunk = members.first; chunk != -1; chunk = next_[at(chunk)]) {
+    for (std::int32_t chunk = members.first; chunk != -1; chunk = nodes.next[at(chunk)]) {
       from.require(chunk > last && chunk < count && ++linked <= count, "the link of a chunk");
       members.tokens += static_cast<std::int32_t>(chunks_.end(chunk) - chunks_.begin(chunk));
       last = chunk;
     }
     members.last = last;
-    unit_tokens_[at(unit_of(cluster))] += members.tokens;
+    nodes.unit_tokens[at(nodes.unit_of(cluster))] += members.tokens;
   }
   from.require(linked == count, "the number of chunks in clusters");
 }
 
 void TokenClusters::save(ByteWriter& to) const {
   to.value(covered_);
-  to.values(ends_);
-  to.values(members_);
-  to.values(means_);
+  to.values(content_->ends);
+  to.values(content_->members);
+  to.values(content_->means);
 }
 void TokenClusters::load(ByteReader& from, const SavedIndexLimits& limits) {
   covered_ = from.value<std::int64_t>(0, limits.tokens, "tokens in clusters");
-  ends_ = from.values<std::int32_t>(at(covered_), "clusters");
-  members_ = from.values<std::int32_t>(at(covered_), "the tokens of clusters");
-  means_ = from.exactly<float>(ends_.size() * at(dim_), "the means of clusters");
+  Content& content = content_.own();
+  content.ends = from.values<std::int32_t>(at(covered_), "clusters");
+  content.members = from.values<std::int32_t>(at(covered_), "the tokens of clusters");
+  content.means = from.exactly<float>(content.ends.size() * at(dim_), "the means of clusters");
   std::int32_t before = 0;
   for (std::int32_t cluster = 0; cluster < clusters(); ++cluster) {
-    const std::int32_t end = ends_[at(cluster)];
-    from.require(end >= before && at(end) <= members_.size(), "the end of a cluster");
+    const std::int32_t end = content.ends[at(cluster)];
+    from.require(end >= before && at(end) <= content.members.size(), "the end of a cluster");
     std::int64_t last = -1;
     for (const std::int32_t token : tokens_of(cluster)) {
       from.require(token > last && token < covered_, "a token of a cluster");
@@ -180,7 +204,7 @@ void TokenClusters::load(ByteReader& from, const SavedIndexLimits& limits) {
     }
     before = end;
   }
-  from.require(at(before) == members_.size(), "the tokens of all clusters");
+  from.require(at(before) == content.members.size(), "the tokens of all clusters");
 }
 
 void LowRankKeys::save(ByteWriter& to) const {

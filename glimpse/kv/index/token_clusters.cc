@@ -41,20 +41,21 @@ void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t 
   const Clusters found = spherical_k_means({rows.data(), count, dim_, wanted, Seeding::sampled_plus_plus});
 
   const std::int32_t old = clusters();
+  Content& content = content_.own();
   std::vector<std::int32_t> next(at(found.count), 0);
   for (const std::int32_t cluster : found.nearest) ++next[at(cluster)];
-  auto place = static_cast<std::int32_t>(members_.size());
+  auto place = static_cast<std::int32_t>(content.members.size());
   for (std::int32_t& size : next) {
     const std::int32_t begin = place;
     place += size;
-    ends_.push_back(place);
+    content.ends.push_back(place);
     size = begin;
   }
-  members_.resize(at(place));
+  content.members.resize(at(place));
   for (std::int32_t r = 0; r < count; ++r) {
-    members_[at(next[at(found.nearest[at(r)])]++)] = static_cast<std::int32_t>(first) + r;
+    content.members[at(next[at(found.nearest[at(r)])]++)] = static_cast<std::int32_t>(first) + r;
   }
-  means_.resize(ends_.size() * at(dim_));
+  content.means.resize(content.ends.size() * at(dim_));
   for (std::int32_t cluster = old; cluster < clusters(); ++cluster) find_mean(keys, cluster);
 }
 
@@ -66,7 +67,7 @@ void TokenClusters::find_mean(const KeySource& keys, std::int32_t cluster) {
     kernels::read_keys(keys.format, *keys.head, tokens[i], 1, rows.data() + i * at(dim_));
   }
   kernels::row_moments({rows.data(), static_cast<std::int32_t>(tokens.size()), dim_},
-                       means_.data() + at(cluster) * at(dim_), nullptr);
+                       content_.own().means.data() + at(cluster) * at(dim_), nullptr);
 }
 
 void TokenClusters::refresh(const KeySource& keys, std::int64_t first, std::int64_t last) {
@@ -81,7 +82,7 @@ std::size_t TokenClusters::search(const IndexQuery& query, IndexScratch& scratch
                                   std::vector<std::int32_t>& set) const {
   check(query.tokens > 0 && query.tokens >= covered_, "a search comes after the tokens of its index");
   const AlwaysIn in = always_in(selector_, query, covered_, selector_.local);
-  const auto count = ends_.size();
+  const auto count = content_->ends.size();
   set.clear();
   add_range(set, 0, in.sink);
   std::size_t read = 0;
@@ -89,7 +90,8 @@ std::size_t TokenClusters::search(const IndexQuery& query, IndexScratch& scratch
     if (scratch.scores.size() < count) scratch.scores.resize(count);
     if (scratch.order.size() < count) scratch.order.resize(count);
     const GroupQueries queries = group_queries(selector_.terms.front().group, query, dim_, scratch);
-    kernels::NodeScoreItem item{.rows = reinterpret_cast<const std::byte*>(means_.data()), .type = KvType::f32};
+    kernels::NodeScoreItem item{.rows = reinterpret_cast<const std::byte*>(content_->means.data()),
+                                .type = KvType::f32};
     item.width = dim_;
     item.count = clusters();
     item.queries = queries.data;
@@ -98,7 +100,7 @@ std::size_t TokenClusters::search(const IndexQuery& query, IndexScratch& scratch
     item.pooling = queries.pooling;
     item.scores = scratch.scores.data();
     kernels::score_nodes(item);
-    read = means_.size() * sizeof(float);
+    read = content_->means.size() * sizeof(float);
 
     clear_chosen(scratch, in.tail);
     Ranking ranked({scratch.scores.data(), count}, {scratch.order.data(), count});
@@ -134,16 +136,17 @@ std::vector<std::int32_t> TokenClusters::units_of(std::span<const std::int32_t> 
 }
 
 std::size_t TokenClusters::bytes() const {
-  return means_.size() * sizeof(float) + (ends_.size() + members_.size()) * sizeof(std::int32_t);
+  return content_->means.size() * sizeof(float) +
+         (content_->ends.size() + content_->members.size()) * sizeof(std::int32_t);
 }
 
 std::span<const std::int32_t> TokenClusters::tokens_of(std::int32_t cluster) const {
-  const std::size_t begin = cluster == 0 ? 0 : at(ends_[at(cluster) - 1]);
-  return std::span(members_).subspan(begin, at(ends_[at(cluster)]) - begin);
+  const std::size_t begin = cluster == 0 ? 0 : at(content_->ends[at(cluster) - 1]);
+  return std::span(content_->members).subspan(begin, at(content_->ends[at(cluster)]) - begin);
 }
 
 std::span<const float> TokenClusters::mean_of(std::int32_t cluster) const {
-  return std::span(means_).subspan(at(cluster) * at(dim_), at(dim_));
+  return std::span(content_->means).subspan(at(cluster) * at(dim_), at(dim_));
 }
 
 }  // namespace glimpse::kv

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "glimpse/base/copy_on_write.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/digests.h"
 
@@ -30,22 +31,25 @@ class TokenClusters final : public KeyIndex {
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
 
-  std::int32_t clusters() const { return static_cast<std::int32_t>(ends_.size()); }
+  std::int32_t clusters() const { return static_cast<std::int32_t>(content_->ends.size()); }
   /// The tokens of a cluster, ascending.
   std::span<const std::int32_t> tokens_of(std::int32_t cluster) const;
   /// [d]
   std::span<const float> mean_of(std::int32_t cluster) const;
 
  private:
+  struct Content {
+    std::vector<float> means;           ///< [clusters, d]
+    std::vector<std::int32_t> ends;     ///< [clusters] in members
+    std::vector<std::int32_t> members;  ///< tokens, cluster by cluster
+  };
   void add(const KeySource& keys, std::int64_t first, std::int64_t last, std::int32_t wanted);
   void find_mean(const KeySource& keys, std::int32_t cluster);
 
   plan::Selector selector_;
   int dim_;
   std::int64_t covered_ = 0;
-  std::vector<float> means_;           ///< [clusters, d]
-  std::vector<std::int32_t> ends_;     ///< [clusters] in members_
-  std::vector<std::int32_t> members_;  ///< tokens, cluster by cluster
+  CopyOnWrite<Content> content_;  ///< copies share it
 };
 
 }  // namespace glimpse::kv

@@ -8,28 +8,16 @@
 #include <string_view>
 #include <vector>
 
+#include "glimpse/calibrate/quiz.h"
 #include "glimpse/text/tokenizer.h"
 
-namespace glimpse::bench {
-
-enum class Task : std::uint8_t {
-  single,    ///< one key, a number of seven digits
-  multikey,  ///< four keys, one is asked for
-  vt,        ///< a chain of five variables, all are asked for
-  passkey,   ///< ten passkeys of 32 words, one is asked for
-};
-std::string_view name(Task task);
-/// Throws UserError with the nearest name.
-Task parse_task(std::string_view text);
+namespace glimpse::calibrate {
 
 struct RetrievalPrompt {
   std::vector<text::Token> tokens;  ///< the chat template's rendering, ready for the answer
   std::string content;              ///< the user's message
   std::vector<std::string> wanted;  ///< all that the answer must hold
 };
-
-/// The share of `wanted` that the answer holds, as whole words, white space and case aside.
-double share_found(std::string_view answer, const std::vector<std::string>& wanted);
 
 class PromptMaker {
  public:
@@ -38,6 +26,11 @@ class PromptMaker {
 
   /// At most `length` tokens, and few less. Throws UserError when the statements leave no room for prose.
   RetrievalPrompt make(Task task, std::int64_t length, std::uint64_t seed) const;
+  /// The same haystack with up to `most` of its questions, the one that make() asks first. Of the others a prompt may
+  /// be a few tokens longer than `length`.
+  std::vector<RetrievalPrompt> make_all(Task task, std::int64_t length, std::uint64_t seed, std::size_t most) const;
+  /// Plain prose, `length` tokens of it.
+  std::vector<text::Token> prose(std::int64_t length, std::uint64_t seed) const;
 
  private:
   struct Sentence {
@@ -51,4 +44,4 @@ class PromptMaker {
   std::vector<Sentence> sentences_;
 };
 
-}  // namespace glimpse::bench
+}  // namespace glimpse::calibrate

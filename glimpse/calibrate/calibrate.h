@@ -1,0 +1,40 @@
+// Calibration: what methods must know of one model, found out from generated prompts (docs/calibration.md). The engine
+// outlives the call and has room for kStudySequences sequences; one thread, and the callback runs on it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "glimpse/calibrate/choose.h"
+#include "glimpse/plan/profile.h"
+
+namespace glimpse::calibrate {
+
+/// The parts that may be asked for alone.
+enum class Part : std::uint8_t { all, kascade, tidal, retrieval };
+/// Throws UserError with the nearest name.
+Part parse_part(std::string_view text);
+
+struct CalibrationOptions {
+  Part part = Part::all;
+  StudyOptions study;
+  /// Work done and to do, in prompt tokens; false ends the calibration.
+  Progress::Callback on_progress;
+};
+
+struct Calibration {
+  plan::Profile profile;                            ///< without the fingerprint of the model's file
+  std::optional<Choice> tidal, lessismore, omnikv;  ///< `layers` are the layer that selects again, and the filters
+  std::optional<AnchorChoice> kascade;
+  std::optional<HeadChoice> heads;
+  std::int64_t length = 0;  ///< tokens of the longest prompts
+  int budget = 0;           ///< at which layers were decided
+};
+
+/// Empty where the callback ended it. Throws UserError for a model or a context that cannot be calibrated.
+std::optional<Calibration> calibrate(engine::Engine& engine, const CalibrationOptions& options);
+
+}  // namespace glimpse::calibrate

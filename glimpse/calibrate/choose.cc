@@ -1,0 +1,227 @@
+#include "glimpse/calibrate/choose.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "glimpse/calibrate/heads.h"
+#include "glimpse/policies/layers.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+constexpr std::size_t kLayers = 5;  // candidates of TidalDecode
+constexpr std::size_t kOthers = 3;  // of LessIsMore, and layers that OmniKV's filters are taken from
+constexpr double kKept = 0.95;      // of the answers: enough anchors
+constexpr std::array kHeadShares{0.125, 0.1875, 0.25, 0.375, 0.5};  // of the KV heads, LycheeDecode's
+constexpr int kFewestAnchors = 3;                                   // as in the paper
+constexpr int kChecks = 3;                                          // of Kascade's own prefill
+constexpr int kSelect = 2;                                          // the first selecting layer of both methods
+
+policies::PolicyOptions options_of(const Study& study) {
+  policies::PolicyOptions options;
+  options.budget = plan::Budget{plan::BudgetRule::tokens, static_cast<double>(study.budget)};
+  return options;
+}
+
+/// Candidates, best first, are tried until none is left; a later one wins only where it is better.
+Choice decide(engine::Engine& engine, const Study& study, std::vector<Candidate> candidates,
+              const std::function<plan::Plan(const std::vector<int>&)>& plan_of, Progress& progress) {
+  Choice choice;
+  for (Candidate& candidate : candidates) {
+    const bool first = choice.layers.empty();
+    candidate.grade =
+        grade_of(engine, study, plan_of(candidate.layers), {first ? 1 : 1 - choice.grade.answers}, progress);
+    if (first || (candidate.grade.whole && choice.grade < candidate.grade)) {
+      choice.layers = candidate.layers;
+      choice.grade = candidate.grade;
+    }
+  }
+  choice.candidates = std::move(candidates);
+  return choice;
+}
+
+/// Layers behind `select` by what the heads would read of needles if they selected again.
+std::vector<Candidate> ranked_layers(const Study& study, int select, std::size_t most) {
+  std::vector<Candidate> ranked;
+  for (int layer = select + 1; layer < study.wide.shape().layers; ++layer) {
+    ranked.push_back({{layer}, captured_by(study.wide, select, layer), {}});
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.captured > b.captured; });
+  ranked.resize(std::min(ranked.size(), most));
+  return ranked;
+}
+
+}  // namespace
+
+Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, const Trying& trying,
+               Progress& progress) {
+  const auto wanted = [&](const Trial& trial) { return trying.task.empty() || trial.task == trying.task; };
+  std::map<std::string, int> tasks;
+  for (const Trial& trial : study.trials) {
+    if (!trial.wanted.empty() && wanted(trial)) ++tasks[trial.task];
+  }
+  Grade grade;
+  double lost = 0;
+  int tried = 0;
+  std::optional<OwnPrefill> own;
+  for (const Trial& trial : study.trials) {
+    if (!wanted(trial)) continue;
+    const Outcome outcome = run_trial(engine, trial, plan, {.own = &own, .progress = &progress});
+    grade.divergence += outcome.divergence;
+    ++tried;
+    if (trial.wanted.empty() || outcome.same) continue;
+    lost += 1.0 / (static_cast<double>(tasks.size()) * tasks[trial.task]);
+    if (lost <= trying.worst + 1e-9) continue;
+    grade.whole = false;
+    break;
+  }
+  grade.answers = std::round((1 - lost) * 1e9) / 1e9;  // sums in any order compare
+  grade.divergence /= std::max(tried, 1);
+  return grade;
+}
+
+double captured_by(const Similarity& wide, int select, int again) {
+  const plan::ModelShape& shape = wide.shape();
+  double sum = 0;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const bool all = layer <= select || layer == again;
+      sum += all ? wide.needle_share(layer, head) : wide.captured(layer < again ? select : again, layer, head, head);
+    }
+  }
+  return sum;
+}
+
+Choice choose_tidal(engine::Engine& engine, const Study& study, Progress& progress) {
+  const plan::ModelShape shape = engine.shape();
+  return decide(
+      engine, study, ranked_layers(study, kSelect, kLayers),
+      [&](const std::vector<int>& layers) {
+        plan::Profile profile{.model = shape};
+        profile.model.context = 0;
+        profile.tidal = plan::TidalProfile{layers.front()};
+        policies::PolicyOptions options = options_of(study);
+        options.profile = &profile;
+        return policies::make_plan("tidal", shape, options);
+      },
+      progress);
+}
+
+Choice choose_lessismore(engine::Engine& engine, const Study& study, Progress& progress) {
+  const plan::ModelShape shape = engine.shape();
+  return decide(
+      engine, study, ranked_layers(study, std::max(kSelect, policies::scaled_layer(2, shape.layers)), kOthers),
+      [&](const std::vector<int>& layers) {
+        policies::PolicyOptions options = options_of(study);
+        options.extra["reselect"] = std::to_string(layers.front());
+        return policies::make_plan("lessismore", shape, options);
+      },
+      progress);
+}
+
+Choice choose_omnikv(engine::Engine& engine, const Study& study, Progress& progress) {
+  const plan::ModelShape shape = engine.shape();
+  const std::vector<Candidate> ranked = ranked_layers(study, kSelect, kOthers);
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < ranked.size(); ++i) {
+    for (std::size_t j = i + 1; j < ranked.size(); ++j) {
+      std::vector<int> filters{kSelect, ranked[i].layers.front(), ranked[j].layers.front()};
+      std::sort(filters.begin(), filters.end());
+      candidates.push_back({filters, 0, {}});
+    }
+  }
+  return decide(
+      engine, study, std::move(candidates),
+      [&](const std::vector<int>& filters) {
+        policies::PolicyOptions options = options_of(study);
+        options.extra["filters"] = fmt::format("{}", fmt::join(filters, "+"));
+        return policies::make_plan("omnikv", shape, options);
+      },
+      progress);
+}
+
+AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress& progress) {
+  const plan::ModelShape shape = engine.shape();
+  const std::vector<Gains> tables{gains_of(study.near, study.wide, study.importance, {}),
+                                  gains_of(study.near, study.wide, study.importance, {.needles = 1})};
+  std::vector<std::vector<double>> by_layer;
+  for (const Gains& gains : tables) by_layer.push_back(gains.by_layer());
+  AnchorChoice choice;
+  for (int count = 1; count <= shape.layers; ++count) {
+    choice.by_count.push_back(best_anchors(by_layer.front(), shape.layers, count));
+  }
+  const auto plan_of = [&](const plan::KascadeProfile& part, bool dense) {
+    plan::Profile profile{.model = shape};
+    profile.model.context = 0;
+    profile.kascade = part;
+    policies::PolicyOptions options = options_of(study);
+    options.profile = &profile;
+    if (dense) options.extra["prefill"] = "dense";
+    return policies::make_plan("kascade", shape, options);
+  };
+  std::optional<AnchorChoice> best;  // by its own prefill, of those that were tried with it
+  int checked = 0;
+  const int most = std::max(1, shape.layers / 2);
+  for (int count = std::min(kFewestAnchors, most); count <= most; count += count < 6 ? 1 : count < 10 ? 2 : 3) {
+    bool better = false;
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      const std::vector<int> anchors = best_anchors(by_layer[i], shape.layers, count);
+      const plan::KascadeProfile profile{anchors, head_map(tables[i], anchors)};
+      const bool first = choice.candidates.empty();
+      Candidate candidate{anchors, 0, {}};
+      candidate.grade =
+          grade_of(engine, study, plan_of(profile, true), {first ? 1 : 1 - choice.grade.answers}, progress);
+      if (first || (candidate.grade.whole && choice.grade < candidate.grade)) {
+        choice.profile = profile;
+        choice.grade = candidate.grade;
+        better = true;
+      }
+      choice.candidates.push_back(std::move(candidate));
+    }
+    if (!better || choice.grade.answers < kKept) continue;
+    choice.own = grade_of(engine, study, plan_of(choice.profile, false), {.task = name(Task::multikey)}, progress);
+    if (!best || best->own < choice.own) best = choice;
+    if (choice.own.answers >= kKept || ++checked == kChecks) break;
+  }
+  if (!best) {
+    choice.own = grade_of(engine, study, plan_of(choice.profile, false), {.task = name(Task::multikey)}, progress);
+    return choice;
+  }
+  best->candidates = std::move(choice.candidates);
+  return *best;
+}
+
+HeadChoice choose_heads(engine::Engine& engine, const Study& study, Progress& progress) {
+  const plan::ModelShape shape = engine.shape();
+  const Gains gains = gains_of(study.near, study.wide, study.importance, {.needles = 1, .reads_all = true});
+  const int all = shape.layers * shape.kv_heads;
+  HeadChoice choice;
+  for (const double share : kHeadShares) {
+    const int count = std::clamp(static_cast<int>(std::round(share * all)) - shape.kv_heads, 1, all - shape.kv_heads);
+    const std::vector<char> heads = best_heads(gains, count);
+    plan::Profile profile{.model = shape};
+    profile.model.context = 0;
+    profile.roles = plan::RolesProfile{{heads.begin(), heads.end()}};
+    policies::PolicyOptions options = options_of(study);
+    options.profile = &profile;
+    const bool first = choice.tried++ == 0;
+    const Grade grade = grade_of(engine, study, policies::make_plan("lychee-decode", shape, options),
+                                 {first ? 1 : 1 - choice.grade.answers}, progress);
+    if (first || (grade.whole && choice.grade < grade)) {
+      choice.roles = *profile.roles;
+      choice.chosen = count + shape.kv_heads;
+      choice.grade = grade;
+    }
+    if (choice.grade.answers >= kKept) break;
+  }
+  return choice;
+}
+
+}  // namespace glimpse::calibrate

@@ -1,0 +1,74 @@
+// The choices that calibration makes: measured tables narrow the candidates, and what plans answer on forks of the
+// prompts decides between them. Pure but for the engine's passes; one thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glimpse/calibrate/anchors.h"
+#include "glimpse/calibrate/study.h"
+#include "glimpse/plan/profile.h"
+#include "glimpse/policies/policy.h"
+
+namespace glimpse::calibrate {
+
+/// How much of dense attention's answers a plan keeps.
+struct Grade {
+  double answers = 0;     ///< share of answers that are dense attention's, each kind of task weighing the same
+  double divergence = 0;  ///< KL(dense || plan), the mean over trials, prose among them
+  bool whole = true;      ///< false: given up because it cannot be the best any more; `answers` is then a bound
+  friend bool operator<(const Grade& a, const Grade& b) {
+    return a.answers != b.answers ? a.answers < b.answers : a.divergence > b.divergence;
+  }
+};
+
+struct Trying {
+  double worst = 1;            ///< give up when a larger share of the answers is lost
+  std::string_view task = {};  ///< only this one; empty: all
+};
+Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, const Trying& trying,
+               Progress& progress);
+
+struct Candidate {
+  std::vector<int> layers;
+  double captured = 0;  ///< share of the mass on needles that is read, by the tables; 0 where they do not tell
+  Grade grade;
+};
+struct Choice {
+  std::vector<int> layers;  ///< none: the model is too small
+  Grade grade;
+  std::vector<Candidate> candidates;  ///< those that were tried
+};
+
+/// Share of the needle mass that heads read when `select` chooses first and `again` for the layers behind it
+/// (TidalDecode); both, and the layers before the first, read everything.
+double captured_by(const Similarity& wide, int select, int again);
+
+/// TidalDecode's layer that selects again (appendix A.6), LessIsMore's, OmniKV's filters.
+Choice choose_tidal(engine::Engine& engine, const Study& study, Progress& progress);
+Choice choose_lessismore(engine::Engine& engine, const Study& study, Progress& progress);
+Choice choose_omnikv(engine::Engine& engine, const Study& study, Progress& progress);
+
+struct AnchorChoice {
+  plan::KascadeProfile profile;
+  Grade grade;
+  Grade own;  ///< of the prompts with four keys, read by the plan's own sparse prefill
+  std::vector<Candidate> candidates;
+  std::vector<std::vector<int>> by_count;  ///< the paper's anchors for 1, 2, ... of them, by the programme alone
+};
+/// The fewest anchors that keep the answers, also where they read the prompts with four keys sparsely, or else the best
+/// of at most half of the layers.
+AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress& progress);
+
+struct HeadChoice {
+  plan::RolesProfile roles;  ///< 1 for a head that chooses, else 0
+  int chosen = 0;            ///< heads that choose, those of layer 0 among them
+  Grade grade;
+  int tried = 0;
+};
+/// LycheeDecode's heads by `best_heads`: the fewest of an eighth to a half of the KV heads that keep the answers. In
+/// place of its training.
+HeadChoice choose_heads(engine::Engine& engine, const Study& study, Progress& progress);
+
+}  // namespace glimpse::calibrate

@@ -1,0 +1,118 @@
+#include "glimpse/calibrate/similarity.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+double mass(std::span<const float> row, std::span<const std::int32_t> tokens) {
+  double sum = 0;
+  for (const std::int32_t token : tokens) sum += static_cast<double>(row[static_cast<std::size_t>(token)]);
+  return sum;
+}
+
+}  // namespace
+
+Similarity::Similarity(const plan::ModelShape& shape, int budget) : shape_(shape), budget_(budget) {
+  check(budget > 0, "a set of one token or more");
+  const std::size_t all = at(shape.layers, 0, 0, 0);
+  least_.resize(all);
+  similarity_.resize(all);
+  captured_.resize(all);
+  needle_.resize(static_cast<std::size_t>(shape.layers * shape.kv_heads));
+}
+
+std::size_t Similarity::at(int a, int b, int to, int from) const {
+  const auto layers = static_cast<std::size_t>(shape_.layers), heads = static_cast<std::size_t>(shape_.kv_heads);
+  return ((static_cast<std::size_t>(a) * layers + static_cast<std::size_t>(b)) * heads + static_cast<std::size_t>(to)) *
+             heads +
+         static_cast<std::size_t>(from);
+}
+
+// The step's own token and the best of those before it; equal ones: the lower position.
+std::vector<std::int32_t> Similarity::best(std::span<const float> row, std::int64_t seen) const {
+  const auto own = static_cast<std::int32_t>(seen - 1);
+  std::vector<std::int32_t> order(static_cast<std::size_t>(own));
+  std::iota(order.begin(), order.end(), 0);
+  const std::size_t count = std::min(order.size(), static_cast<std::size_t>(budget_ - 1));
+  if (count < order.size()) {
+    std::nth_element(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
+                     [&](std::int32_t x, std::int32_t y) {
+                       const float p = row[static_cast<std::size_t>(x)], q = row[static_cast<std::size_t>(y)];
+                       return p != q ? p > q : x < y;
+                     });
+    order.resize(count);
+  }
+  order.push_back(own);
+  return order;
+}
+
+void Similarity::begin(const Recording& recording) {
+  recording_ = &recording;
+  sets_.assign(static_cast<std::size_t>(shape_.layers), {});
+  std::fill(least_.begin(), least_.end(), 1.0);
+}
+
+void Similarity::add_layer(int b, const LayerAttention& attention) {
+  auto& own = sets_[static_cast<std::size_t>(b)];
+  for (int step = 0; step < attention.steps; ++step) {
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      own.push_back(best(attention.row(step, head), recording_->first + step + 1));
+    }
+  }
+  std::vector<char> is_needle(static_cast<std::size_t>(attention.tokens), 0);
+  for (const std::int32_t token : recording_->needle) is_needle[static_cast<std::size_t>(token)] = 1;
+  for (int step = 0; step < attention.steps; ++step) {
+    const bool copies = step >= recording_->answer && !recording_->needle.empty();
+    for (int to = 0; to < shape_.kv_heads; ++to) {
+      const std::span<const float> row = attention.row(step, to);
+      const auto place = static_cast<std::size_t>(step * shape_.kv_heads + to);
+      const double most = mass(row, own[place]);
+      if (copies) needle_[static_cast<std::size_t>(b * shape_.kv_heads + to)] += mass(row, recording_->needle);
+      for (int a = 0; a <= b; ++a) {
+        for (int from = 0; from < shape_.kv_heads; ++from) {
+          const auto& set = sets_[static_cast<std::size_t>(a)][static_cast<std::size_t>(step * shape_.kv_heads + from)];
+          double sum = 0, found = 0;
+          for (const std::int32_t token : set) {
+            const auto i = static_cast<std::size_t>(token);
+            sum += static_cast<double>(row[i]);
+            if (is_needle[i] != 0) found += static_cast<double>(row[i]);
+          }
+          double& least = least_[at(a, b, to, from)];
+          least = std::min(least, most > 0 ? sum / most : 1.0);
+          if (copies) captured_[at(a, b, to, from)] += found;
+        }
+      }
+    }
+  }
+}
+
+void Similarity::end() {
+  for (std::size_t i = 0; i < similarity_.size(); ++i) similarity_[i] += least_[i];
+  ++recordings_;
+  recording_ = nullptr;
+  sets_.clear();
+}
+
+double Similarity::similarity(int a, int b, int to, int from) const {
+  return recordings_ == 0 ? 0 : similarity_[at(a, b, to, from)] / static_cast<double>(recordings_);
+}
+
+double Similarity::needle_mass() const {
+  return std::accumulate(needle_.begin(), needle_.end(), 0.0);
+}
+
+double Similarity::captured(int a, int b, int to, int from) const {
+  const double all = needle_mass();
+  return all > 0 ? captured_[at(a, b, to, from)] / all : 0;
+}
+
+double Similarity::needle_share(int b, int to) const {
+  const double all = needle_mass();
+  return all > 0 ? needle_[static_cast<std::size_t>(b * shape_.kv_heads + to)] / all : 0;
+}
+
+}  // namespace glimpse::calibrate

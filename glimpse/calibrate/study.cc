@@ -1,0 +1,138 @@
+#include "glimpse/calibrate/study.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "glimpse/base/error.h"
+#include "glimpse/calibrate/prose.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+constexpr int kSentences = 900;
+constexpr int kAnswerLimit = 128;    // of dense attention, so that it is known to be right
+constexpr int kRecordedTail = 6;     // last tokens of a prompt
+constexpr int kRecordedAnswer = 24;  // tokens
+constexpr int kProseTokens = 16;
+
+struct Haystack {
+  Task task;
+  int part;  ///< the length over it
+  std::size_t questions;
+  std::size_t recorded;
+};
+constexpr std::array kHaystacks{Haystack{Task::multikey, 1, 2, 2}, Haystack{Task::vt, 1, 1, 1},
+                                Haystack{Task::passkey, 1, 1, 1}, Haystack{Task::single, 2, 1, 1}};
+
+engine::Sequence prefilled(engine::Engine& engine, std::span<const Token> tokens, Progress& progress) {
+  engine::Sequence sequence = engine.open(plan::dense_plan(engine.shape()));
+  std::int64_t before = 0;
+  const auto note = [&](std::int64_t now) {
+    progress.add(now - before);
+    before = now;
+  };
+  bool stopped = false;
+  sequence.prefill(tokens, {}, static_cast<std::int64_t>(tokens.size()) - 1, [&] {
+    try {
+      note(sequence.length());
+    } catch (const Stopped&) {
+      stopped = true;
+    }
+    return !stopped;
+  });
+  if (stopped) throw Stopped{};
+  note(static_cast<std::int64_t>(tokens.size()));
+  return sequence;
+}
+
+/// One recording's part of the tables.
+class Tables {
+ public:
+  Tables(const plan::ModelShape& shape, int budget) : near(shape, kSimilaritySet), wide(shape, budget), scores(shape) {}
+
+  void add(const Recording& recording) {
+    const plan::ModelShape& shape = near.shape();
+    near.begin(recording);
+    wide.begin(recording);
+    scores.begin(recording);
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      const LayerAttention attention = attention_of(recording, shape, layer);
+      scores.add_layer(layer, attention);
+      const LayerAttention groups = pooled(attention, shape.kv_heads);
+      near.add_layer(layer, groups);
+      wide.add_layer(layer, groups);
+    }
+    near.end();
+    wide.end();
+  }
+
+  Similarity near, wide;
+  RetrievalScores scores;
+};
+
+}  // namespace
+
+std::int64_t study_work(const StudyOptions& options) {
+  std::int64_t work = 0;
+  for (const Haystack& haystack : kHaystacks) {
+    work += options.length / haystack.part +
+            static_cast<std::int64_t>(haystack.recorded) * (kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep;
+  }
+  return work;
+}
+
+Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress) {
+  if (!engine.tokenizer().has_chat_template()) {
+    throw UserError(
+        "the model has no chat template, and calibration asks it questions; give an instruction-tuned model");
+  }
+  const plan::ModelShape shape = engine.shape();
+  const std::string filler =
+      (options.text.empty() ? "" : options.text + "\n\n") + generated_prose(kSentences, options.seed);
+  const PromptMaker maker(engine.tokenizer(), filler);
+  const int budget = std::max(1, static_cast<int>(options.length / 8));
+  Tables tables(shape, budget);
+  Study study{options.length, budget, {}, {}, tables.near, tables.wide, {}};
+  std::string refused;
+  engine.measure_change(true);
+  std::uint64_t seed = options.seed;
+  for (const Haystack& haystack : kHaystacks) {
+    std::vector<RetrievalPrompt> prompts;
+    try {
+      prompts = maker.make_all(haystack.task, options.length / haystack.part, ++seed, haystack.questions);
+    } catch (const UserError& error) {
+      refused = error.what();
+      continue;
+    }
+    const engine::Sequence dense = prefilled(engine, prompts.front().tokens, progress);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      const std::int64_t shared = shared_tokens(prompts.front().tokens, prompts[i].tokens);
+      Trial trial = make_trial(engine, dense, shared, prompts[i], {.limit = kAnswerLimit, .progress = &progress});
+      trial.task = name(haystack.task);
+      if (i < haystack.recorded) {
+        const Recording recording = record_trial(engine, trial, kRecordedTail, kRecordedAnswer);
+        tables.add(recording);
+        progress.add((kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep);
+      }
+      study.trials.push_back(std::move(trial));
+    }
+    if (haystack.task != Task::multikey) continue;
+    study.trials.push_back(prose_trial(engine, dense, options.length * 3 / 4, kProseTokens));
+    tables.add(record_trial(engine, study.trials.back(), 1, kProseTokens));
+  }
+  study.importance = engine.attention_change();
+  engine.measure_change(false);
+  if (study.trials.empty()) {
+    throw UserError(
+        fmt::format("a context of {} tokens is too small to calibrate in: {}", options.length + kAnswerRoom, refused));
+  }
+  study.near = std::move(tables.near);
+  study.wide = std::move(tables.wide);
+  study.retrieval = tables.scores.scores();
+  return study;
+}
+
+}  // namespace glimpse::calibrate

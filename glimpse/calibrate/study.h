@@ -1,0 +1,43 @@
+// What calibration knows of a model before it decides: generated prompts, densely read and answered, and what attention
+// did in their last tokens. Owns its sequences; the engine outlives it; one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "glimpse/calibrate/progress.h"
+#include "glimpse/calibrate/retrieval_scores.h"
+#include "glimpse/calibrate/similarity.h"
+#include "glimpse/calibrate/trials.h"
+
+namespace glimpse::calibrate {
+
+/// The set size at which similarity between layers is measured (Kascade, section 3.3).
+inline constexpr int kSimilaritySet = 64;
+
+struct StudyOptions {
+  std::int64_t length = 4096;  ///< tokens of the longest prompts
+  std::string text;            ///< the user's own prose, before what is generated; may be empty
+  std::uint64_t seed = 1;
+};
+
+struct Study {
+  std::int64_t length = 0;  ///< of the longest prompts
+  int budget = 0;           ///< at which layers are decided: an eighth of the length
+  std::vector<Trial> trials;
+  std::vector<double> importance;  ///< [layers] mean of 1 - cosine(x, x + attention(x)) over the prompts
+  Similarity near, wide;           ///< at kSimilaritySet tokens and at `budget`
+  std::vector<double> retrieval;   ///< [layer, query head]
+};
+
+/// The work of make_study in prompt tokens.
+std::int64_t study_work(const StudyOptions& options);
+
+/// Needs an engine with room for kStudySequences sequences of length + kAnswerRoom tokens. Throws UserError for a model
+/// without a chat template and a length that holds none of the tasks.
+inline constexpr int kStudySequences = 6;
+inline constexpr std::int64_t kAnswerRoom = 192;
+Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress);
+
+}  // namespace glimpse::calibrate

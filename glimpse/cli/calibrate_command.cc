@@ -1,0 +1,105 @@
+// glimpse calibrate: what methods must know of a model, as a profile and a table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
+#include "glimpse/base/whole_file.h"
+#include "glimpse/calibrate/calibrate.h"
+#include "glimpse/cli/calibration_report.h"
+#include "glimpse/cli/commands.h"
+#include "glimpse/cli/profiles.h"
+#include "glimpse/cli/setup.h"
+#include "glimpse/cli/terminal.h"
+#include "glimpse/plan/profile_file.h"
+
+namespace glimpse::cli {
+namespace {
+
+/// The file that is named, or the model's own in the folder of profiles.
+std::filesystem::path output_of(const Arguments& arguments, const engine::Engine& engine) {
+  if (!arguments.output.empty()) {
+    const std::filesystem::path named(arguments.output);
+    if (named.has_parent_path() && !std::filesystem::is_directory(named.parent_path())) {
+      throw UserError(fmt::format("cannot write '{}': there is no such folder", printable(arguments.output)));
+    }
+    return named;
+  }
+  const std::filesystem::path folder = profile_folder(arguments);
+  if (folder.empty()) {
+    throw UserError("there is no folder for profiles: HOME and XDG_DATA_HOME are not set; name a file with -o");
+  }
+  return plan::profile_path(folder, plan_model(engine).fingerprint());
+}
+
+/// A file that is there and no profile was hardly meant.
+void refuse_other_file(const std::filesystem::path& path) {
+  std::error_code failed;
+  if (!std::filesystem::is_regular_file(path, failed) || std::filesystem::file_size(path, failed) == 0) return;
+  constexpr std::uintmax_t kMost = std::uintmax_t{64} << 20;
+  if (std::filesystem::file_size(path, failed) <= kMost && plan::is_profile_text(read_file(path.string()))) return;
+  throw UserError(fmt::format("'{}' is there and is no profile; give another name with -o", printable(path.string())));
+}
+
+/// Of a part alone the file keeps the other parts, where they are this model's.
+plan::Profile with_other_parts(const std::filesystem::path& path, plan::Profile found) {
+  std::optional<plan::Profile> there;
+  try {
+    there = plan::load_profile(path);
+  } catch (const UserError&) {  // broken: it is replaced
+  }
+  if (!there || !(there->model == found.model) || there->fingerprint != found.fingerprint) return found;
+  plan::merge(*there, found);
+  return *std::move(there);
+}
+
+calibrate::CalibrationOptions calibration_options(const Arguments& arguments) {
+  calibrate::CalibrationOptions options;
+  options.part = calibrate::parse_part(arguments.part);
+  options.study.seed = static_cast<std::uint64_t>(arguments.seed);
+  if (const auto file = text_file(arguments)) options.study.text = read_text(*file);
+  return options;
+}
+
+}  // namespace
+
+int calibrate_command(const Arguments& arguments) {
+  set_log(arguments);
+  engine::EngineOptions engine_how = engine_options(arguments);
+  engine_how.sequences = calibrate::kStudySequences;
+  calibrate::CalibrationOptions options = calibration_options(arguments);
+  const InterruptGuard interrupt;
+  engine::Engine engine(engine_how);
+  const std::filesystem::path path = output_of(arguments, engine);
+  refuse_other_file(path);
+  require_replaceable(path);
+  const std::int64_t made_for = engine.shape().context;
+  if (made_for < engine.context() && arguments.typed.contains("--ctx-size")) {
+    throw UserError(
+        fmt::format("-c {}: the model was made for {} tokens; give at most that", engine.context(), made_for));
+  }
+  options.study.length = std::min(engine.context(), made_for) - calibrate::kAnswerRoom;
+
+  ProgressBar progress("calibrate", "tokens", !arguments.quiet);
+  options.on_progress = [&](std::int64_t done, std::int64_t total) {
+    progress.update(done, total);
+    return !interrupt.requested();
+  };
+  std::optional<calibrate::Calibration> found = calibrate::calibrate(engine, options);
+  progress.clear();
+  if (!found) {
+    print_note(fmt::format("interrupted; '{}' is not written", printable(path.string())));
+    return kExitInterrupted;
+  }
+  found->profile.fingerprint = plan_model(engine).fingerprint();
+  const bool all = options.part == calibrate::Part::all;
+  plan::save_profile(path, all ? found->profile : with_other_parts(path, found->profile));
+  print(choices_text(*found) + "\n" + table_text(found->profile.kept) + (all ? "" : candidates_text(*found)) +
+        fmt::format("\nprofile in '{}'{}\n", printable(path.string()),
+                    arguments.output.empty() ? ", where commands find it" : ", for --attn-profile"));
+  return kExitOk;
+}
+
+}  // namespace glimpse::cli

@@ -1,0 +1,107 @@
+#include "glimpse/cli/calibration_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+namespace glimpse::cli {
+namespace {
+
+std::string grade_text(const calibrate::Grade& grade) {
+  return fmt::format("keeps {:.0f} % of dense attention's answers, KL {:.4f}", 100 * grade.answers, grade.divergence);
+}
+
+std::string layers_line(std::string_view method, std::string_view what, const calibrate::Choice& choice) {
+  return fmt::format("{:<14}{} {}: {} ({} tried)\n", method, what, fmt::join(choice.layers, ", "),
+                     grade_text(choice.grade), choice.candidates.size());
+}
+
+std::string percent(double share) {
+  return fmt::format("{:.0f} %", 100 * share);
+}
+
+}  // namespace
+
+std::string choices_text(const calibrate::Calibration& found) {
+  std::string text = fmt::format("prompts of {} tokens; layers decided at {}\n", found.length, found.budget);
+  if (found.tidal) text += layers_line("tidal", "selects again in layer", *found.tidal);
+  if (found.lessismore) text += layers_line("lessismore", "selects again in layer", *found.lessismore);
+  if (found.omnikv) text += layers_line("omnikv", "filters in layers", *found.omnikv);
+  if (found.kascade) {
+    text += fmt::format("{:<14}anchors in layers {}: {} ({} tried); {:.0f} % with prompts of four keys read sparsely\n",
+                        "kascade", fmt::join(found.kascade->profile.anchors, ", "), grade_text(found.kascade->grade),
+                        found.kascade->candidates.size(), 100 * found.kascade->own.answers);
+  }
+  if (found.heads) {
+    text += fmt::format("{:<14}{} KV heads choose: {} ({} tried)\n", "lychee-decode", found.heads->chosen,
+                        grade_text(found.heads->grade), found.heads->tried);
+  }
+  if (found.profile.retrieval) {
+    text += plan::explain({.model = found.profile.model, .retrieval = found.profile.retrieval});
+  }
+  return text;
+}
+
+std::string candidates_text(const calibrate::Calibration& found) {
+  std::string text;
+  const auto add = [&](std::string_view method, const std::vector<calibrate::Candidate>& candidates) {
+    for (const calibrate::Candidate& candidate : candidates) {
+      text += fmt::format("| {} | {} | {} | {} | {:.4f} |\n", method, fmt::join(candidate.layers, ", "),
+                          candidate.captured > 0 ? percent(candidate.captured) : "",
+                          (candidate.grade.whole ? "" : "at most ") + percent(candidate.grade.answers),
+                          candidate.grade.divergence);
+    }
+  };
+  if (found.tidal) add("tidal", found.tidal->candidates);
+  if (found.lessismore) add("lessismore", found.lessismore->candidates);
+  if (found.omnikv) add("omnikv", found.omnikv->candidates);
+  if (found.kascade) add("kascade", found.kascade->candidates);
+  if (!text.empty()) {
+    text =
+        "\n| tried | layers | needle mass read | answers kept | KL to dense |\n| --- | --- | ---: | ---: | ---: |\n" +
+        text;
+  }
+  if (!found.kascade) return text;
+  text += "\n| anchors | by similarity and importance alone |\n| ---: | --- |\n";
+  for (std::size_t i = 1; i < found.kascade->by_count.size() / 2; ++i) {
+    text += fmt::format("| {} | {} |\n", i + 1, fmt::join(found.kascade->by_count[i], ", "));
+  }
+  return text;
+}
+
+std::string table_text(const std::vector<plan::Kept>& rows) {
+  std::vector<std::string> tasks;
+  for (const plan::Kept& row : rows) {
+    if (row.task != "prose" && std::find(tasks.begin(), tasks.end(), row.task) == tasks.end())
+      tasks.push_back(row.task);
+  }
+  std::string text = "| method | budget |", line = "| --- | ---: |", dense = "| full | |";
+  for (const std::string& task : tasks) {
+    text += fmt::format(" {} |", task);
+    line += " ---: |";
+    const auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& other) { return other.task == task; });
+    dense += fmt::format(" {} |", percent(row->dense));
+  }
+  text += " KL to dense | of prose | coverage |\n" + line + " ---: | ---: | ---: |\n" + dense + " 0 | 0 | 1 |\n";
+  for (std::size_t i = 0; i < rows.size();) {
+    std::map<std::string, plan::Kept> of;  // of one method at one budget, by task
+    const std::size_t first = i;
+    double divergence = 0, coverage = 0;
+    for (; i < rows.size() && rows[i].method == rows[first].method && rows[i].budget == rows[first].budget; ++i) {
+      of.emplace(rows[i].task, rows[i]);
+      coverage += rows[i].coverage;
+      if (rows[i].task != "prose") divergence += rows[i].divergence;
+    }
+    text += fmt::format("| {} | {} |", rows[first].method, rows[first].budget);
+    for (const std::string& task : tasks)
+      text += of.contains(task) ? fmt::format(" {} |", percent(of[task].answers)) : " |";
+    text += fmt::format(" {:.4f} | {:.4f} | {:.3f} |\n",
+                        divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)),
+                        of["prose"].divergence, coverage / static_cast<double>(i - first));
+  }
+  return text;
+}
+
+}  // namespace glimpse::cli

@@ -1,0 +1,47 @@
+// Which profile a plan is made with: that of --attn-profile, or the model's own in the folder of profiles. One thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+
+#include "glimpse/cli/arguments.h"
+#include "glimpse/engine/engine.h"
+#include "glimpse/model/model.h"
+#include "glimpse/plan/profile.h"
+#include "glimpse/policies/policy.h"
+
+namespace glimpse::cli {
+
+/// The model that plans are made for. It borrows what it was made of.
+struct PlanModel {
+  plan::ModelShape shape;
+  std::function<std::uint64_t()> fingerprint;  ///< of its file, at its cost: only where a profile is looked for
+};
+PlanModel plan_model(const engine::Engine& engine);
+PlanModel plan_model(const model::Model& model);
+
+/// Where profiles are: --profile-dir, else glimpse/profiles in the user's data folder (XDG_DATA_HOME, else
+/// ~/.local/share); an empty path where the environment names neither.
+std::filesystem::path profile_folder(const Arguments& arguments);
+
+/// Reads the file of --attn-profile, where one was given. Throws UserError for one that is none.
+void check_profile(const Arguments& arguments);
+
+/// The profile for plans of the policy: of the file that --attn-profile names, whatever it holds where the flag was
+/// typed; or the model's own, if the folder of profiles has one that the policy uses. Null without one. What is wrong
+/// with the file of a folder is a warning, and the file is left out. Each file is read once.
+const plan::Profile* profile_for(const Arguments& arguments, const policies::Policy& policy, const PlanModel& model);
+
+/// Gives the options the profile, and what tells whether it is this model's.
+void set_profile(policies::PolicyOptions& options, const plan::Profile* profile, const PlanModel& model);
+
+/// True for a profile that nobody named: the model's own of the folder.
+bool is_found(const Arguments& arguments, const plan::Profile* profile);
+/// Says, once, in a line on standard error, that such a profile is used.
+void say_found(const Arguments& arguments);
+
+/// Refuses --attn-profile and --profile-dir, where they were typed, unless one of these policies uses profiles.
+void refuse_idle_profile(const Arguments& arguments, std::span<const std::string_view> policies);
+
+}  // namespace glimpse::cli

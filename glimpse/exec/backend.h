@@ -1,0 +1,28 @@
+// A device that runs a model: it owns the memory of the KV cache, the executor and its threads. The engine holds one
+// and ids of sequences in its cache; it never asks where bytes lie. One thread at a time; it borrows the model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "glimpse/exec/executor.h"
+
+namespace glimpse::exec {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  /// Bytes that a cache may take beside weights of so many bytes; none: not known.
+  virtual std::optional<std::int64_t> cache_memory(std::int64_t weight_bytes) const = 0;
+  /// Makes the cache and the executor, once. Throws UserError when memory is short.
+  virtual void open(const kv::CacheShape& shape) = 0;
+  /// After open.
+  virtual kv::Cache& cache() = 0;
+  virtual Executor& executor() = 0;
+};
+
+/// Sequences in the host's memory, computed by the threads of `options`.
+std::unique_ptr<Backend> make_cpu_backend(const model::Model& model, const CpuOptions& options);
+
+}  // namespace glimpse::exec

@@ -1,0 +1,36 @@
+// Where the bytes of the cache's pages lie: two planes of one size, K and V. A device brings its own; everything above
+// speaks of pages and never of where their bytes are. Owns the planes. Threads: as PagePool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "glimpse/kernels/tables.h"
+
+namespace glimpse::kv {
+
+enum class Plane : std::uint8_t { k, v };
+
+class PageMemory {
+ public:
+  virtual ~PageMemory() = default;
+  virtual kernels::Place place() const = 0;
+  /// What views lead to: memory of that place.
+  virtual std::byte* plane(Plane which) const = 0;
+  /// Bytes inside a plane, from one offset to another; they do not overlap.
+  virtual void copy(Plane which, std::size_t from, std::size_t to, std::size_t bytes) = 0;
+  /// To and from the host's memory.
+  virtual void read(Plane which, std::size_t from, std::span<std::byte> to) const = 0;
+  virtual void write(Plane which, std::size_t to, std::span<const std::byte> from) = 0;
+};
+
+/// Makes the memory of a cache, two planes of so many bytes. Throws UserError when there is not enough.
+using MakePageMemory = std::function<std::unique_ptr<PageMemory>(std::size_t plane_bytes)>;
+
+/// The host's: reserves address space, touches none of it.
+std::unique_ptr<PageMemory> make_host_page_memory(std::size_t plane_bytes);
+
+}  // namespace glimpse::kv

@@ -1,0 +1,130 @@
+// Trials on a small random model: what plans keep of dense attention's answers, and a calibration from end to end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "glimpse/base/error.h"
+#include "glimpse/calibrate/calibrate.h"
+#include "glimpse/calibrate/prose.h"
+#include "glimpse/evaluate/logit_statistics.h"
+#include "tests/engine/support.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+using testing::HasSubstr;
+
+engine::EngineOptions with_room() {
+  engine::EngineOptions options = engine::options_for(reference::test_model("llama"));
+  options.sequences = kStudySequences;
+  return options;
+}
+
+/// A prompt of plain tokens: a tiny model's chat is noise anyway.
+RetrievalPrompt some_prompt(const engine::Engine& engine, std::size_t length) {
+  return {engine::random_tokens(length, engine.tokenizer().size()), "", {"1234567"}};
+}
+
+TEST(Trials, DensePlansKeepAll) {
+  engine::Engine engine(with_room());
+  const RetrievalPrompt prompt = some_prompt(engine, 120);
+  engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
+  dense.prefill(prompt.tokens);
+  const Trial trial = make_trial(engine, dense, 120, prompt, {.limit = 10});
+  ASSERT_EQ(trial.logits.size(), trial.answer.size());
+  const Outcome same = run_trial(engine, trial, engine::make(engine, "tidal", engine::budget("4000")),
+                                 {.limit = 10, .audit = true, .alone = true});
+  EXPECT_TRUE(same.same);
+  EXPECT_LT(same.divergence, 1e-9);
+  EXPECT_DOUBLE_EQ(same.coverage.value_or(1), 1);
+}
+
+TEST(Trials, DivergenceIsThatOfForcedLogits) {
+  engine::Engine engine(with_room());
+  const RetrievalPrompt prompt = some_prompt(engine, 200);
+  engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
+  dense.prefill(prompt.tokens);
+  const Trial trial = make_trial(engine, dense, 200, prompt, {.limit = 8});
+  const plan::Plan plan = engine::make(engine, "tidal", engine::budget("16"));
+  const Outcome outcome = run_trial(engine, trial, plan, {.limit = 8, .alone = true});
+  // The same from sequences of their own.
+  engine::Sequence full = engine.open(plan::dense_plan(engine.shape())), sparse = engine.open(plan);
+  full.prefill(prompt.tokens);
+  sparse.prefill(prompt.tokens);
+  double sum = 0;
+  bool same = true;
+  for (std::size_t i = 0; i + 1 < trial.answer.size(); ++i) {
+    const auto p = full.decode(trial.answer[i]);
+    const std::vector<float> kept(p.begin(), p.end());
+    const auto q = sparse.decode(trial.answer[i]);
+    EXPECT_EQ(evaluate::arg_max(kept), trial.answer[i + 1]);
+    same = same && evaluate::arg_max(q) == trial.answer[i + 1];
+    sum += evaluate::divergence(kept, q);
+  }
+  EXPECT_EQ(outcome.same, same);
+  EXPECT_GT(sum, 0);
+  EXPECT_NEAR(outcome.divergence, sum / static_cast<double>(trial.answer.size() - 1), 1e-5);
+}
+
+TEST(Calibrate, MakesAProfileThatPoliciesTake) {
+  engine::Engine engine(with_room());
+  CalibrationOptions options;
+  options.study.length = 1500;
+  std::int64_t last = 0;
+  options.on_progress = [&](std::int64_t done, std::int64_t total) {
+    EXPECT_GE(done, last);
+    EXPECT_LE(done, total);
+    last = done;
+    return true;
+  };
+  const std::optional<Calibration> found = calibrate(engine, options);
+  ASSERT_TRUE(found);
+  const plan::ModelShape shape = engine.shape();
+  plan::validate_for(found->profile, shape);
+  EXPECT_EQ(plan::parse_profile(plan::to_json(found->profile)), found->profile);
+  for (const char* part : {"kascade", "tidal", "retrieval"}) EXPECT_TRUE(found->profile.has(part)) << part;
+  for (const char* method : {"kascade", "tidal", "lychee-decode", "evosparse"}) {
+    policies::PolicyOptions how;
+    how.profile = &found->profile;
+    std::vector<std::string> warnings;
+    how.warnings = &warnings;
+    policies::make_plan(method, shape, how);
+    EXPECT_TRUE(warnings.empty()) << warnings.front();
+  }
+  ASSERT_TRUE(found->lessismore);
+  EXPECT_GT(found->lessismore->layers.front(), 2);
+  EXPECT_FALSE(found->profile.kept.empty());
+  for (const plan::Kept& row : found->profile.kept) {
+    EXPECT_GE(row.divergence, -1e-9) << row.method;
+    EXPECT_GT(row.coverage, 0) << row.method;
+    EXPECT_LE(row.coverage, 1 + 1e-6) << row.method;
+  }
+  last = 0;
+  EXPECT_EQ(calibrate(engine, options)->profile, found->profile);  // a function of the model and the seed
+}
+
+TEST(Calibrate, EndsWhereItIsToldTo) {
+  engine::Engine engine(with_room());
+  CalibrationOptions options;
+  options.study.length = 1500;
+  int calls = 0;
+  options.on_progress = [&](std::int64_t, std::int64_t) { return ++calls < 4; };
+  EXPECT_FALSE(calibrate(engine, options));
+  EXPECT_EQ(calls, 4);
+}
+
+TEST(Calibrate, RefusesWhatHoldsNoTask) {
+  engine::Engine engine(with_room());
+  CalibrationOptions options;
+  options.study.length = 100;
+  try {
+    calibrate(engine, options);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("too small"));
+  }
+  EXPECT_THROW(parse_part("kaskade"), UserError);
+  EXPECT_EQ(parse_part("tidal"), Part::tidal);
+}
+
+}  // namespace
+}  // namespace glimpse::calibrate

@@ -1,0 +1,136 @@
+// glimpse calibrate: a profile and a table from a model, and one line for what cannot be.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "glimpse/plan/profile.h"
+#include "tests/cli/process.h"
+#include "tests/support/models.h"
+
+namespace glimpse::cli {
+namespace {
+
+void expect_refused(const std::vector<std::string>& words, const std::string& part) {
+  const Outcome outcome = run_program(words);
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(outcome.err.rfind("error: ", 0), 0u) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in: " << outcome.err;
+}
+
+/// Nothing but what the test itself wrote: no temporary file is left.
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
+TEST(Calibrate, WritesAProfileThatRunsTake) {
+  const auto profile = scratch("made.profile.json");
+  const Outcome outcome = run_program({"calibrate", "-m", model(), "-c", "1400", "-t", "2", "-o", profile.string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.profile.json"});
+  const plan::Profile read = plan::parse_profile(read_file(profile));
+  for (const char* part : {"kascade", "tidal", "retrieval"}) EXPECT_TRUE(read.has(part)) << part;
+  EXPECT_NE(outcome.out.find("selects again in layer"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("| tidal | 512 |"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(profile.string()), std::string::npos) << outcome.out;
+  for (const char* method : {"tidal", "kascade", "lychee-decode", "evosparse"}) {
+    const Outcome run = run_program(
+        run_words({"-p", "hello", "--attn", method, "--attn-budget", "256", "--attn-profile", profile.string()}));
+    EXPECT_EQ(run.code, 0) << run.err;
+    EXPECT_EQ(run.err.find("no profile"), std::string::npos) << run.err;
+  }
+  // One part alone, over the profile that is there.
+  const Outcome part =
+      run_program({"calibrate", "retrieval", "-m", model(), "-c", "1400", "-t", "2", "-o", profile.string()});
+  ASSERT_EQ(part.code, 0) << part.err;
+  const plan::Profile alone = plan::parse_profile(read_file(profile));
+  EXPECT_EQ(alone.retrieval, read.retrieval);
+  EXPECT_EQ(alone.tidal, read.tidal) << "other parts stay";
+  EXPECT_EQ(alone.kascade, read.kascade);
+}
+
+TEST(Calibrate, WithoutANameTheProfileIsFoundByRuns) {
+  const auto folder = scratch("profiles").parent_path() / "profiles" / "mine";
+  const Outcome outcome =
+      run_program({"calibrate", "tidal", "-m", model(), "-c", "1400", "-t", "2", "--profile-dir", folder.string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(names_in(folder).size(), 1U);
+  const Outcome run = run_program(
+      run_words({"-p", "hello", "--attn", "tidal", "--attn-budget", "256", "--profile-dir", folder.string()}));
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_NE(run.err.find("the model's profile is used"), std::string::npos) << run.err;
+}
+
+TEST(Calibrate, TwoLayersHaveNoLayerThatSelectsAgain) {
+  const auto profile = scratch("two.json"), text = scratch("own.txt");
+  write_file(text, prose(80));
+  const Outcome outcome = run_program(
+      {"calibrate", "-m", model("mqa200"), "-c", "1400", "-t", "2", "-f", text.string(), "-o", profile.string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const plan::Profile read = plan::parse_profile(read_file(profile));
+  EXPECT_FALSE(read.has("tidal"));
+  EXPECT_TRUE(read.has("kascade"));
+  expect_refused({"calibrate", "tidal", "-m", model("mqa200"), "-o", profile.string()}, "has 2 layers");
+}
+
+TEST(Calibrate, BadInputIsOneLine) {
+  const auto other = scratch("notes.txt");
+  write_file(other, "my notes\n");
+  expect_refused({"calibrate"}, "give a GGUF file with -m");
+  expect_refused({"calibrate", "-m", "nowhere.gguf"}, "nowhere.gguf");
+  expect_refused({"calibrate", "kaskade", "-m", model()}, "did you mean 'kascade'?");
+  expect_refused({"calibrate", "-m", model(), "-o", "/nowhere/x.json"}, "/nowhere/x.json");
+  expect_refused({"calibrate", "-m", model(), "-o", other.parent_path().string()}, "not a regular file");
+  expect_refused({"calibrate", "-m", model(), "-o", other.string()}, "is no profile");
+  expect_refused({"calibrate", "-m", model(), "-f", "nowhere.txt"}, "nowhere.txt");
+  expect_refused({"calibrate", "-m", model(), "-o", model()}, "-m");
+  const auto out = other.parent_path() / "made.json";
+  expect_refused({"calibrate", "-m", model(), "-c", "300", "-o", out.string()}, "too small to calibrate");
+  expect_refused({"calibrate", "-m", model(), "-c", "10"}, "--ctx-size '10'");
+  expect_refused({"calibrate", "-m", model("one-layer"), "-o", out.string()}, "has 1 layer; calibration needs 2");
+  expect_refused({"calibrate", "-m", model("no-template"), "-o", out.string()}, "no chat template");
+  EXPECT_EQ(read_file(other), "my notes\n");
+  EXPECT_EQ(names_in(other.parent_path()), std::vector<std::string>{"notes.txt"});
+}
+
+TEST(Calibrate, AFullDiskIsOneLine) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  expect_refused({"calibrate", "-m", model(), "-o", "/dev/full"}, "not a regular file");
+}
+
+TEST(Calibrate, AnInterruptedRunWritesNothing) {
+  const auto profile = scratch("made.json");
+  write_file(profile, "");
+  Setting setting;
+  bool sent = false;
+  // A context longer than the model's gives a warning when the engine stands, which is what this waits for.
+  setting.environment = {"GLIMPSE_ARG_CTX_SIZE=5000"};
+  setting.on_error_bytes = [&](int pid, const std::string&) {
+    if (!sent) sent = ::kill(pid, SIGINT) == 0;
+  };
+  const Outcome outcome = run_program({"calibrate", "-m", model(), "-t", "1", "-o", profile.string()}, setting);
+  if (!sent) GTEST_SKIP() << "nothing to wait for";
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(read_file(profile), "");
+  EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.json"});
+}
+
+TEST(Calibrate, TheEmbeddedModelGetsAProfile) {
+  const std::filesystem::path embedded = reference::kSanitized ? "" : reference::embedded_model();
+  if (embedded.empty()) GTEST_SKIP() << "the embedded model is not on this machine; scripts/fetch-model fetches it";
+  const auto profile = scratch("embedded.json");
+  const Outcome outcome = run_program({"calibrate", "-m", embedded.string(), "-c", "1024", "-o", profile.string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  plan::validate(plan::parse_profile(read_file(profile)));
+  const Outcome plan = run_program({"plan", "-m", embedded.string(), "--attn", "tidal", "--attn-profile", profile});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+}
+
+}  // namespace
+}  // namespace glimpse::cli

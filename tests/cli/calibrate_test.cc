@@ -29,7 +29,7 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
 
 TEST(Calibrate, WritesAProfileThatRunsTake) {
   const auto profile = scratch("made.profile.json");
-  const Outcome outcome = run_program({"calibrate", "-m", model(), "-c", "1400", "-t", "2", "-o", profile.string()});
+  const Outcome outcome = run_program({"calibrate", "-m", model(), "-c", "1400", "-t", "1", "-o", profile.string()});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
   EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.profile.json"});
@@ -46,7 +46,7 @@ TEST(Calibrate, WritesAProfileThatRunsTake) {
   }
   // One part alone, over the profile that is there.
   const Outcome part =
-      run_program({"calibrate", "retrieval", "-m", model(), "-c", "1400", "-t", "2", "-o", profile.string()});
+      run_program({"calibrate", "retrieval", "-m", model(), "-c", "1400", "-t", "1", "-o", profile.string()});
   ASSERT_EQ(part.code, 0) << part.err;
   const plan::Profile alone = plan::parse_profile(read_file(profile));
   EXPECT_EQ(alone.retrieval, read.retrieval);
@@ -57,7 +57,7 @@ TEST(Calibrate, WritesAProfileThatRunsTake) {
 TEST(Calibrate, WithoutANameTheProfileIsFoundByRuns) {
   const auto folder = scratch("profiles").parent_path() / "profiles" / "mine";
   const Outcome outcome =
-      run_program({"calibrate", "tidal", "-m", model(), "-c", "1400", "-t", "2", "--profile-dir", folder.string()});
+      run_program({"calibrate", "tidal", "-m", model(), "-c", "1400", "-t", "1", "--profile-dir", folder.string()});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(names_in(folder).size(), 1U);
   const Outcome run = run_program(
@@ -70,7 +70,7 @@ TEST(Calibrate, TwoLayersHaveNoLayerThatSelectsAgain) {
   const auto profile = scratch("two.json"), text = scratch("own.txt");
   write_file(text, prose(80));
   const Outcome outcome = run_program(
-      {"calibrate", "-m", model("mqa200"), "-c", "1400", "-t", "2", "-f", text.string(), "-o", profile.string()});
+      {"calibrate", "-m", model("mqa200"), "-c", "1400", "-t", "1", "-f", text.string(), "-o", profile.string()});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const plan::Profile read = plan::parse_profile(read_file(profile));
   EXPECT_FALSE(read.has("tidal"));
@@ -125,7 +125,8 @@ TEST(Calibrate, TheEmbeddedModelGetsAProfile) {
   const std::filesystem::path embedded = reference::kSanitized ? "" : reference::embedded_model();
   if (embedded.empty()) GTEST_SKIP() << "the embedded model is not on this machine; scripts/fetch-model fetches it";
   const auto profile = scratch("embedded.json");
-  const Outcome outcome = run_program({"calibrate", "-m", embedded.string(), "-c", "1024", "-o", profile.string()});
+  const Outcome outcome =
+      run_program({"calibrate", "tidal", "-m", embedded.string(), "-c", "1024", "-t", "1", "-o", profile.string()});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   plan::validate(plan::parse_profile(read_file(profile)));
   const Outcome plan = run_program({"plan", "-m", embedded.string(), "--attn", "tidal", "--attn-profile", profile});

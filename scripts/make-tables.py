@@ -260,9 +260,29 @@ def kernels_table(results):
                   "GFLOP/s"], rows)
 
 
+def cuda_table(results):
+    file = results.load("cuda-attention", "sm90")
+    cells = {(row["batch"], row["tokens"], row["what"]): row for row in file["rows"]}
+    names = [("dense", "dense"), ("gathered", "10 % of the tokens"), ("a quarter dense", "a quarter of the heads dense"),
+             ("anchor", "score, select 10 %, attend")]
+    rows = []
+    for tokens in (8192, 32768, 131072):
+        for batch in (1, 8, 64):
+            dense = cells[batch, tokens, "dense"]["us"]
+            for what, said in names:
+                row = cells[batch, tokens, what]
+                torch = min(cells[batch, tokens, "torch flash"]["us"], cells[batch, tokens, "torch cudnn"]["us"])
+                rows.append([f"{tokens // 1024}K x {batch}", said, f"{row['us']:.1f}", f"{row['of_read']:.2f}",
+                             f"{dense / row['us']:.2f}", f"{torch / row['us']:.2f}"])
+    return table(["tokens x sequences", "heads read", "us a layer", "of read bandwidth", "x our dense", "x torch"], rows)
+
+
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
-          "kernels": kernels_table}
+          "kernels": kernels_table, "cuda": cuda_table}
+# What makes a table's files where scripts/measure does not.
+MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
+                   "other on the same GPU"}
 
 
 def block_of(name):
@@ -272,7 +292,8 @@ def block_of(name):
                           for path in results.used)
     files = [f"[{path.name.removesuffix('.json')}](../bench/results/{path.name}), commit "
              f"{json.loads(path.read_text())['commit']}" for path in results.used]
-    return f"{text}\n\nMade by `scripts/measure {' '.join(names)}`. Results: {'; '.join(files)}."
+    made_by = MADE_BY.get(name, f"`scripts/measure {' '.join(names)}`")
+    return f"{text}\n\nMade by {made_by}. Results: {'; '.join(files)}."
 
 
 def page_of(text):

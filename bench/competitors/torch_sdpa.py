@@ -1,9 +1,13 @@
 """Decoding attention by PyTorch's scaled_dot_product_attention (flash, cuDNN) on the shapes of cuda_attention_bench:
 32 query heads, 8 KV heads, d 128, bf16; calls back to back in a CUDA graph over different memory, median of replays.
 
-    python3 bench/competitors/torch_sdpa.py [--batch 1,8,64] [--tokens 8192,32768,131072] [--pool GIB]
+    python3 bench/competitors/torch_sdpa.py [--batch 1,8,64] [--tokens 8192,32768,131072] [--pool GIB] [--add FILE]
+
+--add puts the times as rows into the file of results that `cuda_attention_bench --json FILE` wrote on the same machine.
 """
 import argparse
+import json
+import pathlib
 import statistics
 
 import torch
@@ -35,12 +39,24 @@ def seconds_of_a_call(work, layers):
     return statistics.median(times) / calls
 
 
+def add_rows(path, rows):
+    """Puts rows and versions into a file of results, a line for each field of the head and for each row."""
+    file = json.loads(path.read_text())
+    file["settings"]["torch"] = f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
+    file["rows"] = [row for row in file["rows"] if not row["what"].startswith("torch ")] + rows
+    head = "".join(f' {json.dumps(key)}: {json.dumps(value)},\n' for key, value in file.items() if key != "rows")
+    lines = ",\n".join("  " + json.dumps(row) for row in file["rows"])
+    path.write_text("{\n" + head + ' "rows": [\n' + lines + "\n ]\n}\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", default="1,8,64")
     parser.add_argument("--tokens", default="8192,32768,131072")
     parser.add_argument("--pool", type=float, default=34, help="GiB of K and V that the layers are cut from")
+    parser.add_argument("--add", type=pathlib.Path, metavar="FILE", help="results of cuda_attention_bench to add to")
     arguments = parser.parse_args()
+    rows = []
     print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
     pool = int(arguments.pool * 2**30) // 4
     k_pool = torch.randn(pool // 8, dtype=torch.bfloat16, device="cuda").repeat(8)
@@ -61,9 +77,13 @@ def main():
                 try:
                     with sdpa_kernel(backend):
                         seconds = seconds_of_a_call(work, layers)
+                    rows.append({"batch": batch, "tokens": tokens, "what": f"torch {name}",
+                                 "us": round(seconds * 1e6, 2)})
                     print(f"{batch:3} {tokens:7} {name:<26} {seconds * 1e6:10.2f}", flush=True)
                 except RuntimeError as error:
                     print(f"{batch:3} {tokens:7} {name:<26} failed: {str(error).splitlines()[0][:80]}", flush=True)
+    if arguments.add:
+        add_rows(arguments.add, rows)
 
 
 if __name__ == "__main__":

@@ -251,6 +251,14 @@ TEST(Duo, RetrievalHeadsAreDenseAndTheOthersStream) {
   const plan::Plan trained = make_plan("duo", kMha, options);
   EXPECT_EQ(dense_heads(trained), 1);
   EXPECT_EQ(trained.role(1, 2).kind, RoleKind::dense);
+  // Beside scores roles are LycheeDecode's: a quarter of the heads, the strongest by score.
+  plan::Profile both = scores_for(kMha, {{3, 1}, {0, 2}});
+  both.roles = profile.roles;
+  options.profile = &both;
+  const plan::Plan scored = make_plan("duo", kMha, options);
+  EXPECT_EQ(dense_heads(scored), 4);
+  EXPECT_EQ(scored.role(3, 1).kind, RoleKind::dense);
+  EXPECT_EQ(scored.role(0, 2).kind, RoleKind::dense);
 }
 
 TEST(Razor, OneTokenStandsForTheDropped) {

@@ -23,7 +23,7 @@ inline constexpr unsigned kFreeFrom = 384 * kRunWeight;
 inline constexpr unsigned kLeastFree = 16 * kRunWeight;
 inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: adding those up takes longer than it saves
 
-inline constexpr int kFewUnits = 32;
+inline constexpr int kFewUnits = 64;
 inline constexpr int kUnitBytes = 80;
 
 /// Segments that are listed at a time.

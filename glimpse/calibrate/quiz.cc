@@ -59,7 +59,8 @@ Quiz number_quiz(int keys, Random& random) {
 Quiz variable_quiz(Random& random) {
   Quiz quiz;
   quiz.before = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n";
-  quiz.left = quiz.right = "\n";
+  quiz.left.assign(1, '\n');
+  quiz.right = quiz.left;
   const std::string value = random.digits(5);
   std::set<std::string> names;
   std::vector<std::string> wanted;

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tests/engine/support.h"
+#include "tests/support/test_names.h"
 
 namespace glimpse::calibrate {
 namespace {
@@ -125,7 +126,7 @@ TEST_P(SimilarityOf, NeedleMassIsThatOfTheCachedKeys) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, SimilarityOf, testing::Values("llama", "qwen3"));
+INSTANTIATE_TEST_SUITE_P(Models, SimilarityOf, testing::Values("llama", "qwen3"), PrintedName());
 
 }  // namespace
 }  // namespace glimpse::calibrate

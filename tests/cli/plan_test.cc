@@ -127,7 +127,7 @@ TEST(PlanCommand, TakesAProfile) {
 
   for (const auto& [more, says] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"full", "--attn-profile", path.string()}, "policy 'full' has no use for --attn-profile"},
-           {{"duo", "--attn-profile", path.string()}, "it needs roles or retrieval"},
+           {{"duo", "--attn-profile", path.string()}, "it needs retrieval or roles"},
            {{"kascade", "--attn-profile", "/nonexistent"}, "--attn-profile '/nonexistent'"},
            {{"kascade", "--attn-profile", model()}, "profile JSON"}}) {
     const Outcome refused = with(more);

@@ -19,6 +19,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/set_quality.h"
 #include "tests/support/models.h"
+#include "tests/support/refusal.h"
 
 namespace glimpse::bench {
 namespace {
@@ -37,16 +38,6 @@ std::vector<float> random_floats(std::size_t count, std::uint32_t seed) {
   std::vector<float> values(count);
   for (float& value : values) value = normal(random);
   return values;
-}
-
-template <class Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Statistics, DivergenceFollowsItsFormula) {

@@ -85,8 +85,7 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
   Calibration found;
   found.length = study.length;
   found.budget = study.budget;
-  found.profile.model = shape;
-  found.profile.model.context = 0;
+  found.profile = plan::empty_profile(shape);
   const bool all = options.part == Part::all;
   if (all || options.part == Part::retrieval) {
     found.profile.retrieval = plan::RetrievalProfile{study.retrieval};

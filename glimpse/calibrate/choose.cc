@@ -1,8 +1,5 @@
 #include "glimpse/calibrate/choose.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,20 +20,32 @@ constexpr int kFewestAnchors = 3;                                   // as in the
 constexpr int kChecks = 3;                                          // of Kascade's own prefill
 constexpr int kSelect = 2;                                          // the first selecting layer of both methods
 
-policies::PolicyOptions options_of(const Study& study) {
+/// The method's plan at the study's budget, by what a profile says; `extra` are options.
+plan::Plan plan_by(const plan::Profile& found, std::string_view method, const Study& study,
+                   const std::map<std::string, std::string>& extra = {}) {
   policies::PolicyOptions options;
   options.budget = plan::Budget{plan::BudgetRule::tokens, static_cast<double>(study.budget)};
-  return options;
+  options.extra = extra;
+  options.profile = &found;
+  return policies::make_plan(method, study.wide.shape(), options);
 }
 
+/// A method, and how a profile says which layers it takes.
+struct LayerMethod {
+  std::string_view name;
+  void (*write)(plan::Profile& found, const std::vector<int>& layers);
+};
+
 /// Candidates, best first, are tried until none is left; a later one wins only where it is better.
-Choice decide(engine::Engine& engine, const Study& study, std::vector<Candidate> candidates,
-              const std::function<plan::Plan(const std::vector<int>&)>& plan_of, Progress& progress) {
+Choice decide(engine::Engine& engine, const Study& study, std::vector<Candidate> candidates, const LayerMethod& method,
+              Progress& progress) {
   Choice choice;
   for (Candidate& candidate : candidates) {
     const bool first = choice.layers.empty();
+    plan::Profile found = plan::empty_profile(engine.shape());
+    method.write(found, candidate.layers);
     candidate.grade =
-        grade_of(engine, study, plan_of(candidate.layers), {first ? 1 : 1 - choice.grade.answers}, progress);
+        grade_of(engine, study, plan_by(found, method.name, study), {first ? 1 : 1 - choice.grade.answers}, progress);
     if (first || (candidate.grade.whole && choice.grade < candidate.grade)) {
       choice.layers = candidate.layers;
       choice.grade = candidate.grade;
@@ -100,34 +109,24 @@ double captured_by(const Similarity& wide, int select, int again) {
 }
 
 Choice choose_tidal(engine::Engine& engine, const Study& study, Progress& progress) {
-  const plan::ModelShape shape = engine.shape();
-  return decide(
-      engine, study, ranked_layers(study, kSelect, kLayers),
-      [&](const std::vector<int>& layers) {
-        plan::Profile profile{.model = shape};
-        profile.model.context = 0;
-        profile.tidal = plan::TidalProfile{layers.front()};
-        policies::PolicyOptions options = options_of(study);
-        options.profile = &profile;
-        return policies::make_plan("tidal", shape, options);
-      },
-      progress);
+  const LayerMethod method{"tidal", [](plan::Profile& found, const std::vector<int>& layers) {
+                             found.tidal = plan::TidalProfile{layers.front()};
+                           }};
+  return decide(engine, study, ranked_layers(study, kSelect, kLayers), method, progress);
 }
 
 Choice choose_lessismore(engine::Engine& engine, const Study& study, Progress& progress) {
-  const plan::ModelShape shape = engine.shape();
-  return decide(
-      engine, study, ranked_layers(study, std::max(kSelect, policies::scaled_layer(2, shape.layers)), kOthers),
-      [&](const std::vector<int>& layers) {
-        policies::PolicyOptions options = options_of(study);
-        options.extra["reselect"] = std::to_string(layers.front());
-        return policies::make_plan("lessismore", shape, options);
-      },
-      progress);
+  const LayerMethod method{"lessismore", [](plan::Profile& found, const std::vector<int>& layers) {
+                             found.lessismore = plan::LessIsMoreProfile{layers.front()};
+                           }};
+  const int select = std::max(kSelect, policies::scaled_layer(2, engine.shape().layers));
+  return decide(engine, study, ranked_layers(study, select, kOthers), method, progress);
 }
 
 Choice choose_omnikv(engine::Engine& engine, const Study& study, Progress& progress) {
-  const plan::ModelShape shape = engine.shape();
+  const LayerMethod method{"omnikv", [](plan::Profile& found, const std::vector<int>& layers) {
+                             found.omnikv = plan::OmniKvProfile{layers};
+                           }};
   const std::vector<Candidate> ranked = ranked_layers(study, kSelect, kOthers);
   std::vector<Candidate> candidates;
   for (std::size_t i = 0; i < ranked.size(); ++i) {
@@ -137,14 +136,7 @@ Choice choose_omnikv(engine::Engine& engine, const Study& study, Progress& progr
       candidates.push_back({filters, 0, {}});
     }
   }
-  return decide(
-      engine, study, std::move(candidates),
-      [&](const std::vector<int>& filters) {
-        policies::PolicyOptions options = options_of(study);
-        options.extra["filters"] = fmt::format("{}", fmt::join(filters, "+"));
-        return policies::make_plan("omnikv", shape, options);
-      },
-      progress);
+  return decide(engine, study, std::move(candidates), method, progress);
 }
 
 AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress& progress) {
@@ -157,14 +149,11 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   for (int count = 1; count <= shape.layers; ++count) {
     choice.by_count.push_back(best_anchors(by_layer.front(), shape.layers, count));
   }
-  const auto plan_of = [&](const plan::KascadeProfile& part, bool dense) {
-    plan::Profile profile{.model = shape};
-    profile.model.context = 0;
-    profile.kascade = part;
-    policies::PolicyOptions options = options_of(study);
-    options.profile = &profile;
-    if (dense) options.extra["prefill"] = "dense";
-    return policies::make_plan("kascade", shape, options);
+  const std::map<std::string, std::string> dense{{"prefill", "dense"}}, own;
+  const auto plan_of = [&](const plan::KascadeProfile& part, const std::map<std::string, std::string>& extra) {
+    plan::Profile found = plan::empty_profile(shape);
+    found.kascade = part;
+    return plan_by(found, "kascade", study, extra);
   };
   std::optional<AnchorChoice> best;  // by its own prefill, of those that were tried with it
   int checked = 0;
@@ -177,7 +166,7 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
       const bool first = choice.candidates.empty();
       Candidate candidate{anchors, 0, {}};
       candidate.grade =
-          grade_of(engine, study, plan_of(profile, true), {first ? 1 : 1 - choice.grade.answers}, progress);
+          grade_of(engine, study, plan_of(profile, dense), {first ? 1 : 1 - choice.grade.answers}, progress);
       if (first || (candidate.grade.whole && choice.grade < candidate.grade)) {
         choice.profile = profile;
         choice.grade = candidate.grade;
@@ -186,12 +175,12 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
       choice.candidates.push_back(std::move(candidate));
     }
     if (!better || choice.grade.answers < kKept) continue;
-    choice.own = grade_of(engine, study, plan_of(choice.profile, false), {.task = name(Task::multikey)}, progress);
+    choice.own = grade_of(engine, study, plan_of(choice.profile, own), {.task = name(Task::multikey)}, progress);
     if (!best || best->own < choice.own) best = choice;
     if (choice.own.answers >= kKept || ++checked == kChecks) break;
   }
   if (!best) {
-    choice.own = grade_of(engine, study, plan_of(choice.profile, false), {.task = name(Task::multikey)}, progress);
+    choice.own = grade_of(engine, study, plan_of(choice.profile, own), {.task = name(Task::multikey)}, progress);
     return choice;
   }
   best->candidates = std::move(choice.candidates);
@@ -206,13 +195,10 @@ HeadChoice choose_heads(engine::Engine& engine, const Study& study, Progress& pr
   for (const double share : kHeadShares) {
     const int count = std::clamp(static_cast<int>(std::round(share * all)) - shape.kv_heads, 1, all - shape.kv_heads);
     const std::vector<char> heads = best_heads(gains, count);
-    plan::Profile profile{.model = shape};
-    profile.model.context = 0;
+    plan::Profile profile = plan::empty_profile(shape);
     profile.roles = plan::RolesProfile{{heads.begin(), heads.end()}};
-    policies::PolicyOptions options = options_of(study);
-    options.profile = &profile;
     const bool first = choice.tried++ == 0;
-    const Grade grade = grade_of(engine, study, policies::make_plan("lychee-decode", shape, options),
+    const Grade grade = grade_of(engine, study, plan_by(profile, "lychee-decode", study),
                                  {first ? 1 : 1 - choice.grade.answers}, progress);
     if (first || (grade.whole && choice.grade < grade)) {
       choice.roles = *profile.roles;

@@ -19,7 +19,7 @@ namespace glimpse::cli {
 namespace {
 
 /// The file that is named, or the model's own in the folder of profiles.
-std::filesystem::path output_of(const Arguments& arguments, const engine::Engine& engine) {
+std::filesystem::path output_of(const Arguments& arguments, const PlanModel& model) {
   if (!arguments.output.empty()) {
     const std::filesystem::path named(arguments.output);
     if (named.has_parent_path() && !std::filesystem::is_directory(named.parent_path())) {
@@ -31,7 +31,7 @@ std::filesystem::path output_of(const Arguments& arguments, const engine::Engine
   if (folder.empty()) {
     throw UserError("there is no folder for profiles: HOME and XDG_DATA_HOME are not set; name a file with -o");
   }
-  return plan::profile_path(folder, plan_model(engine).fingerprint());
+  return plan::profile_path(folder, model.fingerprint());
 }
 
 /// A file that is there and no profile was hardly meant.
@@ -72,7 +72,8 @@ int calibrate_command(const Arguments& arguments) {
   calibrate::CalibrationOptions options = calibration_options(arguments);
   const InterruptGuard interrupt;
   engine::Engine engine(engine_how);
-  const std::filesystem::path path = output_of(arguments, engine);
+  const PlanModel model = plan_model(engine);
+  const std::filesystem::path path = output_of(arguments, model);
   refuse_other_file(path);
   require_replaceable(path);
   const std::int64_t made_for = engine.shape().context;
@@ -93,7 +94,7 @@ int calibrate_command(const Arguments& arguments) {
     print_note(fmt::format("interrupted; '{}' is not written", printable(path.string())));
     return kExitInterrupted;
   }
-  found->profile.fingerprint = plan_model(engine).fingerprint();
+  found->profile.fingerprint = model.fingerprint();
   const bool all = options.part == calibrate::Part::all;
   plan::save_profile(path, all ? found->profile : with_other_parts(path, found->profile));
   print(choices_text(*found) + "\n" + table_text(found->profile.kept) + (all ? "" : candidates_text(*found)) +

@@ -14,9 +14,19 @@
 namespace glimpse::cli {
 
 /// The model that plans are made for. It borrows what it was made of.
-struct PlanModel {
+class PlanModel {
+ public:
+  PlanModel(plan::ModelShape of, std::function<std::uint64_t()> read) : shape(std::move(of)), read_(std::move(read)) {}
+  /// Of its file, read at the first call: only where a profile is looked for.
+  std::uint64_t fingerprint() const {
+    if (!known_) known_ = read_();
+    return *known_;
+  }
   plan::ModelShape shape;
-  std::function<std::uint64_t()> fingerprint;  ///< of its file, at its cost: only where a profile is looked for
+
+ private:
+  std::function<std::uint64_t()> read_;
+  mutable std::optional<std::uint64_t> known_;
 };
 PlanModel plan_model(const engine::Engine& engine);
 PlanModel plan_model(const model::Model& model);

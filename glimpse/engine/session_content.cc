@@ -122,9 +122,9 @@ class HeadPages {
         view_(source.cache->view(source.sequence, layer, head)) {}
 
   void write(SessionWriter& to, kv::Plane plane) const {
-    std::vector<std::byte> space(format_.page_bytes());
+    std::vector<std::byte> space;
     const auto read = [&](std::int32_t page) {
-      return source_.cache->read_page(source_.sequence, {layer_, head_, page}, plane, space.data());
+      return source_.cache->read_page(source_.sequence, {layer_, head_, page}, plane, space);
     };
     const std::int32_t pages = used_pages(view_.slots);
     const std::int32_t full = view_.slots / kPageTokens;

@@ -449,7 +449,8 @@ std::int64_t Cache::waiting_pages(SequenceId sequence, int layer, int head) cons
   return state_->at(sequence).heads[state_->head_index(layer, head)].waiting();
 }
 
-const std::byte* Cache::read_page(SequenceId sequence, const HeadPage& page, Plane plane, std::byte* space) const {
+const std::byte* Cache::read_page(SequenceId sequence, const HeadPage& page, Plane plane,
+                                  std::vector<std::byte>& space) const {
   const HeadTable& table = state_->at(sequence).heads[state_->head_index(page.layer, page.head)];
   const std::size_t bytes = state_->shape.format.page_bytes();
   check(page.page >= 0 && static_cast<std::size_t>(page.page) < table.pages().size(),
@@ -461,8 +462,9 @@ const std::byte* Cache::read_page(SequenceId sequence, const HeadPage& page, Pla
   if (state_->pool.on_host()) {
     return (plane == Plane::k ? state_->pool.k_plane() : state_->pool.v_plane()) + id * bytes;
   }
-  state_->pool.read(plane, id, {space, bytes});
-  return space;
+  space.resize(bytes);
+  state_->pool.read(plane, id, space);
+  return space.data();
 }
 
 void Cache::write_pages(SequenceId sequence, const HeadPage& first, Plane plane, std::span<const std::byte> bytes) {

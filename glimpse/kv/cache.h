@@ -145,8 +145,9 @@ class Cache {
   std::int64_t pages_away(SequenceId sequence) const;
 
   /// The bytes of one plane of a page (its number in the head's table), wherever they are: in place where the host can
-  /// read there, else copied to `space` [page_bytes]. Valid until the cache changes.
-  const std::byte* read_page(SequenceId sequence, const HeadPage& page, Plane plane, std::byte* space) const;
+  /// read there, else copied to `space`, which grows to a page. Valid until the cache or `space` changes.
+  const std::byte* read_page(SequenceId sequence, const HeadPage& page, Plane plane,
+                             std::vector<std::byte>& space) const;
   /// Writes whole pages of one plane from `first` on, all resident.
   void write_pages(SequenceId sequence, const HeadPage& first, Plane plane, std::span<const std::byte> bytes);
 

@@ -61,9 +61,9 @@ std::vector<float> row_at(const Cache& cache, const Row& row, Plane plane) {
   if (slot < 0) throw UserError(fmt::format("the cache holds no token {} for this head", position));
 
   const kernels::KvFormat& format = cache.shape().format;
-  std::vector<std::byte> space(format.page_bytes());
+  std::vector<std::byte> space;
   const std::byte* const page =
-      cache.read_page(row.sequence, {row.layer, row.head, slot >> kernels::kPageShift}, plane, space.data());
+      cache.read_page(row.sequence, {row.layer, row.head, slot >> kernels::kPageShift}, plane, space);
   std::vector<float> values(static_cast<std::size_t>(format.dim));
   read_row(page, format, static_cast<std::size_t>(slot % kernels::kPageTokens), values);
   return values;

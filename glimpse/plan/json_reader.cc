@@ -225,4 +225,15 @@ void JsonObject::finish() const {
   }
 }
 
+ModelShape read_model_keys(JsonObject& object) {
+  ModelShape model;
+  model.architecture = object.text("architecture");
+  model.model_name = object.text("model_name");
+  model.layers = object.integer("layers", std::nullopt);
+  model.heads = object.integer("heads", std::nullopt);
+  model.kv_heads = object.integer("kv_heads", std::nullopt);
+  model.head_dim = object.integer("head_dim", std::nullopt);
+  return model;
+}
+
 }  // namespace glimpse::plan

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "glimpse/plan/plan.h"
 #include "glimpse/plan/words.h"
 
 namespace glimpse::plan {
@@ -78,5 +79,8 @@ class JsonObject {
   std::string path_;
   std::vector<std::string_view> known_;
 };
+
+/// What plans and profiles say of a model, all but its context.
+ModelShape read_model_keys(JsonObject& object);
 
 }  // namespace glimpse::plan

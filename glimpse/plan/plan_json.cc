@@ -145,13 +145,7 @@ std::string pretty(const Json& json) {
 // ---- reading ----
 
 ModelShape read_shape(JsonObject object) {
-  ModelShape shape;
-  shape.architecture = object.text("architecture");
-  shape.model_name = object.text("model_name");
-  shape.layers = object.integer("layers", std::nullopt);
-  shape.heads = object.integer("heads", std::nullopt);
-  shape.kv_heads = object.integer("kv_heads", std::nullopt);
-  shape.head_dim = object.integer("head_dim", std::nullopt);
+  ModelShape shape = read_model_keys(object);
   shape.context = object.integer("context", std::nullopt);
   object.finish();
   return shape;

@@ -225,6 +225,12 @@ std::string explain(const Profile& profile) {
   return text;
 }
 
+Profile empty_profile(const ModelShape& shape) {
+  Profile profile{.model = shape};
+  profile.model.context = 0;
+  return profile;
+}
+
 void merge(Profile& into, const Profile& found) {
   const auto take = [](auto& part, const auto& from) {
     if (from) part = from;

@@ -93,6 +93,9 @@ void validate(const Profile& profile);
 void validate_for(const Profile& profile, const ModelShape& shape,
                   const std::optional<std::uint64_t>& fingerprint = std::nullopt);
 
+/// A profile of this model without any part.
+Profile empty_profile(const ModelShape& shape);
+
 /// Takes over the parts that `found` has, made for the same model; of `kept` its rows instead of those of its methods.
 void merge(Profile& into, const Profile& found);
 

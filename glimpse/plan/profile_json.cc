@@ -55,13 +55,7 @@ std::vector<T> read_rows(JsonObject& object, std::string_view key, const ModelSh
 }
 
 ModelShape read_model(JsonObject object) {
-  ModelShape model;
-  model.architecture = object.text("architecture");
-  model.model_name = object.text("model_name");
-  model.layers = object.integer("layers", std::nullopt);
-  model.heads = object.integer("heads", std::nullopt);
-  model.kv_heads = object.integer("kv_heads", std::nullopt);
-  model.head_dim = object.integer("head_dim", std::nullopt);
+  const ModelShape model = read_model_keys(object);
   object.finish();
   validate_shape(model);
   return model;

@@ -7,25 +7,16 @@
 
 #include <csignal>
 #include <fstream>
-#include <functional>
 #include <sstream>
 
 #include "glimpse/base/error.h"
+#include "tests/support/refusal.h"
 
 namespace glimpse {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 class WholeFile : public testing::Test {
  protected:

@@ -11,22 +11,13 @@
 #include "glimpse/calibrate/prose.h"
 #include "glimpse/calibrate/trials.h"
 #include "tests/engine/support.h"
+#include "tests/support/refusal.h"
 
 namespace glimpse::calibrate {
 namespace {
 
 using testing::HasSubstr;
 using testing::SizeIs;
-
-template <class Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(RetrievalPrompts, AnswersAreHeldAsWholeWords) {
   EXPECT_EQ(share_found("It is 1234567.", {"1234567"}), 1);

@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "glimpse/base/error.h"
 #include "tests/engine/gates.h"
 #include "tests/engine/recording.h"
+#include "tests/support/refusal.h"
 
 namespace glimpse::engine {
 namespace {
@@ -157,15 +157,6 @@ TEST(GateState, CountsWhatItReads) {
   EXPECT_EQ(sequence.stats().k_rows, heads * 65);
   EXPECT_EQ(sequence.stats().index_bytes, heads * 4 * (std::int64_t{shape.group()} * 32 * shape.head_dim + 5 * 32));
   EXPECT_EQ(sequence.stats().sparse_steps, 1);
-}
-
-std::string refusal(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(GateFile, IsReadWhereAPlanIsTaken) {

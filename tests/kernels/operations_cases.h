@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
@@ -188,6 +189,44 @@ inline std::vector<Read> mixed_reads(OperationsBed& bed) {
     if (read.kind == Read::Kind::window && read.sink > slots) read.sink = slots;
   }
   return reads;
+}
+
+/// What operations of the host make of a case, NaN where nothing was written.
+struct Scored {
+  std::vector<float> scores, lse;
+};
+inline Scored score_on_host(Operations<Place::host>& operations, const OperationsBed& bed) {
+  constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
+  Scored made{std::vector<float>(bed.queries() * bed.stride, kUnwritten),
+              std::vector<float>(bed.queries(), kUnwritten)};
+  operations.score({bed.cache(),
+                    bed.row_table(),
+                    bed.q.data(),
+                    bed.of.group,
+                    0.125F,
+                    bed.row_heads.data(),
+                    static_cast<int>(bed.row_heads.size()),
+                    {made.scores.data(), made.lse.data(), bed.stride}});
+  return made;
+}
+
+struct Attended {
+  std::vector<float> out, lse;
+};
+inline Attended attend_on_host(Operations<Place::host>& operations, OperationsBed& bed,
+                               const std::vector<Read>& reads) {
+  constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
+  Attended made{std::vector<float>(bed.q.size(), kUnwritten), std::vector<float>(bed.queries(), kUnwritten)};
+  operations.attend({bed.cache(),
+                     bed.row_table(),
+                     bed.q.data(),
+                     bed.of.group,
+                     0.125F,
+                     reads.data(),
+                     {bed.set_slots.data(), bed.set_count.data(), bed.capacity, static_cast<int>(bed.set_count.size())},
+                     made.out.data(),
+                     made.lse.data()});
+  return made;
 }
 
 /// Choices of every pooling and rule for one row each; `set` counts up from 0.

@@ -79,26 +79,11 @@ TEST_P(OperationsTest, AppendStoresWhatTheReferenceStores) {
 
 TEST_P(OperationsTest, ScoresEqualTheReference) {
   each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
-    struct Scores {
-      std::vector<float> scores, lse;
-    };
-    const auto run = [&](Operations<Place::host>& operations) {
-      Scores made{std::vector<float>(bed.queries() * bed.stride, kNan), std::vector<float>(bed.queries(), kNan)};
-      operations.score({bed.cache(),
-                        bed.row_table(),
-                        bed.q.data(),
-                        bed.of.group,
-                        0.125F,
-                        bed.row_heads.data(),
-                        static_cast<int>(bed.row_heads.size()),
-                        {made.scores.data(), made.lse.data(), bed.stride}});
-      return made;
-    };
-    const Scores want = run(reference_);
-    const Scores got = run(alone);
+    const Scored want = score_on_host(reference_, bed);
+    const Scored got = score_on_host(alone, bed);
     expect_near(got.scores, want.scores, kNear);
     expect_near(got.lse, want.lse, kNear);
-    const Scores again = run(together);
+    const Scored again = score_on_host(together, bed);
     EXPECT_EQ(std::memcmp(again.scores.data(), got.scores.data(), got.scores.size() * sizeof(float)), 0);
     EXPECT_EQ(again.lse, got.lse);
   });
@@ -106,10 +91,8 @@ TEST_P(OperationsTest, ScoresEqualTheReference) {
 
 TEST_P(OperationsTest, SetsEqualTheReference) {
   each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
-    std::vector<float> scores(bed.queries() * bed.stride, kNan), lse(bed.queries());
-    const ScoreTable<Place::host> table{scores.data(), lse.data(), bed.stride};
-    reference_.score({bed.cache(), bed.row_table(), bed.q.data(), bed.of.group, 0.125F, bed.row_heads.data(),
-                      static_cast<int>(bed.row_heads.size()), table});
+    Scored scored = score_on_host(reference_, bed);
+    const ScoreTable<Place::host> table{scored.scores.data(), scored.lse.data(), bed.stride};
     const std::vector<Choice> choices = all_choices(bed);
     struct Sets {
       std::vector<std::int32_t> slots, count;
@@ -143,8 +126,8 @@ TEST_P(OperationsTest, ASetIsCutAtTheCapacity) {
   OperationsBed bed({.name = "short table", .kv_heads = 1, .group = 1, .lengths = {100}}, KvType::f32, 1);
   std::vector<float> scores(bed.stride, 0), lse(1, 0);
   const Choice choice{.pooling = Pooling::mean_score, .wanted = 50, .head_units = 4, .tail_units = 90};
-  for (Operations<Place::host>* operations :
-       {static_cast<Operations<Place::host>*>(&reference_), make_cpu_operations().release()}) {
+  const std::unique_ptr<Operations<Place::host>> cpu = make_cpu_operations();
+  for (Operations<Place::host>* operations : std::initializer_list<Operations<Place::host>*>{&reference_, cpu.get()}) {
     std::vector<std::int32_t> slots(20, -7);
     std::int32_t count = 0;
     operations->select({bed.cache(),
@@ -159,35 +142,17 @@ TEST_P(OperationsTest, ASetIsCutAtTheCapacity) {
     std::iota(want.begin(), want.end(), 0);
     want.resize(20, -7);
     EXPECT_EQ(slots, want);  // equal scores: the lowest slots
-    if (operations != &reference_) delete operations;
   }
 }
 
 TEST_P(OperationsTest, MixedReadsEqualTheReference) {
   each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
     const std::vector<Read> reads = mixed_reads(bed);
-    struct Attended {
-      std::vector<float> out, lse;
-    };
-    const auto run = [&](Operations<Place::host>& operations) {
-      Attended made{std::vector<float>(bed.q.size(), kNan), std::vector<float>(bed.queries(), kNan)};
-      operations.attend(
-          {bed.cache(),
-           bed.row_table(),
-           bed.q.data(),
-           bed.of.group,
-           0.125F,
-           reads.data(),
-           {bed.set_slots.data(), bed.set_count.data(), bed.capacity, static_cast<int>(bed.set_count.size())},
-           made.out.data(),
-           made.lse.data()});
-      return made;
-    };
-    const Attended want = run(reference_);
-    const Attended got = run(alone);
+    const Attended want = attend_on_host(reference_, bed, reads);
+    const Attended got = attend_on_host(alone, bed, reads);
     expect_near(got.out, want.out, kNear);
     expect_near(got.lse, want.lse, kNear);
-    const Attended again = run(together);
+    const Attended again = attend_on_host(together, bed, reads);
     EXPECT_EQ(again.out, got.out);
     EXPECT_EQ(again.lse, got.lse);
   });

@@ -61,12 +61,12 @@ class FarPages : public testing::Test {
     }
   }
   void expect_all(SequenceId id, std::int32_t pages) {
-    std::vector<std::byte> space(page_bytes());
+    std::vector<std::byte> space;
     for (int layer = 0; layer < kLayers; ++layer) {
       for (int head = 0; head < kHeads; ++head) {
         for (std::int32_t page = 0; page < pages; ++page) {
           for (const Plane plane : {Plane::k, Plane::v}) {
-            const std::byte* got = cache_.read_page(id, {layer, head, page}, plane, space.data());
+            const std::byte* got = cache_.read_page(id, {layer, head, page}, plane, space);
             const auto want = content({layer, head, page}, plane, 1);
             ASSERT_EQ(std::memcmp(got, want.data(), want.size()), 0) << layer << " " << head << " " << page;
           }
@@ -100,8 +100,8 @@ TEST_F(FarPages, AreCopiedOnWriteAndOverFreedSlots) {
   cache_.free_tokens(id_, 1, 2, freed);
   ASSERT_TRUE(cache_.compact(id_, 1, 2));
   // Slot 16 + i is what was row 17 + 2 i: slot 8 of page 1 the first odd row of page 2.
-  std::vector<std::byte> space(page_bytes());
-  const std::byte* page = cache_.read_page(id_, {1, 2, 1}, Plane::k, space.data());
+  std::vector<std::byte> space;
+  const std::byte* page = cache_.read_page(id_, {1, 2, 1}, Plane::k, space);
   const auto want = content({1, 2, 2}, Plane::k, 1);
   const std::size_t row_bytes = cache_.shape().format.row_bytes();
   EXPECT_EQ(std::memcmp(page + 8 * row_bytes, want.data() + row_bytes, row_bytes), 0);

@@ -8,10 +8,10 @@
 
 #include <csignal>
 #include <fstream>
-#include <functional>
 #include <sstream>
 
 #include "glimpse/base/error.h"
+#include "tests/support/refusal.h"
 
 namespace glimpse::plan {
 namespace {
@@ -25,15 +25,6 @@ Profile sample(int reselect) {
   profile.model = {"llama", "Sample 1B", 4, 4, 2, 64, 0};
   profile.tidal = TidalProfile{reselect};
   return profile;
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 std::string text_of(const fs::path& file) {

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "glimpse/base/error.h"
+#include "tests/support/refusal.h"
 
 namespace glimpse::plan {
 namespace {
@@ -31,15 +32,6 @@ Profile sample() {
   profile.kept = {{"tidal", "512", "needle", 0.95, 1, 0.015625, 0.98},
                   {"kascade", "10%,min=128", "chain", 0, 0.5, 0, 1}};
   return profile;
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(Profile, IsEqualAfterARoundTrip) {

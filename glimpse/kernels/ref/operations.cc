@@ -97,8 +97,7 @@ std::vector<std::size_t> best_units(const Choice& choice, const std::vector<doub
   return order;
 }
 
-}  // namespace
-
+/// What a choice's slots are ranked by, before units are made of them: [slots that the row sees].
 std::vector<double> pooled_values(const SelectOp<Place::host>& op, const Choice& choice) {
   const std::int32_t slots = seen(op.cache, op.rows, choice.row, choice.head);
   const bool probability = choice.pooling == Pooling::mean_probability || choice.pooling == Pooling::max_probability;
@@ -119,6 +118,8 @@ std::vector<double> pooled_values(const SelectOp<Place::host>& op, const Choice&
   }
   return pooled;
 }
+
+}  // namespace
 
 void Operations::append(const AppendOp<Place::host>& op) {
   const auto dim = static_cast<std::size_t>(op.cache.format.dim);

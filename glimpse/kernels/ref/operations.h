@@ -2,8 +2,6 @@
 // and benchmarks call it.
 #pragma once
 
-#include <vector>
-
 #include "glimpse/kernels/ops.h"
 
 namespace glimpse::kernels::ref {
@@ -15,8 +13,5 @@ class Operations final : public kernels::Operations<Place::host> {
   void select(const SelectOp<Place::host>& op) override;
   void attend(const AttendOp<Place::host>& op) override;
 };
-
-/// What a choice's slots are ranked by, before units are made of them: [slots that the row sees].
-std::vector<double> pooled_values(const SelectOp<Place::host>& op, const Choice& choice);
 
 }  // namespace glimpse::kernels::ref

@@ -62,8 +62,9 @@ void Digests::set_type(KvType cache) {
 void Digests::make_room() {
   constexpr std::size_t most = kSharedDigests / kernels::kDigestTile;
   const std::size_t wanted = tiles();
+  std::size_t i = shares_.empty() ? 0 : shares_.size() - 1;  // those before it are full
   shares_.resize((wanted + most - 1) / most);
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
+  for (; i < shares_.size(); ++i) {
     const std::size_t here = std::min(most, wanted - i * most);
     if (shares_[i]->lines.size() == here * tile_bytes() / sizeof(Line)) continue;
     Share& share = shares_[i].own();

@@ -4,27 +4,13 @@
 namespace glimpse::kernels::cuda::test {
 namespace {
 
-using Attend = CudaTest;
 using Score = CudaTest;
 using Append = CudaTest;
 
-struct Attended {
-  std::vector<float> out, lse;
-};
-
-Attended attend_on_host(ref::Operations& reference, OperationsBed& bed, const std::vector<Read>& reads) {
-  Attended made{std::vector<float>(bed.q.size(), kNan), std::vector<float>(bed.queries(), kNan)};
-  reference.attend({bed.cache(),
-                    bed.row_table(),
-                    bed.q.data(),
-                    bed.of.group,
-                    0.125F,
-                    reads.data(),
-                    {bed.set_slots.data(), bed.set_count.data(), bed.capacity, static_cast<int>(bed.set_count.size())},
-                    made.out.data(),
-                    made.lse.data()});
-  return made;
-}
+using kernels::test::attend_on_host;
+using kernels::test::Attended;
+using kernels::test::score_on_host;
+using kernels::test::Scored;
 
 class DeviceAttend {
  public:
@@ -58,6 +44,28 @@ class DeviceAttend {
   Array<Read> reads_;
   Array<std::int32_t> slots_, count_;
   Array<float> out_, lse_;
+};
+
+class Attend : public CudaTest {
+ protected:
+  /// Five runs with the same bits, those of the reference but for rounding.
+  void expect_five_alike(OperationsBed& bed, const std::vector<Read>& reads) {
+    const Attended want = attend_on_host(reference_, bed, reads);
+    DeviceAttend device(*stream_, bed, reads);
+    Attended first;
+    for (int run = 0; run < 5; ++run) {
+      device.poison();
+      operations_->attend(device.op());
+      const Attended got = device.made();
+      if (run == 0) {
+        first = got;
+        expect_near(got.out, want.out, kNear);
+        expect_near(got.lse, want.lse, kNear);
+      }
+      EXPECT_TRUE(same_bits(got.out, first.out)) << "run " << run;
+      EXPECT_TRUE(same_bits(got.lse, first.lse)) << "run " << run;
+    }
+  }
 };
 
 TEST_F(Attend, MixedReadsEqualTheReference) {
@@ -116,22 +124,7 @@ TEST_F(Attend, FullSize) {
     OperationsBed bed(
         {.name = "", .dim = 128, .kv_heads = 4, .group = group, .lengths = {131072, 70001}, .freed = 0.01},
         KvType::bf16, 7);
-    const std::vector<Read> reads = mixed_reads(bed);
-    const Attended want = attend_on_host(reference_, bed, reads);
-    DeviceAttend device(*stream_, bed, reads);
-    Attended first;
-    for (int run = 0; run < 5; ++run) {
-      device.poison();
-      operations_->attend(device.op());
-      const Attended got = device.made();
-      if (run == 0) {
-        first = got;
-        expect_near(got.out, want.out, kNear);
-        expect_near(got.lse, want.lse, kNear);
-      }
-      EXPECT_TRUE(same_bits(got.out, first.out)) << "run " << run;
-      EXPECT_TRUE(same_bits(got.lse, first.lse)) << "run " << run;
-    }
+    expect_five_alike(bed, mixed_reads(bed));
   }
 }
 
@@ -142,22 +135,10 @@ TEST_F(Attend, RefusesWhatItHasNoKernelFor) {
   EXPECT_THROW(require_supported({KvType::bf16, 72}), std::runtime_error);
 }
 
-struct Scores {
-  std::vector<float> scores, lse;
-};
-
 /// One bed's scores against the reference, twice.
 void expect_scores(Stream& stream, Operations<Place::device>& operations, const OperationsBed& bed) {
-  Scores want{std::vector<float>(bed.queries() * bed.stride, kNan), std::vector<float>(bed.queries(), kNan)};
-  const int count = static_cast<int>(bed.row_heads.size());
-  ref::Operations().score({bed.cache(),
-                           bed.row_table(),
-                           bed.q.data(),
-                           bed.of.group,
-                           0.125F,
-                           bed.row_heads.data(),
-                           count,
-                           {want.scores.data(), want.lse.data(), bed.stride}});
+  ref::Operations reference;
+  const Scored want = score_on_host(reference, bed);
   const DeviceBed on(stream, bed);
   const Array<RowHead> heads(stream, bed.row_heads);
   const auto run = [&] {
@@ -169,14 +150,14 @@ void expect_scores(Stream& stream, Operations<Place::device>& operations, const 
                       bed.of.group,
                       0.125F,
                       heads.constant(),
-                      count,
+                      static_cast<int>(heads.size()),
                       {scores.pointer(), lse.pointer(), bed.stride}});
-    return Scores{scores.values(), lse.values()};
+    return Scored{scores.values(), lse.values()};
   };
-  const Scores got = run();
+  const Scored got = run();
   expect_near(got.scores, want.scores, kNear);
   expect_near(got.lse, want.lse, kNear);
-  const Scores again = run();
+  const Scored again = run();
   EXPECT_TRUE(same_bits(again.scores, got.scores));
   EXPECT_TRUE(same_bits(again.lse, got.lse));
 }
@@ -199,21 +180,7 @@ TEST_F(Attend, FreeRanges) {
   const std::vector<Read> reads(bed.row_heads.size());  // everything
   bed.set_slots.assign(1, 0);
   bed.set_count.assign(1, 0);
-  const Attended want = attend_on_host(reference_, bed, reads);
-  DeviceAttend device(*stream_, bed, reads);
-  Attended first;
-  for (int run = 0; run < 5; ++run) {
-    device.poison();
-    operations_->attend(device.op());
-    const Attended got = device.made();
-    if (run == 0) {
-      first = got;
-      expect_near(got.out, want.out, kNear);
-      expect_near(got.lse, want.lse, kNear);
-    }
-    EXPECT_TRUE(same_bits(got.out, first.out)) << "run " << run;
-    EXPECT_TRUE(same_bits(got.lse, first.lse)) << "run " << run;
-  }
+  expect_five_alike(bed, reads);
 }
 
 TEST_F(Append, StoresTheBitsOfTheReference) {

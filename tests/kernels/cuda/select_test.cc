@@ -104,18 +104,10 @@ class Select : public CudaTest {
 
 TEST_F(Select, EveryRuleEqualsTheReference) {
   each_case([&](OperationsBed& bed) {
-    std::vector<float> scores(bed.queries() * bed.stride, kNan), lse(bed.queries());
-    reference_.score({bed.cache(),
-                      bed.row_table(),
-                      bed.q.data(),
-                      bed.of.group,
-                      0.125F,
-                      bed.row_heads.data(),
-                      static_cast<int>(bed.row_heads.size()),
-                      {scores.data(), lse.data(), bed.stride}});
+    kernels::test::Scored scored = kernels::test::score_on_host(reference_, bed);
     std::vector<Choice> choices = all_choices(bed);
     if (choices.size() > 200) choices.resize(200);
-    expect_equal(bed, scores, lse, choices);
+    expect_equal(bed, scored.scores, scored.lse, choices);
   });
 }
 

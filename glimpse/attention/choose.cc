@@ -8,9 +8,7 @@
 #include "glimpse/kernels/choose.h"
 
 namespace glimpse::attention {
-namespace {
 
-/// What a selector asks of the set of one KV head's pooled scores.
 kernels::Choice choice_of(const plan::Selector& selector, std::size_t tokens) {
   const Always always = always_units(selector, tokens);
   const std::size_t units =
@@ -39,8 +37,6 @@ kernels::Choice choice_of(const plan::Selector& selector, std::size_t tokens) {
   }
   return choice;
 }
-
-}  // namespace
 
 Always always_units(const plan::Selector& selector, std::size_t tokens) {
   const auto block = static_cast<std::size_t>(selector.block);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "glimpse/attention/sets.h"
+#include "glimpse/kernels/ops.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::attention {
@@ -33,6 +34,9 @@ struct Always {
   std::size_t tail = 0;
 };
 Always always_units(const plan::Selector& selector, std::size_t tokens);
+
+/// What a selector asks of the pooled scores of so many tokens; whose they are and how they are pooled is the caller's.
+kernels::Choice choice_of(const plan::Selector& selector, std::size_t tokens);
 
 /// Scores of one KV head: query head j's score of token i at scores[j * stride + i], and its log-sum-exp.
 struct HeadScores {

@@ -8,15 +8,19 @@
 
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/machine_memory.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/inspect_profile.h"
 #include "glimpse/cli/inspect_session.h"
 #include "glimpse/cli/inspect_trace.h"
+#include "glimpse/cli/machine.h"
 #include "glimpse/cli/report.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/cli/trace.h"
+#include "glimpse/kernels/attention.h"
+#include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/kernels/views.h"
 #include "glimpse/model/model.h"
 #include "glimpse/text/tokenizer.h"
@@ -126,6 +130,28 @@ std::string model_text(const std::string& path) {
   return text + tokenizer_text(model) + tensors_text(model.file()) + cache_text(config);
 }
 
+std::string machine_text() {
+  std::string text = line("processor", cpu_name());
+  text += line("", fmt::format("{} cores, {}", cpu_cores(), kernels::instruction_set()));
+  if (const auto memory = available_memory()) {
+    text += line("memory", fmt::format("{} can be had", bytes_text(static_cast<double>(*memory))));
+  }
+  text += line("--device", "cpu");
+  const std::vector<kernels::cuda::Device> devices = kernels::cuda::devices();
+  for (const kernels::cuda::Device& device : devices) {
+    text += line("", fmt::format("cuda:{}  {}, compute capability {}.{}, {}, {} of them free", device.number,
+                                 printable(device.name), device.capability / 10, device.capability % 10,
+                                 bytes_text(static_cast<double>(device.memory)),
+                                 bytes_text(static_cast<double>(kernels::cuda::free_memory(device.number)))));
+  }
+  if (!kernels::cuda::is_built()) {
+    text += line("", "no cuda: this build has no CUDA kernels; make cuda builds them");
+  } else if (devices.empty()) {
+    text += line("", "no cuda: there is no GPU of compute capability 8.0 or later, or no driver");
+  }
+  return text;
+}
+
 /// The first byte, behind a byte order mark, tells JSON from a model; a folder or a file that cannot be read has none,
 /// and the model's reader says what is wrong with it.
 bool looks_like_json(const std::string& path) {
@@ -147,7 +173,11 @@ bool looks_like_json(const std::string& path) {
 
 int inspect_command(const Arguments& arguments) {
   if (arguments.subject.empty()) {
-    throw UserError("no file: give a model (GGUF), a plan or profile (JSON), a trace, or a saved session");
+    if (arguments.typed.contains("--html") || arguments.typed.contains("--json")) {
+      throw UserError("no file: give a model (GGUF), a plan or profile (JSON), a trace, or a saved session");
+    }
+    print(machine_text());
+    return 0;
   }
   const bool session = looks_like_session(arguments.subject);
   if (arguments.json && arguments.typed.contains("--json") && !session) {

@@ -60,7 +60,7 @@ const std::array kOptions{
            kModel,
            "threads; 0: one for each physical core that the program may use",
            kEngine | kBench},
-    Option{"--device", "NAME", &A::device, {}, "cpu", kModel, "where it runs: cpu", kEngine},
+    Option{"--device", "NAME", &A::device, {}, "cpu", kModel, "it runs on: cpu, cuda or cuda:N", kEngine},
     Option{"--kv-type",
            "TYPE",
            &A::kv_type,
@@ -535,7 +535,8 @@ const std::array kOptions{
 constexpr std::array kCommands{
     Command{"run", kRun, "answer a prompt"},
     Command{"plan", kPlan, "show what a policy makes of a model, as a table or as JSON"},
-    Command{"inspect", kInspect, "show what a model, plan, profile, trace or session file is"},
+    Command{"inspect", kInspect,
+            "show what a model, plan, profile, trace or session file is; without a file: this machine and its devices"},
     Command{"eval logits", kLogits, "write the logits of every position of a text"},
     Command{"eval perplexity", kPerplexity, "perplexity of a text, as llama.cpp computes it"},
     Command{

@@ -66,17 +66,11 @@ void set_log(const Arguments& arguments) {
 
 engine::EngineOptions engine_options(const Arguments& arguments) {
   if (arguments.model.empty()) throw UserError("no model: give a GGUF file with -m FILE");
-  if (arguments.device.starts_with("cuda")) {
-    throw UserError(
-        fmt::format("--device {} is not in this version yet; give --device cpu", excerpt(arguments.device)));
-  }
-  if (arguments.device != "cpu") {
-    throw UserError(fmt::format("unknown --device '{}'; give --device cpu", excerpt(arguments.device)));
-  }
   engine::EngineOptions options;
   options.model = arguments.model;
   options.context = arguments.context;
   options.threads = static_cast<int>(arguments.threads);
+  options.device = parse_device(arguments.device);
   options.kv_type = parse_kv_type(arguments.kv_type);
   options.prefill_chunk = static_cast<int>(arguments.prefill_chunk);
   options.tier_folder = arguments.tier_folder;

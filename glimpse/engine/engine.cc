@@ -117,7 +117,12 @@ Engine::State::State(const EngineOptions& wanted)
 }
 
 void Engine::State::open_backend() {
-  backend = exec::make_cpu_backend(model, {options.threads});
+  if (options.device.kind == DeviceName::Kind::cuda) {
+    const int most_rows = std::max(options.prefill_chunk, options.step_tokens);
+    backend = exec::make_cuda_backend(model, {options.device.number, options.threads, options.kv_type, most_rows});
+  } else {
+    backend = exec::make_cpu_backend(model, {options.threads});
+  }
   kv::CacheShape cache_shape;
   cache_shape.layers = model.config().layers;
   cache_shape.kv_heads = model.config().kv_heads;
@@ -159,6 +164,7 @@ plan::ModelShape Engine::State::shape() const {
 void Engine::State::require(const plan::Plan& plan) {
   plan::validate(plan);
   attention::require_supported(plan);
+  backend->require(plan);
   const plan::ModelShape mine = shape();
   if (plan.shape.layers != mine.layers || plan.shape.heads != mine.heads || plan.shape.kv_heads != mine.kv_heads ||
       plan.shape.head_dim != mine.head_dim) {
@@ -241,7 +247,7 @@ void Engine::State::close(ActiveSequence& sequence) {
 Engine::Engine(const EngineOptions& options) : state_(std::make_unique<State>(options)) {}
 Engine::~Engine() = default;
 
-double Engine::attention_seconds() const {
+std::optional<double> Engine::attention_seconds() const {
   return state_->executor->attention_seconds();
 }
 

@@ -38,6 +38,7 @@
 #include <string_view>
 #include <vector>
 
+#include "glimpse/base/device_name.h"
 #include "glimpse/base/dtype.h"
 #include "glimpse/engine/lossless.h"
 #include "glimpse/engine/session.h"
@@ -58,6 +59,7 @@ struct EngineOptions {
   std::int64_t context = 0;  ///< tokens of one sequence; 0: as many as the model was made for
   int sequences = 1;         ///< sequences that the cache has room for at full context, as far as memory goes
   int threads = 0;           ///< 0: one for each physical core that the process may use
+  DeviceName device;         ///< where sequences lie and passes run
   KvType kv_type = kDefaultKvType;
   std::int64_t cache_bytes = 0;  ///< that K and V may grow to at most; 0: what the weights leave of available memory
                                  ///< (indices and low-rank keys come beside it)
@@ -283,7 +285,7 @@ class Engine {
   std::size_t row_pair_bytes() const;
 
   /// Wall time of attention in all passes so far, as one thread saw it. Seconds.
-  double attention_seconds() const;
+  std::optional<double> attention_seconds() const;
 
   /// While on, passes sum up how far each layer's attention turns the residual stream (Kascade, section 3.3); turning
   /// it on starts anew. Costs little; for calibration.

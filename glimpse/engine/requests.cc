@@ -40,6 +40,8 @@ RequestId Engine::State::enqueue(Request request, std::int64_t forgotten) {
   if (request.audit_every < 0) {
     throw UserError(fmt::format("an audit every {} tokens: give 1 or more, or 0 for none", request.audit_every));
   }
+  if (request.audit_every > 0) backend->require_records("measuring the coverage of every head");
+  if (request.on_sets) backend->require_records("recording what each head reads");
   if (request.lossless && request.audit_every > 0) {
     throw UserError("a lossless answer is verified whole; leave --attn-audit out");
   }

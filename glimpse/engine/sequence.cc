@@ -62,6 +62,7 @@ void Sequence::reset_stats() {
   impl().sequence.stats = {};
 }
 void Sequence::on_sets(std::function<void(const SetTrace&)> callback) {
+  if (callback) impl().engine->backend->require_records("recording what each head reads");
   impl().sequence.on_sets = std::move(callback);
 }
 

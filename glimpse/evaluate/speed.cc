@@ -81,7 +81,7 @@ std::vector<Arm> engine_arms(engine::Engine& engine, std::vector<std::pair<std::
   std::vector<Arm> arms;
   for (auto& [name, plan] : plans) {
     auto stats = std::make_shared<engine::AttentionStats>();
-    auto attention = std::make_shared<double>(0);
+    auto attention = std::make_shared<std::optional<double>>();
     Arm arm;
     arm.name = name;
     arm.prepare = [base](std::span<const Token> context) { base->prepare(context); };
@@ -90,7 +90,7 @@ std::vector<Arm> engine_arms(engine::Engine& engine, std::vector<std::pair<std::
       sequence.reset_stats();
       std::vector<double> times;
       times.reserve(tokens.size());
-      double before = 0;
+      std::optional<double> before;
       const auto start = Clock::now();
       for (const Token token : tokens) {
         sequence.decode(token);
@@ -98,21 +98,23 @@ std::vector<Arm> engine_arms(engine::Engine& engine, std::vector<std::pair<std::
         // The first token is not a step like the others: indices are built, surplus tokens forgotten.
         if (times.size() == 1) before = base->engine->attention_seconds();
       }
-      *attention = (base->engine->attention_seconds() - before) /
-                   static_cast<double>(std::max<std::size_t>(tokens.size() - 1, 1));
+      if (before) {
+        *attention = (base->engine->attention_seconds().value_or(0) - *before) /
+                     static_cast<double>(std::max<std::size_t>(tokens.size() - 1, 1));
+      }
       *stats = sequence.stats();
       return times;
     };
     arm.prefill = [base, attention, plan = plan](std::span<const Token> tokens) {
       engine::Sequence sequence = base->engine->open(plan);
-      const double before = base->engine->attention_seconds();
+      const std::optional<double> before = base->engine->attention_seconds();
       const auto start = Clock::now();
       sequence.prefill(tokens);
       const double seconds = seconds_since(start);
-      *attention = base->engine->attention_seconds() - before;
+      if (before) *attention = base->engine->attention_seconds().value_or(0) - *before;
       return seconds;
     };
-    arm.attention = [attention] { return std::optional(*attention); };
+    arm.attention = [attention] { return *attention; };
     arm.reads = [stats] { return std::optional(*stats); };
     arms.push_back(std::move(arm));
   }

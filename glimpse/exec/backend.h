@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "glimpse/exec/executor.h"
 
@@ -20,9 +21,24 @@ class Backend {
   /// After open.
   virtual kv::Cache& cache() = 0;
   virtual Executor& executor() = 0;
+
+  /// Throws UserError, with the cure, for a plan that does not run on this device yet.
+  virtual void require(const plan::Plan& plan) const = 0;
+  /// Throws UserError where passes do not say what each head read: `what` asks for it.
+  virtual void require_records(std::string_view what) const = 0;
 };
 
 /// Sequences in the host's memory, computed by the threads of `options`.
 std::unique_ptr<Backend> make_cpu_backend(const model::Model& model, const CpuOptions& options);
+
+struct CudaOptions {
+  int device = 0;
+  int threads = 1;  ///< that convert weights
+  KvType kv_type = KvType::bf16;
+  int most_rows = 512;  ///< of a pass, for which memory is kept
+};
+/// Sequences in the memory of a GPU, computed there. Throws UserError where there is no such device, or no kernels for
+/// the model's heads or the type of the cache.
+std::unique_ptr<Backend> make_cuda_backend(const model::Model& model, const CudaOptions& options);
 
 }  // namespace glimpse::exec

@@ -6,10 +6,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/cpu/runner.h"
+#include "glimpse/attention/batch.h"
+#include "glimpse/attention/records.h"
 #include "glimpse/exec/row_costs.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"
@@ -37,8 +39,8 @@ class Executor {
   virtual StepResult forward(const StepBatch& batch) = 0;
   /// True after a forward() that threw when the pass had begun to change caches and states.
   virtual bool began() const = 0;
-  /// Wall time of attention in all passes so far, as one thread saw it. Seconds.
-  virtual double attention_seconds() const = 0;
+  /// Wall time of attention in all passes so far, as one thread saw it. Seconds; none where it is not measured.
+  virtual std::optional<double> attention_seconds() const = 0;
   virtual RowCosts row_costs() const = 0;
   /// What attention did, head by head (see attention::HeadRecord); empty turns it off.
   virtual void set_observer(std::function<void(const attention::HeadRecord&)> observer) = 0;

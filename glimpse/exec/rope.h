@@ -18,6 +18,10 @@ class RopeTable final : public kernels::Rotation {
   explicit RopeTable(const model::Rope& rope);
   /// Angles for these positions; row i of the pass sits at positions[i].
   void fill(std::span<const std::int64_t> positions);
+  /// [rows, dims] cos and sin in turn, of the first rows of the last fill.
+  std::span<const float> cos_sin(std::size_t rows) const {
+    return {cos_sin_.data(), rows * static_cast<std::size_t>(rope_.dims)};
+  }
   /// Rotates the first rope.dims values of one head in place.
   void rotate(std::size_t row, float* head) const;
 

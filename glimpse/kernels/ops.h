@@ -119,6 +119,27 @@ struct AttendOp {
   Pointer<float, place> lse;         ///< [R, H] of what was read (-inf: nothing), or null
 };
 
+/// Rows of a prompt that lie together in the pass. Each sits one slot behind the one before it and sees all slots up to
+/// its own.
+struct PromptRows {
+  std::int32_t sequence = 0;  ///< into KvTable::views
+  std::int32_t row = 0;       ///< the first
+  std::int32_t rows = 0;
+  std::int32_t behind = 1;  ///< of the first row, as RowTable::behind; at least `rows`
+};
+
+/// Softmax attention of a prompt's rows over everything that they see: what attend does for a row that reads
+/// everything, but K and V are read once for a tile of rows. Freed slots are skipped.
+template <Place place>
+struct PrefillOp {
+  KvTable<place> cache;
+  PromptRows prompt;
+  Pointer<const float, place> q;  ///< [R, H, d] after RoPE, of the whole pass
+  int group = 1;
+  float scale = 1;
+  Pointer<float, place> out;  ///< [R, H, d], of the whole pass
+};
+
 /// The operations of one device.
 template <Place place>
 class Operations {
@@ -128,6 +149,7 @@ class Operations {
   virtual void score(const ScoreOp<place>& op) = 0;
   virtual void select(const SelectOp<place>& op) = 0;
   virtual void attend(const AttendOp<place>& op) = 0;
+  virtual void prefill(const PrefillOp<place>& op) = 0;
 };
 
 }  // namespace glimpse::kernels

@@ -23,8 +23,8 @@ class Pointer {
  public:
   Pointer() = default;
   Pointer(T* raw) : raw_(raw) {}  // NOLINT(google-explicit-constructor): it is a pointer
-  T* raw() const { return raw_; }
-  explicit operator bool() const { return raw_ != nullptr; }
+  constexpr T* raw() const { return raw_; }
+  constexpr explicit operator bool() const { return raw_ != nullptr; }
   T& operator[](std::size_t i) const requires(place == Place::host) { return raw_[i]; }
 
  private:

@@ -39,6 +39,7 @@ struct HeldMark {
 struct Sequence {
   std::vector<HeadTable> heads;  ///< [layer, head]
   std::int64_t length = 0;
+  std::uint64_t serial = 0;
   std::vector<HeldMark> marks;  ///< oldest first
   /// Empty when no mark is held. While one is, no page with tokens leaves a table, so slots in it stay right.
   std::vector<JournalEntry> journal;
@@ -92,7 +93,8 @@ struct Cache::State {
   std::unique_ptr<PageFile> tier;                    ///< null before open_tier
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< [id], null a free id
   std::vector<SequenceId> free_ids;
-  std::uint64_t last_serial = 0;
+  std::uint64_t last_serial = 0;  ///< of marks
+  std::uint64_t last_table = 0;   ///< Sequence::serial
   bool sparing = false;
   std::vector<std::int64_t> needed;  ///< [layer, head] pages that extend still has to add
 };
@@ -104,6 +106,7 @@ void Cache::State::require_pages(std::size_t pages) const {
 }
 
 SequenceId Cache::State::install(std::unique_ptr<Sequence> sequence) {
+  sequence->serial = ++last_table;
   if (free_ids.empty()) {
     free_ids.reserve(sequences.size() + 1);  // so that destroy cannot fail
     sequences.push_back(std::move(sequence));
@@ -228,6 +231,10 @@ void Cache::destroy(SequenceId sequence) {
   for (HeadTable& head : state_->at(sequence).heads) head.release_pages(state_->pool, state_->tier.get());
   state_->sequences[static_cast<std::size_t>(sequence)].reset();
   state_->free_ids.push_back(sequence);
+}
+
+std::uint64_t Cache::serial(SequenceId sequence) const {
+  return state_->at(sequence).serial;
 }
 
 std::int64_t Cache::length(SequenceId sequence) const {
@@ -434,6 +441,7 @@ void Cache::put_away(SequenceId id, bool shared) {
 
 void Cache::bring_back(SequenceId id) {
   state_->require_pages(static_cast<std::size_t>(pages_away(id)));
+  state_->at(id).serial = ++state_->last_table;
   for (HeadTable& table : state_->at(id).heads) {
     if (table.away() > 0) table.bring_back(state_->pool, *state_->tier);
   }

@@ -85,6 +85,10 @@ class Cache {
   /// Returns its pages that nobody else reads. Its marks die.
   void destroy(SequenceId sequence);
 
+  /// Whose page table it is: no other sequence ever has this number, and bring_back gives a new one. For those that
+  /// keep a copy of the table.
+  std::uint64_t serial(SequenceId sequence) const;
+
   /// Logical tokens: the position that the next appended token gets.
   std::int64_t length(SequenceId sequence) const;
 

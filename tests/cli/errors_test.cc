@@ -57,9 +57,10 @@ TEST(Errors, WhatDoesNotGoTogether) {
   expect_refused(run_words({"-p", "x", "--stop", "a", "--trace", "t"}), "--stop and --trace");
   expect_refused(run_words({"-p", "x", "--stop", ""}), "the text of --stop is empty");
   expect_refused(run_words({"-p", "x", "-r", "User:"}), "--stop TEXT");
-  expect_refused(run_words({"-p", "x", "--device", "cuda"}), "--device cuda is not in this version yet");
-  expect_refused(run_words({"-p", "x", "--device", "cuda:1"}), "--device cuda:1");
-  expect_refused(run_words({"-p", "x", "--device", "tpu"}), "unknown --device 'tpu'");
+  for (const char* device : {"tpu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999"}) {
+    expect_refused(run_words({"-p", "x", "--device", device}), std::string("unknown device '") + device + "'");
+  }
+  expect_refused(run_words({"-p", "x", "--device", "cuda:77"}), "CUDA");  // no such GPU, or a build without CUDA
 }
 
 TEST(Errors, WordsBehindADoubleDash) {
@@ -330,7 +331,7 @@ TEST(Errors, EvalAndBench) {
   expect_refused({"bench", "prefill", "-m", model(), "--length", "0"}, "--length '0'");
   expect_refused({"bench", "attention", "--head-dim", "12"}, "multiples of 8");
   expect_refused({"bench", "attention", "--head-dim", "512", "--group", "9"}, "--head-dim");
-  expect_refused({"inspect"}, "no file");
+  expect_refused({"inspect", "--html", scratch("x.html").string()}, "no file");
   expect_refused({"inspect", "/nonexistent"}, "/nonexistent");
   expect_refused({"plan"}, "-m FILE");
   expect_refused({"plan", "--list", "--attn", "tidal"}, "leave --attn out");

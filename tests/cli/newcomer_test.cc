@@ -44,6 +44,14 @@ TEST(Newcomer, ValuesThatAreMissing) {
                    {{"run", "-m", "", "-p", "x"}, "no model"}});
 }
 
+TEST(Newcomer, InspectWithoutAFileShowsTheMachine) {
+  const Outcome outcome = run_program({"inspect"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_NE(outcome.out.find("--device        cpu\n"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("cuda"), std::string::npos) << outcome.out;  // a GPU, or why there is none
+}
+
 TEST(Newcomer, FilesOfAnotherKind) {
   const auto folder = scratch("folder"), empty = scratch("empty"), json = scratch("some.json"),
              cut = scratch("cut.gguf"), trace = scratch("t.jsonl"), tiny = scratch("tiny.session");

@@ -44,6 +44,40 @@ inline const std::vector<OperationsCase>& operations_cases() {
   return table;
 }
 
+/// Prompts: one sequence, whose last `rows` are the pass's.
+inline OperationsCase prompt_case(int dim, int group, std::int32_t length, std::int32_t rows) {
+  OperationsCase made{.name = "dim " + std::to_string(dim) + ", group " + std::to_string(group) + ", " +
+                              std::to_string(rows) + " of " + std::to_string(length),
+                      .dim = dim,
+                      .group = group,
+                      .lengths = {length},
+                      .behind = {}};
+  for (std::int32_t back = rows; back > 0; --back) made.behind.push_back(back);
+  return made;
+}
+inline std::vector<OperationsCase> prompt_cases() {
+  std::vector<OperationsCase> all;
+  for (const int dim : {64, 96, 128, 256}) {
+    for (const int group : {1, 3, 4, 7, 16, 17}) {
+      all.push_back(prompt_case(dim, group, 1, 1));
+      all.push_back(prompt_case(dim, group, 64, 64));
+      all.push_back(prompt_case(dim, group, 300, 50));
+    }
+  }
+  all.push_back(prompt_case(64, 3, 700, 513));
+  all.push_back(prompt_case(128, 4, 2000, 130));
+  for (OperationsCase made : {prompt_case(64, 3, 400, 70), prompt_case(128, 4, 333, 33)}) {
+    made.name += ", some freed";
+    made.freed = 0.3;
+    all.push_back(made);
+  }
+  OperationsCase corrected = prompt_case(64, 3, 500, 90);
+  corrected.name += ", rows behind them";
+  for (std::int32_t& back : corrected.behind) back += 120;
+  all.push_back(corrected);
+  return all;
+}
+
 class OperationsBed {
  public:
   OperationsBed(const OperationsCase& which, KvType type, std::uint64_t seed) : of(which), format{type, which.dim} {
@@ -227,6 +261,21 @@ inline Attended attend_on_host(Operations<Place::host>& operations, OperationsBe
                      made.out.data(),
                      made.lse.data()});
   return made;
+}
+
+/// A prompt's case whose queries lose nothing in 16 bits: kernels of prompts multiply those.
+inline OperationsBed prompt_bed(const OperationsCase& of, KvType type, std::uint64_t seed) {
+  OperationsBed bed(of, type, seed);
+  for (float& x : bed.q) x = float_from_bf16(bf16_from_float(x));
+  return bed;
+}
+inline PromptRows prompt_of(const OperationsBed& bed) {
+  return {.sequence = 0, .row = 0, .rows = static_cast<std::int32_t>(bed.rows()), .behind = bed.behind.front()};
+}
+inline std::vector<float> prefill_on_host(Operations<Place::host>& operations, const OperationsBed& bed) {
+  std::vector<float> out(bed.q.size(), std::numeric_limits<float>::quiet_NaN());
+  operations.prefill({bed.cache(), prompt_of(bed), bed.q.data(), bed.of.group, 0.125F, out.data()});
+  return out;
 }
 
 /// Choices of every pooling and rule for one row each; `set` counts up from 0.

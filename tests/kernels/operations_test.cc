@@ -158,6 +158,24 @@ TEST_P(OperationsTest, MixedReadsEqualTheReference) {
   });
 }
 
+TEST_P(OperationsTest, PromptsEqualTheReference) {
+  const std::unique_ptr<Operations<Place::host>> alone = make_cpu_operations();
+  ThreeWorkers workers;
+  const std::unique_ptr<Operations<Place::host>> together = make_cpu_operations(&workers);
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::bf16, KvType::q8_0}) {
+    for (const OperationsCase& c : prompt_cases()) {
+      if (c.dim > 64 && type != KvType::bf16) continue;  // the reference is slow
+      SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
+      const OperationsBed bed = prompt_bed(c, type, seed_of_test());
+      const std::vector<float> got = prefill_on_host(*alone, bed);
+      // Of bf16 some machines multiply weights of 16 bits; values reach 5.
+      expect_near(got, prefill_on_host(reference_, bed), type == KvType::bf16 ? 2e-2 : kNear);
+      EXPECT_EQ(prefill_on_host(*together, bed), got);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, OperationsTest, testing::ValuesIn(machine_targets()), target_label);
 
 }  // namespace

@@ -34,8 +34,8 @@ constexpr ThirdParty kThirdParty[] = {
     {"cooperative_groups.h", "kernels exec"},
 };
 
-constexpr std::string_view kSystemHeaders[] = {"fcntl.h", "immintrin.h", "poll.h",    "pthread.h",
-                                               "sched.h", "signal.h",    "termios.h", "unistd.h"};
+constexpr std::string_view kSystemHeaders[] = {"dlfcn.h", "fcntl.h",  "immintrin.h", "poll.h",  "pthread.h",
+                                               "sched.h", "signal.h", "termios.h",   "unistd.h"};
 
 constexpr std::pair<std::string_view, std::string_view> kNeverEdges[] = {
     {"policies", "attention"}, {"attention", "policies"}, {"engine", "kernels"},

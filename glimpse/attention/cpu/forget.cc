@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
@@ -23,24 +24,6 @@ void stamp_new_tokens(std::vector<float>& stamps, const BatchEntry& entry) {
   }
   stamps.resize(before, kPromptStamp);
   stamps.push_back(static_cast<float>(state.decode_steps));
-}
-
-/// Frees whole pages that lie between the sink and the window of a streaming head. Whole pages only: a page goes back
-/// to the pool when all of it is free, and a table without holes is read as two plain ranges.
-void forget_window(Pass& pass, BatchEntry& entry, int layer, int head) {
-  constexpr std::int64_t page = kernels::kPageTokens;
-  const plan::Retention& kept = *entry.head(layer, head).kept;
-  const std::int64_t window = plan::budget_tokens(kept.budget, entry.tokens) - kept.sink;
-  const std::int64_t gone = entry.tokens - pass.cache->view(entry.rows.sequence, layer, head).slots;
-  const std::int64_t first = (kept.sink + page - 1) / page * page + gone;
-  std::int64_t last = (entry.tokens - std::max<std::int64_t>(window, 1)) / page * page;
-  if (kept.compensates) {  // not before it is in the sums, which grow while the step attends
-    last = std::min(last, entry.rows.state->dropped[entry.rows.state->head(layer, head)].end / page * page);
-  }
-  if (last <= first) return;
-  pass.evicted.resize(static_cast<std::size_t>(last - first));
-  std::iota(pass.evicted.begin(), pass.evicted.end(), static_cast<std::int32_t>(first));
-  pass.cache->free_tokens(entry.rows.sequence, layer, head, pass.evicted);
 }
 
 /// Heads [first_head, first_head + heads) forget the same tokens: those of the least summed statistic. Equal ones: the
@@ -106,7 +89,10 @@ void forget(Pass& pass, BatchEntry& entry) {
         const bool together = kept->per == plan::SetPer::layer;
         if (!below) forget_by_statistic(pass, entry, layer, together ? 0 : head, together ? pass.shape.kv_heads : 1);
       } else if (kept->rule == RetentionRule::window && !entry.dense) {
-        forget_window(pass, entry, layer, head);
+        // Not before it is in the sums, which grow while the step attends.
+        const std::int64_t before =
+            kept->compensates ? entry.rows.state->dropped[entry.rows.state->head(layer, head)].end : entry.tokens;
+        forget_window(*pass.cache, entry.rows, {layer, head}, before, pass.evicted);
       }
     }
   }

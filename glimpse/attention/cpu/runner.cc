@@ -14,21 +14,11 @@
 #include "glimpse/attention/cpu/select.h"
 #include "glimpse/attention/cpu/tier.h"
 #include "glimpse/attention/cpu/tiles.h"
+#include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
 namespace {
-
-/// Rows that read every token that their heads keep.
-bool reads_everything(const SequenceRows& rows) {
-  return !rows.decodes() || rows.kind == PassKind::dense_decode || rows.program->dense_at(rows.position + rows.rows);
-}
-
-bool ends_prompt(const SequenceRows& rows) {
-  const std::int64_t tokens = rows.position + rows.rows;
-  if (rows.kind != PassKind::prompt || tokens != rows.prompt_end) return false;
-  return rows.state->is_prompt(tokens, rows.program->reads_landmarks());
-}
 
 void open_entry(Pass& pass, BatchEntry& entry, const SequenceRows& rows) {
   const auto kv_heads = static_cast<std::size_t>(pass.shape.kv_heads);
@@ -135,30 +125,8 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   pass.began = false;
   pass.failure = nullptr;
   pass.stopped.store(false);
-  // One extend is all or nothing by itself; several need a way back.
-  auto& marks = pass.marks;
-  marks.clear();
-  try {
-    for (const SequenceRows& rows : batch) {
-      check(!rows.decodes() || rows.rows == 1, "decoding takes one row of a sequence");
-      if (reads_everything(rows) || rows.audit) pass.cache->recall_all(rows.sequence);
-      if (rows.kind == PassKind::correct) {
-        const std::int64_t length = pass.cache->length(rows.sequence);
-        check(rows.position + rows.rows <= length, "corrected tokens are there");
-        pass.cache->rewrite(rows.sequence, length - rows.position);
-        continue;
-      }
-      check(pass.cache->length(rows.sequence) == rows.position, "rows continue where their sequence ends");
-      if (batch.size() > 1) marks.push_back(pass.cache->mark(rows.sequence));
-      pass.cache->extend(rows.sequence, rows.rows);
-    }
-  } catch (...) {
-    for (auto mark = marks.rbegin(); mark != marks.rend(); ++mark) pass.cache->restore(*mark);
-    throw;
-  }
+  give_slots(*pass.cache, batch, pass.marks);
   pass.began = true;
-  for (const kv::Mark& mark : marks) pass.cache->commit(mark);
-
   if (pass.batch.size() < batch.size()) pass.batch.resize(batch.size());
   pass.batch_size = batch.size();
   for (std::size_t i = 0; i < batch.size(); ++i) open_entry(pass, pass.batch[i], batch[i]);

@@ -24,6 +24,8 @@ class CpuBackend final : public Backend {
 
   kv::Cache& cache() override { return *cache_; }
   Executor& executor() override { return *executor_; }
+  void require(const plan::Plan&) const override {}
+  void require_records(std::string_view) const override {}
 
  private:
   const model::Model& model_;

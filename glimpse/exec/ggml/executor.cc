@@ -77,7 +77,7 @@ class CpuExecutor final : public Executor {
 
   bool began() const override { return runner_.began(); }
 
-  double attention_seconds() const override { return runner_.seconds(); }
+  std::optional<double> attention_seconds() const override { return runner_.seconds(); }
 
   RowCosts row_costs() const override {
     RowCosts costs;

@@ -33,7 +33,7 @@ struct Part {
 struct ThreadSpace {
   std::vector<float> pooled, one, units;
   std::vector<std::int32_t> chosen, list;
-  std::vector<std::byte> workspace;
+  std::vector<std::byte> workspace, prefill;
 
   void reserve(std::size_t slots) {
     if (pooled.size() >= slots) return;
@@ -134,6 +134,36 @@ class CpuOperations final : public Operations<Place::host> {
                                   size(part.partial) * partial_floats(output.queries, op.cache.format.dim)});
     });
     share(static_cast<int>(outputs_.size()), [&](int i, int) { finish(op, outputs_[size(i)]); });
+  }
+
+  void prefill(const PrefillOp<Place::host>& op) override {
+    const PromptRows& prompt = op.prompt;
+    const int tile = prefill_tile_rows(op.group);
+    const int tiles = (prompt.rows + tile - 1) / tile;
+    const std::size_t stride = size(op.cache.kv_heads) * size(op.group) * size(op.cache.format.dim);
+    const std::size_t bytes = prefill_workspace(op.cache.format, op.group);
+    for (ThreadSpace& space : spaces_) {
+      if (space.prefill.size() < bytes) space.prefill.resize(bytes);
+    }
+    // Late tiles see most: they come first.
+    share(tiles * op.cache.kv_heads, [&](int i, int thread) {
+      const std::int32_t first = (tiles - 1 - i / op.cache.kv_heads) * tile;
+      const int head = i % op.cache.kv_heads;
+      const HeadView& view = op.cache.views[size(prompt.sequence) * size(op.cache.kv_heads) + size(head)];
+      const std::size_t at =
+          size(prompt.row + first) * stride + size(head) * size(op.group) * size(op.cache.format.dim);
+      kernels::prefill(op.cache.format,
+                       {.head = &view,
+                        .query = op.q.raw() + at,
+                        .query_stride = stride,
+                        .out = op.out.raw() + at,
+                        .out_stride = stride,
+                        .group = op.group,
+                        .scale = op.scale,
+                        .first_slot = view.slots - prompt.behind + first,
+                        .rows = std::min(tile, prompt.rows - first)},
+                       spaces_[size(thread)].prefill);
+    });
   }
 
  private:

@@ -88,6 +88,15 @@ struct SelectArguments {
   std::size_t share = 0;           ///< units of one block, at most
 };
 
+struct PrefillArguments {
+  Cache cache;
+  PromptRows prompt;
+  int group = 1;
+  float scale = 1;  ///< times log2(e)
+  const float* q = nullptr;
+  float* out = nullptr;
+};
+
 struct AppendArguments {
   Cache cache;
   const float* k = nullptr;
@@ -98,6 +107,7 @@ struct AppendArguments {
 void launch_attend(const AttendArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_score(const ScoreArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_select(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_prefill(const PrefillArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_append(const AppendArguments& arguments, const Limits& limits, CUstream_st* stream);
 
 /// Blocks that share one choice, and how many units of it fit into their shared memory.

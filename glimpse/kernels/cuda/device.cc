@@ -44,6 +44,10 @@ void check_cuda(cudaError_t error, const char* doing) {
   throw InternalError(text);
 }
 
+bool is_built() {
+  return true;
+}
+
 std::vector<Device> devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
@@ -59,6 +63,13 @@ std::vector<Device> devices() {
     found.push_back({i, of.name, capability, of.multiProcessorCount, of.totalGlobalMem});
   }
   return found;
+}
+
+std::size_t free_memory(int device) {
+  const OnDevice on(device);
+  std::size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return free;
 }
 
 struct Stream::Impl {
@@ -84,11 +95,31 @@ Stream::~Stream() {
 const Device& Stream::device() const {
   return impl_->device;
 }
+void Stream::make_current() {
+  check_cuda(cudaSetDevice(impl_->device.number), "choosing a device");
+}
 void Stream::synchronize() {
   check_cuda(cudaStreamSynchronize(impl_->raw), "waiting for the device");
 }
 void* Stream::raw() const {
   return impl_->raw;
+}
+
+Pinned::Pinned(Stream& stream, std::size_t bytes) : size_(bytes) {
+  const OnDevice on(stream.device().number);
+  void* raw = nullptr;
+  check_cuda(cudaMallocHost(&raw, std::max<std::size_t>(bytes, 1)), "taking memory of the host");
+  raw_ = static_cast<std::byte*>(raw);
+}
+Pinned::~Pinned() {
+  if (raw_ != nullptr) cudaFreeHost(raw_);
+}
+Pinned::Pinned(Pinned&& other) noexcept
+    : raw_(std::exchange(other.raw_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+Pinned& Pinned::operator=(Pinned&& other) noexcept {
+  std::swap(raw_, other.raw_);
+  std::swap(size_, other.size_);
+  return *this;
 }
 
 Memory::Memory(Stream& stream, std::size_t bytes) : stream_(&stream), size_(bytes) {
@@ -121,6 +152,24 @@ void Memory::copy_out(std::size_t at, std::span<std::byte> bytes) const {
   check_cuda(cudaMemcpyAsync(bytes.data(), raw_ + at, bytes.size(), cudaMemcpyDeviceToHost, stream_of(*stream_)),
              "copying from the device");
   stream_->synchronize();
+}
+void Memory::copy_in_later(const Pinned& from, std::size_t bytes) {
+  check(bytes <= size_ && bytes <= from.size(), "a copy behind the end of device memory");
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(raw_, from.raw(), bytes, cudaMemcpyHostToDevice, stream_of(*stream_)),
+             "copying to the device");
+}
+void Memory::copy_out_later(std::size_t at, Pinned& to, std::size_t bytes) const {
+  check(at + bytes <= size_ && bytes <= to.size(), "a copy behind the end of device memory");
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(to.raw(), raw_ + at, bytes, cudaMemcpyDeviceToHost, stream_of(*stream_)),
+             "copying from the device");
+}
+void Memory::copy(std::size_t from, std::size_t to, std::size_t bytes) {
+  check(from + bytes <= size_ && to + bytes <= size_, "a copy behind the end of device memory");
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(raw_ + to, raw_ + from, bytes, cudaMemcpyDeviceToDevice, stream_of(*stream_)),
+             "copying on the device");
 }
 void Memory::fill(std::byte value) {
   check_cuda(cudaMemsetAsync(raw_, static_cast<int>(value), size_, stream_of(*stream_)), "filling memory");

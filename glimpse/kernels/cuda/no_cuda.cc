@@ -1,6 +1,6 @@
 // What stands in for the CUDA kernels where they are not built.
 #include "glimpse/base/error.h"
-#include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kernels/cuda/layers.h"
 
 namespace glimpse::kernels::cuda {
 namespace {
@@ -16,8 +16,16 @@ namespace {
 struct Stream::Impl {};
 struct Graph::Impl {};
 
+bool is_built() {
+  return false;
+}
+
 std::vector<Device> devices() {
   return {};
+}
+
+std::size_t free_memory(int) {
+  refuse();
 }
 
 Stream::Stream(int) {
@@ -27,12 +35,22 @@ Stream::~Stream() = default;
 const Device& Stream::device() const {
   refuse();
 }
+void Stream::make_current() {
+  refuse();
+}
 void Stream::synchronize() {
   refuse();
 }
 void* Stream::raw() const {
   refuse();
 }
+
+Pinned::Pinned(Stream&, std::size_t) {
+  refuse();
+}
+Pinned::~Pinned() = default;
+Pinned::Pinned(Pinned&&) noexcept = default;
+Pinned& Pinned::operator=(Pinned&&) noexcept = default;
 
 Memory::Memory(Stream&, std::size_t) {
   refuse();
@@ -44,6 +62,15 @@ void Memory::copy_in(std::size_t, std::span<const std::byte>) {
   refuse();
 }
 void Memory::copy_out(std::size_t, std::span<std::byte>) const {
+  refuse();
+}
+void Memory::copy_in_later(const Pinned&, std::size_t) {
+  refuse();
+}
+void Memory::copy_out_later(std::size_t, Pinned&, std::size_t) const {
+  refuse();
+}
+void Memory::copy(std::size_t, std::size_t, std::size_t) {
   refuse();
 }
 void Memory::fill(std::byte) {
@@ -58,6 +85,28 @@ void Graph::run() {
   refuse();
 }
 double Graph::timed_seconds() {
+  refuse();
+}
+
+void embed(Stream&, const EmbedOp&) {
+  refuse();
+}
+void normalise(Stream&, const NormaliseOp&) {
+  refuse();
+}
+void split_qkv(Stream&, const QkvOp&) {
+  refuse();
+}
+void gate(Stream&, const GateOp&) {
+  refuse();
+}
+void take_rows(Stream&, const TakeRowsOp&) {
+  refuse();
+}
+void narrow(Stream&, const NarrowOp&) {
+  refuse();
+}
+void write(Stream&, const WriteOp&) {
   refuse();
 }
 

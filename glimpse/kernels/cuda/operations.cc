@@ -90,11 +90,10 @@ class DeviceOperations final : public Operations<Place::device> {
     of.share = ((op.scores.stride + blocks - 1) / blocks + 31) / 32 * 32;
     if (of.share > select_units(limits_)) {
       const std::size_t wanted = static_cast<std::size_t>(op.count) * blocks * of.share;
-      if (wanted > spill_.size()) {
-        stream_.synchronize();  // what is queued may use the old one
-        spill_ = Array<std::uint32_t>(stream_, wanted);
+      if (spills_.empty() || wanted > spills_.back().size()) {
+        spills_.emplace_back(stream_, spills_.empty() ? wanted : std::max(wanted, 2 * spills_.back().size()));
       }
-      of.spill = spill_.pointer().raw();
+      of.spill = spills_.back().pointer().raw();
     }
     launch_select(of, limits_, raw_stream());
   }
@@ -126,6 +125,20 @@ class DeviceOperations final : public Operations<Place::device> {
     }
   }
 
+  void prefill(const PrefillOp<Place::device>& op) override {
+    require_supported(op.cache.format);
+    check(op.group > 0, "a group of no query heads");
+    check(op.prompt.rows <= op.prompt.behind, "rows of a prompt have slots");
+    if (op.prompt.rows == 0) return;
+    launch_prefill({.cache = cache_of(op.cache, {}),
+                    .prompt = op.prompt,
+                    .group = op.group,
+                    .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
+                    .q = op.q.raw(),
+                    .out = op.out.raw()},
+                   limits_, raw_stream());
+  }
+
  private:
   std::size_t processors() const { return static_cast<std::size_t>(limits_.processors); }
   cudaStream_t raw_stream() const { return static_cast<cudaStream_t>(stream_.raw()); }
@@ -138,7 +151,7 @@ class DeviceOperations final : public Operations<Place::device> {
   Limits limits_;
   Array<float> partials_;
   Array<unsigned> arrived_;
-  Array<std::uint32_t> spill_;
+  std::vector<Array<std::uint32_t>> spills_;  ///< the last is used; graphs may use those before
 };
 
 }  // namespace

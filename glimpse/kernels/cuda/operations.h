@@ -26,8 +26,14 @@ struct Device {
   std::size_t memory = 0;  ///< bytes
 };
 
+/// False where the build has no kernels.
+bool is_built();
+
 /// The devices of this machine that the kernels run on (compute capability 8.0 and later). Empty without a driver.
 std::vector<Device> devices();
+
+/// Bytes of a device's memory that nobody has taken.
+std::size_t free_memory(int device);
 
 /// A queue of work on one device.
 class Stream {
@@ -38,6 +44,8 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   const Device& device() const;
+  /// Calls of this thread go to its device from now on.
+  void make_current();
   /// Waits until all that was queued has run. Throws what went wrong in it.
   void synchronize();
   void* raw() const;  ///< cudaStream_t
@@ -45,6 +53,23 @@ class Stream {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+/// Bytes of the host that the device reaches by itself: copies of them are queued and nobody waits.
+class Pinned {
+ public:
+  Pinned() = default;
+  Pinned(Stream& stream, std::size_t bytes);
+  ~Pinned();
+  Pinned(Pinned&& other) noexcept;
+  Pinned& operator=(Pinned&& other) noexcept;
+
+  std::size_t size() const { return size_; }
+  std::byte* raw() const { return raw_; }
+
+ private:
+  std::byte* raw_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 /// Bytes on a stream's device. Copies are queued; copy_out waits for its own.
@@ -61,6 +86,11 @@ class Memory {
   /// The bytes may be reused as soon as it returns.
   void copy_in(std::size_t at, std::span<const std::byte> bytes);
   void copy_out(std::size_t at, std::span<std::byte> bytes) const;
+  /// The first `bytes` of `from` and to `to`; these must stay as they are until the stream has passed.
+  void copy_in_later(const Pinned& from, std::size_t bytes);
+  void copy_out_later(std::size_t at, Pinned& to, std::size_t bytes) const;
+  /// Inside; the two do not overlap.
+  void copy(std::size_t from, std::size_t to, std::size_t bytes);
   void fill(std::byte value);
 
  private:

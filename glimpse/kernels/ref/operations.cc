@@ -213,4 +213,25 @@ void Operations::attend(const AttendOp<Place::host>& op) {
   }
 }
 
+/// As rows that read everything, one by one.
+void Operations::prefill(const PrefillOp<Place::host>& op) {
+  const PromptRows& prompt = op.prompt;
+  const std::size_t width = static_cast<std::size_t>(op.cache.kv_heads) * static_cast<std::size_t>(op.group) *
+                            static_cast<std::size_t>(op.cache.format.dim);
+  const std::vector<Read> reads(static_cast<std::size_t>(op.cache.kv_heads));
+  for (std::int32_t row = 0; row < prompt.rows; ++row) {
+    const std::int32_t behind = prompt.behind - row;
+    const std::size_t at = static_cast<std::size_t>(prompt.row + row) * width;
+    AttendOp<Place::host> one;
+    one.cache = op.cache;
+    one.rows = {&prompt.sequence, &behind, 1};
+    one.q = op.q.raw() + at;
+    one.group = op.group;
+    one.scale = op.scale;
+    one.reads = reads.data();
+    one.out = op.out.raw() + at;
+    attend(one);
+  }
+}
+
 }  // namespace glimpse::kernels::ref

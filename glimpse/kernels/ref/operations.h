@@ -12,6 +12,7 @@ class Operations final : public kernels::Operations<Place::host> {
   void score(const ScoreOp<Place::host>& op) override;
   void select(const SelectOp<Place::host>& op) override;
   void attend(const AttendOp<Place::host>& op) override;
+  void prefill(const PrefillOp<Place::host>& op) override;
 };
 
 }  // namespace glimpse::kernels::ref

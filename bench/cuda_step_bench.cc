@@ -1,0 +1,440 @@
+// A whole decoding step on a GPU, by method, batch and depth, of a model's shape with random weights: what a user of
+// that model waits for, logits in the host's memory. The arms of a depth take turns over the same prompts. Before
+// anything is timed, a step of every arm at a budget that covers the context must give the dense step's bits.
+#include <fmt/format.h>
+#include <ggml.h>
+#include <gguf.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "bench/cuda_support.h"
+#include "glimpse/base/dtype.h"
+#include "glimpse/base/error.h"
+#include "glimpse/cli/machine.h"
+#include "glimpse/exec/backend.h"
+#include "glimpse/policies/policy.h"
+
+namespace glimpse::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+struct Shape {
+  const char* name;
+  int layers, hidden, feed_forward, heads, kv_heads, dim, vocabulary;
+  const char* architecture = "llama";
+};
+constexpr Shape kShapes[] = {
+    {"llama-3.1-8b", 32, 4096, 14336, 32, 8, 128, 128256},
+    {"qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, "qwen3"},
+    {"llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000},
+    {"smollm2-135m", 30, 576, 1536, 9, 3, 64, 49152},
+};
+
+struct Wanted {
+  std::string shape = "llama-3.1-8b";
+  std::filesystem::path folder = "/dev/shm";
+  std::vector<int> batches{1};
+  std::vector<std::int64_t> depths{1024, 8192, 32768, 131072};
+  std::vector<std::string> arms{"full", "tidal:1024", "kascade:10%,prefill=dense", "lychee-decode:1024"};
+  int steps = 24;
+  std::string json;
+  std::string command;
+};
+
+const Shape& shape_of(const std::string& name) {
+  const auto* const found =
+      std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& shape) { return shape.name == name; });
+  if (found != std::end(kShapes)) return *found;
+  std::string all;
+  for (const Shape& shape : kShapes) all += fmt::format(" {}", shape.name);
+  throw UserError(fmt::format("unknown shape '{}'; there are:{}", name, all));
+}
+
+/// A GGUF file of random bf16 weights in a folder in memory; removed at the end.
+class RandomModel {
+ public:
+  RandomModel(const Shape& shape, const std::filesystem::path& folder, std::int64_t context)
+      : path_(folder / fmt::format("glimpse-{}-{}.gguf", shape.name, ::getpid())) {
+    gguf_context* const file = gguf_init_empty();
+    ggml_context* const headers = ggml_init({ggml_tensor_overhead() * 1024, nullptr, true});
+    const std::string a = shape.architecture;
+    gguf_set_val_str(file, "general.architecture", a.c_str());
+    gguf_set_val_str(file, "general.name", shape.name);
+    const auto number = [&](const char* key, std::int64_t value) {
+      gguf_set_val_u32(file, (a + key).c_str(), static_cast<std::uint32_t>(value));
+    };
+    number(".block_count", shape.layers);
+    number(".context_length", context);
+    number(".embedding_length", shape.hidden);
+    number(".feed_forward_length", shape.feed_forward);
+    number(".attention.head_count", shape.heads);
+    number(".attention.head_count_kv", shape.kv_heads);
+    number(".attention.key_length", shape.dim);
+    number(".attention.value_length", shape.dim);
+    number(".rope.dimension_count", shape.dim);
+    number(".vocab_size", shape.vocabulary);
+    gguf_set_val_f32(file, (a + ".rope.freq_base").c_str(), 500000);
+    gguf_set_val_f32(file, (a + ".attention.layer_norm_rms_epsilon").c_str(), 1e-5F);
+    const auto add = [&](const std::string& name, std::int64_t width, std::int64_t rows) {
+      ggml_tensor* const tensor = rows == 0 ? ggml_new_tensor_1d(headers, GGML_TYPE_F32, width)
+                                            : ggml_new_tensor_2d(headers, GGML_TYPE_BF16, width, rows);
+      ggml_set_name(tensor, name.c_str());
+      gguf_add_tensor(file, tensor);
+    };
+    const std::int64_t q = std::int64_t{shape.heads} * shape.dim, kv = std::int64_t{shape.kv_heads} * shape.dim;
+    add("token_embd.weight", shape.hidden, shape.vocabulary);
+    add("output.weight", shape.hidden, shape.vocabulary);
+    add("output_norm.weight", shape.hidden, 0);
+    for (int layer = 0; layer < shape.layers; ++layer) {
+      const std::string block = fmt::format("blk.{}.", layer);
+      add(block + "attn_norm.weight", shape.hidden, 0);
+      add(block + "attn_q.weight", shape.hidden, q);
+      add(block + "attn_k.weight", shape.hidden, kv);
+      add(block + "attn_v.weight", shape.hidden, kv);
+      add(block + "attn_output.weight", q, shape.hidden);
+      if (a == "qwen3") {
+        add(block + "attn_q_norm.weight", shape.dim, 0);
+        add(block + "attn_k_norm.weight", shape.dim, 0);
+      }
+      add(block + "ffn_norm.weight", shape.hidden, 0);
+      add(block + "ffn_gate.weight", shape.hidden, shape.feed_forward);
+      add(block + "ffn_up.weight", shape.hidden, shape.feed_forward);
+      add(block + "ffn_down.weight", shape.feed_forward, shape.hidden);
+    }
+    gguf_write_to_file(file, path_.c_str(), true);
+    write_values(headers, static_cast<std::streamoff>(gguf_get_meta_size(file)), gguf_get_alignment(file));
+    ggml_free(headers);
+    gguf_free(file);
+  }
+  ~RandomModel() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  RandomModel(const RandomModel&) = delete;
+  RandomModel& operator=(const RandomModel&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  /// Matrices of small normal values, the same block of them again and again; norms of ones.
+  void write_values(ggml_context* headers, std::streamoff at, std::size_t alignment) const {
+    std::vector<std::uint16_t> block(std::size_t{1} << 22);
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal(0, 0.02F);
+    for (std::uint16_t& bits : block) bits = bf16_from_float(normal(random));
+    const std::vector<float> ones(1 << 16, 1.0F);
+    std::ofstream out(path_, std::ios::binary | std::ios::in);
+    std::size_t shift = 0;
+    for (ggml_tensor* t = ggml_get_first_tensor(headers); t != nullptr; t = ggml_get_next_tensor(headers, t)) {
+      out.seekp(at);
+      if (t->type == GGML_TYPE_F32) {
+        out.write(reinterpret_cast<const char*>(ones.data()), static_cast<std::streamsize>(ggml_nbytes(t)));
+      } else {
+        for (std::size_t left = ggml_nbytes(t) / 2; left > 0;) {
+          const std::size_t count = std::min(left, block.size() - shift);
+          out.write(reinterpret_cast<const char*>(block.data() + shift), static_cast<std::streamsize>(count * 2));
+          left -= count;
+          shift = (shift + count + 12345) % block.size();  // rows are not all alike
+        }
+      }
+      at += static_cast<std::streamoff>((ggml_nbytes(t) + alignment - 1) / alignment * alignment);
+    }
+    out.seekp(at - 1);
+    out.put('\0');
+    if (!out.flush()) throw UserError(fmt::format("'{}' cannot be written; name another --folder", path_.string()));
+  }
+
+  std::filesystem::path path_;
+};
+
+struct Arm {
+  std::string name;
+  std::unique_ptr<attention::Program> program;
+};
+
+plan::Plan plan_of(const plan::ModelShape& shape, const std::string& arm, std::string_view budget = {}) {
+  policies::PolicyOptions options;
+  std::string name = arm.substr(0, arm.find_first_of(":,"));
+  std::size_t comma = arm.find(',');
+  const std::size_t colon = arm.find(':');
+  if (colon < comma) options.budget = plan::parse_budget(arm.substr(colon + 1, comma - colon - 1));
+  if (!budget.empty() && name != "full") options.budget = plan::parse_budget(budget);
+  while (comma != std::string::npos) {
+    const std::size_t next = arm.find(',', comma + 1);
+    const std::string pair = arm.substr(comma + 1, next == std::string::npos ? next : next - comma - 1);
+    options.extra[pair.substr(0, pair.find('='))] = pair.substr(pair.find('=') + 1);
+    comma = next;
+  }
+  return policies::make_plan(name, shape, options);
+}
+
+/// Sequences that decode together under one program.
+class Batch {
+ public:
+  Batch(exec::Backend& backend, std::span<const kv::SequenceId> sources, const attention::Program& program)
+      : backend_(backend), program_(program), states_(sources.size()) {
+    for (attention::SequenceState& state : states_) state = attention::SequenceState(program.plan());
+    for (const kv::SequenceId source : sources) ids_.push_back(backend.cache().fork(source));
+  }
+  ~Batch() {
+    for (const kv::SequenceId id : ids_) backend_.cache().destroy(id);
+  }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  exec::StepResult step() {
+    rows_.clear();
+    outputs_.clear();
+    tokens_.assign(ids_.size(), 17);
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      attention::SequenceRows rows;
+      rows.sequence = ids_[i];
+      rows.program = &program_;
+      rows.state = &states_[i];
+      rows.first_row = static_cast<int>(i);
+      rows.position = backend_.cache().length(ids_[i]);
+      rows_.push_back(rows);
+      outputs_.push_back(static_cast<std::int32_t>(i));
+    }
+    return backend_.executor().forward({tokens_, rows_, outputs_});
+  }
+
+ private:
+  exec::Backend& backend_;
+  const attention::Program& program_;
+  std::vector<attention::SequenceState> states_;
+  std::vector<kv::SequenceId> ids_;
+  std::vector<attention::SequenceRows> rows_;
+  std::vector<std::int32_t> tokens_, outputs_;
+};
+
+class Bench {
+ public:
+  Bench(Wanted wanted, int device) : wanted_(std::move(wanted)), device_(device) {
+    most_batch_ = *std::max_element(wanted_.batches.begin(), wanted_.batches.end());
+    deepest_ = *std::max_element(wanted_.depths.begin(), wanted_.depths.end());
+  }
+
+  void run() {
+    const Shape& shape = shape_of(wanted_.shape);
+    const RandomModel file(shape, wanted_.folder, deepest_ + 4096);
+    const model::Model model(file.path());
+    const model::Config& config = model.config();
+    shape_ = {config.architecture, config.name,     config.layers, config.heads,
+              config.kv_heads,     config.head_dim, config.context};
+    bandwidth_ = read_bandwidth();
+    fmt::print("{}: bf16 weights of {:.2f} GB; plain reads {:.0f} GB/s\n", shape.name,
+               static_cast<double>(weight_bytes(config)) * 1e-9, bandwidth_ * 1e-9);
+    for (const int batch : wanted_.batches) {
+      const auto backend = exec::make_cuda_backend(model, {device_, 16, KvType::bf16, kChunk});
+      kv::CacheShape cache;
+      cache.layers = config.layers;
+      cache.kv_heads = config.kv_heads;
+      cache.format = {KvType::bf16, config.head_dim};
+      const std::int64_t room =
+          *backend->cache_memory(0) / (2 * std::int64_t{config.head_dim} * 2 * config.layers * config.kv_heads);
+      cache.capacity_tokens = std::min<std::int64_t>(room / 256 * 256, batch * (deepest_ + 2048) + 65536);
+      backend->open(cache);
+      measure(*backend, config, batch);
+    }
+  }
+  Json results() const {
+    const kernels::cuda::Device device = kernels::cuda::devices().front();
+    return {{"schema", 1},
+            {"benchmark", "cuda_step_bench"},
+            {"commit", cli::commit()},
+            {"date", ""},
+            {"machine",
+             {{"cpu", device.name},
+              {"isa", fmt::format("sm{}", device.capability)},
+              {"cores", device.processors},
+              {"memory", device.memory},
+              {"read_bandwidth", bandwidth_}}},
+            {"command", wanted_.command},
+            {"model", wanted_.shape},
+            {"settings", {{"weights", "bf16"}, {"kv_type", "bf16"}, {"steps", wanted_.steps}}},
+            {"rows", rows_}};
+  }
+
+ private:
+  static constexpr int kChunk = 2048;
+
+  static std::int64_t weight_bytes(const model::Config& config) {
+    const std::int64_t q = std::int64_t{config.heads} * config.head_dim;
+    const std::int64_t kv = std::int64_t{config.kv_heads} * config.head_dim;
+    const std::int64_t layer = std::int64_t{config.hidden} * (2 * q + 2 * kv + 3 * std::int64_t{config.feed_forward});
+    return 2 * (layer * config.layers + std::int64_t{config.hidden} * config.vocabulary);
+  }
+
+  double read_bandwidth() const {
+    kernels::cuda::Stream stream(device_);
+    constexpr std::size_t kBytes = std::size_t{8} << 30;
+    const kernels::cuda::Memory memory(stream, kBytes);
+    const kernels::cuda::Array<unsigned> sum(stream, 1);
+    const auto read = [&] { read_all(stream, memory.raw(), kBytes, sum.pointer().raw()); };
+    read();
+    kernels::cuda::Graph graph(stream, read);
+    graph.run();
+    std::vector<double> times;
+    for (int i = 0; i < 7; ++i) times.push_back(graph.timed_seconds());
+    std::sort(times.begin(), times.end());
+    return static_cast<double>(kBytes) / times[times.size() / 2];
+  }
+
+  /// Sequences grow to each depth in turn; at each the arms decode from forks of them.
+  void measure(exec::Backend& backend, const model::Config& config, int batch) {
+    const attention::Program dense(plan::dense_plan(shape_));
+    attention::SequenceState state(dense.plan());
+    std::vector<kv::SequenceId> sources;
+    for (int i = 0; i < batch; ++i) sources.push_back(backend.cache().create());
+    std::mt19937 random(3);
+    for (const std::int64_t depth : wanted_.depths) {
+      if (static_cast<std::int64_t>(batch) * (depth + 1024) > backend.cache().shape().capacity_tokens) {
+        fmt::print("batch {} at {} tokens does not fit\n", batch, depth);
+        continue;
+      }
+      const auto start = Clock::now();
+      std::int64_t prefilled = 0;
+      for (const kv::SequenceId id : sources) {
+        while (backend.cache().length(id) < depth) {
+          attention::SequenceRows rows;
+          rows.sequence = id;
+          rows.program = &dense;
+          rows.state = &state;
+          rows.position = backend.cache().length(id);
+          rows.rows = static_cast<int>(std::min<std::int64_t>(kChunk, depth - rows.position));
+          rows.kind = attention::PassKind::prompt;
+          rows.prompt_end = depth;
+          std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows.rows));
+          for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(random() % 1000);
+          backend.executor().forward({tokens, {&rows, 1}, {}});
+          prefilled += rows.rows;
+        }
+      }
+      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      fmt::print("batch {}: {} tokens prefilled to depth {} in {:.2f} s, {:.0f} tokens/s\n", batch, prefilled, depth,
+                 seconds, static_cast<double>(prefilled) / seconds);
+      rows_.push_back({{"what", "prefill"}, {"batch", batch}, {"depth", depth}, {"tokens", prefilled}, {"s", seconds}});
+      measure_arms(backend, config, sources, depth);
+    }
+    for (const kv::SequenceId id : sources) backend.cache().destroy(id);
+  }
+
+  void check_arms(exec::Backend& backend, std::span<const kv::SequenceId> sources, std::int64_t depth) {
+    const auto logits = [&](const std::string& arm) {
+      const attention::Program program(plan_of(shape_, arm, std::to_string(depth + 4096)));
+      Batch batch(backend, sources, program);
+      const exec::StepResult result = batch.step();
+      return std::vector<float>(result.logits.begin(), result.logits.end());
+    };
+    const std::vector<float> want = logits("full");
+    for (const std::string& arm : wanted_.arms) {
+      const std::vector<float> got = logits(arm);
+      if (std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) != 0) {
+        throw InternalError(fmt::format("{}: a budget that covers the context does not give dense attention", arm));
+      }
+    }
+  }
+
+  void measure_arms(exec::Backend& backend, const model::Config& config, std::span<const kv::SequenceId> sources,
+                    std::int64_t depth) {
+    check_arms(backend, sources, depth);
+    struct Measured {
+      std::unique_ptr<attention::Program> program;
+      std::unique_ptr<Batch> batch;
+      std::vector<double> times;
+      std::int64_t bytes = 0;
+    };
+    std::vector<Measured> arms;
+    for (const std::string& arm : wanted_.arms) {
+      Measured& made = arms.emplace_back();
+      made.program = std::make_unique<attention::Program>(plan_of(shape_, arm));
+      made.batch = std::make_unique<Batch>(backend, sources, *made.program);
+      for (int i = 0; i < 3; ++i) made.batch->step();  // the graph is made
+    }
+    for (int i = 0; i < wanted_.steps; ++i) {
+      for (Measured& arm : arms) {
+        const auto start = Clock::now();
+        const exec::StepResult result = arm.batch->step();
+        arm.times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+        arm.bytes = 0;
+        for (const attention::ReadCounters& c : result.counters) {
+          arm.bytes += (c.k_rows + c.v_rows) * config.head_dim * 2;
+        }
+      }
+    }
+    double dense = 0;
+    for (std::size_t i = 0; i < arms.size(); ++i) {
+      Measured& arm = arms[i];
+      std::sort(arm.times.begin(), arm.times.end());
+      const double median = arm.times[arm.times.size() / 2];
+      if (i == 0) dense = median;
+      const std::int64_t bytes = weight_bytes(config) + arm.bytes;
+      const double share = static_cast<double>(bytes) / median / bandwidth_;
+      fmt::print(
+          "  B={:<3} {:>7} tokens  {:<28} {:8.3f} ms a step ({:.3f} to {:.3f})  {:.2f}x dense  KV {:.3f} GB  {:.2f} of "
+          "read\n",
+          sources.size(), depth, wanted_.arms[i], median * 1e3, arm.times.front() * 1e3, arm.times.back() * 1e3,
+          dense / median, static_cast<double>(arm.bytes) * 1e-9, share);
+      std::fflush(stdout);
+      rows_.push_back({{"what", "step"},
+                       {"batch", static_cast<int>(sources.size())},
+                       {"depth", depth},
+                       {"arm", wanted_.arms[i]},
+                       {"ms", median * 1e3},
+                       {"kv_bytes", arm.bytes},
+                       {"of_read", share}});
+    }
+  }
+
+  Wanted wanted_;
+  int device_;
+  int most_batch_ = 1;
+  std::int64_t deepest_ = 0;
+  plan::ModelShape shape_;
+  double bandwidth_ = 1;
+  Json rows_ = Json::array();
+};
+
+}  // namespace
+}  // namespace glimpse::bench
+
+int main(int argc, char** argv) {
+  using namespace glimpse;
+  bench::Wanted wanted;
+  CLI::App app("a whole decoding step on a GPU");
+  app.add_option("--shape", wanted.shape, "llama-3.1-8b, qwen3-8b, llama-2-7b or smollm2-135m");
+  app.add_option("--folder", wanted.folder, "for the file of random weights, 2 bytes each; in memory");
+  app.add_option("--batch", wanted.batches, "sequences")->delimiter(',');
+  app.add_option("--depth", wanted.depths, "tokens of each sequence, ascending")->delimiter(',');
+  app.add_option("--arms", wanted.arms,
+                 "NAME[:BUDGET][,KEY=VALUE...], once for each; the first is what the others are compared with")
+      ->expected(1, 32)
+      ->delimiter(';');
+  app.add_option("--steps", wanted.steps, "of each arm");
+  app.add_option("--json", wanted.json, "write the results to this file");
+  CLI11_PARSE(app, argc, argv);
+  wanted.command = "cuda_step_bench";
+  for (int i = 1; i < argc; ++i) wanted.command += std::string(" ") + argv[i];
+  wanted.command.resize(std::min(wanted.command.size(), wanted.command.find(" --json")));
+  try {
+    const auto found = kernels::cuda::devices();
+    if (found.empty()) throw UserError("this machine has no CUDA device of compute capability 8.0 or later");
+    const std::string json = wanted.json;
+    bench::Bench bench(std::move(wanted), found.front().number);
+    bench.run();
+    if (!json.empty()) std::ofstream(json) << bench.results().dump(1) << "\n";
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 2;
+  }
+  return 0;
+}

@@ -1,0 +1,47 @@
+// The page tables of sequences in the memory of a device, for kernels to follow. kv::Cache has the tables; this is a
+// copy, brought up to date before each pass: of a sequence that only grows, the few pages at its end.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "glimpse/attention/batch.h"
+#include "glimpse/kernels/cuda/layers.h"
+#include "glimpse/kv/cache.h"
+
+namespace glimpse::attention::cuda {
+
+/// Owned by a runner; borrows cache and stream. One thread at a time.
+class PageTables {
+ public:
+  PageTables(const kv::Cache& cache, kernels::cuda::Stream& stream);
+
+  /// Before a pass, for each of its sequences, which have their slots: adds to writes() what must change on the device.
+  /// Heads that rows before the pass's own may have changed in are those of programs that forget.
+  void follow(const SequenceRows& rows);
+  /// The views of all heads of a sequence that was followed, as the device sees them: [layers, kv_heads].
+  void append_views(kv::SequenceId sequence, std::vector<kernels::HeadView>& views) const;
+
+  /// What is to be written before the pass's kernels run.
+  const std::vector<kernels::cuda::Write>& writes() const { return writes_; }
+  void clear_writes() { writes_.clear(); }
+
+ private:
+  struct Table {
+    std::uint64_t serial = 0;
+    std::size_t pages = 0;               ///< room of each head
+    std::vector<kernels::PageId> known;  ///< [layers, kv_heads, pages] what the device has
+    kernels::cuda::Array<kernels::PageId> device;
+  };
+  /// Room for so many pages of each head; what was known is forgotten when it moves.
+  bool make_room(Table& table, std::size_t pages);
+
+  const kv::Cache& cache_;
+  kernels::cuda::Stream& stream_;
+  std::map<kv::SequenceId, Table>
+      tables_;  ///< of ids that were followed; an id that is used again is seen by its serial
+  std::vector<kernels::cuda::Write> writes_;
+};
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,156 @@
+#include "glimpse/attention/cuda/pass_tables.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "glimpse/attention/choose.h"
+#include "glimpse/attention/give_slots.h"
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+/// Lengths in steps of an eighth of a power of two: launches are sized by it, and a graph of them holds for a while.
+std::int64_t length_step(std::int64_t tokens) {
+  constexpr std::int64_t kLeast = 1024;
+  const std::int64_t step =
+      std::max(kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))) / 8);
+  return (tokens + step - 1) / step * step;
+}
+
+kernels::Pooling pooling_of(const plan::Term& term) {
+  switch (term.group) {
+    case plan::GroupPooling::mean_probability:
+      return kernels::Pooling::mean_probability;
+    case plan::GroupPooling::max_probability:
+      return kernels::Pooling::max_probability;
+    case plan::GroupPooling::mean_score:
+    case plan::GroupPooling::mean_query:  // the mean of q.k is the mean query's product with k
+      return kernels::Pooling::mean_score;
+    case plan::GroupPooling::max_score:
+      return kernels::Pooling::max_score;
+    case plan::GroupPooling::none:
+      break;
+  }
+  return term.source == plan::Source::probability ? kernels::Pooling::mean_probability : kernels::Pooling::mean_score;
+}
+
+}  // namespace
+
+void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths) {
+  entries_.resize(batch.size());
+  groups_.clear();
+  prompts_.clear();
+  sequence_.clear();
+  behind_.clear();
+  sets_ = 0;
+  capacity_ = 0;
+  std::int64_t longest = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    PassEntry& entry = entries_[i];
+    entry.rows = batch[i];
+    entry.tokens = batch[i].position + batch[i].rows;
+    entry.dense = reads_everything(batch[i]);
+    if (!entry.dense) {
+      number_sets(entry);
+      longest = std::max(longest, entry.tokens);
+    }
+    const std::int32_t behind = static_cast<std::int32_t>(lengths[i] - batch[i].position);
+    for (int row = 0; row < batch[i].rows; ++row) {
+      sequence_.push_back(static_cast<std::int32_t>(i));
+      behind_.push_back(behind - row);
+    }
+    if (batch[i].rows > kFewRows) {
+      prompts_.push_back({static_cast<std::int32_t>(i), batch[i].first_row, batch[i].rows, behind});
+      continue;
+    }
+    if (groups_.empty() || groups_.back().first_entry + groups_.back().entries != i) {
+      groups_.push_back({batch[i].first_row, 0, i, 0});
+    }
+    groups_.back().rows += batch[i].rows;
+    ++groups_.back().entries;
+  }
+  stride_ = longest > 0 ? static_cast<std::size_t>(length_step(longest)) : 0;
+  for (const PassEntry& entry : entries_) {
+    if (entry.dense) continue;
+    const Program& program = *entry.rows.program;
+    for (int layer = 0; layer < program.shape().layers; ++layer) {
+      for (const SelectOp& select : program.layer(layer).selects) {
+        capacity_ = std::max(capacity_, static_cast<std::int32_t>(select.capacity(length_step(entry.tokens))));
+      }
+    }
+  }
+}
+
+void PassTables::number_sets(PassEntry& entry) {
+  const Program& program = *entry.rows.program;
+  const auto kv_heads = static_cast<std::size_t>(program.shape().kv_heads);
+  entry.first_set = sets_;
+  entry.sets.assign(static_cast<std::size_t>(program.shape().layers) * kv_heads, -1);
+  int next = 0;
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (const SelectOp& select : program.layer(layer).selects) {
+      entry.sets[static_cast<std::size_t>(select.writes.layer) * kv_heads +
+                 static_cast<std::size_t>(select.writes.head)] = next;
+      next += select.lists;
+    }
+  }
+  sets_ += next;
+}
+
+kernels::Read PassTables::read_of(const PassEntry& entry, const HeadOp& head) const {
+  kernels::Read read;
+  if (entry.dense || head.reads == HeadOp::Reads::everything) return read;
+  if (head.reads == HeadOp::Reads::window) {
+    const std::int64_t local = plan::window_tokens(*head.window, entry.tokens);
+    if (head.window->sink + local >= entry.tokens) return read;
+    read.kind = kernels::Read::Kind::window;
+    read.sink = head.window->sink;
+    read.local = static_cast<std::int32_t>(local);
+    return read;
+  }
+  const Program& program = *entry.rows.program;
+  read.kind = kernels::Read::Kind::sets;
+  read.set = entry.first_set +
+             entry.sets[static_cast<std::size_t>(head.set.layer) * static_cast<std::size_t>(program.shape().kv_heads) +
+                        static_cast<std::size_t>(head.set.head)];
+  read.per_query = program.select(head.set.layer, head.set.head).lists > 1 ? 1 : 0;
+  return read;
+}
+
+void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const {
+  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
+  for (const SelectOp& select : layer.selects) {
+    check(select.from != SelectOp::From::index, "plans with an index are refused");
+    for (int head = select.first_head; head < select.first_head + select.heads; ++head)
+      to.scores.push_back({row, head});
+    const int set = entry.first_set + entry.sets[static_cast<std::size_t>(select.writes.layer) * kv_heads +
+                                                 static_cast<std::size_t>(select.writes.head)];
+    for (int list = 0; list < select.lists; ++list) {
+      kernels::Choice choice = choice_of(*select.selector, static_cast<std::size_t>(entry.tokens));
+      choice.row = row;
+      choice.head = select.first_head;
+      choice.heads = select.of_layer() ? select.heads : 1;
+      choice.query = select.lists > 1 ? list : -1;
+      choice.set = set + list;
+      choice.pooling = pooling_of(select.selector->terms.front());
+      to.choices.push_back(choice);
+    }
+  }
+}
+
+void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) const {
+  to.scores.clear();
+  to.choices.clear();
+  to.reads.clear();
+  for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {
+    const PassEntry& entry = entries_[i];
+    const LayerProgram& program = entry.rows.program->layer(layer);
+    for (int row = 0; row < entry.rows.rows; ++row) {
+      for (const HeadOp& head : program.heads) to.reads.push_back(read_of(entry, head));
+    }
+    if (!entry.dense) add_selects(entry, program, entry.rows.first_row - group.row, to);
+  }
+}
+
+}  // namespace glimpse::attention::cuda

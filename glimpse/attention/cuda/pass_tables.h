@@ -1,0 +1,75 @@
+// What a pass does on a device, worked out on the host before it: which rows take which kernels, what each head reads,
+// which sets are made from which scores. The host knows all of it but the counts of sets, which stay on the device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "glimpse/attention/batch.h"
+#include "glimpse/kernels/ops.h"
+
+namespace glimpse::attention::cuda {
+
+/// A sequence's rows in a pass.
+struct PassEntry {
+  SequenceRows rows;
+  std::int64_t tokens = 0;  ///< after the pass's rows
+  bool dense = true;        ///< reads everything, and selects nothing
+  int first_set = 0;        ///< its sets are numbered from here
+  std::vector<int> sets;    ///< [layers, kv_heads] the first that the head publishes, counted from first_set; -1: none
+};
+
+/// Consecutive rows that one operation takes: each reads for itself.
+struct RowGroup {
+  int row = 0, rows = 0;        ///< in the pass
+  std::size_t first_entry = 0;  ///< entries [first_entry, first_entry + entries)
+  std::size_t entries = 0;
+};
+
+/// What a layer does for a group.
+struct GroupLayer {
+  std::vector<kernels::RowHead> scores;  ///< rows counted from the group's first
+  std::vector<kernels::Choice> choices;  ///< likewise
+  std::vector<kernels::Read> reads;      ///< [rows, kv_heads]
+};
+
+/// Host data of a pass; vectors are kept between passes.
+class PassTables {
+ public:
+  /// Rows up to this many of one sequence that read everything go with those that decode; more are tiles of a prompt.
+  static constexpr int kFewRows = 8;
+
+  /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected.
+  void make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths);
+
+  std::span<const PassEntry> entries() const { return entries_; }
+  std::span<const RowGroup> groups() const { return groups_; }
+  std::span<const kernels::PromptRows> prompts() const { return prompts_; }       ///< `sequence` counts entries
+  const std::vector<std::int32_t>& sequence_of_row() const { return sequence_; }  ///< [rows]
+  const std::vector<std::int32_t>& behind() const { return behind_; }             ///< [rows]
+  int rows() const { return static_cast<int>(sequence_.size()); }
+  int sets() const { return sets_; }
+  /// Slots that a set may hold: of every set of the pass, at the length below which all rows see.
+  std::int32_t capacity() const { return capacity_; }
+  /// Slots of a row of scores: a bound of what rows see that seldom changes; 0 where nothing selects.
+  std::size_t stride() const { return stride_; }
+
+  /// What `layer` does for a group.
+  void layer_of(const RowGroup& group, int layer, GroupLayer& to) const;
+
+ private:
+  void number_sets(PassEntry& entry);
+  void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const;
+  kernels::Read read_of(const PassEntry& entry, const HeadOp& head) const;
+
+  std::vector<PassEntry> entries_;
+  std::vector<RowGroup> groups_;
+  std::vector<kernels::PromptRows> prompts_;
+  std::vector<std::int32_t> sequence_, behind_;
+  int sets_ = 0;
+  std::int32_t capacity_ = 0;
+  std::size_t stride_ = 0;
+};
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,226 @@
+#include "glimpse/attention/cuda/runner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "glimpse/attention/give_slots.h"
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+/// Room that need not grow with every token.
+std::size_t roomy(std::size_t wanted) {
+  return wanted + wanted / 4 + 256;
+}
+
+template <class T>
+bool grow(kernels::cuda::Array<T>& array, kernels::cuda::Stream& stream, std::size_t wanted) {
+  if (wanted <= array.size()) return false;
+  stream.synchronize();  // what is queued may use the old one
+  array = {};
+  array = kernels::cuda::Array<T>(stream, roomy(wanted));
+  return true;
+}
+
+}  // namespace
+
+Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream& stream)
+    : shape_(shape),
+      cache_(cache),
+      stream_(stream),
+      operations_(kernels::cuda::make_operations(stream)),
+      pages_(cache, stream) {}
+
+void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
+  began_ = false;
+  give_slots(cache_, batch, marks_);
+  began_ = true;
+  staging_ = &staging;
+  lengths_.clear();
+  pages_.clear_writes();
+  for (const SequenceRows& rows : batch) {
+    check(rows.program->shape().head_dim == shape_.head_dim, "a program is made for the model's head dimension");
+    if (rows.decodes() && rows.program->forgets() && !reads_everything(rows)) {
+      for (int layer = 0; layer < shape_.layers; ++layer) {
+        for (int head = 0; head < shape_.kv_heads; ++head) {
+          if (rows.program->head(layer, head).kept == nullptr) continue;
+          forget_window(cache_, rows, {layer, head}, rows.position + rows.rows, freed_);
+        }
+      }
+    }
+    lengths_.push_back(cache_.length(rows.sequence));
+    pages_.follow(rows);
+  }
+  tables_.make(batch, lengths_);
+
+  // [layers, sequences, kv_heads]
+  const std::size_t heads = size(shape_.kv_heads);
+  views_.resize(size(shape_.layers) * batch.size() * heads);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    of_sequence_.clear();
+    pages_.append_views(batch[i].sequence, of_sequence_);
+    for (std::size_t layer = 0; layer < size(shape_.layers); ++layer) {
+      std::copy_n(of_sequence_.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads,
+                  views_.begin() + static_cast<std::ptrdiff_t>((layer * batch.size() + i) * heads));
+    }
+  }
+  views_place_ = staging.add(views_);
+  sequence_place_ = staging.add(tables_.sequence_of_row());
+  behind_place_ = staging.add(tables_.behind());
+
+  make_space();
+  key_.clear();
+  key_.insert(key_.end(), {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
+                           static_cast<std::int64_t>(tables_.stride()), moves_});
+  places_.clear();
+  for (const RowGroup& group : tables_.groups()) {
+    for (int layer = 0; layer < shape_.layers; ++layer) {
+      tables_.layer_of(group, layer, group_layer_);
+      LayerPlace place;
+      place.scores = staging.add(group_layer_.scores);
+      place.choices = staging.add(group_layer_.choices);
+      place.reads = staging.add(group_layer_.reads);
+      place.score_count = static_cast<int>(group_layer_.scores.size());
+      place.choice_count = static_cast<int>(group_layer_.choices.size());
+      places_.push_back(place);
+      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.choice_count});
+    }
+  }
+  if (!tables_.prompts().empty()) key_.clear();
+  // Last, so that all else lies where it lay.
+  writes_place_ = staging.add(pages_.writes());
+}
+
+void Runner::make_space() {
+  bool moved = false;
+  if (tables_.stride() > 0) {
+    int most = 0;
+    for (const RowGroup& group : tables_.groups()) most = std::max(most, group.rows);
+    moved |= grow(scores_, stream_, size(most) * size(shape_.heads) * tables_.stride());
+    moved |= grow(lse_, stream_, size(most) * size(shape_.heads));
+  }
+  const std::size_t sets = size(tables_.sets());
+  moved |= grow(sets_, stream_, sets * size(tables_.capacity()));
+  moved |= grow(counts_, stream_, sets);
+  if (sets * sizeof(std::int32_t) > host_counts_.size()) {
+    stream_.synchronize();
+    host_counts_ = kernels::cuda::Pinned(stream_, roomy(sets) * sizeof(std::int32_t));
+    moved = true;
+  }
+  if (moved) ++moves_;
+}
+
+void Runner::prepare() {
+  kernels::cuda::write(stream_, {.writes = staging_->at<kernels::cuda::Write>(writes_place_),
+                                 .count = static_cast<int>(pages_.writes().size())});
+}
+
+kernels::KvTable<kernels::Place::device> Runner::cache_of(int layer) const {
+  const std::size_t sequences = tables_.entries().size();
+  const kernels::HeadView* views = staging_->at<kernels::HeadView>(views_place_).raw();
+  return {cache_.shape().format, views + size(layer) * sequences * size(shape_.kv_heads), static_cast<int>(sequences),
+          shape_.kv_heads};
+}
+
+void Runner::layer(int layer, const LayerRows& rows) {
+  const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
+  const int group_heads = shape_.heads / shape_.kv_heads;
+  const kernels::KvTable<Place::device> cache = cache_of(layer);
+  const std::int32_t* const sequence = staging_->at<std::int32_t>(sequence_place_).raw();
+  const std::int32_t* const behind = staging_->at<std::int32_t>(behind_place_).raw();
+  operations_->append({cache, {sequence, behind, tables_.rows()}, rows.k, rows.v});
+  for (const kernels::PromptRows& prompt : tables_.prompts()) {
+    operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out});
+  }
+  const kernels::SetTable<Place::device> sets{sets_.pointer(), counts_.pointer(), tables_.capacity(), tables_.sets()};
+  for (std::size_t g = 0; g < tables_.groups().size(); ++g) {
+    const RowGroup& group = tables_.groups()[g];
+    const LayerPlace& place = places_[g * size(shape_.layers) + size(layer)];
+    const kernels::RowTable<Place::device> own{sequence + group.row, behind + group.row, group.rows};
+    const std::size_t at = size(group.row) * size(shape_.heads) * size(shape_.head_dim);
+    const kernels::ScoreTable<Place::device> scores{scores_.pointer(), lse_.pointer(), tables_.stride()};
+    if (place.choice_count > 0) {
+      operations_->score({cache, own, rows.q.raw() + at, group_heads, scale,
+                          staging_->at<kernels::RowHead>(place.scores), place.score_count, scores});
+      operations_->select(
+          {cache, own, group_heads, scores, staging_->at<kernels::Choice>(place.choices), place.choice_count, sets});
+    }
+    operations_->attend({cache, own, rows.q.raw() + at, group_heads, scale, staging_->at<kernels::Read>(place.reads),
+                         sets, rows.out.raw() + at, nullptr});
+  }
+}
+
+void Runner::finish() {
+  if (tables_.sets() > 0) {
+    counts_.memory().copy_out_later(0, host_counts_, size(tables_.sets()) * sizeof(std::int32_t));
+  }
+}
+
+/// Slots of K and V that a head of a decoding row read.
+std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const {
+  const std::int64_t slots = cache_.view(entry.rows.sequence, layer, head).slots;
+  const HeadOp& op = entry.rows.program->head(layer, head);
+  sparse |= slots < entry.tokens;
+  if (entry.dense || op.reads == HeadOp::Reads::everything) return slots;
+  if (op.reads == HeadOp::Reads::window) {
+    const std::int64_t window = op.window->sink + plan::window_tokens(*op.window, entry.tokens);
+    sparse |= window < entry.tokens;
+    return std::min(window, slots);
+  }
+  const auto* const counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
+  const int first = entry.first_set + entry.sets[size(op.set.layer) * size(shape_.kv_heads) + size(op.set.head)];
+  const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
+  std::int64_t sum = 0;
+  bool all = true;
+  for (int i = 0; i < lists; ++i) {
+    const bool everything = counts[first + i] == kernels::kEverything;
+    sum += everything ? slots : counts[first + i];
+    all &= everything;
+  }
+  if (all) return slots;
+  sparse = true;
+  return sum;
+}
+
+void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
+  bool sparse = false;
+  for (int layer = 0; layer < shape_.layers; ++layer) {
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      const std::int64_t slots = read_slots(entry, layer, head, sparse);
+      counters.k_rows += slots;
+      counters.v_rows += slots;
+      counters.dense_k_rows += entry.tokens;
+      counters.dense_v_rows += entry.tokens;
+    }
+    if (entry.dense) continue;
+    for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
+      counters.k_rows += select.heads * entry.tokens;  // scores are a pass of their own over K
+    }
+  }
+  (sparse ? counters.sparse_steps : counters.dense_steps) = 1;
+}
+
+std::span<const ReadCounters> Runner::end() {
+  counters_.clear();
+  for (const PassEntry& entry : tables_.entries()) {
+    ReadCounters& counters = counters_.emplace_back();
+    SequenceState& state = *entry.rows.state;
+    if (entry.rows.decodes()) {
+      count(entry, counters);
+      if (entry.rows.kind != PassKind::draft) ++state.decode_steps;
+    } else if (entry.rows.kind == PassKind::verify) {
+      counters.dense_steps = 1;
+    } else if (entry.rows.kind == PassKind::prompt && ends_prompt(entry.rows)) {
+      state.prompt_tokens = entry.tokens;
+    }
+  }
+  began_ = false;
+  return counters_;
+}
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,89 @@
+// Runs plans on a GPU: for every layer of a forward pass append, score, select and attend over all sequences of the
+// batch, as the operations of kernels/ops.h on one stream. The host works out tables before the pass and reads the
+// counts of sets after it; nothing in between waits. Owns tables, scores and sets; borrows the cache, whose planes are
+// the device's, and the stream.
+//
+// The order of a pass: begin(), then what it added to the staging is sent, then prepare(), layer() for each layer in
+// order, finish(); and end() when the stream has passed. One thread at a time. Errors: begin() throws UserError when
+// the cache is full, and nothing has changed then; what the device refuses comes from kernels/cuda.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "glimpse/attention/cuda/page_tables.h"
+#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/records.h"
+#include "glimpse/kernels/cuda/staging.h"
+
+namespace glimpse::attention::cuda {
+
+struct RunnerShape {
+  int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+class Runner {
+ public:
+  Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream& stream);
+
+  /// Gives slots to all rows and adds the pass's tables to `staging`, which is used until finish(). Frees what streams
+  /// leave behind.
+  void begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging);
+  /// Brings page tables up to date. Not a part of a graph: what it does differs from pass to pass.
+  void prepare();
+
+  /// q: [R, H, d], k and v: [R, KV heads, d], after RoPE; out: [R, H, d].
+  struct LayerRows {
+    kernels::Pointer<const float, kernels::Place::device> q, k, v;
+    kernels::Pointer<float, kernels::Place::device> out;
+  };
+  void layer(int layer, const LayerRows& rows);
+  /// Queues what end() reads.
+  void finish();
+  /// Counters of each sequence of the batch, in order, valid until the next begin().
+  std::span<const ReadCounters> end();
+  /// True when begin() gave slots to a pass that did not come to its end.
+  bool began() const { return began_; }
+
+  /// What the launches of the pass depend on: two passes of equal keys are queued alike, so one graph does for both.
+  /// Empty for a pass that is not worth a graph: one with long chunks of prompts.
+  const std::vector<std::int64_t>& key() const { return key_; }
+
+ private:
+  using Place = kernels::Place;
+  /// Where a group's part of a layer lies in the staging.
+  struct LayerPlace {
+    std::size_t scores = 0, choices = 0, reads = 0;
+    int score_count = 0, choice_count = 0;
+  };
+
+  void make_space();
+  void count(const PassEntry& entry, ReadCounters& counters) const;
+  std::int64_t read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const;
+  kernels::KvTable<Place::device> cache_of(int layer) const;
+
+  RunnerShape shape_;
+  kv::Cache& cache_;
+  kernels::cuda::Stream& stream_;
+  std::unique_ptr<kernels::Operations<Place::device>> operations_;
+  PageTables pages_;
+  PassTables tables_;
+  kernels::cuda::Staging* staging_ = nullptr;
+  GroupLayer group_layer_;
+  std::vector<LayerPlace> places_;  ///< [groups, layers]
+  std::vector<kernels::HeadView> views_, of_sequence_;
+  std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, writes_place_ = 0;
+  std::vector<std::int64_t> lengths_, key_;
+  kernels::cuda::Array<float> scores_, lse_;
+  kernels::cuda::Array<std::int32_t> sets_, counts_;
+  kernels::cuda::Pinned host_counts_;
+  std::int64_t moves_ = 0;  ///< of the arrays above
+  std::vector<kv::Mark> marks_;
+  std::vector<std::int32_t> freed_;
+  std::vector<ReadCounters> counters_;
+  bool began_ = false;
+};
+
+}  // namespace glimpse::attention::cuda

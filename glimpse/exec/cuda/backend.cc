@@ -1,0 +1,72 @@
+#include "glimpse/exec/backend.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "glimpse/attention/cuda/supported.h"
+#include "glimpse/base/error.h"
+#include "glimpse/exec/cuda/activations.h"
+#include "glimpse/exec/cuda/executor.h"
+#include "glimpse/exec/cuda/page_memory.h"
+#include "glimpse/exec/cuda/weights.h"
+
+namespace glimpse::exec {
+namespace {
+
+/// What is left free for passes beside their activations: cuBLAS and its workspace, scores, sets, page tables, graphs.
+constexpr std::int64_t kReserve = std::int64_t{1} << 30;
+constexpr double kGigabyte = 1e9;
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(const model::Model& model, const CudaOptions& options)
+      : model_(model), options_(options), stream_(options.device) {
+    kernels::cuda::require_supported({options.kv_type, model.config().head_dim});
+  }
+
+  std::optional<std::int64_t> cache_memory(std::int64_t) const override {
+    const auto free = static_cast<std::int64_t>(kernels::cuda::free_memory(options_.device));
+    const auto weights = static_cast<std::int64_t>(cuda::weight_bytes(model_));
+    const auto passes = static_cast<std::int64_t>(
+        cuda::Activations::bytes(model_.config(), static_cast<std::size_t>(options_.most_rows)));
+    const std::int64_t left = free - weights - passes - std::min(kReserve, free / 8);
+    if (left <= 0) {
+      throw UserError(fmt::format(
+          "the model's weights take {:.1f} GB on the GPU (as bf16) and a pass of {} rows {:.1f}; {:.1f} GB are free "
+          "there; take a smaller model or --prefill-chunk, or leave out --device",
+          static_cast<double>(weights) / kGigabyte, options_.most_rows, static_cast<double>(passes) / kGigabyte,
+          static_cast<double>(free) / kGigabyte));
+    }
+    return left;
+  }
+
+  void open(const kv::CacheShape& shape) override {
+    check(!cache_, "a back end is opened once");
+    cache_.emplace(shape, cuda::page_memory_on(stream_));
+    executor_ = cuda::make_executor(model_, *cache_, stream_, options_.threads);
+  }
+
+  kv::Cache& cache() override { return *cache_; }
+  Executor& executor() override { return *executor_; }
+
+  void require(const plan::Plan& plan) const override { attention::cuda::require_supported(plan); }
+  void require_records(std::string_view what) const override {
+    throw UserError(fmt::format("{} runs on the CPU alone for now; leave out --device", what));
+  }
+
+ private:
+  const model::Model& model_;
+  CudaOptions options_;
+  kernels::cuda::Stream stream_;
+  std::optional<kv::Cache> cache_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_cuda_backend(const model::Model& model, const CudaOptions& options) {
+  return std::make_unique<CudaBackend>(model, options);
+}
+
+}  // namespace glimpse::exec

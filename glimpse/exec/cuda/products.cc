@@ -1,0 +1,96 @@
+#include "glimpse/exec/cuda/products.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdint>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::exec::cuda {
+namespace {
+
+// What cuBLAS's interface calls these (cublas_api.h, library_types.h).
+constexpr int kSuccess = 0;
+constexpr int kPlain = 0, kTransposed = 1;
+constexpr int kBf16 = 14, kFloat = 0;
+constexpr int kSumsInFloat = 68;
+constexpr int kAnyAlgorithm = -1;
+
+/// What Hopper's products want; older ones want less.
+constexpr std::size_t kWorkspace = std::size_t{32} << 20;
+
+constexpr std::array kNames{"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
+
+void require(int status, const char* doing) {
+  if (status != kSuccess) throw InternalError(fmt::format("cuBLAS, {}: status {}", doing, status));
+}
+
+}  // namespace
+
+struct Products::Library {
+  void* file = nullptr;
+  void* handle = nullptr;
+  int (*create)(void**) = nullptr;
+  int (*destroy)(void*) = nullptr;
+  int (*set_stream)(void*, void*) = nullptr;
+  int (*set_workspace)(void*, void*, std::size_t) = nullptr;
+  int (*multiply)(void* handle, int transposed_a, int transposed_b, int m, int n, int k, const void* alpha,
+                  const void* a, int a_type, int a_stride, const void* b, int b_type, int b_stride, const void* beta,
+                  void* c, int c_type, int c_stride, int sums, int algorithm) = nullptr;
+  kernels::cuda::Memory workspace;
+
+  ~Library() {
+    if (handle != nullptr) destroy(handle);
+    if (file != nullptr) dlclose(file);
+  }
+  template <class Function>
+  void find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(file, name));
+    if (function == nullptr) {
+      throw UserError(fmt::format("cuBLAS has no function {}; install the one that comes with CUDA 12 or 13", name));
+    }
+  }
+};
+
+Products::Products(kernels::cuda::Stream& stream) : library_(std::make_unique<Library>()) {
+  Library& library = *library_;
+  for (const char* name : kNames) {
+    library.file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library.file != nullptr) break;
+  }
+  if (library.file == nullptr) {
+    throw UserError(
+        "there is no cuBLAS (libcublas.so.13 or .12), which multiplies matrices on the GPU; install CUDA's libraries "
+        "and name their folder in LD_LIBRARY_PATH, or leave out --device");
+  }
+  library.find(library.create, "cublasCreate_v2");
+  library.find(library.destroy, "cublasDestroy_v2");
+  library.find(library.set_stream, "cublasSetStream_v2");
+  library.find(library.set_workspace, "cublasSetWorkspace_v2");
+  library.find(library.multiply, "cublasGemmEx");
+  stream.make_current();
+  if (library.create(&library.handle) != kSuccess) {
+    library.handle = nullptr;
+    throw UserError("cuBLAS does not start on this device; its memory may be full: end other programs on it");
+  }
+  library.workspace = kernels::cuda::Memory(stream, kWorkspace);
+  require(library.set_stream(library.handle, stream.raw()), "setting the stream");
+  require(library.set_workspace(library.handle, library.workspace.raw(), kWorkspace), "setting the workspace");
+}
+
+Products::~Products() = default;
+
+void Products::multiply(const Matrix& weight, kernels::cuda::DevicePointer<const kernels::cuda::Bf16> in, int rows,
+                        kernels::cuda::DevicePointer<float> out) {
+  // Its matrices are column by column: the weight is [inputs, outputs] to it, and the result [outputs, rows].
+  const float one = 1;
+  const float zero = 0;
+  require(library_->multiply(library_->handle, kTransposed, kPlain, weight.outputs, rows, weight.inputs, &one,
+                             weight.data.raw(), kBf16, weight.inputs, in.raw(), kBf16, weight.inputs, &zero, out.raw(),
+                             kFloat, weight.outputs, kSumsInFloat, kAnyAlgorithm),
+          "multiplying");
+}
+
+}  // namespace glimpse::exec::cuda

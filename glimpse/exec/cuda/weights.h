@@ -1,0 +1,50 @@
+// A model's weights in the memory of a GPU: matrices as bf16, whatever the file has, those that share their input row
+// after row in one; norms and biases as f32. Read-only after construction.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "glimpse/exec/cuda/products.h"
+#include "glimpse/model/model.h"
+
+namespace glimpse::exec::cuda {
+
+using Floats = kernels::cuda::DevicePointer<const float>;
+
+struct LayerMatrices {
+  Matrix qkv;  ///< rows of q, then k, then v
+  Matrix output;
+  Matrix gate_up;  ///< rows of gate, then up
+  Matrix down;
+  Floats attention_norm, ffn_norm;
+  Floats q_bias, k_bias, v_bias, q_norm, k_norm;  ///< null where the model has none
+};
+
+/// Bytes that a model's weights take on a device.
+std::size_t weight_bytes(const model::Model& model);
+
+class Weights {
+ public:
+  /// Converts and copies with so many threads. Throws UserError when the device's memory is short.
+  Weights(const model::Model& model, kernels::cuda::Stream& stream, int threads);
+
+  const std::vector<LayerMatrices>& layers() const { return layers_; }
+  const Matrix& token_embedding() const { return token_embedding_; }
+  const Matrix& output() const { return output_; }
+  Floats output_norm() const { return output_norm_; }
+
+ private:
+  Matrix load(std::initializer_list<const model::TensorInfo*> parts);
+  Floats load_floats(const model::TensorInfo* tensor);
+
+  int threads_;
+  kernels::cuda::Array<kernels::cuda::Bf16> matrices_;
+  kernels::cuda::Array<float> floats_;
+  std::size_t matrices_used_ = 0, floats_used_ = 0;
+  std::vector<LayerMatrices> layers_;
+  Matrix token_embedding_, output_;
+  Floats output_norm_;
+};
+
+}  // namespace glimpse::exec::cuda

@@ -1,0 +1,301 @@
+// The engine on a GPU against the engine on the CPU, which logits_test.cc holds against libllama. Skipped without a
+// GPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/operations.h"
+#include "tests/engine/support.h"
+
+namespace glimpse::engine {
+namespace {
+
+EngineOptions on_gpu(const std::filesystem::path& model) {
+  EngineOptions options = options_for(model, KvType::bf16);
+  options.device = parse_device("cuda");
+  return options;
+}
+
+EngineOptions on_cpu(const std::filesystem::path& model) {
+  return options_for(model, KvType::bf16);
+}
+
+/// Mean over rows of the divergence of `ours` from `theirs`, nats.
+double divergence(std::span<const float> ours, std::span<const float> theirs, std::size_t width) {
+  double sum = 0;
+  for (std::size_t at = 0; at < ours.size(); at += width) {
+    const auto log_sum = [&](std::span<const float> row) {
+      const double top = *std::max_element(row.begin(), row.end());
+      double total = 0;
+      for (const float x : row) total += std::exp(x - top);
+      return top + std::log(total);
+    };
+    const auto a = ours.subspan(at, width), b = theirs.subspan(at, width);
+    const double sum_a = log_sum(a), sum_b = log_sum(b);
+    for (std::size_t i = 0; i < width; ++i) sum += std::exp(b[i] - sum_b) * ((b[i] - sum_b) - (a[i] - sum_a));
+  }
+  return sum / static_cast<double>(ours.size() / width);
+}
+
+/// Weights that the file has in more than 16 bits lose some on the GPU, and so do activations.
+constexpr double kNear = 4e-3;
+
+struct Forced {
+  std::vector<float> logits;  ///< [decoded, vocabulary]
+  AttentionStats stats;
+};
+
+/// A prompt of random tokens, then others one by one, whatever the model says.
+Forced forced(Engine& engine, const plan::Plan& plan, std::size_t prompt, std::size_t decodes) {
+  Sequence sequence = engine.open(plan);
+  const std::vector<Token> tokens = random_tokens(prompt + decodes, engine.tokenizer().size());
+  sequence.prefill(std::span(tokens).first(prompt));
+  Forced run;
+  run.logits = decoded(sequence, std::span(tokens).subspan(prompt));
+  run.stats = sequence.stats();
+  return run;
+}
+
+class Cuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (kernels::cuda::devices().empty()) GTEST_SKIP() << "no CUDA device, or a build without CUDA";
+  }
+  static std::vector<std::filesystem::path> models() {
+    std::vector<std::filesystem::path> all{reference::test_model("llama256"), reference::test_model("qwen3")};
+    if (!reference::embedded_model().empty()) all.push_back(reference::embedded_model());
+    return all;
+  }
+};
+
+/// What runs on a GPU today; the others say that they do not.
+struct Method {
+  const char* name;
+  std::map<std::string, std::string> options;
+};
+const std::vector<Method>& methods() {
+  static const std::vector<Method> all{{"full", {}},
+                                       {"streaming", {}},
+                                       {"tidal", {}},
+                                       {"tidal", {{"set", "query-head"}}},
+                                       {"tidal", {{"set", "layer"}}},
+                                       {"kascade", {{"prefill", "dense"}}},
+                                       {"lychee_decode", {}},
+                                       {"omnikv", {}},
+                                       {"duo", {}},
+                                       {"oracle", {}}};
+  return all;
+}
+
+plan::Plan plan_of(const Engine& engine, const Method& method, const char* tokens) {
+  std::string name = method.name;
+  for (char& c : name) c = c == '_' ? '-' : c;
+  return make(engine, name, name == "full" ? policies::PolicyOptions{} : budget(tokens, method.options));
+}
+
+TEST_F(Cuda, LogitsAreTheCpus) {
+  for (const auto& model : models()) {
+    SCOPED_TRACE(model.string());
+    Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+    const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+    for (const std::size_t prompt : {1, 7, 8, 9, 300, 700}) {
+      SCOPED_TRACE(prompt);
+      const Forced ours = forced(gpu, make(gpu, "full"), prompt, 6);
+      const Forced theirs = forced(cpu, make(cpu, "full"), prompt, 6);
+      EXPECT_LT(divergence(ours.logits, theirs.logits, width), kNear);
+    }
+  }
+}
+
+TEST_F(Cuda, EveryTypeOfWeightsIsConverted) {
+  for (const char* type : {"bf16", "f16", "q8_0", "q6_K", "q5_K", "q5_1", "q5_0", "q4_K", "q4_1", "q4_0", "q3_K",
+                           "q2_K", "iq4_nl", "iq4_xs", "iq3_s"}) {
+    SCOPED_TRACE(type);
+    const auto model = reference::test_model(std::string("llama256-") + type);
+    Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+    const Forced ours = forced(gpu, make(gpu, "full"), 60, 20);
+    const Forced theirs = forced(cpu, make(cpu, "full"), 60, 20);
+    // The CPU rounds activations to 8 bits before it multiplies them with quantised weights.
+    EXPECT_LT(divergence(ours.logits, theirs.logits, static_cast<std::size_t>(cpu.tokenizer().size())), 0.02);
+  }
+}
+
+TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
+  for (const auto& model : models()) {
+    Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+    const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+    const Forced dense = forced(cpu, make(cpu, "full"), 600, 20);
+    for (const Method& method : methods()) {
+      for (const char* tokens : {"96", "20%"}) {
+        SCOPED_TRACE(model.filename().string() + ", " + method.name + " at " + tokens);
+        const Forced ours = forced(gpu, plan_of(gpu, method, tokens), 600, 20);
+        const Forced theirs = forced(cpu, plan_of(cpu, method, tokens), 600, 20);
+        // Of near scores another one may be in the set.
+        const double apart = divergence(ours.logits, theirs.logits, width);
+        EXPECT_LT(apart, 0.05);
+        if (ours.stats.sparse_steps > 0) {
+          EXPECT_LT(apart, 0.5 * divergence(dense.logits, theirs.logits, width));
+        }
+        EXPECT_EQ(ours.stats.v_rows, theirs.stats.v_rows);
+        EXPECT_GE(ours.stats.k_rows, theirs.stats.k_rows);  // what attends to everything is scored once more
+        EXPECT_EQ(ours.stats.dense_k_rows, theirs.stats.dense_k_rows);
+        EXPECT_EQ(ours.stats.sparse_steps, theirs.stats.sparse_steps);
+        EXPECT_EQ(ours.stats.dense_steps, theirs.stats.dense_steps);
+      }
+    }
+  }
+}
+
+/// A text with facts to look up, of some hundred tokens, another one for each number.
+std::string facts(int number) {
+  std::string text = "A letter from harbour " + std::to_string(number) + ".\n";
+  const char* const things[] = {"lamp", "boat", "ladder", "cellar", "garden", "letter", "bridge", "engine"};
+  for (int i = 0; i < 12 + number; ++i) {
+    text += "The " + std::string(things[(i + number) % 8]) + " of house " + std::to_string(i * 7 + number) +
+            " has the number " + std::to_string(1000 + (i * 7919 + number * 104729) % 9000) + ". ";
+  }
+  return text + "\nThe number of the " + things[number % 8] + " of house " + std::to_string(number) + " is";
+}
+
+/// Both follow the CPU's greedy answer. Where the GPU would have said another token, the CPU's two best are near.
+TEST_F(Cuda, GreedyAnswersOfARealModel) {
+  if (reference::embedded_model().empty()) GTEST_SKIP() << "no model; run scripts/fetch-model";
+  EngineOptions there = on_cpu(reference::embedded_model());
+  there.threads = 0;
+  Engine gpu(on_gpu(reference::embedded_model())), cpu(there);
+  int same = 0, other = 0;
+  for (int number = 0; number < 20; ++number) {
+    const std::vector<Token> prompt =
+        cpu.tokenizer().encode(facts(number), text::Special::as_text, cpu.tokenizer().adds_bos());
+    for (const Method& method : methods()) {
+      SCOPED_TRACE(std::string(method.name) + ", text " + std::to_string(number));
+      Sequence ours = gpu.open(plan_of(gpu, method, "128"));
+      Sequence theirs = cpu.open(plan_of(cpu, method, "128"));
+      std::span<const float> a = ours.prefill(prompt), b = theirs.prefill(prompt);
+      for (int i = 0; i < 16; ++i) {
+        const auto mine = std::max_element(a.begin(), a.end()) - a.begin();
+        const auto best = std::max_element(b.begin(), b.end()) - b.begin();
+        ++(mine == best ? same : other);
+        const double gap = b[static_cast<std::size_t>(best)] - b[static_cast<std::size_t>(mine)];
+        // Of logits that reach 20: 16-bit rounding in 30 layers here, 8-bit activations there. Sets that differ in a
+        // token of a near score add to it.
+        EXPECT_LT(gap, method.name == std::string("full") ? 0.5 : 2.0) << "token " << i;
+        a = ours.decode(static_cast<Token>(best));
+        b = theirs.decode(static_cast<Token>(best));
+      }
+    }
+  }
+  RecordProperty("same", same);
+  RecordProperty("other", other);
+  EXPECT_LT(other, same / 25) << "another token so often";
+}
+
+TEST_F(Cuda, ABudgetThatCoversTheContextIsDense) {
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  const Forced dense = forced(gpu, make(gpu, "full"), 300, 10);
+  for (const Method& method : methods()) {
+    SCOPED_TRACE(method.name);
+    EXPECT_TRUE(same_bits(forced(gpu, plan_of(gpu, method, "4096"), 300, 10).logits, dense.logits));
+  }
+}
+
+TEST_F(Cuda, TwoRunsGiveTheSameBits) {
+  for (const Method& method : methods()) {
+    SCOPED_TRACE(method.name);
+    Engine once(on_gpu(reference::test_model("llama256"))), again(on_gpu(reference::test_model("llama256")));
+    const plan::Plan plan = plan_of(once, method, "64");
+    EXPECT_TRUE(same_bits(forced(once, plan, 500, 20).logits, forced(again, plan, 500, 20).logits));
+  }
+}
+
+TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  for (const char* name : {"quest", "lychee-cluster", "h2o", "tova", "evosparse", "arkvale", "shadowkv", "clusterkv",
+                           "raas", "lessismore", "razor", "kascade"}) {
+    SCOPED_TRACE(name);
+    try {
+      gpu.open(make(gpu, name, budget("64")));
+      ADD_FAILURE() << "it runs";
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find("leave out --device"), std::string::npos) << error.what();
+    }
+  }
+  Request audited = request_for(gpu, 100, "tidal", 3);
+  audited.audit_every = 1;
+  EXPECT_THROW(gpu.submit(audited), UserError);
+  Request traced = request_for(gpu, 100, "tidal", 3);
+  traced.on_sets = [](const SetTrace&) {};
+  EXPECT_THROW(gpu.submit(traced), UserError);
+}
+
+TEST_F(Cuda, RequestsTogetherAreAsAlone) {
+  const auto model = reference::test_model("llama256");
+  std::vector<Request> requests;
+  Engine gpu(on_gpu(model));
+  for (const auto& [name, length] : std::vector<std::pair<std::string, std::size_t>>{
+           {"full", 40}, {"tidal", 600}, {"streaming", 300}, {"lychee-decode", 450}, {"tidal", 33}}) {
+    requests.push_back(request_for(gpu, length, name, static_cast<std::uint32_t>(length)));
+  }
+  std::vector<RequestId> ids;
+  for (const Request& request : requests) ids.push_back(gpu.submit(request));
+  run_all(gpu);
+  int equal = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(gpu.result(ids[i]).reason, FinishReason::length);
+    equal += gpu.result(ids[i]).tokens == alone(requests[i], on_gpu(model)) ? 1 : 0;
+  }
+  EXPECT_GE(equal, 4);  // products of several rows round otherwise than those of one
+}
+
+TEST_F(Cuda, ForksShareTheirPast) {
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  const std::vector<Token> tokens = random_tokens(360, gpu.tokenizer().size());
+  Sequence first = gpu.open(make(gpu, "full"));
+  first.prefill(std::span(tokens).first(333));
+  Sequence second = first.fork(make(gpu, "tidal", budget("64")));
+  const std::vector<float> dense = decoded(first, std::span(tokens).subspan(333));
+  const std::vector<float> sparse = decoded(second, std::span(tokens).subspan(333));
+  Sequence third = gpu.open(make(gpu, "full"));
+  third.prefill(std::span(tokens).first(333));
+  EXPECT_TRUE(same_bits(decoded(third, std::span(tokens).subspan(333)), dense));
+  EXPECT_FALSE(same_bits(sparse, dense));
+}
+
+TEST_F(Cuda, ASessionOfOneDeviceGoesOnOnTheOther) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(220, cpu.tokenizer().size());
+  Sequence here = gpu.open(make(gpu, "full"));
+  here.prefill(std::span(tokens).first(200));
+  here.save(file);
+  Sequence there = cpu.load(file, make(cpu, "full"));
+  const std::vector<float> ours = decoded(here, std::span(tokens).subspan(200));
+  const std::vector<float> theirs = decoded(there, std::span(tokens).subspan(200));
+  EXPECT_LT(divergence(ours, theirs, width), kNear);
+  Sequence back = gpu.load(file, make(gpu, "full"));
+  EXPECT_TRUE(same_bits(decoded(back, std::span(tokens).subspan(200)), ours));
+  std::filesystem::remove(file);
+}
+
+TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {
+  const auto model = reference::test_model("llama256");
+  Engine gpu(on_gpu(model));
+  Request plain = request_for(gpu, 400, "full", 9);
+  Request lossless = request_for(gpu, 400, "tidal", 9);
+  lossless.lossless = true;
+  Request corrected = request_for(gpu, 400, "tidal", 9);
+  corrected.correct_every = 4;
+  std::vector<RequestId> ids;
+  for (const Request& request : {plain, lossless, corrected}) {
+    ids.push_back(gpu.submit(request));
+    run_all(gpu);
+    EXPECT_EQ(gpu.result(ids.back()).tokens.size(), 12U);
+  }
+  EXPECT_EQ(gpu.result(ids[1]).tokens, gpu.result(ids[0]).tokens);  // but for near ties, of which there are none here
+}
+
+}  // namespace
+}  // namespace glimpse::engine

@@ -1,0 +1,192 @@
+// The parts of a layer beside products and attention on a GPU, against plain loops in double precision.
+#include "glimpse/kernels/cuda/layers.h"
+
+#include "device_bed.h"
+#include "glimpse/base/dtype.h"
+
+namespace glimpse::kernels::cuda::test {
+namespace {
+
+class Layers : public CudaTest {
+ protected:
+  std::vector<float> normals(std::size_t count) {
+    std::normal_distribution<float> normal;
+    std::vector<float> values(count);
+    for (float& x : values) x = normal(random_);
+    return values;
+  }
+  std::vector<Bf16> narrowed(const std::vector<float>& values) {
+    std::vector<Bf16> bits(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) bits[i] = bf16_from_float(values[i]);
+    return bits;
+  }
+  static std::vector<float> widened(const std::vector<Bf16>& bits) {
+    std::vector<float> values(bits.size());
+    for (std::size_t i = 0; i < bits.size(); ++i) values[i] = float_from_bf16(bits[i]);
+    return values;
+  }
+  /// Equal but for the rounding to bf16 of a value that is a little off.
+  static void expect_rounded(const std::vector<float>& got, const std::vector<double>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (std::size_t i = 0; i < got.size(); ++i)
+      ASSERT_NEAR(got[i], want[i], std::abs(want[i]) * 0x1.02p-8 + 1e-6) << i;
+  }
+
+  std::mt19937 random_{5};
+};
+
+TEST_F(Layers, EmbedTakesRows) {
+  const std::vector<float> table = normals(50 * 72);
+  const std::vector<std::int32_t> tokens{3, 49, 0, 3};
+  const Array<Bf16> bits(*stream_, narrowed(table));
+  const Array<std::int32_t> which(*stream_, tokens);
+  const Array<float> out(*stream_, std::vector<float>(4 * 72, kNan));
+  embed(*stream_, {bits.constant(), which.constant(), out.pointer(), 4, 72});
+  const std::vector<float> rounded = widened(narrowed(table));
+  const std::vector<float> got = out.values();
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    ASSERT_EQ(got[i], rounded[static_cast<std::size_t>(tokens[i / 72]) * 72 + i % 72]) << i;
+  }
+}
+
+TEST_F(Layers, NormaliseAddsAndScales) {
+  for (const int width : {8, 72, 576, 4096}) {
+    for (const bool add : {false, true}) {
+      SCOPED_TRACE(std::to_string(width) + (add ? ", adds" : ""));
+      const auto size = static_cast<std::size_t>(width);
+      const std::vector<float> x = normals(3 * size), delta = normals(3 * size), weight = normals(size);
+      const Array<float> residual(*stream_, x), added(*stream_, delta), scales(*stream_, weight);
+      const Array<Bf16> out(*stream_, 3 * size);
+      NormaliseOp op{residual.pointer(), {}, scales.constant(), out.pointer(), 3, width, 1e-5F};
+      if (add) op.delta = added.constant();
+      normalise(*stream_, op);
+      const std::vector<float> sums = residual.values();
+      std::vector<double> want(3 * size);
+      for (std::size_t row = 0; row < 3; ++row) {
+        double squares = 0;
+        for (std::size_t i = row * size; i < (row + 1) * size; ++i) {
+          ASSERT_EQ(sums[i], add ? x[i] + delta[i] : x[i]) << i;
+          squares += static_cast<double>(sums[i]) * sums[i];
+        }
+        for (std::size_t i = row * size; i < (row + 1) * size; ++i) {
+          want[i] = sums[i] / std::sqrt(squares / width + 1e-5) * weight[i - row * size];
+        }
+      }
+      expect_rounded(widened(out.values()), want);
+    }
+  }
+}
+
+/// One head's row after bias, norm and rotation.
+std::vector<double> finished(const float* from, const float* bias, const float* norm, const float* cos_sin,
+                             const QkvOp& op) {
+  std::vector<double> x(static_cast<std::size_t>(op.dim));
+  double squares = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = from[i] + (bias == nullptr ? 0.0 : bias[i]);
+    squares += x[i] * x[i];
+  }
+  for (std::size_t i = 0; i < x.size() && norm != nullptr; ++i) {
+    x[i] *= norm[i] / std::sqrt(squares / op.dim + static_cast<double>(op.epsilon));
+  }
+  for (int i = 0; i < op.rotated / 2 && cos_sin != nullptr; ++i) {
+    const auto a = static_cast<std::size_t>(op.neox ? i : 2 * i);
+    const auto b = static_cast<std::size_t>(op.neox ? i + op.rotated / 2 : 2 * i + 1);
+    const double first = x[a], second = x[b];
+    x[a] = first * cos_sin[2 * i] - second * cos_sin[2 * i + 1];
+    x[b] = first * cos_sin[2 * i + 1] + second * cos_sin[2 * i];
+  }
+  return x;
+}
+
+TEST_F(Layers, QkvIsSplitAndFinished) {
+  struct Case {
+    int heads, kv_heads, dim, rotated;
+    bool neox, bias, norm;
+  };
+  for (const Case& c : {Case{6, 2, 64, 64, false, false, false}, Case{6, 2, 64, 64, true, true, false},
+                        Case{8, 8, 128, 128, true, false, true}, Case{4, 1, 96, 48, false, true, true},
+                        Case{5, 1, 256, 64, true, true, true}}) {
+    SCOPED_TRACE(std::to_string(c.dim) + ", rotated " + std::to_string(c.rotated));
+    constexpr std::size_t kRows = 5;
+    const auto dim = static_cast<std::size_t>(c.dim), heads = static_cast<std::size_t>(c.heads),
+               kv_heads = static_cast<std::size_t>(c.kv_heads), all = heads + 2 * kv_heads;
+    const std::vector<float> qkv = normals(kRows * all * dim), biases = normals(all * dim), norms = normals(2 * dim),
+                             angles = normals(kRows * static_cast<std::size_t>(c.rotated));
+    const Array<float> from(*stream_, qkv), bias(*stream_, biases), norm(*stream_, norms), turns(*stream_, angles);
+    const Array<float> q(*stream_, kRows * heads * dim), k(*stream_, kRows * kv_heads * dim),
+        v(*stream_, kRows * kv_heads * dim);
+    QkvOp op{.qkv = from.constant(), .cos_sin = turns.constant(), .q = q.pointer(), .k = k.pointer(), .v = v.pointer()};
+    op.rows = kRows;
+    op.heads = c.heads;
+    op.kv_heads = c.kv_heads;
+    op.dim = c.dim;
+    op.rotated = c.rotated;
+    op.neox = c.neox;
+    op.epsilon = 1e-6F;
+    if (c.bias) {
+      op.q_bias = bias.constant();
+      op.k_bias = bias.constant().raw() + heads * dim;
+      op.v_bias = bias.constant().raw() + (heads + kv_heads) * dim;
+    }
+    if (c.norm) {
+      op.q_norm = norm.constant();
+      op.k_norm = norm.constant().raw() + dim;
+    }
+    split_qkv(*stream_, op);
+    const std::vector<float> got_q = q.values(), got_k = k.values(), got_v = v.values();
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (std::size_t part = 0; part < all; ++part) {
+        const bool is_q = part < heads, is_k = !is_q && part < heads + kv_heads;
+        const std::vector<double> want =
+            finished(qkv.data() + (row * all + part) * dim, c.bias ? biases.data() + part * dim : nullptr,
+                     c.norm && (is_q || is_k) ? norms.data() + (is_q ? 0 : dim) : nullptr,
+                     is_q || is_k ? angles.data() + row * static_cast<std::size_t>(c.rotated) : nullptr, op);
+        const float* got = is_q   ? got_q.data() + (row * heads + part) * dim
+                           : is_k ? got_k.data() + (row * kv_heads + part - heads) * dim
+                                  : got_v.data() + (row * kv_heads + part - heads - kv_heads) * dim;
+        for (std::size_t i = 0; i < dim; ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << row << " " << part << " " << i;
+      }
+    }
+  }
+}
+
+TEST_F(Layers, GateRowsAndNarrow) {
+  const std::vector<float> both = normals(3 * 2 * 40);
+  const Array<float> from(*stream_, both);
+  const Array<Bf16> out(*stream_, 3 * 40);
+  gate(*stream_, {from.constant(), out.pointer(), 3, 40});
+  std::vector<double> want(3 * 40);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double x = both[i / 40 * 80 + i % 40];
+    want[i] = x / (1 + std::exp(-x)) * both[i / 40 * 80 + 40 + i % 40];
+  }
+  expect_rounded(widened(out.values()), want);
+
+  const Array<Bf16> rounded(*stream_, both.size());
+  narrow(*stream_, {from.constant(), rounded.pointer(), both.size()});
+  EXPECT_EQ(rounded.values(), narrowed(both));
+
+  const Array<std::int32_t> which(*stream_, std::vector<std::int32_t>{5, 0});
+  const Array<float> taken(*stream_, std::vector<float>(2 * 40, kNan));
+  take_rows(*stream_, {from.constant(), which.constant(), taken.pointer(), 2, 40});
+  std::vector<float> rows(both.begin() + 200, both.begin() + 240);
+  rows.insert(rows.end(), both.begin(), both.begin() + 40);
+  EXPECT_EQ(taken.values(), rows);
+}
+
+TEST_F(Layers, WritesGoToTheirPlaces) {
+  const Array<std::uint32_t> table(*stream_, std::vector<std::uint32_t>(1000, 7));
+  std::vector<std::uint32_t> want(1000, 7);
+  std::vector<Write> writes;
+  for (std::uint32_t i = 0; i < 300; ++i) {
+    writes.push_back({table.pointer().raw() + i * 3, i});
+    want[i * 3] = i;
+  }
+  const Array<Write> list(*stream_, writes);
+  write(*stream_, {list.constant(), 300});
+  EXPECT_EQ(table.values(), want);
+}
+
+}  // namespace
+}  // namespace glimpse::kernels::cuda::test

@@ -13,6 +13,7 @@
 #include "glimpse/text/string_set.h"
 #include "glimpse/text/tokenizer.h"
 #include "support.h"
+#include "tests/support/models.h"
 #include "tests/support/test_names.h"
 
 namespace glimpse::text::testing {
@@ -23,6 +24,16 @@ using ::testing::HasSubstr;
 /// One of each class that some expression tells from the others.
 constexpr std::string_view kUnits[] = {"a",      "A",  "7",      " ",      "\n",     "!",      "'",         "/",
                                        "\u6587", "，", "\u0301", "\u00a0", "\u0e01", "\ue001", "\U0001F600"};
+
+/// Those that a test takes; under sanitizers a fifth, others for each name.
+std::vector<std::string_view> units_for(const std::string& name) {
+  std::vector<std::string_view> units(std::begin(kUnits), std::end(kUnits));
+  if (!reference::kSanitized) return units;
+  std::mt19937_64 random(std::hash<std::string>{}(name));
+  std::shuffle(units.begin(), units.end(), random);
+  units.resize(units.size() / 5);
+  return units;
+}
 
 std::string repeated(std::string_view unit, std::size_t count) {
   std::string text;
@@ -72,7 +83,7 @@ TEST_P(LongTexts, IdsAreLibllamasWhereItSurvives) {
     if (i % 10 == 0) text += "<think>hello hello's 12,345";
   }
   EXPECT_EQ(pair.ours.encode(text, Special::as_text, false), pair.reference.tokenize(text, false, false));
-  for (const std::string_view unit : kUnits) {
+  for (const std::string_view unit : units_for(GetParam())) {
     const std::string run = "5" + repeated(unit, 2000) + "5";
     EXPECT_EQ(pair.ours.encode(run, Special::as_text, false), pair.reference.tokenize(run, false, false)) << unit;
   }
@@ -80,7 +91,7 @@ TEST_P(LongTexts, IdsAreLibllamasWhereItSurvives) {
 
 TEST_P(LongTexts, RunsOf30000ComeBackOrAreRefused) {
   const Tokenizer tokenizer = tokenizer_with(GetParam());
-  for (const std::string_view unit : kUnits) {
+  for (const std::string_view unit : units_for(GetParam())) {
     SCOPED_TRACE(unit);
     const std::string text = "5" + repeated(unit, 30000) + "5";
     try {
@@ -101,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(PreTokenizers, VeryLongTexts,
 TEST_P(VeryLongTexts, RunsOf300000ComeBack) {
   const Tokenizer tokenizer = tokenizer_with(GetParam());
   for (const std::string_view unit : {"a", "7", " ", "!", "\n", "\u6587"}) {
+    if (reference::kSanitized && unit != "a" && unit != " ") continue;
     const std::string text = "5" + repeated(unit, 300000) + "5";
     EXPECT_TRUE(tokenizer.decode(tokenizer.encode(text, Special::as_text, false)) == text) << unit;
   }

@@ -1,32 +1,45 @@
 #include <cuda_bf16.h>
 
-#include "glimpse/kernels/cuda/check.h"
+#include <algorithm>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/layers.h"
 
 namespace glimpse::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kMostThreads = 1024;
 
 __device__ Bf16 bits_of(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-/// The sum over a block's threads, the same in each, in a fixed order.
+/// The sum over a block's threads, whole warps of them, the same in each, in a fixed order.
 __device__ float block_sum(float own) {
-  __shared__ float warps[kThreads / 32];
+  __shared__ float warps[32];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) own += __shfl_xor_sync(~0U, own, step);
-  __syncthreads();
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = own;
   __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < kThreads / 32; ++w) sum += warps[w];
+  float sum = threadIdx.x % 32 < blockDim.x / 32 ? warps[threadIdx.x % 32] : 0.0F;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
   return sum;
+}
+
+/// The next launch may take its place, and this one waits until what it reads is written.
+__device__ void begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+#endif
 }
 
 /// A block for each row.
 __global__ void embed_kernel(const __grid_constant__ EmbedOp of) {
+  begin();
   const std::size_t from = static_cast<std::size_t>(of.tokens.raw()[blockIdx.x]) * of.width;
   const std::size_t to = static_cast<std::size_t>(blockIdx.x) * of.width;
   for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
@@ -34,28 +47,50 @@ __global__ void embed_kernel(const __grid_constant__ EmbedOp of) {
   }
 }
 
-/// A block for each row.
+/// A block for each row, which it reads once: four values in a turn of a thread.
+template <int kTurns>
 __global__ void normalise_kernel(const __grid_constant__ NormaliseOp of) {
-  const std::size_t at = static_cast<std::size_t>(blockIdx.x) * of.width;
-  float* const row = of.residual.raw() + at;
-  const float* const delta = of.delta ? of.delta.raw() + at : nullptr;
+  const int fours = of.width / 4;
+  const std::size_t at = static_cast<std::size_t>(blockIdx.x) * fours;
+  float4 weight[kTurns];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {  // what no launch writes, before this one waits
+    const int i = turn * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    weight[turn] = i < fours ? reinterpret_cast<const float4*>(of.weight.raw())[i] : make_float4(0, 0, 0, 0);
+  }
+  begin();
+  float4* const row = reinterpret_cast<float4*>(of.residual.raw()) + at;
+  const float4* const delta = of.delta ? reinterpret_cast<const float4*>(of.delta.raw()) + at : nullptr;
+  float4 x[kTurns];
   float squares = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
-    float x = row[i];
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int i = turn * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    x[turn] = make_float4(0, 0, 0, 0);
+    if (i >= fours) continue;
+    x[turn] = row[i];
     if (delta != nullptr) {
-      x += delta[i];
-      row[i] = x;
+      const float4 d = delta[i];
+      x[turn] = make_float4(x[turn].x + d.x, x[turn].y + d.y, x[turn].z + d.z, x[turn].w + d.w);
+      row[i] = x[turn];
     }
-    squares += x * x;
+    squares += x[turn].x * x[turn].x + x[turn].y * x[turn].y + x[turn].z * x[turn].z + x[turn].w * x[turn].w;
   }
   const float scale = rsqrtf(block_sum(squares) / static_cast<float>(of.width) + of.epsilon);
-  for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
-    of.out.raw()[at + i] = bits_of(row[i] * scale * of.weight.raw()[i]);
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int i = turn * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    if (i >= fours) continue;
+    const float4 w = weight[turn];
+    reinterpret_cast<ushort4*>(of.out.raw())[at + i] =
+        make_ushort4(bits_of(x[turn].x * scale * w.x), bits_of(x[turn].y * scale * w.y),
+                     bits_of(x[turn].z * scale * w.z), bits_of(x[turn].w * scale * w.w));
   }
 }
 
 /// A warp for each head of q, k and v of each row.
 __global__ void split_qkv_kernel(const __grid_constant__ QkvOp of) {
+  begin();
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int all = of.heads + 2 * of.kv_heads;
   const std::size_t number = static_cast<std::size_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
@@ -103,6 +138,7 @@ __global__ void split_qkv_kernel(const __grid_constant__ QkvOp of) {
 }
 
 __global__ void gate_kernel(const __grid_constant__ GateOp of) {
+  begin();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(of.rows) * of.width) return;
   const float* const row = of.gate_up.raw() + i / of.width * 2 * of.width;
@@ -111,6 +147,7 @@ __global__ void gate_kernel(const __grid_constant__ GateOp of) {
 }
 
 __global__ void take_rows_kernel(const __grid_constant__ TakeRowsOp of) {
+  begin();
   const std::size_t from = static_cast<std::size_t>(of.which.raw()[blockIdx.x]) * of.width;
   const std::size_t to = static_cast<std::size_t>(blockIdx.x) * of.width;
   for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
@@ -119,20 +156,24 @@ __global__ void take_rows_kernel(const __grid_constant__ TakeRowsOp of) {
 }
 
 __global__ void narrow_kernel(const __grid_constant__ NarrowOp of) {
+  begin();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < of.count) of.out.raw()[i] = bits_of(of.from.raw()[i]);
 }
 
 __global__ void write_kernel(const __grid_constant__ WriteOp of) {
+  begin();
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i < of.count) *of.writes.raw()[i].to = of.writes.raw()[i].value;
 }
 
 template <class Op>
-void launch(Stream& stream, void (*kernel)(Op), const Op& op, std::size_t blocks) {
+void launch_blocks(Stream& stream, void (*kernel)(Op), const Op& op, std::size_t blocks, int threads = kThreads) {
   if (blocks == 0) return;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream.raw())>>>(op);
-  check_cuda(cudaGetLastError(), "launching a kernel");
+  Limits limits;
+  limits.clusters = stream.device().capability >= 90;
+  launch(kernel, op, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(threads)), 0,
+         {limits, static_cast<cudaStream_t>(stream.raw())});
 }
 
 std::size_t blocks_of(std::size_t threads) {
@@ -145,25 +186,29 @@ std::size_t size(int value) {
 }  // namespace
 
 void embed(Stream& stream, const EmbedOp& op) {
-  launch(stream, embed_kernel, op, size(op.rows));
+  launch_blocks(stream, embed_kernel, op, size(op.rows));
 }
 void normalise(Stream& stream, const NormaliseOp& op) {
-  launch(stream, normalise_kernel, op, size(op.rows));
+  check(op.width % 4 == 0 && op.width <= 16 * kMostThreads, "a row of up to 16,384 values, in fours");
+  const int threads = std::min(kMostThreads, (op.width / 4 + 31) / 32 * 32);
+  if (op.width <= 4 * threads) return launch_blocks(stream, normalise_kernel<1>, op, size(op.rows), threads);
+  if (op.width <= 8 * threads) return launch_blocks(stream, normalise_kernel<2>, op, size(op.rows), threads);
+  launch_blocks(stream, normalise_kernel<4>, op, size(op.rows), threads);
 }
 void split_qkv(Stream& stream, const QkvOp& op) {
-  launch(stream, split_qkv_kernel, op, blocks_of(size(op.rows) * size(op.heads + 2 * op.kv_heads) * 32));
+  launch_blocks(stream, split_qkv_kernel, op, blocks_of(size(op.rows) * size(op.heads + 2 * op.kv_heads) * 32));
 }
 void gate(Stream& stream, const GateOp& op) {
-  launch(stream, gate_kernel, op, blocks_of(size(op.rows) * size(op.width)));
+  launch_blocks(stream, gate_kernel, op, blocks_of(size(op.rows) * size(op.width)));
 }
 void take_rows(Stream& stream, const TakeRowsOp& op) {
-  launch(stream, take_rows_kernel, op, size(op.rows));
+  launch_blocks(stream, take_rows_kernel, op, size(op.rows));
 }
 void narrow(Stream& stream, const NarrowOp& op) {
-  launch(stream, narrow_kernel, op, blocks_of(op.count));
+  launch_blocks(stream, narrow_kernel, op, blocks_of(op.count));
 }
 void write(Stream& stream, const WriteOp& op) {
-  launch(stream, write_kernel, op, blocks_of(size(op.count)));
+  launch_blocks(stream, write_kernel, op, blocks_of(size(op.count)));
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -25,7 +25,8 @@ struct EmbedOp {
 };
 void embed(Stream& stream, const EmbedOp& op);
 
-/// residual += delta, where there is one; out = residual / rms(residual) * weight.
+/// residual += delta, where there is one; out = residual / rms(residual) * weight. Rows of up to 16,384 values, in
+/// fours.
 struct NormaliseOp {
   DevicePointer<float> residual;  ///< [rows, width]
   DevicePointer<const float> delta;

@@ -50,7 +50,7 @@ TEST_F(Layers, EmbedTakesRows) {
 }
 
 TEST_F(Layers, NormaliseAddsAndScales) {
-  for (const int width : {8, 72, 576, 4096}) {
+  for (const int width : {8, 72, 576, 4096, 5120, 8192, 16384}) {
     for (const bool add : {false, true}) {
       SCOPED_TRACE(std::to_string(width) + (add ? ", adds" : ""));
       const auto size = static_cast<std::size_t>(width);

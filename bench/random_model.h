@@ -1,0 +1,33 @@
+// A model file of random weights, of a size that people run: for measuring without the model. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace glimpse::bench {
+
+/// The sizes of a model that people run.
+struct ModelSize {
+  const char* name;
+  int layers, hidden, feed_forward, heads, kv_heads, dim, vocabulary;
+  const char* architecture = "llama";
+};
+/// Throws UserError that lists what there is.
+const ModelSize& model_size(const std::string& name);
+
+/// A GGUF file with bf16 matrices of small normal values, and a vocabulary without meaning. Removed at the end.
+class RandomModel {
+ public:
+  /// Throws UserError when the folder has no room.
+  RandomModel(const ModelSize& size, const std::filesystem::path& folder, std::int64_t context);
+  ~RandomModel();
+  RandomModel(const RandomModel&) = delete;
+  RandomModel& operator=(const RandomModel&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace glimpse::bench

@@ -277,12 +277,24 @@ def cuda_table(results):
     return table(["tokens x sequences", "heads read", "us a layer", "of read bandwidth", "x our dense", "x torch"], rows)
 
 
+def cuda_step_table(results):
+    file = results.load("cuda-step", "sm90")
+    cells = {(row["batch"], row["depth"], row["arm"]): row for row in file["rows"] if row["what"] == "step"}
+    rows = []
+    for (batch, depth, arm), row in cells.items():
+        name = re.sub(r"(\d)%", r"\1 %", arm.split(",")[0].replace(":", ", "))
+        rows.append([f"{depth // 1024}K x {batch}", name, f"{row['ms']:.2f}", f"{row['kv_bytes'] / 1e9:.2f}",
+                     f"{row['of_read']:.2f}", f"{cells[batch, depth, 'full']['ms'] / row['ms']:.2f}"])
+    return table(["tokens x sequences", "method", "ms a step", "GB of K and V", "of read bandwidth", "x dense"], rows)
+
+
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
-          "kernels": kernels_table, "cuda": cuda_table}
+          "kernels": kernels_table, "cuda": cuda_table, "cuda-step": cuda_step_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
-                   "other on the same GPU"}
+                   "other on the same GPU",
+           "cuda-step": "`cuda_step_bench --batch 1,8 --depth 1024,8192,32768,131072 --json FILE`"}
 
 
 def block_of(name):

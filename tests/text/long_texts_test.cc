@@ -13,7 +13,6 @@
 #include "glimpse/text/string_set.h"
 #include "glimpse/text/tokenizer.h"
 #include "support.h"
-#include "tests/support/models.h"
 #include "tests/support/test_names.h"
 
 namespace glimpse::text::testing {
@@ -25,10 +24,16 @@ using ::testing::HasSubstr;
 constexpr std::string_view kUnits[] = {"a",      "A",  "7",      " ",      "\n",     "!",      "'",         "/",
                                        "\u6587", "，", "\u0301", "\u00a0", "\u0e01", "\ue001", "\U0001F600"};
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 /// Those that a test takes; under sanitizers a fifth, others for each name.
 std::vector<std::string_view> units_for(const std::string& name) {
   std::vector<std::string_view> units(std::begin(kUnits), std::end(kUnits));
-  if (!reference::kSanitized) return units;
+  if (!kSanitized) return units;
   std::mt19937_64 random(std::hash<std::string>{}(name));
   std::shuffle(units.begin(), units.end(), random);
   units.resize(units.size() / 5);
@@ -112,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(PreTokenizers, VeryLongTexts,
 TEST_P(VeryLongTexts, RunsOf300000ComeBack) {
   const Tokenizer tokenizer = tokenizer_with(GetParam());
   for (const std::string_view unit : {"a", "7", " ", "!", "\n", "\u6587"}) {
-    if (reference::kSanitized && unit != "a" && unit != " ") continue;
+    if (kSanitized && unit != "a" && unit != " ") continue;
     const std::string text = "5" + repeated(unit, 300000) + "5";
     EXPECT_TRUE(tokenizer.decode(tokenizer.encode(text, Special::as_text, false)) == text) << unit;
   }

@@ -38,8 +38,9 @@ double divergence(std::span<const float> ours, std::span<const float> theirs, st
   return sum / static_cast<double>(ours.size() / width);
 }
 
-/// Weights that the file has in more than 16 bits lose some on the GPU, and so do activations.
-constexpr double kNear = 4e-3;
+/// Weights that the file has in more than 16 bits lose some on the GPU, and so do activations. Of a quantised file the
+/// CPU rounds activations to 8 bits: libllama's own logits with and without flash attention are 2e-3 to 1e-2 apart.
+constexpr double kNear = 4e-3, kNearQuantised = 2e-2;
 
 struct Forced {
   std::vector<float> logits;  ///< [decoded, vocabulary]
@@ -103,7 +104,8 @@ TEST_F(Cuda, LogitsAreTheCpus) {
       SCOPED_TRACE(prompt);
       const Forced ours = forced(gpu, make(gpu, "full"), prompt, 6);
       const Forced theirs = forced(cpu, make(cpu, "full"), prompt, 6);
-      EXPECT_LT(divergence(ours.logits, theirs.logits, width), kNear);
+      EXPECT_LT(divergence(ours.logits, theirs.logits, width),
+                model == reference::embedded_model() ? kNearQuantised : kNear);
     }
   }
 }
@@ -116,8 +118,7 @@ TEST_F(Cuda, EveryTypeOfWeightsIsConverted) {
     Engine gpu(on_gpu(model)), cpu(on_cpu(model));
     const Forced ours = forced(gpu, make(gpu, "full"), 60, 20);
     const Forced theirs = forced(cpu, make(cpu, "full"), 60, 20);
-    // The CPU rounds activations to 8 bits before it multiplies them with quantised weights.
-    EXPECT_LT(divergence(ours.logits, theirs.logits, static_cast<std::size_t>(cpu.tokenizer().size())), 0.02);
+    EXPECT_LT(divergence(ours.logits, theirs.logits, static_cast<std::size_t>(cpu.tokenizer().size())), kNearQuantised);
   }
 }
 
@@ -133,7 +134,7 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         const Forced theirs = forced(cpu, plan_of(cpu, method, tokens), 600, 20);
         // Of near scores another one may be in the set.
         const double apart = divergence(ours.logits, theirs.logits, width);
-        EXPECT_LT(apart, 0.05);
+        EXPECT_LT(apart, model == reference::embedded_model() ? 0.2 : 0.05);
         if (ours.stats.sparse_steps > 0) {
           EXPECT_LT(apart, 0.5 * divergence(dense.logits, theirs.logits, width));
         }

@@ -40,7 +40,7 @@
 
 #include "glimpse/base/dtype.h"
 #include "glimpse/engine/lossless.h"
-#include "glimpse/engine/session.h"
+#include "glimpse/engine/session/use.h"
 #include "glimpse/plan/plan.h"
 #include "glimpse/text/sampler.h"
 #include "glimpse/text/tokenizer.h"

@@ -9,7 +9,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/sequence_impl.h"
-#include "glimpse/engine/session_content.h"
+#include "glimpse/engine/session/content.h"
 #include "glimpse/engine/state.h"
 #include "glimpse/model/fingerprint.h"
 

@@ -14,7 +14,7 @@
 #include "glimpse/engine/answer_text.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/scheduler.h"
-#include "glimpse/engine/session_content.h"
+#include "glimpse/engine/session/content.h"
 #include "glimpse/exec/backend.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "glimpse/engine/state.h"
+#include "glimpse/engine/failure.h"
 
 namespace glimpse::engine {
 namespace {

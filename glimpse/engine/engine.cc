@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "glimpse/base/error.h"
+#include "glimpse/engine/failure.h"
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/prompt_start.h"
 #include "glimpse/engine/requests/step.h"
@@ -82,10 +83,19 @@ bool Engine::step() {
 void Engine::cancel(RequestId id) {
   ActiveRequest& request = find_request(state_->requests, id);
   if (request.phase == Phase::done) return;
-  if (state_->runtime.passes.is_running()) {  // from on_sets: the pass still reads its cache
+  Runtime& runtime = state_->runtime;
+  if (runtime.passes.is_running()) {  // from on_sets: the pass still reads its cache
     request.cancelled = true;
-  } else {
-    finish(state_->runtime, request, FinishReason::cancelled);
+    return;
+  }
+  std::optional<Busy> busy;  // unless a callback of another call runs: those of this one may release nothing, either
+  if (!runtime.busy) busy.emplace(runtime, "Engine::cancel");
+  try {
+    end_answer(runtime, request, FinishReason::cancelled);
+  } catch (...) {
+    const std::exception_ptr why = std::current_exception();
+    if (request.phase != Phase::done) fail(runtime, request, why);
+    if (is_bug(why)) throw;
   }
 }
 

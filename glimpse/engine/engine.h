@@ -96,9 +96,10 @@ class Engine {
   /// finished as failed. While sequences and kept requests leave no room for one request alone every step throws:
   /// destroy or release something. A request that does not fit even without them ends as context_full.
   bool step();
-  /// From on_sets: when the pass has ended. Of a request whose prefill is not completed and that names a session, this
-  /// and release() write what is prefilled to the session's file before they return; stats.session says what came of
-  /// it.
+  /// From on_sets: when the pass has ended. What was held back of the answer (Request::stop) is handed out first, or
+  /// behind the callback where one of on_token and on_text calls this; one that throws ends the request as failed. Of a
+  /// request whose prefill is not completed and that names a session, this and release() write what is prefilled to the
+  /// session's file before they return; stats.session says what came of it.
   void cancel(RequestId id);
   /// The same from any thread, at any time while the engine lives: the request ends at the latest at the end of the
   /// next step. A chunk of its prompt that is running stops in its middle and counts as not begun. Nothing for an id

@@ -67,7 +67,8 @@ struct Request {
   std::optional<std::filesystem::path> session;
   /// The answer ends where its text comes to one of these, none of them empty. Result::tokens then ends before the
   /// token that completes it, and no byte of the stop string or behind it is handed out: tokens and text are held back
-  /// while they may be its beginning.
+  /// while they may be its beginning. When anything else ends the answer, cancelling too, what is held back is handed
+  /// out first; a request that fails keeps it.
   std::vector<std::string> stop;
   /// Each of Result::tokens with its bytes, without those of a stop string.
   std::function<void(Token token, std::string_view bytes)> on_token;

@@ -71,7 +71,7 @@ class Stream {
   /// True when the last event, `finished`, has been taken.
   bool ended() const;
   /// The request ends behind the pass that runs, as cancelled unless it has ended by then; a chunk of its prompt stops
-  /// in its middle. `finished` still comes.
+  /// in its middle. Tokens that were held back for a stop string still come, then `finished`.
   void cancel() const;
 
  private:

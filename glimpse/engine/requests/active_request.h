@@ -36,6 +36,7 @@ struct ActiveRequest {
   bool cancelled = false;                                                                ///< asked for while a pass ran
   std::shared_ptr<std::atomic<bool>> stop = std::make_shared<std::atomic<bool>>(false);  ///< cancel_soon
   AnswerText text;
+  bool handing_out = false;  ///< a callback has tokens or text of the answer
   std::chrono::steady_clock::time_point submitted = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point waits_since = submitted;  ///< unless running
   Result result;

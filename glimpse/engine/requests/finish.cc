@@ -1,11 +1,26 @@
 #include "glimpse/engine/requests/finish.h"
 
 #include <utility>
+#include <vector>
 
 #include "glimpse/engine/failure.h"
 #include "glimpse/engine/requests/prompt_start.h"
 
 namespace glimpse::engine {
+namespace {
+
+class HandingOut {
+ public:
+  explicit HandingOut(bool& flag) : flag_(flag) { flag_ = true; }
+  ~HandingOut() { flag_ = false; }
+  HandingOut(const HandingOut&) = delete;
+  HandingOut& operator=(const HandingOut&) = delete;
+
+ private:
+  bool& flag_;
+};
+
+}  // namespace
 
 void finish(Runtime& runtime, ActiveRequest& request, FinishReason reason) {
   const bool in_prefill = std::exchange(request.phase, Phase::done) == Phase::prefill;
@@ -31,19 +46,25 @@ void finish(Runtime& runtime, ActiveRequest& request, FinishReason reason) {
   if (found) std::rethrow_exception(found);
 }
 
+void hand_out(ActiveRequest& request) {
+  if (request.handing_out) return;
+  const HandingOut mark(request.handing_out);
+  for (;;) {
+    const std::vector<AnswerText::Piece> pieces = request.text.take_tokens();
+    for (const AnswerText::Piece& piece : pieces) {
+      if (request.request.on_token) request.request.on_token(piece.token, piece.bytes);
+    }
+    if (!pieces.empty()) continue;  // a callback may have cancelled: the tokens that were held back come before text
+    const std::string text = request.text.take_text();
+    if (text.empty()) return;
+    if (request.request.on_text) request.request.on_text(text);
+  }
+}
+
 void end_answer(Runtime& runtime, ActiveRequest& request, FinishReason reason) {
   request.text.finish();
   hand_out(request);
   if (request.phase != Phase::done) finish(runtime, request, reason);  // else cancelled from a callback
-}
-
-void hand_out(ActiveRequest& request) {
-  for (const AnswerText::Piece& piece : request.text.take_tokens()) {
-    if (request.phase == Phase::done) return;
-    if (request.request.on_token) request.request.on_token(piece.token, piece.bytes);
-  }
-  const std::string text = request.text.take_text();
-  if (!text.empty() && request.phase != Phase::done && request.request.on_text) request.request.on_text(text);
 }
 
 void fail(Runtime& runtime, ActiveRequest& request, const std::exception_ptr& why) {
@@ -69,9 +90,9 @@ void end_cancelled(Requests& requests) {
     const bool asked = request.cancelled || request.stop->load(std::memory_order_relaxed);
     if (!asked || request.phase == Phase::done) continue;
     try {
-      finish(requests.runtime, request, FinishReason::cancelled);
+      end_answer(requests.runtime, request, FinishReason::cancelled);
     } catch (...) {
-      requests.bug = std::current_exception();
+      fail_live(requests, request, std::current_exception());
     }
   }
 }

@@ -11,10 +11,12 @@ namespace glimpse::engine {
 
 /// Ends it; what it held goes back to the cache unless it is kept. Throws nothing but a bug, and that afterwards.
 void finish(Runtime& runtime, ActiveRequest& request, FinishReason reason);
-/// Ends an answer: what was held back of it is handed out first.
-void end_answer(Runtime& runtime, ActiveRequest& request, FinishReason reason);
-/// Hands out what is ready of the answer. Throws what the callbacks throw.
+/// Hands out what is ready of the answer. From a callback that does so already: nothing, the rest comes behind it.
+/// Throws what the callbacks throw.
 void hand_out(ActiveRequest& request);
+/// Ends an answer that came to no stop string: what was held back of it is handed out first. Throws what the callbacks
+/// throw.
+void end_answer(Runtime& runtime, ActiveRequest& request, FinishReason reason);
 
 /// Ends it by what it threw.
 void fail(Runtime& runtime, ActiveRequest& request, const std::exception_ptr& why);

@@ -24,8 +24,8 @@ void require_no_pass(const Runtime& runtime, std::string_view call) {
 
 }  // namespace
 
-struct Engine::State {
-  explicit State(const EngineOptions& options) : runtime(options), requests(runtime) {}
+struct Engine::Impl {
+  explicit Impl(const EngineOptions& options) : runtime(options), requests(runtime) {}
 
   Runtime runtime;
   Requests requests;
@@ -37,16 +37,16 @@ std::string_view name(FinishReason reason) {
   return names[static_cast<int>(reason)];
 }
 
-Engine::Engine(const EngineOptions& options) : state_(std::make_unique<State>(options)) {}
+Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Engine::~Engine() = default;
 
 RequestId Engine::submit(Request request) {
-  return add_request(state_->requests, std::move(request), 0);
+  return add_request(impl_->requests, std::move(request), 0);
 }
 
 RequestId Engine::submit(Request request, Sequence&& start) {
   Sequence::Impl& given = start.impl();
-  Runtime& runtime = state_->runtime;
+  Runtime& runtime = impl_->runtime;
   if (given.runtime != &runtime) {
     throw UserError("a request goes on from a sequence of its own engine, and this one is another's");
   }
@@ -54,11 +54,11 @@ RequestId Engine::submit(Request request, Sequence&& start) {
   if (request.session)
     throw UserError("a request that goes on from a sequence has no use for a session; leave one out");
   const std::int64_t forgotten = given.sequence.length - live_tokens(runtime.cache(), given.sequence);
-  const RequestId id = add_request(state_->requests, std::move(request), forgotten);
+  const RequestId id = add_request(impl_->requests, std::move(request), forgotten);
   try {
-    go_on_from(runtime, given.sequence, find_request(state_->requests, id));
+    go_on_from(runtime, given.sequence, find_request(impl_->requests, id));
   } catch (...) {
-    forget_request(state_->requests, id);
+    forget_request(impl_->requests, id);
     throw;
   }
   if (given.sequence.id < 0) start.impl_.reset();
@@ -66,9 +66,9 @@ RequestId Engine::submit(Request request, Sequence&& start) {
 }
 
 std::optional<Sequence> Engine::take(RequestId id) {
-  ActiveRequest& request = find_request(state_->requests, id);
+  ActiveRequest& request = find_request(impl_->requests, id);
   if (request.phase != Phase::done || !request.sequence) return std::nullopt;
-  auto impl = std::make_unique<Sequence::Impl>(state_->runtime, state_);
+  auto impl = std::make_unique<Sequence::Impl>(impl_->runtime, impl_);
   impl->sequence = std::move(*request.sequence);
   impl->sequence.on_sets = {};
   request.sequence.reset();
@@ -76,14 +76,14 @@ std::optional<Sequence> Engine::take(RequestId id) {
 }
 
 bool Engine::step() {
-  const Busy busy(state_->runtime, "Engine::step");
-  return run_step(state_->requests, state_->batch);
+  const Busy busy(impl_->runtime, "Engine::step");
+  return run_step(impl_->requests, impl_->batch);
 }
 
 void Engine::cancel(RequestId id) {
-  ActiveRequest& request = find_request(state_->requests, id);
+  ActiveRequest& request = find_request(impl_->requests, id);
   if (request.phase == Phase::done) return;
-  Runtime& runtime = state_->runtime;
+  Runtime& runtime = impl_->runtime;
   if (runtime.passes.is_running()) {  // from on_sets: the pass still reads its cache
     request.cancelled = true;
     return;
@@ -100,51 +100,51 @@ void Engine::cancel(RequestId id) {
 }
 
 void Engine::cancel_soon(RequestId id) {
-  stop_soon(state_->requests, id);
+  stop_soon(impl_->requests, id);
 }
 
 bool Engine::finished(RequestId id) const {
-  return find_request(state_->requests, id).phase == Phase::done;
+  return find_request(impl_->requests, id).phase == Phase::done;
 }
 
 const Result& Engine::result(RequestId id) const {
-  return find_request(state_->requests, id).result;
+  return find_request(impl_->requests, id).result;
 }
 
 void Engine::release(RequestId id) {
-  if (state_->runtime.busy)
+  if (impl_->runtime.busy)
     throw UserError("Engine::release was called from a callback of the engine; cancel the request there");
   cancel(id);
-  ActiveRequest& request = find_request(state_->requests, id);
-  if (request.sequence) close_sequence(state_->runtime.cache(), *request.sequence);
-  forget_request(state_->requests, id);
+  ActiveRequest& request = find_request(impl_->requests, id);
+  if (request.sequence) close_sequence(impl_->runtime.cache(), *request.sequence);
+  forget_request(impl_->requests, id);
 }
 
 EngineStats Engine::stats() const {
   EngineStats stats;
-  for (const auto& [id, request] : state_->requests.all) {
+  for (const auto& [id, request] : impl_->requests.all) {
     if (request.phase == Phase::done) continue;
     ++(request.running ? stats.running : request.begun ? stats.preempted : stats.waiting);
   }
-  stats.preemptions = state_->requests.preemptions;
-  stats.steps = state_->requests.steps;
-  const kv::CacheUsage usage = state_->runtime.cache().usage();
+  stats.preemptions = impl_->requests.preemptions;
+  stats.steps = impl_->requests.steps;
+  const kv::CacheUsage usage = impl_->runtime.cache().usage();
   stats.pages_total = static_cast<std::int64_t>(usage.pages_total);
   stats.pages_free = static_cast<std::int64_t>(usage.pages_free);
   return stats;
 }
 
 Sequence Engine::open(const plan::Plan& plan) {
-  Runtime& runtime = state_->runtime;
+  Runtime& runtime = impl_->runtime;
   require_no_pass(runtime, "Engine::open");
   runtime.require(plan);
-  auto impl = std::make_unique<Sequence::Impl>(runtime, state_);
+  auto impl = std::make_unique<Sequence::Impl>(runtime, impl_);
   impl->sequence = open_sequence(plan, runtime.programs, runtime.cache());
   return Sequence(std::move(impl));
 }
 
 Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan) {
-  Runtime& runtime = state_->runtime;
+  Runtime& runtime = impl_->runtime;
   require_no_pass(runtime, "Engine::load");
   runtime.require(plan);
   const SessionReader reader(file);
@@ -159,42 +159,42 @@ Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan)
         fmt::format("was made by the plan '{}', whose heads forgot tokens; only the same plan goes on from it",
                     session.plan.policy));
   }
-  auto impl = std::make_unique<Sequence::Impl>(runtime, state_);
+  auto impl = std::make_unique<Sequence::Impl>(runtime, impl_);
   impl->sequence = adopt(reader, session, {&plan, session.length(), same_plan}, runtime);
   if (!same_plan) impl->sequence.attention.prompt_tokens = session.prompt_tokens;
   return Sequence(std::move(impl));
 }
 
 const text::Tokenizer& Engine::tokenizer() const {
-  return state_->runtime.loaded.tokenizer;
+  return impl_->runtime.loaded.tokenizer;
 }
 plan::ModelShape Engine::shape() const {
-  return state_->runtime.loaded.shape();
+  return impl_->runtime.loaded.shape();
 }
 std::uint64_t Engine::fingerprint() const {
-  return model::fingerprint(state_->runtime.loaded.model.file());
+  return model::fingerprint(impl_->runtime.loaded.model.file());
 }
 std::int64_t Engine::context() const {
-  return state_->runtime.options.context;
+  return impl_->runtime.options.context;
 }
 int Engine::threads() const {
-  return state_->runtime.options.threads;
+  return impl_->runtime.options.threads;
 }
 KvType Engine::kv_type() const {
-  return state_->runtime.options.kv_type;
+  return impl_->runtime.options.kv_type;
 }
 std::size_t Engine::row_pair_bytes() const {
-  return 2 * state_->runtime.cache().shape().format.read_bytes();
+  return 2 * impl_->runtime.cache().shape().format.read_bytes();
 }
 
 double Engine::attention_seconds() const {
-  return state_->runtime.device.executor->attention_seconds();
+  return impl_->runtime.device.executor->attention_seconds();
 }
 void Engine::measure_change(bool on) {
-  state_->runtime.device.executor->measure_change(on);
+  impl_->runtime.device.executor->measure_change(on);
 }
 std::vector<double> Engine::attention_change() const {
-  return state_->runtime.device.executor->attention_change();
+  return impl_->runtime.device.executor->attention_change();
 }
 
 }  // namespace glimpse::engine

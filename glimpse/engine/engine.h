@@ -120,8 +120,8 @@ class Engine {
 
  private:
   friend class Sequence;
-  struct State;
-  std::shared_ptr<State> state_;  ///< shared with nobody; sequences watch it
+  struct Impl;
+  std::shared_ptr<Impl> impl_;  ///< shared with nobody; sequences watch it
 };
 
 }  // namespace glimpse::engine

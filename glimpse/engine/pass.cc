@@ -71,15 +71,15 @@ void PassRunner::gather() {
     const auto end = static_cast<std::int32_t>(tokens_.size());
     for (auto row = end - static_cast<std::int32_t>(entry.logits_rows()); row < end; ++row) output_rows_.push_back(row);
   }
-  observe_if_wanted();
+  record_sets();
 }
 
-void PassRunner::observe_if_wanted() {
+void PassRunner::record_sets() {
   const bool wanted = std::any_of(entries_.begin(), entries_.end(), [](const PassEntry& entry) {
     return attention::decodes(entry.kind) && entry.sequence->on_sets;
   });
-  if (wanted == observed_) return;
-  observed_ = wanted;
+  if (wanted == recording_) return;
+  recording_ = wanted;
   if (!wanted) {
     device_->executor->set_observer({});
     return;

@@ -61,7 +61,8 @@ class PassRunner {
  private:
   /// Makes the batch of the entries, and notes the tokens that they append.
   void gather();
-  void observe_if_wanted();
+  /// on_sets of the entries that decode.
+  void record_sets();
   exec::StepResult forward();
   /// Fails entries whose logits hold NaN or infinity; `logits` are the pass's, in order. The pass is in the cache then
   /// and not yet in the sequences, so nothing may leave from here: what memory is short for is left unsaid.
@@ -79,7 +80,7 @@ class PassRunner {
   std::vector<attention::SequenceRows> rows_;
   std::vector<std::int32_t> output_rows_;
   std::vector<std::exception_ptr> failures_;
-  bool observed_ = false;  ///< the executor has an observer
+  bool recording_ = false;  ///< the executor reports what heads read
   bool running_ = false;
 };
 

@@ -10,8 +10,8 @@ std::int64_t set_pages(const plan::Plan& plan, std::int64_t tokens) {
   std::int64_t most = 0;
   for (const plan::Selector& selector : plan.selectors) {
     const std::int64_t lists = selector.per == plan::SetPer::query_head ? plan.shape.group() : 1;
-    const std::int64_t unit = std::clamp(selector.block, 1, static_cast<int>(kernels::kPageTokens));
-    std::int64_t held = plan::budget_tokens(selector.budget, tokens) / unit + 2;
+    const std::int64_t block = std::clamp(selector.block, 1, static_cast<int>(kernels::kPageTokens));
+    std::int64_t held = plan::budget_tokens(selector.budget, tokens) / block + 2;
     if (!selector.counts_local) held += plan::window_tokens(selector, tokens) / kernels::kPageTokens + 2;
     for (const plan::Term& term : selector.terms) held += 2 * term.index.outlier_chunks;
     most = std::max(most, lists * held);

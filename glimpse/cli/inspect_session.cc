@@ -11,8 +11,8 @@
 #include "glimpse/cli/report.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
-#include "glimpse/engine/session_content.h"
-#include "glimpse/engine/session_file.h"
+#include "glimpse/engine/session/content.h"
+#include "glimpse/engine/session/file.h"
 
 namespace glimpse::cli {
 namespace {

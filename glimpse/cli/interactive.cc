@@ -23,7 +23,7 @@
 #include "glimpse/cli/run_request.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
-#include "glimpse/engine/session_file.h"
+#include "glimpse/engine/session/file.h"
 
 namespace glimpse::cli {
 namespace {

@@ -1,4 +1,5 @@
-// Logits that are not finite end the request that they belong to.
+#include "glimpse/engine/finite_logits.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +7,6 @@
 #include <cmath>
 
 #include "glimpse/base/error.h"
-#include "glimpse/engine/state.h"
 #include "glimpse/model/not_finite.h"
 
 namespace glimpse::engine {
@@ -21,13 +21,14 @@ bool all_finite(std::span<const float> values) {
   return bad == 0;
 }
 
-}  // namespace
-
-std::string Engine::State::why_not_finite() {
-  if (!damage) damage = model::first_not_finite(model.file()).value_or("");  // once: it reads every weight
-  const std::string file = options.model.string();
-  if (!damage->empty()) return fmt::format("'{}' is damaged ({}); fetch or convert it again", file, *damage);
-  if (options.kv_type == KvType::f16) {
+/// What made logits so, and the cure.
+std::string why_not_finite(LoadedModel& loaded, KvType kv_type) {
+  if (!loaded.damage) loaded.damage = model::first_not_finite(loaded.model.file()).value_or("");
+  const std::string file = loaded.path.string();
+  if (!loaded.damage->empty()) {
+    return fmt::format("'{}' is damaged ({}); fetch or convert it again", file, *loaded.damage);
+  }
+  if (kv_type == KvType::f16) {
     return fmt::format(
         "the likely cause is a key or value over 65504, the largest number of an f16 cache; take --kv-type bf16. If "
         "that changes nothing, '{}' is damaged: fetch or convert it again",
@@ -36,13 +37,23 @@ std::string Engine::State::why_not_finite() {
   return fmt::format("numbers grow past the largest float, so '{}' is likely damaged; fetch or convert it again", file);
 }
 
-std::exception_ptr Engine::State::not_finite(const NotFinite& found) noexcept {
+}  // namespace
+
+std::optional<NotFinite> first_not_finite(std::span<const float> logits, std::size_t vocabulary) {
+  if (all_finite(logits)) return {};
+  const auto bad = std::find_if(logits.begin(), logits.end(), [](float x) { return !std::isfinite(x); });
+  const auto width = static_cast<std::ptrdiff_t>(vocabulary);
+  return NotFinite{(bad - logits.begin()) / width, (bad - logits.begin()) % width, *bad};
+}
+
+std::exception_ptr not_finite_error(LoadedModel& loaded, KvType kv_type, std::int64_t position,
+                                    const NotFinite& found) noexcept {
   const auto text = [&](std::string_view why) {
-    return fmt::format("the logits behind token {} are not finite (token id {} has {}): {}", found.position,
-                       found.token, found.value, why);
+    return fmt::format("the logits behind token {} are not finite (token id {} has {}): {}", position, found.token,
+                       found.value, why);
   };
   try {
-    return std::make_exception_ptr(UserError(text(why_not_finite())));
+    return std::make_exception_ptr(UserError(text(why_not_finite(loaded, kv_type))));
   } catch (...) {  // no memory to look at the weights
   }
   try {
@@ -50,30 +61,6 @@ std::exception_ptr Engine::State::not_finite(const NotFinite& found) noexcept {
         text("the model is likely damaged, and memory is too short to say where; fetch or convert it again")));
   } catch (...) {
     return std::current_exception();
-  }
-}
-
-void Engine::State::refuse_not_finite(std::span<const float> logits) noexcept {
-  const auto vocabulary = static_cast<std::size_t>(model.config().vocabulary);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const PassPart& part = parts[i];
-    const std::size_t own_rows = part.logits == PassPart::Logits::none  ? 0
-                                 : part.logits == PassPart::Logits::all ? part.tokens.size()
-                                                                        : 1;
-    const auto own = logits.first(own_rows * vocabulary);
-    logits = logits.subspan(own.size());
-    if (failures[i] || all_finite(own)) continue;
-    const auto bad = std::find_if(own.begin(), own.end(), [](float x) { return !std::isfinite(x); });
-    const std::int64_t row = (bad - own.begin()) / static_cast<std::ptrdiff_t>(vocabulary);
-    const std::int64_t position =
-        part.sequence->length + static_cast<std::int64_t>(part.tokens.size() - own_rows) + row;
-    failures[i] = not_finite({position, (bad - own.begin()) % static_cast<std::ptrdiff_t>(vocabulary), *bad});
-    // The runner counted the pass whose tokens are taken back.
-    attention::SequenceState& counted = part.sequence->attention;
-    counted.prompt_tokens = std::min(counted.prompt_tokens, part.sequence->length);
-    if (part.kind == attention::PassKind::decode || part.kind == attention::PassKind::dense_decode)
-      --counted.decode_steps;
-    recover(part, failures[i]);
   }
 }
 

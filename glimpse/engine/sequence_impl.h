@@ -1,23 +1,24 @@
 // What a Sequence is. Inside engine only.
 #pragma once
 
-#include "glimpse/engine/engine.h"
-#include "glimpse/engine/state.h"
+#include <memory>
+
+#include "glimpse/engine/active_sequence.h"
+#include "glimpse/engine/runtime.h"
+#include "glimpse/engine/sequence.h"
 
 namespace glimpse::engine {
 
 struct Sequence::Impl {
-  Engine::State* engine;  ///< while `alive` has not expired
-  std::weak_ptr<const void> alive;
+  Runtime* runtime;                 ///< the engine's, while `alive` has not expired
+  std::weak_ptr<const void> alive;  ///< the engine
   ActiveSequence sequence;
 
-  explicit Impl(const std::shared_ptr<Engine::State>& state) : engine(state.get()), alive(state) {}
-  /// Beside another sequence of the same engine.
-  explicit Impl(const Impl* other) : engine(other->engine), alive(other->alive) {}
+  Impl(Runtime& of, std::weak_ptr<const void> engine) : runtime(&of), alive(std::move(engine)) {}
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
   ~Impl() {
-    if (!alive.expired()) engine->close(sequence);
+    if (!alive.expired()) close_sequence(runtime->cache(), sequence);
   }
 };
 

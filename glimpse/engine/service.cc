@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -11,7 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "glimpse/engine/state.h"
+#include "glimpse/engine/failure.h"
+#include "glimpse/engine/stream_ticket.h"
 
 namespace glimpse::engine {
 namespace {
@@ -39,114 +39,11 @@ Result ended(FinishReason reason, std::string_view error = {}) noexcept {
 
 }  // namespace
 
-/// What a Stream and the Service know of a request. A place for each kind of event: their order is always the same.
-struct Stream::Ticket {
-  const TimePoint submitted = Clock::now();
-  std::atomic<bool> cancelled = false;  ///< asked for
-
-  // The Service's thread alone, once the request has left the queue.
-  Request request;
-  bool begun = false;
-  TimePoint last_token;  ///< of the clock's epoch: there was none
-
-  std::mutex mutex;
-  std::condition_variable news;
-  // Under the mutex: what nobody has taken.
-  std::optional<StreamEvent> started, prefill, finished;
-  std::vector<StreamToken> tokens;
-  bool closed = false;       ///< `finished` was taken
-  Engine* engine = nullptr;  ///< that has the request as `id`; null before and after
-  RequestId id = -1;
-
-  explicit Ticket(Request wanted) : request(std::move(wanted)) {}
-
-  /// Any thread. The Service looks between two passes, and a chunk of the prompt that is running stops in its middle.
-  void cancel() {
-    cancelled = true;
-    const std::lock_guard lock(mutex);
-    if (engine != nullptr) engine->cancel_soon(id);
-  }
-  /// Under the mutex.
-  bool has_event() const { return started || prefill || !tokens.empty() || finished; }
-  StreamEvent take();
-  template <class Change>
-  void change(const Change& make) {
-    {
-      const std::lock_guard lock(mutex);
-      make();
-    }
-    news.notify_one();
-  }
-};
-
-StreamEvent Stream::Ticket::take() {
-  const auto out = [](std::optional<StreamEvent>& place) {
-    StreamEvent event = std::move(*place);
-    place.reset();
-    return event;
-  };
-  if (started) return out(started);
-  // A prompt that is prefilled anew has its progress behind tokens.
-  if (prefill && (tokens.empty() || prefill->at <= tokens.front().at)) return out(prefill);
-  if (!tokens.empty()) {
-    StreamEvent event;
-    event.kind = StreamEvent::Kind::tokens;
-    event.at = tokens.back().at;
-    event.tokens = std::exchange(tokens, {});
-    return event;
-  }
-  closed = true;
-  return out(finished);
-}
-
-Stream& Stream::operator=(Stream&& other) noexcept {
-  if (this == &other) return *this;
-  if (ticket_) ticket_->cancel();
-  ticket_ = std::move(other.ticket_);
-  return *this;
-}
-
-Stream::~Stream() {
-  if (ticket_) ticket_->cancel();
-}
-
-Stream::Ticket& Stream::ticket() const {
-  if (!ticket_) throw UserError("the stream was moved from; read the one that it was moved to");
-  return *ticket_;
-}
-
-std::optional<StreamEvent> Stream::next() {
-  Ticket& own = ticket();
-  std::unique_lock lock(own.mutex);
-  if (own.closed) return std::nullopt;
-  own.news.wait(lock, [&] { return own.has_event(); });
-  return own.take();
-}
-
-std::optional<StreamEvent> Stream::next(std::chrono::nanoseconds timeout) {
-  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365);
-  Ticket& own = ticket();
-  std::unique_lock lock(own.mutex);
-  if (own.closed) return std::nullopt;
-  if (!own.news.wait_for(lock, std::min(timeout, kLongest), [&] { return own.has_event(); })) return std::nullopt;
-  return own.take();
-}
-
-bool Stream::ended() const {
-  Ticket& own = ticket();
-  const std::lock_guard lock(own.mutex);
-  return own.closed;
-}
-
-void Stream::cancel() const {
-  ticket().cancel();
-}
-
-struct Service::State {
+struct Service::Impl {
   using Ticket = Stream::Ticket;
   using Tickets = std::vector<std::shared_ptr<Ticket>>;
 
-  State(Engine& serving, const ServiceOptions& wanted) : engine(serving), options(wanted) {
+  Impl(Engine& serving, const ServiceOptions& wanted) : engine(serving), options(wanted) {
     metrics.began = Clock::now();
     running.reserve(static_cast<std::size_t>(options.running));
   }
@@ -190,7 +87,7 @@ struct Service::State {
   void finish(Ticket& ticket, Result result);
 };
 
-void Service::State::run() noexcept {
+void Service::Impl::run() noexcept {
   std::string why;
   FinishReason reason = FinishReason::cancelled;
   try {
@@ -206,13 +103,13 @@ void Service::State::run() noexcept {
   close(reason, std::move(why));
 }
 
-bool Service::State::wait() {
+bool Service::Impl::wait() {
   std::unique_lock lock(mutex);
   work.wait(lock, [&] { return stopping || !queue.empty() || !running.empty(); });
   return !stopping;
 }
 
-void Service::State::end_cancelled() {
+void Service::Impl::end_cancelled() {
   Tickets waiting;
   {
     const std::lock_guard lock(mutex);
@@ -228,7 +125,7 @@ void Service::State::end_cancelled() {
   }
 }
 
-void Service::State::admit() {
+void Service::Impl::admit() {
   while (running.size() < static_cast<std::size_t>(options.running)) {
     std::shared_ptr<Ticket> ticket;
     {
@@ -245,7 +142,7 @@ void Service::State::admit() {
   }
 }
 
-void Service::State::give(const std::shared_ptr<Ticket>& ticket) {
+void Service::Impl::give(const std::shared_ptr<Ticket>& ticket) {
   Ticket* const own = ticket.get();
   own->request.on_prefill = [this, own](std::int64_t done, std::int64_t total) { on_prefill(*own, done, total); };
   own->request.on_token = [this, own](Token token, std::string_view bytes) { on_token(*own, token, bytes); };
@@ -260,7 +157,7 @@ void Service::State::give(const std::shared_ptr<Ticket>& ticket) {
   metrics.running = static_cast<std::int64_t>(running.size());
 }
 
-void Service::State::pass() {
+void Service::Impl::pass() {
   pass_began = Clock::now();
   chunk = false;
   ++passes;
@@ -281,14 +178,14 @@ void Service::State::pass() {
   count_engine();
 }
 
-void Service::State::count_engine() {
+void Service::Impl::count_engine() {
   const EngineStats stats = engine.stats();
   metrics.pages_used = stats.pages_total - stats.pages_free;
   metrics.pages_total = stats.pages_total;
   metrics.preemptions = stats.preemptions;
 }
 
-std::size_t Service::State::collect() {
+std::size_t Service::Impl::collect() {
   std::size_t count = 0;
   for (std::size_t i = 0; i < running.size();) {
     if (!engine.finished(running[i]->id)) {
@@ -302,7 +199,7 @@ std::size_t Service::State::collect() {
 }
 
 /// Takes a request from the engine; `reason` is why it ends, none: it has.
-void Service::State::end(std::size_t index, FinishReason reason, std::string_view error) {
+void Service::Impl::end(std::size_t index, FinishReason reason, std::string_view error) {
   const std::shared_ptr<Ticket> ticket = running[index];
   {
     const std::lock_guard lock(ticket->mutex);
@@ -319,7 +216,7 @@ void Service::State::end(std::size_t index, FinishReason reason, std::string_vie
   finish(*ticket, std::move(result));
 }
 
-void Service::State::close(FinishReason reason, std::string error) noexcept {
+void Service::Impl::close(FinishReason reason, std::string error) noexcept {
   while (!running.empty()) {
     const std::shared_ptr<Ticket> ticket = running.back();
     try {
@@ -340,7 +237,7 @@ void Service::State::close(FinishReason reason, std::string error) noexcept {
   if (broken) *broken = std::move(error);
 }
 
-void Service::State::begin(Ticket& ticket) {
+void Service::Impl::begin(Ticket& ticket) {
   if (std::exchange(ticket.begun, true)) return;
   {
     const std::lock_guard lock(mutex);
@@ -351,7 +248,7 @@ void Service::State::begin(Ticket& ticket) {
   ticket.change([&] { ticket.started = std::move(event); });
 }
 
-void Service::State::on_prefill(Ticket& ticket, std::int64_t done, std::int64_t total) {
+void Service::Impl::on_prefill(Ticket& ticket, std::int64_t done, std::int64_t total) {
   chunk = true;
   begin(ticket);
   StreamEvent event;
@@ -362,7 +259,7 @@ void Service::State::on_prefill(Ticket& ticket, std::int64_t done, std::int64_t 
   ticket.change([&] { ticket.prefill = std::move(event); });
 }
 
-void Service::State::on_token(Ticket& ticket, Token token, std::string_view bytes) {
+void Service::Impl::on_token(Ticket& ticket, Token token, std::string_view bytes) {
   begin(ticket);
   const TimePoint now = Clock::now();
   const bool first = ticket.last_token == TimePoint();
@@ -378,7 +275,7 @@ void Service::State::on_token(Ticket& ticket, Token token, std::string_view byte
 }
 
 /// Counted before it is told: who has the event finds it in the metrics.
-void Service::State::finish(Ticket& ticket, Result result) {
+void Service::Impl::finish(Ticket& ticket, Result result) {
   {
     const std::lock_guard lock(mutex);
     ++metrics.finished.at(static_cast<std::size_t>(result.reason));
@@ -398,9 +295,9 @@ Service::Service(Engine& engine, const ServiceOptions& options) {
   for (const auto& [value, what] : {std::pair(options.queue, "queue"), std::pair(options.running, "running")}) {
     if (value < 1) throw UserError(fmt::format("ServiceOptions::{} is {}; give 1 or more", what, value));
   }
-  state_ = std::make_unique<State>(engine, options);
+  impl_ = std::make_unique<Impl>(engine, options);
   try {
-    state_->thread = std::thread([state = state_.get()] { state->run(); });
+    impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
   } catch (const std::system_error& error) {
     throw UserError(
         fmt::format("the system gives the service no thread: {}; let the process have more threads (ulimit "
@@ -411,11 +308,11 @@ Service::Service(Engine& engine, const ServiceOptions& options) {
 
 Service::~Service() {
   {
-    const std::lock_guard lock(state_->mutex);
-    state_->stopping = true;
+    const std::lock_guard lock(impl_->mutex);
+    impl_->stopping = true;
   }
-  state_->work.notify_one();
-  state_->thread.join();
+  impl_->work.notify_one();
+  impl_->thread.join();
 }
 
 Stream Service::submit(Request request) {
@@ -425,27 +322,27 @@ Stream Service::submit(Request request) {
   if (request.keep) throw UserError("a request of a Service is to keep its sequence; submit it to the Engine itself");
   auto ticket = std::make_shared<Stream::Ticket>(std::move(request));
   {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->broken) throw UserError(fmt::format("the service has ended: {}", *state_->broken));
-    if (state_->queue.size() >= static_cast<std::size_t>(state_->options.queue)) {
-      ++state_->metrics.refused;
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->broken) throw UserError(fmt::format("the service has ended: {}", *impl_->broken));
+    if (impl_->queue.size() >= static_cast<std::size_t>(impl_->options.queue)) {
+      ++impl_->metrics.refused;
       throw QueueFull(
           fmt::format("{} requests wait, and the queue holds {}; submit again when one of them has started, or raise "
                       "ServiceOptions::queue",
-                      state_->queue.size(), state_->options.queue));
+                      impl_->queue.size(), impl_->options.queue));
     }
-    state_->queue.push_back(ticket);
-    ++state_->metrics.submitted;
+    impl_->queue.push_back(ticket);
+    ++impl_->metrics.submitted;
   }
-  state_->work.notify_one();
+  impl_->work.notify_one();
   return Stream(std::move(ticket));
 }
 
 ServiceMetrics Service::metrics() const {
-  const std::lock_guard lock(state_->mutex);
-  ServiceMetrics copy = state_->metrics;
+  const std::lock_guard lock(impl_->mutex);
+  ServiceMetrics copy = impl_->metrics;
   copy.at = Clock::now();
-  copy.queued = static_cast<std::int64_t>(state_->queue.size());
+  copy.queued = static_cast<std::int64_t>(impl_->queue.size());
   return copy;
 }
 

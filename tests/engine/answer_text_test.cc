@@ -1,5 +1,5 @@
 // Text that is held back for stop strings, against a reader that takes the same bytes one at a time.
-#include "glimpse/engine/answer_text.h"
+#include "glimpse/engine/requests/answer_text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The scheduler by itself: whole lives of random requests in a small cache, against what must hold in every step.
-#include "glimpse/engine/scheduler.h"
+#include "glimpse/engine/requests/scheduler.h"
 
 #include <gtest/gtest.h>
 

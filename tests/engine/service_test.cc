@@ -143,6 +143,29 @@ TEST(Service, ProgressAndTokensComeWhileTheRequestRuns) {
   EXPECT_EQ(service.metrics().ended_as(FinishReason::cancelled), 1);
 }
 
+TEST(Service, ACancelledStreamGetsWhatWasHeldBackForAStopString) {
+  Engine engine(options_for(reference::test_model("llama")));
+  Request request = request_for(engine, 40, "full", 1);
+  request.max_tokens = 200;
+  const std::vector<Token> known = alone(request);
+  std::string held;  // from the second token on everything may begin it, until the answer ends
+  for (std::size_t i = 1; i < known.size(); ++i) held += engine.tokenizer().piece(known[i]);
+  request.stop = {held + "\x01"};
+  Service service(engine);
+  Stream stream = service.submit(request);
+  StreamEvent event;
+  do {
+    event = *stream.next();
+  } while (event.kind != StreamEvent::Kind::tokens);
+  std::vector<Token> given;
+  for (const StreamToken& token : event.tokens) given.push_back(token.token);
+  stream.cancel();
+  const std::vector<StreamEvent> rest = rest_of(stream);
+  for (const Token token : tokens_of(rest)) given.push_back(token);
+  EXPECT_EQ(given, rest.back().result.tokens);
+  EXPECT_EQ(given, std::vector<Token>(known.begin(), known.begin() + static_cast<std::ptrdiff_t>(given.size())));
+}
+
 TEST(Service, CancelsWhatWaits) {
   Engine engine(options_for(reference::test_model("llama")));
   Service service(engine, {.queue = 4, .running = 1});

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "glimpse/engine/session_file.h"
+#include "glimpse/engine/session/file.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::engine {

@@ -1,7 +1,7 @@
 // The model that the sessions of session_seeds and session_fuzzer belong to. Constants; any thread.
 #pragma once
 
-#include "glimpse/engine/session_content.h"
+#include "glimpse/engine/session/content.h"
 
 namespace glimpse::engine {
 

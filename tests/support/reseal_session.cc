@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "glimpse/base/checksum.h"
-#include "glimpse/engine/session_file.h"
+#include "glimpse/engine/session/file.h"
 
 namespace glimpse::engine {
 

@@ -162,9 +162,9 @@ void Runner::append(const RowsToAppend& rows) {
   pass.guarded(entry, [&] { append_rows(pass, entry, rows); });
 }
 
-void Runner::appended(int layer, int nth) {
+bool Runner::appended(int layer, int nth) {
   Pass& pass = *pass_;
-  if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
+  if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return false;
   pass.guarded([&] {
     for (BatchEntry& entry : pass.entries()) {
       if (!entry.failure && entry.stopped()) entry.failure = std::make_exception_ptr(Stopped());
@@ -180,6 +180,15 @@ void Runner::appended(int layer, int nth) {
       build_attend(pass, layer);
     }
   });
+  return true;
+}
+
+int Runner::rows_wanted() const {
+  int rows = 0;
+  for (const BatchEntry& entry : pass_->entries()) {
+    if (!entry.failure) rows = std::max(rows, entry.rows.first_row + entry.rows.rows);
+  }
+  return rows;
 }
 
 double Runner::seconds() const {

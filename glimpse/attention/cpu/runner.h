@@ -58,8 +58,11 @@ class Runner {
 
   /// Writes K and V of some rows of one sequence and KV head; distinct rows from any threads.
   void append(const RowsToAppend& rows);
-  /// Every thread calls it once after its last append of the layer; the last to come prepares what follows.
-  void appended(int layer, int nth);
+  /// Every thread calls it once after its last append of the layer; the last to come prepares what follows. True for
+  /// that one, while the pass goes on.
+  bool appended(int layer, int nth);
+  /// Rows of the pass up to the last one of a sequence that has not failed. The thread for which appended() was true.
+  int rows_wanted() const;
 
   /// q: [rows, H, d] after RoPE. Thread `ith` of `nth`.
   void select(int layer, const float* q, int ith, int nth);

@@ -56,6 +56,7 @@ class CpuExecutor final : public Executor {
     rope_.fill(positions_);
     pass_.sequences = batch.sequences;
     pass_.output_rows = batch.output_rows;
+    pass_.rows = static_cast<int>(batch.tokens.size());
 
     Graph& graph = graph_for(batch);
     std::memcpy(graph.tokens()->data, batch.tokens.data(), batch.tokens.size_bytes());
@@ -142,7 +143,9 @@ class CpuExecutor final : public Executor {
     plan.work_data = work_.data();
     plan.abort_callback = [](void* runner) { return static_cast<const attention::Runner*>(runner)->stopped(); };
     plan.abort_callback_data = &runner_;
+    pass_.narrow = [&graph](int rows) { graph.set_rows(rows); };
     const ggml_status status = ggml_graph_compute(graph.graph(), &plan);
+    if (pass_.rows != graph.shape().rows) graph.set_rows(graph.shape().rows);
     if (status == GGML_STATUS_ABORTED) return runner_.abandon();
     check(status == GGML_STATUS_SUCCESS, "ggml runs a graph to its end");
   }

@@ -19,12 +19,20 @@ Graph::Graph(const GraphShape& shape, const Weights& weights, PassState& pass) :
   const AbortTrap trap(kWanted);
   graph_ = ggml_new_graph_custom(context_.get(), nodes, false);
   build(weights, pass);
+  for (int i = 0; i < ggml_graph_n_nodes(graph_); ++i) {
+    ggml_tensor* node = ggml_graph_node(graph_, i);
+    if (node->ne[1] == shape.rows) row_tensors_.push_back(node);
+  }
   require_heap(std::size_t{96} << 10, kWanted);  // small things whose allocation ggml does not check
   allocator_.reset(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
   if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) {
     throw UserError(
         fmt::format("no memory for {} of {} rows; a smaller --prefill-chunk needs less", kWanted, shape.rows));
   }
+}
+
+void Graph::set_rows(int rows) {
+  for (ggml_tensor* tensor : row_tensors_) tensor->ne[1] = rows;
 }
 
 ggml_tensor* Graph::custom(std::int64_t width, std::int64_t rows, std::vector<ggml_tensor*> sources,

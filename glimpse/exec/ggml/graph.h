@@ -30,6 +30,9 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
 
   const GraphShape& shape() const { return shape_; }
+  /// Nodes that have not run compute the first `rows` rows alone, at most those of the shape. Between two nodes; stays
+  /// so until it is called again.
+  void set_rows(int rows);
   ggml_cgraph* graph() const { return graph_; }
   ggml_tensor* tokens() const { return tokens_; }  ///< int32 [rows], written before each run
   ggml_tensor* logits() const { return logits_; }  ///< [vocabulary, outputs]; null without outputs
@@ -50,7 +53,8 @@ class Graph {
   AllocatorPointer allocator_;
   ggml_tensor* tokens_ = nullptr;
   ggml_tensor* logits_ = nullptr;
-  std::deque<NodeData> node_data_;  ///< addresses are given to nodes
+  std::deque<NodeData> node_data_;         ///< addresses are given to nodes
+  std::vector<ggml_tensor*> row_tensors_;  ///< nodes [width, rows of the shape]
 };
 
 }  // namespace glimpse::exec

@@ -108,8 +108,9 @@ void append_node(ggml_tensor* dst, int ith, int nth, void* data) {
   int unit = 0;
   for (std::size_t s = 0; s < pass.sequences.size(); ++s) {
     const attention::SequenceRows& sequence = pass.sequences[s];
-    for (int first = 0; first < sequence.rows; first += kAppendBlock) {
-      const int count = std::min(kAppendBlock, sequence.rows - first);
+    const int computed = std::min(sequence.rows, pass.rows - sequence.first_row);
+    for (int first = 0; first < computed; first += kAppendBlock) {
+      const int count = std::min(kAppendBlock, computed - first);
       for (int head = 0; head < config.kv_heads; ++head, ++unit) {
         if (unit % nth != ith) continue;
         const std::size_t kv_offset = static_cast<std::size_t>(head) * dim;
@@ -131,7 +132,12 @@ void append_node(ggml_tensor* dst, int ith, int nth, void* data) {
       }
     }
   }
-  pass.runner->appended(node.layer, nth);
+  if (!pass.runner->appended(node.layer, nth)) return;
+  // The other threads wait for this one, at the barrier behind the node.
+  const int left = narrowed(pass.rows, pass.runner->rows_wanted());
+  if (left == pass.rows) return;
+  pass.rows = left;
+  pass.narrow(left);
 }
 
 void select_node(ggml_tensor* dst, int ith, int nth, void* data) {

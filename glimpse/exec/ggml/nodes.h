@@ -2,8 +2,10 @@
 // attention. ggml calls each on every thread (ith of nth) with a barrier after each node. Nodes never throw.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -29,7 +31,9 @@ struct PassState {
   RopeTable* rope = nullptr;
   std::span<const attention::SequenceRows> sequences;
   std::span<const std::int32_t> output_rows;
-  std::vector<std::vector<float>> scratch;       ///< [threads] rotated keys of one block
+  int rows = 0;                             ///< that layers compute: of all sequences, until narrow() leaves some out
+  std::function<void(int rows)> narrow;     ///< sets the rows of all nodes
+  std::vector<std::vector<float>> scratch;  ///< [threads] rotated keys of one block
   std::vector<std::vector<std::byte>> products;  ///< [threads] few_rows_scratch of the largest weight
   std::vector<std::vector<ChangeSum>> changes;   ///< [threads, layers]; empty: nobody asks
 };
@@ -42,13 +46,22 @@ struct NodeData {
   bool attended = false;  ///< normalise: the delta is what the layer's attention gave
 };
 
+/// Rows that are left to compute where only the first `wanted` of `rows` are wanted any more: fewer by whole blocks,
+/// and a block behind the wanted ones stays. So whatever ggml does with the rows behind its last whole tile, it does it
+/// to none of the wanted ones, and their bits are as before.
+constexpr int narrowed(int rows, int wanted) {
+  constexpr int kBlock = 64;
+  return rows - std::max(0, (rows - wanted) / kBlock - 1) * kBlock;
+}
+
 /// Rows of K that one thread rotates and appends at a time.
 inline constexpr int kAppendBlock = 64;
 
 // src: residual [hidden, rows] (changed in place when data.add), weight [hidden], delta (when data.add).
 // dst: normalised [hidden, rows].
 void normalise_node(ggml_tensor* dst, int ith, int nth, void* data);
-// src: fused qkv [(H + 2G) d, rows], or q, k, v. dst: q after bias, norm and rope [H d, rows].
+// src: fused qkv [(H + 2G) d, rows], or q, k, v. dst: q after bias, norm and rope [H d, rows]. Behind it the rows of
+// sequences that were stopped are left out, where no other's come behind them.
 void append_node(ggml_tensor* dst, int ith, int nth, void* data);
 // src: q. dst: one unused float.
 void select_node(ggml_tensor* dst, int ith, int nth, void* data);

@@ -1,4 +1,4 @@
-#include "glimpse/engine/session_content.h"
+#include "glimpse/engine/session/content.h"
 
 #include <fmt/format.h>
 

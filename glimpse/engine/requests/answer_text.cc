@@ -1,4 +1,4 @@
-#include "glimpse/engine/answer_text.h"
+#include "glimpse/engine/requests/answer_text.h"
 
 #include <algorithm>
 #include <utility>

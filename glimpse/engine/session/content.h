@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "glimpse/attention/saved_state.h"
-#include "glimpse/engine/session_file.h"
+#include "glimpse/engine/session/file.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/plan/plan.h"
 #include "glimpse/text/tokenizer.h"

@@ -1,59 +1,58 @@
-// Requests that wait for pages: how they begin, give their pages back, and get them again.
+#include "glimpse/engine/requests/preempt.h"
+
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "glimpse/base/error.h"
-#include "glimpse/engine/engine.h"
-#include "glimpse/engine/state.h"
+#include "glimpse/engine/requests/finish.h"
+#include "glimpse/engine/requests/prompt_start.h"
 
 namespace glimpse::engine {
 
-void Engine::State::begin(ActiveRequest& request) {
+void begin(Requests& requests, ActiveRequest& request) {
+  Runtime& runtime = requests.runtime;
   try {
-    if (request.load_later) load_session(request);
+    if (request.load_later) load_session(runtime, request);
     request.load_later = false;
-    bring_back(request);
+    bring_back(runtime.cache(), request);
     if (!request.sequence) {
-      request.sequence = open(request.request.plan);
+      request.sequence = open_sequence(request.request.plan, runtime.programs, runtime.cache());
       request.sequence->on_sets = request.request.on_sets;
     }
   } catch (const kv::CacheFull&) {
     throw;
   } catch (...) {
-    return fail_live(request, std::current_exception());
+    return fail_live(requests, request, std::current_exception());
   }
   request.begun = true;
   request.running = true;
-  request.served = steps;
+  request.served = requests.steps;
   request.result.stats.waited_s += seconds_since(request.waits_since);
 }
 
-void Engine::State::bring_back(ActiveRequest& request) {
-  if (!request.away) return;
-  cache->bring_back(request.sequence->id);
-  request.away = false;
-}
-
-void Engine::State::preempt(ActiveRequest& request) {
+void preempt(Requests& requests, ActiveRequest& request) {
+  Runtime& runtime = requests.runtime;
   RequestStats& stats = request.result.stats;
   if (std::exchange(request.running, false)) {
     request.waits_since = std::chrono::steady_clock::now();
     ++stats.preemptions;
-    ++preemptions;
+    ++requests.preemptions;
   }
   try {
-    open_tier();
-    cache->put_away(request.sequence->id, false);
+    open_tier(runtime.device);
+    runtime.cache().put_away(request.sequence->id, false);
     request.away = true;
     return;
   } catch (const UserError& error) {
     // A prompt can be computed again; what was decoded cannot, and a sequence that was handed over is gone.
     if (request.phase == Phase::decode || (stats.reused_tokens > 0 && !request.request.session)) {
-      return fail(request,
+      return fail(runtime, request,
                   std::make_exception_ptr(UserError(fmt::format(
                       "the KV cache is full, and this request's pages cannot wait in a file: {}", error.what()))));
     }
   }
-  close(*request.sequence);
+  close_sequence(runtime.cache(), *request.sequence);
   request.sequence.reset();
   request.load_later = request.request.session.has_value();
   request.prefilled = 0;

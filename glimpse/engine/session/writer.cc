@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "glimpse/base/error.h"
-#include "glimpse/engine/session_file.h"
+#include "glimpse/engine/session/file.h"
 
 namespace glimpse::engine {
 namespace {

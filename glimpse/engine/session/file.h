@@ -1,5 +1,5 @@
 // The container of a saved session: sections of bytes under checksums, in a file that is replaced whole or not at all.
-// It knows nothing of what is in the sections (session_content.h does).
+// It knows nothing of what is in the sections (content.h does).
 //
 // Layout, little endian: SessionHeader, a SessionEntry for each section, then the sections in that order, each from the
 // next multiple of kSessionAlign on and filled up with zeros: no byte lies outside a checksum. Not thread-safe.

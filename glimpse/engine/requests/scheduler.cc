@@ -1,4 +1,4 @@
-#include "glimpse/engine/scheduler.h"
+#include "glimpse/engine/requests/scheduler.h"
 
 #include <algorithm>
 #include <tuple>

@@ -1,4 +1,4 @@
-#include "glimpse/engine/session_file.h"
+#include "glimpse/engine/session/file.h"
 
 #include <fmt/format.h>
 

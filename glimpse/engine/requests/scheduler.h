@@ -17,8 +17,8 @@ namespace glimpse::engine {
 /// A request that has not ended. Pages are those of all layers and KV heads together.
 struct Job {
   enum class Phase : std::uint8_t { waiting, prefill, decode } phase = Phase::waiting;
-  int rows = 1;             ///< of its next part in a pass
-  std::int64_t pages = 0;   ///< running: that its next part takes
+  int rows = 1;             ///< that it has in the next pass
+  std::int64_t pages = 0;   ///< running: that those rows take
   std::int64_t ahead = 0;   ///< not decoding: that it takes until its prompt is in
   bool holds = false;       ///< has pages, which it can give back
   std::int64_t served = 0;  ///< prefill: the step of its last chunk, or the one in which it began

@@ -1,0 +1,33 @@
+// What an Engine is made with. A value; any thread.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "glimpse/base/device_name.h"
+#include "glimpse/base/dtype.h"
+
+namespace glimpse::engine {
+
+/// What measured best at no visible loss: bf16 widens to float with one shift, and its 8 bits of mantissa move the
+/// logits less than 8-bit weights do (docs/benchmarks.md).
+inline constexpr KvType kDefaultKvType = KvType::bf16;
+
+struct EngineOptions {
+  std::filesystem::path model;
+  std::int64_t context = 0;  ///< tokens of one sequence; 0: as many as the model was made for
+  int sequences = 1;         ///< sequences that the cache has room for at full context, as far as memory goes
+  int threads = 0;           ///< 0: one for each physical core that the process may use
+  DeviceName device;         ///< where sequences lie and passes run
+  KvType kv_type = kDefaultKvType;
+  std::int64_t cache_bytes = 0;  ///< that K and V may grow to at most; 0: what the weights leave of available memory
+                                 ///< (indices and low-rank keys come beside it)
+  int prefill_chunk = 512;       ///< prompt rows of one request in a forward pass
+  int step_tokens = 0;  ///< rows of a step: of all that decode, then chunks of prompts, in turn, as many as fit
+                        ///< and at least one; 0: prefill_chunk
+  /// Of the file where plans with a host tier keep cold pages, and preempted requests theirs. Empty: /var/tmp, or /tmp
+  /// where only that is on a disk.
+  std::filesystem::path tier_folder;
+};
+
+}  // namespace glimpse::engine

@@ -1,0 +1,87 @@
+// One forward pass over rows of several sequences, and what it leaves in them. One thread at a time; on_sets is called
+// on one of the pass's threads. Inside engine only.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <vector>
+
+#include "glimpse/attention/batch.h"
+#include "glimpse/engine/active_sequence.h"
+#include "glimpse/engine/device.h"
+#include "glimpse/engine/loaded_model.h"
+
+namespace glimpse::engine {
+
+/// One sequence's rows in a pass. It borrows sequence, tokens and flag until the pass has ended.
+struct PassEntry {
+  ActiveSequence* sequence = nullptr;
+  std::span<const Token> tokens;
+  attention::PassKind kind = attention::PassKind::decode;
+  bool audit = false;                       ///< where the kind decodes
+  std::int64_t committed = 0;               ///< draft: tokens before the first draft
+  std::int64_t prompt_end = 0;              ///< prompt
+  const std::atomic<bool>* stop = nullptr;  ///< a chunk that may end in its middle
+  enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
+
+  /// Rows of the logits that are its own.
+  std::size_t logits_rows() const {
+    if (logits == Logits::none) return 0;
+    return logits == Logits::all ? tokens.size() : 1;
+  }
+  bool is_stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
+};
+
+/// True when rows of an entry that failed can be taken back and all that the sequence keeps is as before.
+bool can_take_back(const PassEntry& entry);
+
+/// Rows of one pass of a prompt under this plan: tiles of a sparse prefill are not cut.
+std::size_t chunk_rows(const plan::Plan& plan, int prefill_chunk);
+
+/// Runs passes on a device, and keeps the buffers that they share. Model and device outlive it.
+class PassRunner {
+ public:
+  PassRunner(LoadedModel& loaded, Device& device) : loaded_(&loaded), device_(&device) {}
+  PassRunner(const PassRunner&) = delete;
+  PassRunner& operator=(const PassRunner&) = delete;
+
+  /// Returns the logits of the wanted rows in order, valid until the next pass, and in failures() what ended single
+  /// entries: those are taken back or broken. Throws what ended the pass for all, with every entry taken back or
+  /// broken.
+  std::span<const float> run(std::span<const PassEntry> entries);
+  /// Runs one entry; throws what ended it.
+  std::span<const float> run_alone(const PassEntry& entry);
+  /// [entries] of the last pass; null: it went well.
+  std::span<const std::exception_ptr> failures() const { return failures_; }
+  /// Inside a pass, where on_sets is called.
+  bool is_running() const { return running_; }
+
+ private:
+  /// Makes the batch of the entries, and notes the tokens that they append.
+  void gather();
+  /// on_sets of the entries that decode.
+  void record_sets();
+  exec::StepResult forward();
+  /// Fails entries whose logits hold NaN or infinity; `logits` are the pass's, in order. The pass is in the cache then
+  /// and not yet in the sequences, so nothing may leave from here: what memory is short for is left unsaid.
+  void refuse_not_finite(std::span<const float> logits) noexcept;
+  /// What the pass leaves in the sequence of an entry that went well.
+  void take_in(const PassEntry& entry, const attention::ReadCounters& counters) const;
+  /// After a pass that failed for this entry: takes its tokens out of the cache again where all that the sequence
+  /// keeps is provably as before, else marks the sequence broken.
+  void recover(const PassEntry& entry, const std::exception_ptr& why) const noexcept;
+
+  LoadedModel* loaded_;
+  Device* device_;
+  std::span<const PassEntry> entries_;  ///< of the pass that runs
+  std::vector<Token> tokens_;
+  std::vector<attention::SequenceRows> rows_;
+  std::vector<std::int32_t> output_rows_;
+  std::vector<std::exception_ptr> failures_;
+  bool recording_ = false;  ///< the executor reports what heads read
+  bool running_ = false;
+};
+
+}  // namespace glimpse::engine

@@ -1,0 +1,92 @@
+// What is asked of an Engine, and what comes of it. Values; engine.h says on which thread callbacks run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "glimpse/engine/attention_stats.h"
+#include "glimpse/engine/session/use.h"
+#include "glimpse/plan/plan.h"
+#include "glimpse/text/sampler.h"
+#include "glimpse/text/tokenizer.h"
+
+namespace glimpse::engine {
+
+using text::Token;
+
+/// stop: the answer came to one of Request::stop.
+enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled, failed, stop };
+std::string_view name(FinishReason reason);
+
+/// Lossless decoding, in tokens and passes.
+struct LosslessStats {
+  std::int64_t drafted = 0, accepted = 0;
+  std::int64_t verify_passes = 0;
+  std::int64_t dense_steps = 0;      ///< where drafting did not pay
+  double draft_s = 0, verify_s = 0;  ///< parts of decode_s
+};
+
+struct RequestStats {
+  std::int64_t prompt_tokens = 0, generated_tokens = 0;
+  /// Of the prompt: from a session or from the sequence that the request went on from; and computed, in prefill_s.
+  /// Fewer than all together: the prefill was not completed.
+  std::int64_t reused_tokens = 0, prefilled_tokens = 0;
+  double prefill_s = 0, decode_s = 0;
+  double correction_s = 0;  ///< beside decode_s
+  std::int64_t corrections = 0;
+  /// Wall time since submit() of the first chunk (or what a session gave), and of the first and the last token; -1: not
+  /// yet. Seconds.
+  double first_chunk_s = -1, first_token_s = -1, last_token_s = -1;
+  double waited_s = 0;  ///< before it began and while it was preempted
+  std::int64_t preemptions = 0;
+  LosslessStats lossless;
+  AttentionStats attention;
+  std::optional<SessionUse> session;  ///< of a request that names one
+};
+
+struct Request {
+  std::vector<Token> prompt;
+  plan::Plan plan;
+  text::SamplingOptions sampling;
+  std::int64_t max_tokens = -1;    ///< -1: until the model ends or the context is full
+  bool ignore_end = false;         ///< go on after an end-of-text token (benchmarks)
+  std::int64_t correct_every = 0;  ///< cache correction of the last so many decoded tokens, each time; 0: never
+  std::int64_t audit_every = 0;  ///< every so many decoded tokens the true coverage of every head is measured; 0: never
+  bool lossless = false;         ///< the answer is dense attention's: the prompt is prefilled densely, the plan
+                                 ///< drafts, a dense pass verifies
+  int draft_tokens = 0;          ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
+  bool keep = false;             ///< when it has ended, Engine::take() hands its sequence over
+  /// A saved session: what it has of the prompt is not prefilled again; made or replaced after the prefill where it is
+  /// missing or the prompt has grown (docs/sessions.md), and after a part of it where the request is cancelled
+  /// there. A file that is refused, or in a folder that cannot be written to, is left as it is.
+  std::optional<std::filesystem::path> session;
+  /// The answer ends where its text comes to one of these, none of them empty. Result::tokens then ends before the
+  /// token that completes it, and no byte of the stop string or behind it is handed out: tokens and text are held back
+  /// while they may be its beginning. When anything else ends the answer, cancelling too, what is held back is handed
+  /// out first; a request that fails keeps it.
+  std::vector<std::string> stop;
+  /// Each of Result::tokens with its bytes, without those of a stop string.
+  std::function<void(Token token, std::string_view bytes)> on_token;
+  /// The answer's text in whole UTF-8 sequences (bytes that are none come as U+FFFD), all that comes before a stop
+  /// string. After on_token of the same token.
+  std::function<void(std::string_view text)> on_text;
+  /// After each chunk. A request that had to give its pages back and could not keep them begins again.
+  std::function<void(std::int64_t done, std::int64_t total)> on_prefill;
+  std::function<void(const SetTrace&)> on_sets;
+};
+
+struct Result {
+  std::vector<Token> tokens;
+  FinishReason reason = FinishReason::none;
+  std::string error;  ///< failed: what ended it
+  RequestStats stats;
+};
+
+using RequestId = std::int64_t;
+
+}  // namespace glimpse::engine

@@ -1,0 +1,97 @@
+#include "glimpse/engine/requests/admission.h"
+
+#include <algorithm>
+
+#include "glimpse/engine/requests/decode_plain.h"
+#include "glimpse/engine/requests/finish.h"
+#include "glimpse/engine/requests/jobs.h"
+#include "glimpse/engine/requests/preempt.h"
+
+namespace glimpse::engine {
+namespace {
+
+void list_ongoing(Requests& requests, Ongoing& ongoing) {
+  ongoing.requests.clear();
+  ongoing.jobs.clear();
+  for (auto& [id, request] : requests.all) {
+    if (request.phase == Phase::done) continue;
+    ongoing.requests.push_back(&request);
+    ongoing.jobs.push_back(job_of(requests.runtime, request));
+  }
+}
+
+/// Of a request that is away: gives back the pages that it shares, too. False where none does.
+bool unshare(Requests& requests, const Ongoing& ongoing) {
+  kv::Cache& cache = requests.runtime.cache();
+  for (ActiveRequest* request : ongoing.requests) {
+    if (!request->away || cache.pages_held(request->sequence->id) == 0) continue;
+    try {
+      cache.put_away(request->sequence->id, true);
+    } catch (...) {
+      fail_live(requests, *request, std::current_exception());
+    }
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Schedule admit(Requests& requests, Ongoing& ongoing) {
+  Runtime& runtime = requests.runtime;
+  kv::Cache& cache = runtime.cache();
+  const EngineOptions& options = runtime.options;
+  Room room;
+  room.answer_pages = all_heads(runtime);
+  room.step_rows = options.step_tokens > 0 ? options.step_tokens : options.prefill_chunk;
+  for (bool trimmed = false;;) {
+    list_ongoing(requests, ongoing);
+    room.free_pages = static_cast<std::int64_t>(cache.usage().pages_free);
+    Schedule next = schedule(ongoing.jobs, room);
+    const bool waits = std::any_of(ongoing.jobs.begin(), ongoing.jobs.end(),
+                                   [](const Job& job) { return job.phase == Job::Phase::waiting; });
+    if (!trimmed && (next.preempt || next.full || (waits && !next.begin))) {
+      for (const ActiveRequest* request : ongoing.requests) {
+        if (request->sequence) cache.trim(request->sequence->id);
+      }
+      trimmed = true;
+    } else if (next.preempt) {
+      preempt(requests, *ongoing.requests[*next.preempt]);
+      room.admits = false;
+    } else if (next.begin) {
+      begin(requests, *ongoing.requests[*next.begin]);
+      answer_loaded(requests);
+    } else if (next.full && unshare(requests, ongoing)) {
+      continue;
+    } else if (next.full && is_alone(cache, *ongoing.requests.front())) {
+      try {
+        end_answer(runtime, *ongoing.requests.front(), FinishReason::context_full);
+      } catch (...) {
+        fail_live(requests, *ongoing.requests.front(), std::current_exception());
+      }
+    } else {
+      cache.set_sparing(trimmed);
+      return next;
+    }
+  }
+}
+
+void answer_loaded(Requests& requests) {
+  for (auto& [id, request] : requests.all) {
+    if (request.phase != Phase::prefill || request.away || request.prefilled < request.result.stats.prompt_tokens) {
+      continue;
+    }
+    try {
+      request.phase = Phase::decode;
+      request.result.stats.first_chunk_s = seconds_since(request.submitted);
+      if (request.request.on_prefill) request.request.on_prefill(request.prefilled, request.prefilled);
+      if (request.phase == Phase::decode) {  // else cancelled
+        take_logits(requests.runtime, request, request.sequence->logits);
+      }
+    } catch (...) {
+      fail_live(requests, request, std::current_exception());
+    }
+  }
+}
+
+}  // namespace glimpse::engine

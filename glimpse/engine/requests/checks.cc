@@ -1,0 +1,65 @@
+#include "glimpse/engine/requests/checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "glimpse/base/error.h"
+#include "glimpse/engine/correction.h"
+#include "glimpse/engine/lossless.h"
+
+namespace glimpse::engine {
+namespace {
+
+void check_lossless(Request& request) {
+  if (request.audit_every > 0) {
+    throw UserError("a lossless answer is verified whole; leave --attn-audit out");
+  }
+  require_whole_cache(request.plan, "a dense pass cannot verify what they draft", "--lossless");
+  if (request.draft_tokens < 0 || request.draft_tokens > kMostDrafts) {
+    throw UserError(fmt::format("lossless decoding with {} drafts at a time: give 1 to {}, or 0 for as many as pay",
+                                request.draft_tokens, kMostDrafts));
+  }
+  if (request.correct_every > 0) {
+    throw UserError("lossless decoding corrects the cache at every verification; leave --correct out");
+  }
+  // A sparse prefill would leave other keys and values behind than dense attention.
+  request.plan.prefill.sparse = false;
+  request.plan.prefill.tile_rows = 0;
+}
+
+}  // namespace
+
+void check_request(Runtime& runtime, Request& request, std::int64_t forgotten) {
+  runtime.require(request.plan);
+  text::validate(request.sampling);
+  if (request.correct_every < 0) {
+    throw UserError(
+        fmt::format("cache correction every {} tokens: give 1 or more, or 0 for none", request.correct_every));
+  }
+  if (request.correct_every > 0) require_correction(request.plan);
+  if (request.audit_every < 0) {
+    throw UserError(fmt::format("an audit every {} tokens: give 1 or more, or 0 for none", request.audit_every));
+  }
+  const exec::Backend& backend = *runtime.device.backend;
+  if (request.audit_every > 0) backend.require_records("measuring the coverage of every head");
+  if (request.on_sets) backend.require_records("recording what each head reads");
+  if (request.lossless) check_lossless(request);
+  if (std::any_of(request.stop.begin(), request.stop.end(), [](const std::string& stop) { return stop.empty(); })) {
+    throw UserError("a stop string is empty: give it some text, or leave it out");
+  }
+  const auto length = static_cast<std::int64_t>(request.prompt.size());
+  if (length == 0) throw UserError("the prompt is empty: give at least one token of text");
+  const std::int64_t context = runtime.options.context;
+  if (length >= context) {
+    throw UserError(
+        fmt::format("the prompt has {} tokens and the context holds {}, one of them for the answer; "
+                    "shorten the prompt or raise -c (the model was made for {})",
+                    length, context, runtime.loaded.model.config().context));
+  }
+  // A saved session may hold less than its tokens, too.
+  if (!request.session || !plan::forgets(request.plan)) require_memory(runtime.device, length - forgotten);
+  require_tokens(runtime.loaded, request.prompt);
+}
+
+}  // namespace glimpse::engine

@@ -1,0 +1,41 @@
+#include "glimpse/engine/requests/decode_plain.h"
+
+#include <algorithm>
+
+#include "glimpse/engine/requests/finish.h"
+
+namespace glimpse::engine {
+
+void take_logits(Runtime& runtime, ActiveRequest& request, std::span<const float> logits) {
+  if (request.request.max_tokens == 0) return end_answer(runtime, request, FinishReason::length);
+  take_token(runtime, request, request.sampler.sample(logits), request.sequence->length);
+}
+
+void take_token(Runtime& runtime, ActiveRequest& request, Token token, std::int64_t length) {
+  const text::Tokenizer& tokenizer = runtime.loaded.tokenizer;
+  request.sampler.accept(token);
+  if (tokenizer.ends_generation(token) && !request.request.ignore_end) {
+    return end_answer(runtime, request, FinishReason::end_of_text);
+  }
+  RequestStats& stats = request.result.stats;
+  const bool stopped = request.text.add(token, tokenizer.piece(token));
+  if (!stopped) {
+    request.result.tokens.push_back(token);
+    stats.generated_tokens = static_cast<std::int64_t>(request.result.tokens.size());
+    stats.last_token_s = seconds_since(request.submitted);
+    if (stats.first_token_s < 0) stats.first_token_s = stats.last_token_s;
+  }
+  hand_out(request);
+  if (request.phase == Phase::done) return;  // cancelled from the callback
+  if (stopped) return finish(runtime, request, FinishReason::stop);
+  request.next = token;
+  if (request.request.max_tokens > 0 && stats.generated_tokens >= request.request.max_tokens) {
+    return end_answer(runtime, request, FinishReason::length);
+  }
+  const std::int64_t context = runtime.options.context;
+  const bool forgets = plan::forgets(request.request.plan);
+  const std::int64_t most = forgets ? context : std::min(context, runtime.cache().shape().capacity_tokens);
+  if (length >= most) end_answer(runtime, request, FinishReason::context_full);
+}
+
+}  // namespace glimpse::engine

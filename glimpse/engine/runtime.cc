@@ -1,0 +1,63 @@
+#include "glimpse/engine/runtime.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "glimpse/base/error.h"
+#include "glimpse/base/log.h"
+#include "glimpse/base/machine_cores.h"
+
+namespace glimpse::engine {
+namespace {
+
+constexpr std::int64_t kMostContext = std::int64_t{1} << 24;
+constexpr int kMostThreads = 512;
+
+int checked_threads(int wanted) {
+  if (wanted < 0 || wanted > kMostThreads) {
+    throw UserError(fmt::format("{} threads; give -t a number from 1 to {}", wanted, kMostThreads));
+  }
+  return thread_count(wanted);
+}
+
+std::int64_t checked_context(std::int64_t wanted, const model::Config& config) {
+  if (wanted < 0 || wanted > kMostContext) {
+    throw UserError(fmt::format("a context of {} tokens; give -c a number from 1 to {}", wanted, kMostContext));
+  }
+  if (wanted > config.context) {
+    log_message(LogLevel::warning, fmt::format("a context of {} tokens: the model was made for {}, and answers get "
+                                               "worse beyond",
+                                               wanted, config.context));
+  }
+  return wanted > 0 ? wanted : config.context;
+}
+
+EngineOptions checked(const EngineOptions& wanted, const LoadedModel& loaded) {
+  EngineOptions options = wanted;
+  options.threads = checked_threads(wanted.threads);
+  options.context = checked_context(wanted.context, loaded.model.config());
+  if (options.prefill_chunk < 1) throw UserError("the prefill chunk needs at least one row");
+  if (options.step_tokens < 0) {
+    throw UserError(fmt::format("{} tokens of a step: give 1 or more, or 0 for as many as a prefill chunk has",
+                                options.step_tokens));
+  }
+  require_one_vocabulary(loaded);
+  return options;
+}
+
+}  // namespace
+
+Runtime::Runtime(const EngineOptions& wanted)
+    : loaded(wanted.model),
+      options(checked(wanted, loaded)),
+      device(open_backend(loaded, options)),
+      passes(loaded, device) {}
+
+Busy::Busy(Runtime& runtime, std::string_view call) : flag_(runtime.busy) {
+  if (flag_)
+    throw UserError(std::string(call) + " was called from a callback of the engine; call it when that returned");
+  flag_ = true;
+}
+
+}  // namespace glimpse::engine

@@ -1,0 +1,43 @@
+// All that the sequences of an engine run on, whoever drives them: options, model, device, compiled plans, passes. One
+// thread at a time, whose calls Busy guards. Inside engine only.
+#pragma once
+
+#include <string_view>
+
+#include "glimpse/engine/device.h"
+#include "glimpse/engine/loaded_model.h"
+#include "glimpse/engine/options.h"
+#include "glimpse/engine/pass.h"
+#include "glimpse/engine/programs.h"
+
+namespace glimpse::engine {
+
+struct Runtime {
+  /// Throws UserError for a model or option that cannot be served.
+  explicit Runtime(const EngineOptions& wanted);
+
+  LoadedModel loaded;
+  EngineOptions options;  ///< threads and context are set
+  Device device;
+  Programs programs;
+  PassRunner passes;
+  bool busy = false;  ///< inside a public call that runs passes: callbacks may not start another
+
+  kv::Cache& cache() const { return *device.cache; }
+  /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
+  void require(const plan::Plan& plan) { require_plan(plan, loaded, device, programs); }
+};
+
+/// Holds a runtime for the length of a public call. Throws UserError when a callback calls what only callers may.
+class Busy {
+ public:
+  Busy(Runtime& runtime, std::string_view call);
+  ~Busy() { flag_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool& flag_;
+};
+
+}  // namespace glimpse::engine

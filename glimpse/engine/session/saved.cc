@@ -1,0 +1,46 @@
+#include "glimpse/engine/session/saved.h"
+
+#include "glimpse/base/error.h"
+#include "glimpse/model/fingerprint.h"
+
+namespace glimpse::engine {
+
+SessionModel session_model(const Runtime& runtime) {
+  const model::Model& model = runtime.loaded.model;
+  return {model::fingerprint(model.file()), runtime.loaded.shape(), model.config().vocabulary,
+          runtime.cache().shape().format};
+}
+
+ActiveSequence adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted,
+                     Runtime& runtime) {
+  ActiveSequence sequence;
+  sequence.program = program_of(*wanted.plan, runtime.programs);
+  sequence.attention = attention::SequenceState(sequence.plan(), runtime.programs.gates);
+  if (wanted.state) {
+    read_state(reader, session, sequence.attention);
+    sequence.steps = session.steps;
+  }
+  sequence.id = read_rows(reader, session, wanted.tokens, runtime.cache());
+  note_tokens(sequence, std::span(session.tokens).first(static_cast<std::size_t>(wanted.tokens)),
+              runtime.loaded.boundaries);
+  sequence.length = wanted.tokens;
+  sequence.open_prompt = session.decode_steps == 0 && session.prompt_tokens < wanted.tokens;
+  if (wanted.tokens == session.length()) sequence.logits = session.logits;
+  return sequence;
+}
+
+std::int64_t save_sequence(const ActiveSequence& sequence, std::span<const float> logits,
+                           const std::filesystem::path& file, const Runtime& runtime) {
+  if (sequence.length == 0) throw UserError("nothing to save: the sequence has no tokens yet");
+  SavedSession session;
+  session.model = session_model(runtime);
+  session.plan = sequence.plan();
+  session.tokens = sequence.tokens;
+  session.logits.assign(logits.begin(), logits.end());
+  session.prompt_tokens = sequence.attention.prompt_tokens;
+  session.decode_steps = sequence.attention.decode_steps;
+  session.steps = sequence.steps;
+  return static_cast<std::int64_t>(write_session(file, {&session, &sequence.attention, &runtime.cache(), sequence.id}));
+}
+
+}  // namespace glimpse::engine

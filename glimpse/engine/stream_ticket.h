@@ -1,0 +1,58 @@
+// What a Stream and its Service know of one request. Who writes what stands at the members; the rest any thread may
+// call. Inside engine only.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "glimpse/engine/engine.h"
+#include "glimpse/engine/stream.h"
+
+namespace glimpse::engine {
+
+/// A place for each kind of event: their order is always the same.
+struct Stream::Ticket {
+  const TimePoint submitted = std::chrono::steady_clock::now();
+  std::atomic<bool> cancelled = false;  ///< asked for
+
+  // The Service's thread alone, once the request has left the queue.
+  Request request;
+  bool begun = false;
+  TimePoint last_token;  ///< of the clock's epoch: there was none
+
+  std::mutex mutex;
+  std::condition_variable news;
+  // Under the mutex: what nobody has taken.
+  std::optional<StreamEvent> started, prefill, finished;
+  std::vector<StreamToken> tokens;
+  bool closed = false;       ///< `finished` was taken
+  Engine* engine = nullptr;  ///< that has the request as `id`; null before and after
+  RequestId id = -1;
+
+  explicit Ticket(Request wanted) : request(std::move(wanted)) {}
+
+  /// Any thread. The Service looks between two passes, and a chunk of the prompt that is running stops in its middle.
+  void cancel() {
+    cancelled = true;
+    const std::lock_guard lock(mutex);
+    if (engine != nullptr) engine->cancel_soon(id);
+  }
+  /// Under the mutex.
+  bool has_event() const { return started || prefill || !tokens.empty() || finished; }
+  StreamEvent take();
+  template <class Change>
+  void change(const Change& make) {
+    {
+      const std::lock_guard lock(mutex);
+      make();
+    }
+    news.notify_one();
+  }
+};
+
+}  // namespace glimpse::engine

@@ -12,7 +12,7 @@ cuda: ## build/cuda: the program for GPUs too, the tests and benchmarks of that
 install: ## install the program and the library to PREFIX (default /usr/local), below DESTDIR
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install
 
-demo: build ## ask a small model about a generated document, dense and sparse
+demo: build ## calibrate a small model, ask for a number in a document: dense, by a window, sparse
 	@scripts/demo
 
 test: ## release build and all tests; with CI=true the same as test-all

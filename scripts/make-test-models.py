@@ -104,6 +104,8 @@ MODELS = [
     Model("undamaged", tied=False),
     # A pass costs next to nothing: for tests of ten thousands of them.
     Model("small", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
+    # The least context that calibration takes: it runs in a second.
+    Model("short", context=1400, shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
     Model("one-layer", shape=Shape(layers=1, hidden=64, heads=2, kv_heads=1, feed_forward=128)),
     Model("no-template", template=False, shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
     # A pre-tokenizer that libllama runs by std::regex.

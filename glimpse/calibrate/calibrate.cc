@@ -8,6 +8,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/suggest.h"
+#include "glimpse/calibrate/token_times.h"
 
 namespace glimpse::calibrate {
 namespace {
@@ -19,6 +20,13 @@ constexpr std::array<std::string_view, 3> kBudgets{"512", "1024", "10%"};
 struct Method {
   std::string name;
   std::map<std::string, std::string> extra;
+
+  /// As --attn-opt has them.
+  std::string options() const {
+    std::string text;
+    for (const auto& [key, value] : extra) text += fmt::format("{}{}={}", text.empty() ? "" : ",", key, value);
+    return text;
+  }
 };
 
 std::vector<Method> methods_of(const Calibration& found, Part part) {
@@ -34,36 +42,80 @@ std::vector<Method> methods_of(const Calibration& found, Part part) {
   return methods;
 }
 
-void add_rows(engine::Engine& engine, const Study& study, const Method& method, std::string_view budget,
-              Calibration& found, Progress& progress) {
-  policies::PolicyOptions options;
-  options.budget = plan::parse_budget(budget);
-  options.extra = method.extra;
-  options.profile = &found.profile;
-  const plan::Plan plan = policies::make_plan(method.name, engine.shape(), options);
+/// The kinds of task, in the order of the trials.
+std::vector<std::string> kinds_of(const Study& study) {
+  std::vector<std::string> kinds;
+  for (const Trial& trial : study.trials) {
+    if (std::find(kinds.begin(), kinds.end(), trial.task) == kinds.end()) kinds.push_back(trial.task);
+  }
+  return kinds;
+}
+
+/// What a row of the table says beside its names.
+constexpr std::size_t kRowValues = 5;
+
+/// For each kind: answers, dense, divergence, coverage and agreement.
+std::vector<double> row_values(engine::Engine& engine, const Study& study, const plan::Plan& plan, Progress& progress) {
   struct Sum {
-    double answers = 0, dense = 0, divergence = 0, coverage = 0;
+    double answers = 0, dense = 0, divergence = 0, coverage = 0, agreement = 0;
     int trials = 0, covered = 0;
   };
-  std::vector<std::pair<std::string, Sum>> sums;
+  std::map<std::string, Sum> sums;
   for (const Trial& trial : study.trials) {
     const Outcome outcome = run_trial(engine, trial, plan, {.audit = true, .progress = &progress, .alone = true});
-    auto there = std::find_if(sums.begin(), sums.end(), [&](const auto& sum) { return sum.first == trial.task; });
-    if (there == sums.end()) there = sums.emplace(sums.end(), trial.task, Sum{});
-    Sum& sum = there->second;
+    Sum& sum = sums[trial.task];
     sum.answers += outcome.right ? 1 : 0;
     sum.dense += trial.right ? 1 : 0;
     sum.divergence += outcome.divergence;
+    sum.agreement += outcome.agreement;
     sum.coverage += outcome.coverage.value_or(0);
     sum.covered += outcome.coverage ? 1 : 0;
     ++sum.trials;
   }
-  for (const auto& [task, sum] : sums) {
+  std::vector<double> values;
+  for (const std::string& kind : kinds_of(study)) {
+    const Sum& sum = sums[kind];
     // Rounding may lead a little out of range.
-    found.profile.kept.push_back({method.name, std::string(budget), task, sum.answers / sum.trials,
-                                  sum.dense / sum.trials, std::max(0.0, sum.divergence / sum.trials),
-                                  sum.covered > 0 ? std::min(1.0, sum.coverage / sum.covered) : 1.0});
+    values.insert(values.end(),
+                  {sum.answers / sum.trials, sum.dense / sum.trials, std::max(0.0, sum.divergence / sum.trials),
+                   sum.covered > 0 ? std::min(1.0, sum.coverage / sum.covered) : 1.0, sum.agreement / sum.trials});
   }
+  return values;
+}
+
+void add_rows(engine::Engine& engine, const Study& study, const TimedPlan& timed, Calibration& found,
+              Progress& progress) {
+  const std::vector<std::string> kinds = kinds_of(study);
+  std::optional<std::vector<double>> values;
+  const std::uint64_t key = study.measured == nullptr ? 0 : measured_key(timed.plan, "row");
+  if (study.measured != nullptr) values = study.measured->find(key, kinds.size() * kRowValues);
+  if (!values) {
+    values = row_values(engine, study, timed.plan, progress);
+    if (study.measured != nullptr) study.measured->add(key, *values);
+  }
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const double* of = values->data() + i * kRowValues;
+    found.profile.kept.push_back(
+        {timed.row.method, timed.row.budget, kinds[i], of[0], of[1], of[2], of[3], of[4], timed.row.options});
+  }
+}
+
+/// What the table is made of, by what was found.
+std::vector<TimedPlan> table_plans(const plan::ModelShape& shape, const Study& study, const Calibration& found,
+                                   Part part) {
+  std::vector<TimedPlan> plans;
+  for (const Method& method : methods_of(found, part)) {
+    for (const std::string_view budget : kBudgets) {
+      policies::PolicyOptions options;
+      options.budget = plan::parse_budget(budget);
+      if (plan::budget_tokens(*options.budget, study.length) >= shorter_length(study.length)) continue;
+      options.extra = method.extra;
+      options.profile = &found.profile;
+      plans.push_back(
+          {{method.name, std::string(budget), method.options(), {}}, policies::make_plan(method.name, shape, options)});
+    }
+  }
+  return plans;
 }
 
 Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& options) {
@@ -79,7 +131,8 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
   const std::int64_t prompts = study_work(options.study);
   const std::int64_t share = options.part == Part::all ? 2 : 1;
   Progress progress(options.on_progress, prompts * (1 + share));
-  const Study study = make_study(engine, options.study, progress);
+  Study study = make_study(engine, options.study, progress);
+  study.measured = options.measured;
   progress.reach(prompts);
 
   Calibration found;
@@ -110,12 +163,10 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
     found.kascade = choose_kascade(engine, study, progress);
     found.profile.kascade = found.kascade->profile;
   }
-  for (const Method& method : methods_of(found, options.part)) {
-    for (const std::string_view budget : kBudgets) {
-      if (plan::budget_tokens(plan::parse_budget(budget), study.length) >= study.length) continue;
-      add_rows(engine, study, method, budget, found, progress);
-    }
-  }
+  const std::vector<TimedPlan> plans = table_plans(shape, study, found, options.part);
+  for (const TimedPlan& timed : plans) add_rows(engine, study, timed, found, progress);
+  found.profile.speed = measure_speed(engine, study, plans, progress);
+  found.profile.speed->processor = options.processor;
   return found;
 }
 

@@ -21,6 +21,10 @@ Part parse_part(std::string_view text);
 struct CalibrationOptions {
   Part part = Part::all;
   StudyOptions study;
+  std::string processor = "unknown";  ///< its name, for the measured times
+  /// Where what is measured is looked up and kept: of the same model and options, or empty. Borrowed; none: nowhere.
+  /// Times are not among it.
+  Measured* measured = nullptr;
   /// Work done and to do, in prompt tokens; false ends the calibration.
   Progress::Callback on_progress;
 };

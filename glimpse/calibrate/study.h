@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "glimpse/calibrate/measured.h"
 #include "glimpse/calibrate/progress.h"
 #include "glimpse/calibrate/retrieval_scores.h"
 #include "glimpse/calibrate/similarity.h"
@@ -29,6 +30,7 @@ struct Study {
   std::vector<double> importance;  ///< [layers] mean of 1 - cosine(x, x + attention(x)) over the prompts
   Similarity near, wide;           ///< at kSimilaritySet tokens and at `budget`
   std::vector<double> retrieval;   ///< [layer, query head]
+  Measured* measured = nullptr;    ///< where grades and rows are looked up and kept; borrowed, may be none
 };
 
 /// The work of make_study in prompt tokens.

@@ -111,10 +111,12 @@ Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& 
   start.sequence.reset_stats();
   std::vector<float> logits = std::move(start.logits);
   std::string own;  // the plan's own answer, once it is another one
+  std::size_t agreed = 0;
   std::optional<engine::Sequence> going_on;
   for (std::size_t i = 0;; ++i) {
     if (i > 0) outcome.divergence += divergence(trial.logits[i], logits) / static_cast<double>(count - 1);
     const Token first_choice = arg_max(logits), dense_choice = arg_max(trial.logits[i]);
+    if (i > 0 && first_choice == dense_choice) ++agreed;
     if (outcome.same && first_choice != dense_choice) {
       outcome.same = false;
       if (options.alone && !trial.wanted.empty()) {
@@ -129,10 +131,11 @@ Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& 
         going_on.reset();
       }
     }
-    if (i + 1 == count) break;
+    if (i + 1 == count || (options.to_difference && !outcome.same)) break;
     logits = copy_of(start.sequence.decode(trial.answer[i], options.audit && i == 1));
     if (options.progress != nullptr) options.progress->add(Progress::kStep);
   }
+  if (count > 1) outcome.agreement = static_cast<double>(agreed) / static_cast<double>(count - 1);
   outcome.right = outcome.same ? trial.right : share_found(own, trial.wanted) == 1;
   const engine::AttentionStats& stats = start.sequence.stats();
   if (stats.audits > 0 && stats.audited.sets > 0) outcome.coverage = stats.audited.mean;

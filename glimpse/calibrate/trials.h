@@ -33,6 +33,7 @@ struct Trial {
 struct Outcome {
   bool same = false;               ///< every token of the answer is dense attention's first choice
   bool right = false;              ///< the answer that the plan itself gives holds what is wanted; prose: same
+  double agreement = 1;            ///< share of those tokens whose first choice is dense attention's
   double divergence = 0;           ///< KL(dense || plan) in nats, the mean over the answer's tokens behind the first
   std::optional<double> coverage;  ///< softmax mass of what heads read in the second step, the mean; when audited
 };
@@ -48,7 +49,8 @@ struct TrialOptions {
   bool audit = false;                        ///< coverage too
   std::optional<OwnPrefill>* own = nullptr;  ///< kept between trials; none: each prompt is read anew
   Progress* progress = nullptr;              ///< told of each step
-  bool alone = false;  ///< where tokens differ, let the plan's own answer go on; else `right` is `same`
+  bool to_difference = false;  ///< nothing behind the first token that is another: its divergence is not wanted
+  bool alone = false;          ///< where tokens differ, let the plan's own answer go on; else `right` is `same`
 };
 
 /// Runs `prompt` on a fork of `start`, whose first `shared` tokens are the prompt's, and answers it densely with at

@@ -43,7 +43,7 @@ struct Arguments {
   double temperature = 0, top_p = 0, min_p = 0, repeat_penalty = 0, frequency_penalty = 0, presence_penalty = 0;
   std::int64_t top_k = 0, repeat_last_n = 0, seed = 0;
   // Attention.
-  std::string policy;
+  std::string policy, quality;
   std::optional<std::string> budget, plan_file, profile;
   std::string profile_folder;
   mutable std::shared_ptr<ProfileRead> profile_read;  ///< what check_profile and profile_for have read, each file once
@@ -53,6 +53,8 @@ struct Arguments {
   std::int64_t audit = 0;
   std::optional<std::int64_t> lossless;  ///< drafts at a time; 0: as many as pay
   std::int64_t min_context = 0;
+  bool calibrate = false;
+  std::int64_t plan_tokens = 0;  ///< context that --attn auto chooses for in `plan`; 0: the model's
   // Output.
   bool json = false, quiet = false, verbose = false, list = false;
   std::optional<std::string> trace, session, html;

@@ -8,6 +8,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
+#include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/setup.h"
 
 namespace glimpse::cli {
@@ -83,6 +84,11 @@ Arm arm_of(std::span<const std::string> parts) {
   const std::size_t colon = std::min(first.find(':'), first.size());
   Arm arm;
   arm.policy = first.substr(0, colon);
+  if (arm.policy == kAuto) {
+    if (colon < first.size() || parts.size() > 1) refuse(first, "chooses budget and options itself");
+    arm.written = arm.policy;
+    return arm;
+  }
   policies::find_policy(arm.policy);
   std::string budget = colon < first.size() ? first.substr(colon + 1) : "";
   bool has_budget = colon < first.size();
@@ -123,7 +129,8 @@ std::vector<Arm> parse_arms(std::string_view list) {
   return arms;
 }
 
-plan::Plan make_arm_plan(const Arguments& arguments, const Arm& arm, const PlanModel& model) {
+plan::Plan make_arm_plan(const Arguments& arguments, const Arm& arm, const PlanModel& model, std::int64_t tokens) {
+  if (arm.policy == kAuto) return make_auto_plan(arguments, model, tokens);
   const policies::Policy& policy = policies::find_policy(arm.policy);
   policies::PolicyOptions options = arm.options;
   const plan::Profile* profile = profile_for(arguments, policy, model);
@@ -132,17 +139,22 @@ plan::Plan make_arm_plan(const Arguments& arguments, const Arm& arm, const PlanM
   return make_policy_plan(arguments, arm.policy, model.shape, std::move(options));
 }
 
-std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const Arm> arms, const PlanModel& model) {
+std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<const Arm> arms, const PlanModel& model,
+                                       std::int64_t tokens) {
   std::vector<std::string_view> names;
   for (const Arm& arm : arms) names.emplace_back(arm.policy);
   refuse_idle_profile(arguments, names);
   bool used = !arguments.typed.contains("--attn-profile");
   std::vector<plan::Plan> plans;
   for (const Arm& arm : arms) {
+    plans.push_back(make_arm_plan(arguments, arm, model, tokens));
+    if (arm.policy == kAuto) {
+      used = true;
+      continue;
+    }
     const policies::Policy& policy = policies::find_policy(arm.policy);
     const plan::Profile* profile = profile_for(arguments, policy, model);
     used = used || profile == nullptr || policies::uses_profile(policy, *profile);  // null: "none" was typed
-    plans.push_back(make_arm_plan(arguments, arm, model));
   }
   if (!used) {
     throw UserError(

@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <memory>
 #include <optional>
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/arm.h"
+#include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/bench_report.h"
+#include "glimpse/cli/calibration.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/idle.h"
 #include "glimpse/cli/json_output.h"
@@ -76,6 +80,54 @@ std::string attention_text(const BenchHeader& header, const evaluate::AttentionS
          table(cells, format);
 }
 
+/// One arm that is another at each depth, by the length of the context that it is given.
+evaluate::Arm switching(std::string name, std::map<std::int64_t, evaluate::Arm> by_depth) {
+  struct Switch {
+    std::map<std::int64_t, evaluate::Arm> arms;
+    const evaluate::Arm* now = nullptr;
+  };
+  auto all = std::make_shared<Switch>(Switch{std::move(by_depth)});
+  evaluate::Arm arm;
+  arm.name = std::move(name);
+  arm.prepare = [all](std::span<const engine::Token> context) {
+    all->now = &all->arms.at(std::ssize(context));
+    all->now->prepare(context);
+  };
+  arm.decode = [all](std::span<const engine::Token> tokens) { return all->now->decode(tokens); };
+  arm.attention = [all] { return all->now->attention(); };
+  arm.reads = [all] { return all->now->reads(); };
+  return arm;
+}
+
+/// The arms, which share one prefilled sequence; "auto" chooses at each depth.
+std::vector<evaluate::Arm> contestants_of(const Arguments& arguments, std::span<const Arm> arms, engine::Engine& engine,
+                                          const evaluate::DecodeOptions& how) {
+  const PlanModel model = plan_model(engine);
+  const auto tokens_at = [&](std::int64_t depth) { return depth + how.tokens; };
+  std::vector<plan::Plan> made = make_arm_plans(arguments, arms, model, tokens_at(how.depths.front()));
+  refuse_idle(arguments, made);
+  std::vector<std::pair<std::string, plan::Plan>> plans;
+  for (std::size_t i = 0; i < arms.size(); ++i) {
+    plans.emplace_back(arms[i].written, std::move(made[i]));
+    if (arms[i].policy != kAuto) continue;
+    for (std::size_t depth = 1; depth < how.depths.size(); ++depth) {
+      plans.emplace_back(arms[i].written, make_auto_plan(arguments, model, tokens_at(how.depths[depth])));
+    }
+  }
+  std::vector<evaluate::Arm> of_plans = evaluate::engine_arms(engine, std::move(plans)), contestants;
+  auto next = of_plans.begin();
+  for (const Arm& arm : arms) {
+    if (arm.policy != kAuto) {
+      contestants.push_back(std::move(*next++));
+      continue;
+    }
+    std::map<std::int64_t, evaluate::Arm> by_depth;
+    for (const std::int64_t depth : how.depths) by_depth.insert_or_assign(depth, std::move(*next++));
+    contestants.push_back(switching(arm.written, std::move(by_depth)));
+  }
+  return contestants;
+}
+
 }  // namespace
 
 int bench_decode_command(const Arguments& arguments) {
@@ -95,11 +147,9 @@ int bench_decode_command(const Arguments& arguments) {
                                 options.context, how.tokens, needed));
   }
   options.sequences = 2;
+  if (!calibrate_first(arguments, arms)) return kExitInterrupted;
   engine::Engine engine(options);
-  std::vector<std::pair<std::string, plan::Plan>> plans;
-  std::vector<plan::Plan> made = make_arm_plans(arguments, arms, plan_model(engine));
-  refuse_idle(arguments, made);
-  for (std::size_t i = 0; i < arms.size(); ++i) plans.emplace_back(arms[i].written, std::move(made[i]));
+  const std::vector<evaluate::Arm> contestants = contestants_of(arguments, arms, engine, how);
   const std::vector<text::Token> tokens = tokens_of(arguments, engine.tokenizer(), needed);
   std::optional<Output> file = open_output(arguments);
 
@@ -109,7 +159,7 @@ int bench_decode_command(const Arguments& arguments) {
     progress.update(done, total);
     return !interrupt.requested();
   };
-  const auto rows = evaluate::measure_decode(evaluate::engine_arms(engine, std::move(plans)), tokens, how);
+  const auto rows = evaluate::measure_decode(contestants, tokens, how);
   progress.clear();
   write_table(file, speed_text(header_of(arguments, engine.threads()), "decode", rows, arguments.format));
   return end_bench(interrupt);

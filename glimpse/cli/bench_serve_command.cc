@@ -6,7 +6,9 @@
 #include "glimpse/base/error.h"
 #include "glimpse/cli/arm.h"
 #include "glimpse/cli/arrivals.h"
+#include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/bench_report.h"
+#include "glimpse/cli/calibration.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/idle.h"
 #include "glimpse/cli/json_output.h"
@@ -25,7 +27,10 @@ std::vector<evaluate::Arrival> arrivals_of(const Arguments& arguments, std::span
     const auto same = [&](const Arm& arm) { return arm.written == each.arm.written; };
     if (std::none_of(arms.begin(), arms.end(), same)) arms.push_back(each.arm);
   }
-  const std::vector<plan::Plan> plans = make_arm_plans(arguments, arms, plan_model(engine));
+  const PlanModel model = plan_model(engine);
+  std::int64_t longest = 0;
+  for (const PlannedArrival& each : planned) longest = std::max(longest, each.prompt_tokens + each.tokens);
+  const std::vector<plan::Plan> plans = make_arm_plans(arguments, arms, model, longest);
   refuse_idle(arguments, plans);
   std::int64_t all = 0;
   for (const PlannedArrival& each : planned) all += each.prompt_tokens;
@@ -37,7 +42,8 @@ std::vector<evaluate::Arrival> arrivals_of(const Arguments& arguments, std::span
     arrival.at_s = each.at_s;
     arrival.arm = each.arm.written;
     const auto arm = std::find_if(arms.begin(), arms.end(), [&](const Arm& a) { return a.written == arrival.arm; });
-    arrival.plan = plans[static_cast<std::size_t>(arm - arms.begin())];
+    arrival.plan = arm->policy == kAuto ? make_auto_plan(arguments, model, each.prompt_tokens + each.tokens)
+                                        : plans[static_cast<std::size_t>(arm - arms.begin())];
     arrival.prompt.assign(from, from + each.prompt_tokens);
     from += each.prompt_tokens;
     arrival.tokens = each.tokens;
@@ -137,6 +143,9 @@ int bench_serve_command(const Arguments& arguments) {
                     options.context, needed));
   }
   options.sequences = static_cast<int>(std::min<std::int64_t>(arguments.running, std::ssize(planned)));
+  std::vector<Arm> arms;
+  for (const PlannedArrival& each : planned) arms.push_back(each.arm);
+  if (!calibrate_first(arguments, arms)) return kExitInterrupted;
   engine::Engine engine(options);
   std::vector<evaluate::Arrival> arrivals = arrivals_of(arguments, planned, engine);
   std::optional<Output> file = open_output(arguments);

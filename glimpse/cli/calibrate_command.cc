@@ -6,8 +6,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
-#include "glimpse/base/whole_file.h"
-#include "glimpse/calibrate/calibrate.h"
+#include "glimpse/cli/calibration.h"
 #include "glimpse/cli/calibration_report.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/profiles.h"
@@ -32,15 +31,6 @@ std::filesystem::path output_of(const Arguments& arguments, const PlanModel& mod
     throw UserError("there is no folder for profiles: HOME and XDG_DATA_HOME are not set; name a file with -o");
   }
   return plan::profile_path(folder, model.fingerprint());
-}
-
-/// A file that is there and no profile was hardly meant.
-void refuse_other_file(const std::filesystem::path& path) {
-  std::error_code failed;
-  if (!std::filesystem::is_regular_file(path, failed) || std::filesystem::file_size(path, failed) == 0) return;
-  constexpr std::uintmax_t kMost = std::uintmax_t{64} << 20;
-  if (std::filesystem::file_size(path, failed) <= kMost && plan::is_profile_text(read_file(path.string()))) return;
-  throw UserError(fmt::format("'{}' is there and is no profile; give another name with -o", printable(path.string())));
 }
 
 /// Of a part alone the file keeps the other parts, where they are this model's.
@@ -68,14 +58,16 @@ calibrate::CalibrationOptions calibration_options(const Arguments& arguments) {
 int calibrate_command(const Arguments& arguments) {
   set_log(arguments);
   engine::EngineOptions engine_how = engine_options(arguments);
+  if (engine_how.device.kind != DeviceName::Kind::cpu) {
+    throw UserError("a model is calibrated on the CPU, and its profile serves every device; leave out --device");
+  }
   engine_how.sequences = calibrate::kStudySequences;
   calibrate::CalibrationOptions options = calibration_options(arguments);
   const InterruptGuard interrupt;
   engine::Engine engine(engine_how);
   const PlanModel model = plan_model(engine);
   const std::filesystem::path path = output_of(arguments, model);
-  refuse_other_file(path);
-  require_replaceable(path);
+  require_profile_place(path);
   const std::int64_t made_for = engine.shape().context;
   if (made_for < engine.context() && arguments.typed.contains("--ctx-size")) {
     throw UserError(
@@ -83,21 +75,13 @@ int calibrate_command(const Arguments& arguments) {
   }
   options.study.length = std::min(engine.context(), made_for) - calibrate::kAnswerRoom;
 
-  ProgressBar progress("calibrate", "tokens", !arguments.quiet);
-  options.on_progress = [&](std::int64_t done, std::int64_t total) {
-    progress.update(done, total);
-    return !interrupt.requested();
-  };
-  std::optional<calibrate::Calibration> found = calibrate::calibrate(engine, options);
-  progress.clear();
-  if (!found) {
-    print_note(fmt::format("interrupted; '{}' is not written", printable(path.string())));
-    return kExitInterrupted;
-  }
-  found->profile.fingerprint = model.fingerprint();
   const bool all = options.part == calibrate::Part::all;
+  const std::optional<calibrate::Calibration> found =
+      run_calibration(arguments, engine, std::move(options), {path, interrupt, true});
+  if (!found) return kExitInterrupted;
   plan::save_profile(path, all ? found->profile : with_other_parts(path, found->profile));
-  print(choices_text(*found) + "\n" + table_text(found->profile.kept) + (all ? "" : candidates_text(*found)) +
+  remove_part(path);
+  print(choices_text(*found) + "\n" + table_text(found->profile) + (all ? "" : candidates_text(*found)) +
         fmt::format("\nprofile in '{}'{}\n", printable(path.string()),
                     arguments.output.empty() ? ", where commands find it" : ", for --attn-profile"));
   return kExitOk;

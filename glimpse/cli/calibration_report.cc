@@ -22,6 +22,20 @@ std::string percent(double share) {
   return fmt::format("{:.0f} %", 100 * share);
 }
 
+/// Milliseconds of a token of the row, none: of dense attention, where the answers were measured; empty: not timed.
+std::string time_of(const plan::Profile& profile, const plan::Kept* row) {
+  if (!profile.speed) return "";
+  const plan::SpeedProfile& speed = *profile.speed;
+  const auto text = [&](const plan::TokenTime& time) { return fmt::format("{:.1f}", time.at(speed.tokens)); };
+  if (row == nullptr) return text(speed.dense);
+  for (const plan::MethodTime& timed : speed.methods) {
+    if (timed.method == row->method && timed.budget == row->budget && timed.options == row->options) {
+      return text(timed.time);
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string choices_text(const calibrate::Calibration& found) {
@@ -71,7 +85,8 @@ std::string candidates_text(const calibrate::Calibration& found) {
   return text;
 }
 
-std::string table_text(const std::vector<plan::Kept>& rows) {
+std::string table_text(const plan::Profile& profile) {
+  const std::vector<plan::Kept>& rows = profile.kept;
   std::vector<std::string> tasks;
   for (const plan::Kept& row : rows) {
     if (row.task != "prose" && std::find(tasks.begin(), tasks.end(), row.task) == tasks.end())
@@ -84,22 +99,27 @@ std::string table_text(const std::vector<plan::Kept>& rows) {
     const auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& other) { return other.task == task; });
     dense += fmt::format(" {} |", percent(row->dense));
   }
-  text += " KL to dense | of prose | coverage |\n" + line + " ---: | ---: | ---: |\n" + dense + " 0 | 0 | 1 |\n";
+  text += " KL to dense | of prose | coverage | agreement | ms a token |\n" + line +
+          " ---: | ---: | ---: | ---: | ---: |\n" + dense +
+          fmt::format(" 0 | 0 | 1 | 100 % | {} |\n", time_of(profile, nullptr));
   for (std::size_t i = 0; i < rows.size();) {
     std::map<std::string, plan::Kept> of;  // of one method at one budget, by task
     const std::size_t first = i;
-    double divergence = 0, coverage = 0;
+    double divergence = 0, coverage = 0, agreement = 0;
     for (; i < rows.size() && rows[i].method == rows[first].method && rows[i].budget == rows[first].budget; ++i) {
       of.emplace(rows[i].task, rows[i]);
       coverage += rows[i].coverage;
+      agreement += rows[i].agreement.value_or(0);
       if (rows[i].task != "prose") divergence += rows[i].divergence;
     }
     text += fmt::format("| {} | {} |", rows[first].method, rows[first].budget);
     for (const std::string& task : tasks)
       text += of.contains(task) ? fmt::format(" {} |", percent(of[task].answers)) : " |";
-    text += fmt::format(" {:.4f} | {:.4f} | {:.3f} |\n",
-                        divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)),
-                        of["prose"].divergence, coverage / static_cast<double>(i - first));
+    const auto kinds = static_cast<double>(i - first);
+    text +=
+        fmt::format(" {:.4f} | {:.4f} | {:.3f} | {} | {} |\n",
+                    divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)), of["prose"].divergence,
+                    coverage / kinds, percent(agreement / kinds), time_of(profile, &rows[first]));
   }
   return text;
 }

@@ -13,6 +13,6 @@ std::string choices_text(const calibrate::Calibration& found);
 /// What was tried, row by row, and Kascade's anchors for every number of them.
 std::string candidates_text(const calibrate::Calibration& found);
 /// A row for each method and budget, a column for each kind of task that has right answers.
-std::string table_text(const std::vector<plan::Kept>& rows);
+std::string table_text(const plan::Profile& profile);
 
 }  // namespace glimpse::cli

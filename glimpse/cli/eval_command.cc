@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "glimpse/base/error.h"
+#include "glimpse/cli/calibration.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/idle.h"
 #include "glimpse/cli/json_output.h"
@@ -26,15 +27,16 @@ std::string text_of(const Arguments& arguments) {
   return read_text(*file);
 }
 
-plan::Plan plan_of(const Arguments& arguments, const engine::Engine& engine) {
-  const plan::Plan plan = make_plan(arguments, plan_model(engine));
+plan::Plan plan_of(const Arguments& arguments, const engine::Engine& engine, std::int64_t tokens) {
+  const plan::Plan plan = make_plan(arguments, plan_model(engine), tokens);
   refuse_idle(arguments, {&plan, 1});
   return plan;
 }
 
 /// The plan that tokens run by. One that none runs by would be a flag without effect; the environment's is left out.
-plan::Plan plan_with_decoding(const Arguments& arguments, const engine::Engine& engine, bool decodes) {
-  const plan::Plan plan = plan_of(arguments, engine);
+plan::Plan plan_with_decoding(const Arguments& arguments, const engine::Engine& engine, std::int64_t tokens,
+                              bool decodes) {
+  const plan::Plan plan = plan_of(arguments, engine, tokens);
   if (decodes || plan.prefill.sparse || reads_everything(plan)) return plan;
   if (!arguments.typed.contains("--attn") && !arguments.typed.contains("--attn-plan")) {
     return plan::dense_plan(plan.shape);
@@ -73,11 +75,12 @@ int eval_logits_command(const Arguments& arguments) {
   const engine::EngineOptions options = engine_options(arguments);
   if (arguments.output.empty()) throw UserError("no output: give -o FILE.npy");
   const std::string text = text_of(arguments);
+  if (!calibrate_first(arguments)) return kExitInterrupted;
   engine::Engine engine(options);
   const std::vector<text::Token> tokens = logits_tokens(arguments, engine, text);
   const auto count = static_cast<std::int64_t>(tokens.size());
   const std::int64_t prefill = arguments.prefill.value_or(count);
-  const plan::Plan plan = plan_with_decoding(arguments, engine, prefill < count);
+  const plan::Plan plan = plan_with_decoding(arguments, engine, count, prefill < count);
 
   evaluate::NpyWriter file(arguments.output, count, engine.tokenizer().size());
   ProgressBar progress("logits", "tokens", !arguments.quiet);
@@ -104,9 +107,10 @@ int eval_perplexity_command(const Arguments& arguments) {
   engine::EngineOptions options = engine_options(arguments);
   options.context = arguments.window;
   const std::string text = text_of(arguments);
+  if (!calibrate_first(arguments)) return kExitInterrupted;
   engine::Engine engine(options);
-  const plan::Plan plan =
-      plan_with_decoding(arguments, engine, arguments.prefill.value_or(arguments.window) < arguments.window - 1);
+  const plan::Plan plan = plan_with_decoding(arguments, engine, arguments.window,
+                                             arguments.prefill.value_or(arguments.window) < arguments.window - 1);
   const std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
 
   evaluate::PerplexityOptions how;
@@ -146,8 +150,8 @@ int eval_sets_command(const Arguments& arguments) {
   check_attention(arguments);
   const engine::EngineOptions options = engine_options(arguments);
   const std::string text = text_of(arguments);
+  if (!calibrate_first(arguments)) return kExitInterrupted;
   engine::Engine engine(options);
-  const plan::Plan plan = plan_of(arguments, engine);
   const std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
   const auto length = static_cast<std::int64_t>(tokens.size());
   const std::int64_t steps = arguments.text_steps;
@@ -167,6 +171,7 @@ int eval_sets_command(const Arguments& arguments) {
                                 prompt, steps, engine.context()));
   }
 
+  const plan::Plan plan = plan_of(arguments, engine, prompt + steps);
   const std::span<const text::Token> all(tokens);
   std::optional<TraceWriter> trace;
   if (!arguments.output.empty()) {

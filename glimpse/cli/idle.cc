@@ -7,13 +7,14 @@
 #include <limits>
 
 #include "glimpse/base/error.h"
+#include "glimpse/cli/auto_method.h"
 
 namespace glimpse::cli {
 namespace {
 
-constexpr std::array<std::string_view, 9> kPolicyFlags{"--attn",         "--attn-budget",  "--attn-block",
-                                                       "--attn-sink",    "--attn-local",   "--attn-opt",
-                                                       "--attn-min-ctx", "--attn-profile", "--profile-dir"};
+constexpr std::array<std::string_view, 11> kPolicyFlags{
+    "--attn",       "--attn-quality", "--calibrate",    "--attn-budget",  "--attn-block", "--attn-sink",
+    "--attn-local", "--attn-opt",     "--attn-min-ctx", "--attn-profile", "--profile-dir"};
 
 bool has_tier(const plan::Plan& plan) {
   return std::any_of(plan.retentions.begin(), plan.retentions.end(),
@@ -51,6 +52,32 @@ std::string idle_system(const Arguments& arguments) {
 
 std::string idle_beside_plan_file(const Arguments& arguments) {
   return arguments.plan_file ? "and --attn-plan: the file is the whole plan; give one of the two" : "";
+}
+
+std::string idle_beside_auto(const Arguments& arguments) {
+  if (arguments.plan_file) return idle_beside_plan_file(arguments);
+  return arguments.policy == kAuto ? "and --attn auto, which chooses that: leave one out" : "";
+}
+
+std::string idle_quality(const Arguments& arguments) {
+  if (arguments.plan_file) return idle_beside_plan_file(arguments);
+  // A list of arms holds it as a word of its own, and a dialogue may come to it.
+  const std::string arms = "," + arguments.arms + ",";
+  const bool chooses = arguments.policy == kAuto || arguments.interactive || arguments.arrivals ||
+                       arms.find(fmt::format(",{},", kAuto)) != std::string::npos;
+  if (!chooses) return "has no effect without the method 'auto': give that, or leave it out";
+  if (arguments.lossless)
+    return "has no effect beside --lossless, where the answer is dense attention's: leave one out";
+  return "";
+}
+
+std::string idle_plan_tokens(const Arguments& arguments) {
+  return arguments.policy == kAuto && !arguments.plan_file ? "" : "has no effect without --attn auto: leave it out";
+}
+
+std::string idle_calibrate(const Arguments& arguments) {
+  if (arguments.plan_file) return idle_beside_plan_file(arguments);
+  return arguments.profile ? "has no effect beside --attn-profile, which says the profile: leave one out" : "";
 }
 
 std::string idle_minimum(const Arguments& arguments) {
@@ -116,6 +143,8 @@ void refuse_idle(const Arguments& arguments, std::span<const plan::Plan> plans) 
   refuse("--kv-tier-dir", !tier,
          "without a host tier: choose a method that has one (arkvale, shadowkv), or leave it out");
   constexpr std::string_view kDense = "with attention that reads everything: choose a sparse --attn, or leave it out";
+  // --attn auto may take dense attention, and where it does nobody has asked for it.
+  if (arguments.policy == kAuto && !arguments.plan_file) return;
   for (const char* flag : {"--lossless", "--attn-audit", "--correct"}) refuse(flag, dense, kDense);
 }
 

@@ -20,7 +20,11 @@ std::string idle_look_back(const Arguments& arguments);      ///< --repeat-last-
 std::string idle_penalty(const Arguments& arguments);
 std::string idle_system(const Arguments& arguments);
 std::string idle_beside_plan_file(const Arguments& arguments);  ///< the other --attn-* flags
-std::string idle_minimum(const Arguments& arguments);           ///< --attn-min-ctx
+std::string idle_beside_auto(const Arguments& arguments);       ///< the flags of one method
+std::string idle_quality(const Arguments& arguments);
+std::string idle_plan_tokens(const Arguments& arguments);
+std::string idle_calibrate(const Arguments& arguments);
+std::string idle_minimum(const Arguments& arguments);  ///< --attn-min-ctx
 std::string idle_plan_file(const Arguments& arguments);
 std::string idle_profile(const Arguments& arguments);
 std::string idle_profile_folder(const Arguments& arguments);

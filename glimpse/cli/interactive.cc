@@ -17,6 +17,8 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/arm.h"
+#include "glimpse/cli/auto_method.h"
+#include "glimpse/cli/calibration.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/conversation.h"
 #include "glimpse/cli/json_output.h"
@@ -41,10 +43,11 @@ class Dialogue {
   explicit Dialogue(const Arguments& arguments)
       : arguments_(arguments),
         engine_(options_of(arguments)),
-        plan_(make_plan(arguments, plan_model(engine_))),
+        document_(document_text(arguments)),
+        auto_(arguments.policy == kAuto && !arguments.plan_file),
+        plan_(make_plan(arguments, plan_model(engine_), context_for(auto_ ? document_tokens() : 0))),
         chat_(new_chat()),
-        out_(Output::standard()),
-        document_(document_text(arguments)) {
+        out_(Output::standard()) {
     if (!arguments.raw && !engine_.tokenizer().has_chat_template()) {
       throw UserError(fmt::format("'{}' has no chat template; give --raw to run the text as it is", arguments.model));
     }
@@ -140,10 +143,23 @@ class Dialogue {
   void change_method(const std::string& words) {
     if (words.empty()) throw UserError("/attn needs a method; 'glimpse plan --list' names them");
     const Arm arm = parse_arm(words);
-    plan::Plan plan = make_arm_plan(arguments_, arm, plan_model(engine_));
+    const std::int64_t kept = whole_ ? whole_->length() : document_tokens();
+    take(make_arm_plan(arguments_, arm, plan_model(engine_), context_for(kept)));
+    auto_ = arm.policy == kAuto;
+    note_kept();
+  }
+
+  void take(plan::Plan plan) {
     if (!(plan == plan_)) fork_.reset();
     plan_ = std::move(plan);
-    note_kept();
+  }
+
+  std::int64_t document_tokens() const {
+    return document_ ? std::ssize(engine_.tokenizer().encode(*document_, text::Special::as_text, false)) : 0;
+  }
+
+  std::int64_t context_for(std::int64_t prompt) const {
+    return wanted_context(prompt, arguments_.predict, engine_.context());
   }
 
   void clear() {
@@ -161,6 +177,7 @@ class Dialogue {
     turn.prompt = chat_.prompt_for(question);
     turn.question = std::move(question);
 
+    if (auto_) take(make_auto_plan(arguments_, plan_model(engine_), context_for(std::ssize(turn.prompt))));
     engine::Request request = make_request(arguments_, plan_);
     request.prompt = turn.prompt;
     request.keep = true;
@@ -249,10 +266,11 @@ class Dialogue {
 
   const Arguments& arguments_;
   engine::Engine engine_;
+  std::optional<std::string> document_;
+  bool auto_;  ///< the method is chosen anew for each question
   plan::Plan plan_;
   Conversation chat_;
   Output out_;
-  std::optional<std::string> document_;
   bool document_waits_ = true;  ///< for the first question of the dialogue, in which it stands
   std::int64_t questions_ = 0;
   std::optional<engine::Sequence> whole_, fork_;
@@ -276,6 +294,7 @@ int interactive_command(const Arguments& arguments) {
   }
   if (arguments.session) engine::require_session_place(*arguments.session);  // once, not for every question
   if (arguments.system) require_utf8(*arguments.system, "the text of --system");
+  if (!calibrate_first(arguments)) return kExitInterrupted;
   return Dialogue(arguments).run();
 }
 

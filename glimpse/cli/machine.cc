@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "glimpse/base/machine_cores.h"
@@ -28,6 +29,15 @@ std::string cpu_name() {
   }
   utsname system{};
   return ::uname(&system) == 0 ? system.machine : "unknown";
+}
+
+std::string profile_cpu_name() {
+  constexpr std::size_t kMost = 128;
+  std::string name = cpu_name();
+  name.resize(std::min(name.size(), kMost));
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return name.empty() ? "unknown" : name;
 }
 
 int cpu_cores() {

@@ -1,7 +1,5 @@
 #include "glimpse/cli/options.h"
 
-#include <fmt/format.h>
-
 #include <array>
 
 #include "glimpse/base/error.h"
@@ -234,9 +232,21 @@ const std::array kOptions{
            {},
            "full",
            kAttention,
-           "the attention policy; 'glimpse plan --list' shows all",
+           "the attention policy; 'glimpse plan --list' shows all; auto: the fastest that keeps --attn-quality by the "
+           "model's profile",
            kPolicy,
            idle_beside_plan_file},
+    Option{
+        "--attn-quality",
+        "QUALITY",
+        &A::quality,
+        {},
+        "answers",
+        kAttention,
+        "what --attn auto keeps: answers, those of dense attention in every kind of task of the calibration; or kl=X, "
+        "a mean KL to dense of at most X",
+        kPolicy | kBenchArms,
+        idle_quality},
     Option{"--attn-budget",
            "B",
            &A::budget,
@@ -245,7 +255,7 @@ const std::array kOptions{
            kAttention,
            "what a step may read: tokens (1024), a share (10%), p=0.99, coverage=0.98 or tau=1e-4",
            kPolicy,
-           idle_beside_plan_file},
+           idle_beside_auto},
     Option{"--attn-block",
            "N",
            &A::block,
@@ -254,7 +264,7 @@ const std::array kOptions{
            kAttention,
            "select blocks of N tokens; 1: tokens",
            kPolicy,
-           idle_beside_plan_file},
+           idle_beside_auto},
     Option{"--attn-sink",
            "N",
            &A::sink,
@@ -263,7 +273,7 @@ const std::array kOptions{
            kAttention,
            "first tokens that are always read",
            kPolicy,
-           idle_beside_plan_file},
+           idle_beside_auto},
     Option{"--attn-local",
            "N",
            &A::local,
@@ -272,7 +282,7 @@ const std::array kOptions{
            kAttention,
            "last tokens that are always read",
            kPolicy,
-           idle_beside_plan_file},
+           idle_beside_auto},
     Option{"--attn-opt",
            "KEY=VALUE",
            &A::policy_options,
@@ -281,7 +291,7 @@ const std::array kOptions{
            kAttention,
            "an option of the policy's own; several by repeating it or with commas",
            kPolicy,
-           idle_beside_plan_file},
+           idle_beside_auto},
     Option{"--attn-min-ctx",
            "N",
            &A::min_context,
@@ -322,6 +332,17 @@ const std::array kOptions{
         "in ~/.local/share",
         kPolicy | kBenchArms | kCalibrate,
         idle_profile_folder},
+
+    Option{"--calibrate",
+           "",
+           &A::calibrate,
+           {},
+           "",
+           kAttention,
+           "make the model's profile first where the method needs one and there is none; at a terminal that is done "
+           "without it",
+           kRun | kEval | kBenchArms,
+           idle_calibrate},
 
     Option{"--correct",
            "T",
@@ -387,6 +408,15 @@ const std::array kOptions{
     Option{"--html", "FILE", &A::html, {}, "", kOutput, "write the trace or profile as a page for a browser", kInspect},
 
     Option{"--tokens", "N", &A::tokens, {1, kMostTokens}, "", kMeasure, "only the first N tokens of the text", kLogits},
+    Option{"--tokens",
+           "N",
+           &A::plan_tokens,
+           {0, kMostTokens},
+           "0",
+           kAttention,
+           "tokens of context, prompt and answer, for which --attn auto chooses; 0: as many as the model was made for",
+           kPlan,
+           idle_plan_tokens},
     Option{"--prefill",
            "N",
            &A::prefill,
@@ -532,65 +562,10 @@ const std::array kOptions{
            kBench},
 };
 
-constexpr std::array kCommands{
-    Command{"run", kRun, "answer a prompt"},
-    Command{"plan", kPlan, "show what a policy makes of a model, as a table or as JSON"},
-    Command{"inspect", kInspect,
-            "show what a model, plan, profile, trace or session file is; without a file: this machine and its devices"},
-    Command{"eval logits", kLogits, "write the logits of every position of a text"},
-    Command{"eval perplexity", kPerplexity, "perplexity of a text, as llama.cpp computes it"},
-    Command{
-        "eval sets", kSets,
-        "what a method reads of a text, the softmax mass that it captures, and how stable the units of its index are"},
-    Command{"calibrate", kCalibrate, "find out which layers and heads methods should use in a model; writes a profile"},
-    Command{"bench decode", kBenchDecode, "time of one decoded token, by policy and depth"},
-    Command{"bench prefill", kBenchPrefill, "prompt tokens per second, by length"},
-    Command{"bench attention", kBenchAttention, "the attention kernels alone, against the memory's read bandwidth"},
-    Command{"bench serve", kBenchServe, "requests that arrive over time, with several methods: latency and tokens/s"},
-};
-
-constexpr std::array<std::string_view, 8> kLaterCommands{
-    "serve", "pull", "eval needle", "eval passkey", "eval ruler", "eval longbench", "eval fidelity", "bench select"};
-
-std::string number(double value) {
-  return fmt::format("{:.10g}", value);
-}
-
 }  // namespace
 
 std::span<const Option> options() {
   return kOptions;
-}
-std::span<const Command> commands() {
-  return kCommands;
-}
-std::span<const std::string_view> later_commands() {
-  return kLaterCommands;
-}
-
-std::string_view long_name(std::string_view flags) {
-  const std::size_t start = flags.find("--");
-  if (start == std::string_view::npos) return flags;
-  return flags.substr(start, flags.find(',', start) - start);
-}
-
-std::string environment_name(std::string_view flags) {
-  std::string name = "GLIMPSE_ARG_";
-  for (const char c : long_name(flags).substr(2)) {
-    name += c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-  }
-  return name;
-}
-
-std::string describe(const Option& option) {
-  std::string facts;
-  if (option.range.low != option.range.high) {
-    facts = fmt::format("{} to {}", number(option.range.low), number(option.range.high));
-  }
-  if (!option.default_value.empty()) {
-    facts += fmt::format("{}default {}", facts.empty() ? "" : ", ", option.default_value);
-  }
-  return facts.empty() ? std::string(option.help) : fmt::format("{} ({})", option.help, facts);
 }
 
 }  // namespace glimpse::cli

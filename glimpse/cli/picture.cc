@@ -122,7 +122,8 @@ Json profile_data(const plan::Profile& profile) {
   if (profile.lessismore) data["chosen"]["lessismore"] = {profile.lessismore->reselect};
   if (profile.omnikv) data["chosen"]["omnikv"] = profile.omnikv->filters;
   for (const plan::Kept& row : profile.kept) {
-    data["kept"].push_back({row.method, row.budget, row.task, row.answers, row.dense, row.divergence, row.coverage});
+    const std::string method = row.options.empty() ? row.method : row.method + "," + row.options;
+    data["kept"].push_back({method, row.budget, row.task, row.answers, row.dense, row.divergence, row.coverage});
   }
   return data;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "glimpse/base/error.h"
+#include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
@@ -43,8 +44,8 @@ std::string policy_list() {
     }
     text += '\n';
   }
-  text.pop_back();
-  return text;
+  return text +
+         "auto\n  the fastest of those that keep --attn-quality, by the model's profile; see 'plan --attn auto'\n";
 }
 
 }  // namespace
@@ -66,10 +67,20 @@ int plan_command(const Arguments& arguments) {
     throw UserError("no model: a plan is made for a model's shape; give -m FILE, or --list for the policies");
   }
   const model::Model model{std::filesystem::path(arguments.model)};
-  const plan::Plan plan = make_plan(arguments, plan_model(model));
+  const PlanModel of = plan_model(model);
+  const std::int64_t tokens = arguments.plan_tokens > 0 ? arguments.plan_tokens : of.shape.context;
+  const plan::Plan plan = make_plan(arguments, of, tokens);
   attention::GateFiles gates;
   engine::load_gates(plan, model, gates);  // a plan that is printed is one that runs
-  std::string text = arguments.json ? plan::to_json(plan) : plan::explain(plan);
+  std::string text;
+  if (arguments.json) {
+    text = plan::to_json(plan);
+  } else {
+    if (arguments.policy == kAuto && !arguments.plan_file) {
+      text = candidates_table(auto_candidates(arguments, of, tokens), tokens) + "\n";
+    }
+    text += plan::explain(plan);
+  }
   if (!text.ends_with('\n')) text += '\n';
   print(text);
   return kExitOk;

@@ -7,7 +7,9 @@
 #include <cstdlib>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/machine_cores.h"
 #include "glimpse/base/printable.h"
+#include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/engine/model_shape.h"
@@ -25,6 +27,7 @@ struct ProfileRead {
   std::optional<plan::Profile> found;  ///< there
   fs::path file;                       ///< of `found`
   bool said = false;
+  AutoSaid auto_said;
 };
 
 namespace {
@@ -85,18 +88,19 @@ const plan::Profile* found_profile(const Arguments& arguments, const PlanModel& 
   return read.found ? &*read.found : nullptr;
 }
 
-bool takes_profiles(std::string_view policy) {
-  return !policies::find_policy(policy).profile_parts.empty();
-}
-
 }  // namespace
 
 PlanModel plan_model(const engine::Engine& engine) {
-  return {engine.shape(), [&engine] { return engine.fingerprint(); }};
+  PlanModel made{engine.shape(), [&engine] { return engine.fingerprint(); }};
+  made.threads = engine.threads();
+  made.kv_type = name(engine.kv_type());
+  return made;
 }
 
 PlanModel plan_model(const model::Model& model) {
-  return {engine::shape_of(model.config()), [&model] { return model::fingerprint(model.file()); }};
+  PlanModel made{engine::shape_of(model.config()), [&model] { return model::fingerprint(model.file()); }};
+  made.threads = usable_cores();
+  return made;
 }
 
 fs::path profile_folder(const Arguments& arguments) {
@@ -105,6 +109,10 @@ fs::path profile_folder(const Arguments& arguments) {
   if (const fs::path data = folder_of("XDG_DATA_HOME"); !data.empty()) return data / kInside;
   const fs::path home = folder_of("HOME");
   return home.empty() ? fs::path() : home / ".local/share" / kInside;
+}
+
+bool takes_profiles(std::string_view policy) {
+  return policy == kAuto || !policies::find_policy(policy).profile_parts.empty();
 }
 
 void check_profile(const Arguments& arguments) {
@@ -120,6 +128,24 @@ const plan::Profile* profile_for(const Arguments& arguments, const policies::Pol
   if (policy.profile_parts.empty()) return nullptr;
   const plan::Profile* found = found_profile(arguments, model);
   return found != nullptr && policies::uses_profile(policy, *found) ? found : nullptr;
+}
+
+const plan::Profile* any_profile(const Arguments& arguments, const PlanModel& model) {
+  if (arguments.profile == kNone) return nullptr;
+  if (!arguments.profile) return found_profile(arguments, model);
+  const plan::Profile& given = given_profile(arguments);
+  const auto fingerprint = given.fingerprint ? std::optional(model.fingerprint()) : std::nullopt;
+  validate_for(given, model.shape, fingerprint);
+  return &given;
+}
+
+void forget_profile(const Arguments& arguments) {
+  read_of(arguments).looked = false;
+  read_of(arguments).found.reset();
+}
+
+AutoSaid& auto_said(const Arguments& arguments) {
+  return read_of(arguments).auto_said;
 }
 
 bool is_found(const Arguments& arguments, const plan::Profile* profile) {
@@ -142,7 +168,7 @@ void set_profile(policies::PolicyOptions& options, const plan::Profile* profile,
 
 void refuse_idle_profile(const Arguments& arguments, std::span<const std::string_view> policies) {
   if (std::any_of(policies.begin(), policies.end(), takes_profiles)) return;
-  for (const char* flag : {"--attn-profile", "--profile-dir"}) {
+  for (const char* flag : {"--attn-profile", "--profile-dir", "--calibrate"}) {
     if (!arguments.typed.contains(flag)) continue;
     throw UserError(fmt::format("{} '{}' {} no use for {}; leave the flag out",
                                 policies.size() == 1 ? "policy" : "policies", fmt::join(policies, "', '"),

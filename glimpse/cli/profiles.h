@@ -23,6 +23,8 @@ class PlanModel {
     return *known_;
   }
   plan::ModelShape shape;
+  int threads = 0;      ///< that it runs with
+  std::string kv_type;  ///< of its cache; empty: not known yet
 
  private:
   std::function<std::uint64_t()> read_;
@@ -38,10 +40,26 @@ std::filesystem::path profile_folder(const Arguments& arguments);
 /// Reads the file of --attn-profile, where one was given. Throws UserError for one that is none.
 void check_profile(const Arguments& arguments);
 
+/// True for a method that a profile can tell something, "auto" too.
+bool takes_profiles(std::string_view policy);
+
 /// The profile for plans of the policy: of the file that --attn-profile names, whatever it holds where the flag was
 /// typed; or the model's own, if the folder of profiles has one that the policy uses. Null without one. What is wrong
 /// with the file of a folder is a warning, and the file is left out. Each file is read once.
 const plan::Profile* profile_for(const Arguments& arguments, const policies::Policy& policy, const PlanModel& model);
+
+/// The model's profile whatever it holds, for --attn auto: of --attn-profile, or the model's own. Null without one.
+/// Throws UserError for a file of --attn-profile that is none or another model's.
+const plan::Profile* any_profile(const Arguments& arguments, const PlanModel& model);
+/// Looks into the folder again: a profile has been made.
+void forget_profile(const Arguments& arguments);
+
+/// What --attn auto has said on standard error.
+struct AutoSaid {
+  bool elsewhere = false;  ///< that the times are of another machine
+  std::string taken;       ///< the arm that it took last
+};
+AutoSaid& auto_said(const Arguments& arguments);
 
 /// Gives the options the profile, and what tells whether it is this model's.
 void set_profile(policies::PolicyOptions& options, const plan::Profile* profile, const PlanModel& model);
@@ -51,7 +69,8 @@ bool is_found(const Arguments& arguments, const plan::Profile* profile);
 /// Says, once, in a line on standard error, that such a profile is used.
 void say_found(const Arguments& arguments);
 
-/// Refuses --attn-profile and --profile-dir, where they were typed, unless one of these policies uses profiles.
+/// Refuses --attn-profile, --profile-dir and --calibrate, where they were typed, unless one of these policies uses
+/// profiles.
 void refuse_idle_profile(const Arguments& arguments, std::span<const std::string_view> policies);
 
 }  // namespace glimpse::cli

@@ -4,6 +4,8 @@
 #include <optional>
 
 #include "glimpse/base/error.h"
+#include "glimpse/cli/auto_method.h"
+#include "glimpse/cli/calibration.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/idle.h"
 #include "glimpse/cli/json_output.h"
@@ -75,12 +77,14 @@ int run_command(const Arguments& arguments) {
   check_stops(arguments);
   std::string prompt = prompt_text(arguments);
 
+  if (!calibrate_first(arguments)) return kExitInterrupted;
   engine::Engine engine(options);
-  const text::Tokenizer& tokenizer = engine.tokenizer();
-  const plan::Plan made = make_plan(arguments, plan_model(engine));
+  std::vector<text::Token> tokens = encode(engine.tokenizer(), arguments, std::move(prompt));
+  const plan::Plan made =
+      make_plan(arguments, plan_model(engine), wanted_context(std::ssize(tokens), arguments.predict, engine.context()));
   refuse_idle(arguments, {&made, 1});
   engine::Request request = make_request(arguments, made);
-  request.prompt = encode(tokenizer, arguments, std::move(prompt));
+  request.prompt = std::move(tokens);
   if (arguments.session) request.session = *arguments.session;
 
   RunReport report = report_for(request);

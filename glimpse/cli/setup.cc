@@ -14,6 +14,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
 #include "glimpse/base/printable.h"
+#include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/document.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/model/gguf.h"
@@ -29,6 +30,8 @@ constexpr std::size_t kMostTextBytes = std::size_t{1} << 30;
 bool from_environment(const Arguments& arguments, std::string_view flag) {
   return arguments.given.contains(flag) && !arguments.typed.contains(flag);
 }
+
+}  // namespace
 
 policies::PolicyOptions policy_options(const Arguments& arguments) {
   policies::PolicyOptions options;
@@ -57,8 +60,6 @@ policies::PolicyOptions policy_options(const Arguments& arguments) {
   }
   return options;
 }
-
-}  // namespace
 
 void set_log(const Arguments& arguments) {
   if (!arguments.quiet) log_to_stderr(arguments.verbose ? LogLevel::debug : LogLevel::warning);
@@ -128,18 +129,20 @@ void check_outputs(const Arguments& arguments) {
 
 void check_attention(const Arguments& arguments) {
   if (arguments.plan_file) return;
-  policies::find_policy(arguments.policy);
+  policies::parse_quality(arguments.quality);
+  if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
   policy_options(arguments);
   check_profile(arguments);
 }
 
-plan::Plan make_plan(const Arguments& arguments, const PlanModel& model) {
+plan::Plan make_plan(const Arguments& arguments, const PlanModel& model, std::int64_t tokens) {
   check_attention(arguments);
   if (arguments.plan_file) {
     const std::string label = fmt::format("plan file '{}'", *arguments.plan_file);
     const std::string text = read_all(*arguments.plan_file, label);
     return parse_of(label, text, [](std::string_view json) { return plan::from_json(json); });
   }
+  if (arguments.policy == kAuto) return make_auto_plan(arguments, model, tokens);
   policies::PolicyOptions options = policy_options(arguments);
   const std::string_view policy = arguments.policy;
   const plan::Profile* profile = profile_for(arguments, policies::find_policy(policy), model);

@@ -25,10 +25,12 @@ engine::EngineOptions engine_options(const Arguments& arguments);
 
 /// Refuses a wrong policy, budget or mix of flags before a model is loaded.
 void check_attention(const Arguments& arguments);
+/// What the --attn-* flags say. Throws UserError.
+policies::PolicyOptions policy_options(const Arguments& arguments);
 /// Throws UserError where writing one file of the command line would destroy another of it.
 void check_outputs(const Arguments& arguments);
-/// What the policy warns of goes to standard error, but with -q.
-plan::Plan make_plan(const Arguments& arguments, const PlanModel& model);
+/// What the policy warns of goes to standard error, but with -q. `tokens` of context are what --attn auto chooses for.
+plan::Plan make_plan(const Arguments& arguments, const PlanModel& model, std::int64_t tokens);
 /// The plan of a policy by name, with its warnings on standard error, as above, and the line that says which profile
 /// was found and used.
 plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy, const plan::ModelShape& shape,

@@ -9,19 +9,13 @@
 #include <tuple>
 
 #include "glimpse/base/error.h"
-#include "glimpse/base/printable.h"
 #include "glimpse/plan/checks.h"
+#include "glimpse/plan/profile_checks.h"
 
 namespace glimpse::plan {
 namespace {
 
-constexpr std::size_t kMostName = 64;
-constexpr std::string_view kParts = "kascade, tidal, retrieval, roles, lessismore, omnikv or kept";
-
-template <class... Args>
-[[noreturn]] void refuse_profile(std::string_view where, fmt::format_string<Args...> text, Args&&... args) {
-  throw UserError(fmt::format("profile: {}: {}", where, fmt::format(text, std::forward<Args>(args)...)));
-}
+constexpr std::string_view kParts = "kascade, tidal, retrieval, roles, lessismore, omnikv, kept or speed";
 
 void check_range(std::string_view where, std::string_view what, int value, int low, int high) {
   if (value < low || value > high) refuse_profile(where, "{} {} is outside {} to {}", what, value, low, high);
@@ -73,35 +67,25 @@ void check_kascade(const Profile& profile) {
   }
 }
 
-void check_name(std::string_view where, std::string_view what, std::string_view name) {
-  const bool shown = std::all_of(name.begin(), name.end(), [](char c) { return c >= ' ' && c <= '~'; });
-  if (!name.empty() && name.size() <= kMostName && shown) return;
-  refuse_profile(where, "{} '{}': give 1 to {} printable ASCII characters", what, excerpt(name), kMostName);
-}
-
 void check_kept(const std::vector<Kept>& kept) {
   if (kept.size() > kMaxKept) refuse_profile("kept", "{} rows; give {} at most", kept.size(), kMaxKept);
-  std::set<std::tuple<std::string_view, std::string_view, std::string_view>> seen;
+  std::set<std::tuple<std::string_view, std::string_view, std::string_view, std::string_view>> seen;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const Kept& row = kept[i];
     const std::string where = fmt::format("kept[{}]", i);
-    check_name(where, "method", row.method);
+    check_row_name(where, row.method, row.budget, row.options);
     check_name(where, "task", row.task);
-    try {
-      parse_budget(row.budget);
-    } catch (const UserError& error) {
-      refuse_profile(where, "{}", error.what());
-    }
     const auto share = [&](std::string_view what, double value) {  // NaN fails the comparison too
       if (!(value >= 0 && value <= 1)) refuse_profile(where, "{} {} is outside 0 to 1", what, value);
     };
     share("answers", row.answers);
     share("dense", row.dense);
     share("coverage", row.coverage);
+    if (row.agreement) share("agreement", *row.agreement);
     if (!(row.divergence >= 0 && std::isfinite(row.divergence))) {
       refuse_profile(where, "divergence {}; give a number of nats, 0 or more", row.divergence);
     }
-    if (!seen.emplace(row.method, row.budget, row.task).second) {
+    if (!seen.emplace(row.method, row.options, row.budget, row.task).second) {
       refuse_profile(where, "{} at {} on {} is given twice", row.method, row.budget, row.task);
     }
   }
@@ -109,20 +93,22 @@ void check_kept(const std::vector<Kept>& kept) {
 
 std::string kept_table(const std::vector<Kept>& kept) {
   std::size_t method = 6, budget = 6, task = 4;
+  const auto name = [](const Kept& row) { return row.options.empty() ? row.method : row.method + "," + row.options; };
   for (const Kept& row : kept) {
-    method = std::max(method, row.method.size());
+    method = std::max(method, name(row).size());
     budget = std::max(budget, row.budget.size());
     task = std::max(task, row.task.size());
   }
   const auto line = [&](std::string_view first, const auto&... cells) {
-    return fmt::format("{:<11}{:<{}}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>10}  {:>8}\n", first, cells...);
+    return fmt::format("{:<11}{:<{}}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>10}  {:>8}  {:>9}\n", first, cells...);
   };
-  std::string text =
-      line("kept", "method", method, "budget", budget, "task", task, "answers", "dense", "divergence", "coverage");
+  std::string text = line("kept", "method", method, "budget", budget, "task", task, "answers", "dense", "divergence",
+                          "coverage", "agreement");
   for (const Kept& row : kept) {
-    text += line("", row.method, method, row.budget, budget, row.task, task, fmt::format("{:.1f} %", 100 * row.answers),
+    text += line("", name(row), method, row.budget, budget, row.task, task, fmt::format("{:.1f} %", 100 * row.answers),
                  fmt::format("{:.1f} %", 100 * row.dense), fmt::format("{:.4f}", row.divergence),
-                 fmt::format("{:.4f}", row.coverage));
+                 fmt::format("{:.4f}", row.coverage),
+                 row.agreement ? fmt::format("{:.1f} %", 100 * *row.agreement) : std::string("-"));
   }
   return text;
 }
@@ -145,7 +131,7 @@ std::string strongest(const std::vector<double>& values, int columns) {
 bool Profile::has(std::string_view part) const {
   return (part == "kascade" && kascade) || (part == "tidal" && tidal) || (part == "retrieval" && retrieval) ||
          (part == "roles" && roles) || (part == "lessismore" && lessismore) || (part == "omnikv" && omnikv) ||
-         (part == "kept" && !kept.empty());
+         (part == "kept" && !kept.empty()) || (part == "speed" && speed);
 }
 
 void validate(const Profile& profile) {
@@ -153,7 +139,7 @@ void validate(const Profile& profile) {
   validate_shape(model);
   if (model.context != 0) refuse_profile("model", "context = {}; a profile holds for any, give 0", model.context);
   if (!profile.kascade && !profile.tidal && !profile.retrieval && !profile.roles && !profile.lessismore &&
-      !profile.omnikv && profile.kept.empty()) {
+      !profile.omnikv && profile.kept.empty() && !profile.speed) {
     refuse_profile("parts", "none; give {}", kParts);
   }
   if (profile.kascade) check_kascade(profile);
@@ -174,6 +160,7 @@ void validate(const Profile& profile) {
     check_layers("omnikv.filters", profile.omnikv->filters, model);
   }
   check_kept(profile.kept);
+  if (profile.speed) validate(*profile.speed);
 }
 
 void validate_for(const Profile& profile, const ModelShape& shape, const std::optional<std::uint64_t>& fingerprint) {
@@ -222,6 +209,7 @@ std::string explain(const Profile& profile) {
                         strongest(p, model.kv_heads));
   }
   if (!profile.kept.empty()) text += kept_table(profile.kept);
+  if (profile.speed) text += explain(*profile.speed);
   return text;
 }
 
@@ -246,6 +234,16 @@ void merge(Profile& into, const Profile& found) {
                        [&](const Kept& other) { return other.method == row.method; });
   });
   into.kept.insert(into.kept.end(), found.kept.begin(), found.kept.end());
+  if (!found.speed) return;
+  std::vector<MethodTime> others;
+  if (into.speed && into.speed->measured_like(*found.speed)) others = std::move(into.speed->methods);
+  into.speed = found.speed;
+  for (MethodTime& row : others) {
+    const auto same = [&](const MethodTime& other) { return other.method == row.method; };
+    if (std::none_of(found.speed->methods.begin(), found.speed->methods.end(), same)) {
+      into.speed->methods.push_back(std::move(row));
+    }
+  }
 }
 
 }  // namespace glimpse::plan

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "glimpse/plan/plan.h"
+#include "glimpse/plan/speed_profile.h"
 
 namespace glimpse::plan {
 
@@ -50,8 +51,11 @@ struct RolesProfile {
   friend bool operator==(const RolesProfile&, const RolesProfile&) = default;
 };
 
-/// What a method with this profile kept of dense attention, on one kind of task at one budget. Method, budget and task
-/// name a row, and no two rows have the same.
+/// The kind of task that has no answer: prose goes on, and only the logits are compared.
+inline constexpr std::string_view kProseTask = "prose";
+
+/// What a method with this profile kept of dense attention, on one kind of task at one budget. Method, options, budget
+/// and task name a row, and no two rows have the same.
 struct Kept {
   std::string method;     ///< as --attn has it; printable ASCII, as the task
   std::string budget;     ///< as --attn-budget has it: "512", "10%"
@@ -60,6 +64,9 @@ struct Kept {
   double dense = 0;       ///< the same of dense attention
   double divergence = 0;  ///< KL divergence of the logits from dense attention's, nats, 0 or more
   double coverage = 0;    ///< softmax mass that the sets captured, 0 to 1
+  /// Share of the tokens of dense attention's answer that were the first choice too, 0 to 1; none: not measured.
+  std::optional<double> agreement = std::nullopt;
+  std::string options = {};  ///< "prefill=dense": as --attn-opt has them, with commas between; may be empty
   friend bool operator==(const Kept&, const Kept&) = default;
 };
 
@@ -73,9 +80,11 @@ struct Profile {
   std::optional<RolesProfile> roles;
   std::optional<LessIsMoreProfile> lessismore;
   std::optional<OmniKvProfile> omnikv;
-  std::vector<Kept> kept;  ///< empty: not measured
+  std::vector<Kept> kept;             ///< empty: not measured
+  std::optional<SpeedProfile> speed;  ///< of dense attention and of the rows of `kept`
 
-  /// The part by its name in JSON: "kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "kept".
+  /// The part by its name in JSON: "kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "kept",
+  /// "speed".
   bool has(std::string_view part) const;
   /// Anchor's KV head that a head of a layer reads.
   int mapped_head(int layer, int kv_head) const {
@@ -96,7 +105,8 @@ void validate_for(const Profile& profile, const ModelShape& shape,
 /// A profile of this model without any part.
 Profile empty_profile(const ModelShape& shape);
 
-/// Takes over the parts that `found` has, made for the same model; of `kept` its rows instead of those of its methods.
+/// Takes over the parts that `found` has, made for the same model; of `kept` and, where they were measured alike, of
+/// `speed` its rows instead of those of its methods.
 void merge(Profile& into, const Profile& found);
 
 /// The profile as JSON and back; equal after a round trip. parse_profile throws UserError and validates.

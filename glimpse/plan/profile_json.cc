@@ -29,8 +29,31 @@ Json rows_json(const std::vector<T>& values, int columns) {
 }
 
 Json kept_json(const Kept& row) {
-  return {{"method", row.method}, {"budget", row.budget},         {"task", row.task},        {"answers", row.answers},
-          {"dense", row.dense},   {"divergence", row.divergence}, {"coverage", row.coverage}};
+  Json json{{"method", row.method}, {"budget", row.budget},         {"task", row.task},        {"answers", row.answers},
+            {"dense", row.dense},   {"divergence", row.divergence}, {"coverage", row.coverage}};
+  if (row.agreement) json["agreement"] = *row.agreement;
+  if (!row.options.empty()) json["options"] = row.options;
+  return json;
+}
+
+void add_time(Json& json, const TokenTime& time) {
+  json["fixed_ms"] = time.fixed_ms;
+  json["ms_per_1000"] = time.ms_per_1000;
+}
+
+Json speed_json(const SpeedProfile& speed) {
+  Json json{{"processor", speed.processor}, {"threads", speed.threads}, {"kv_type", speed.kv_type}};
+  json["tokens"] = speed.tokens;
+  add_time(json["dense"], speed.dense);
+  add_time(json["verify"], speed.verify);
+  json["methods"] = Json::array();
+  for (const MethodTime& row : speed.methods) {
+    Json one{{"method", row.method}, {"budget", row.budget}};
+    if (!row.options.empty()) one["options"] = row.options;
+    add_time(one, row.time);
+    json["methods"].push_back(std::move(one));
+  }
+  return json;
 }
 
 // [layers][columns] under `key`, flattened; `read` takes one value and its path.
@@ -103,9 +126,42 @@ std::vector<Kept> read_kept(JsonObject& object) {
     };
     kept.push_back({row.text("method"), row.text("budget"), row.text("task"), number("answers"), number("dense"),
                     number("divergence"), number("coverage")});
+    if (row.find("agreement") != nullptr) kept.back().agreement = number("agreement");
+    if (row.find("options") != nullptr) kept.back().options = row.text("options");
     row.finish();
   }
   return kept;
+}
+
+TokenTime read_time(JsonObject& object) {
+  object.need("fixed_ms");
+  object.need("ms_per_1000");
+  return {object.number("fixed_ms", 0), object.number("ms_per_1000", 0)};
+}
+
+SpeedProfile read_speed(JsonObject object) {
+  SpeedProfile speed;
+  speed.processor = object.text("processor");
+  speed.threads = object.integer("threads", std::nullopt);
+  speed.kv_type = object.text("kv_type");
+  speed.tokens = object.integer("tokens", std::nullopt);
+  for (const auto& [key, time] : {std::pair{"dense", &speed.dense}, std::pair{"verify", &speed.verify}}) {
+    JsonObject inner = object.object(key);
+    *time = read_time(inner);
+    inner.finish();
+  }
+  const std::string path = object.path_of("methods");
+  const JsonArray& rows = object.need_array("methods");
+  if (rows.size() > kMaxKept) object.refuse(path, fmt::format("{} rows; give {} at most", rows.size(), kMaxKept));
+  for (const JsonValue& value : rows) {
+    JsonObject row = object.element(value, fmt::format("{}[{}]", path, speed.methods.size()));
+    MethodTime method{row.text("method"), row.text("budget"), "", read_time(row)};
+    if (row.find("options") != nullptr) method.options = row.text("options");
+    row.finish();
+    speed.methods.push_back(std::move(method));
+  }
+  object.finish();
+  return speed;
 }
 
 std::vector<double> read_shares(JsonObject object, std::string_view key, const ModelShape& model, int columns) {
@@ -138,6 +194,7 @@ std::string to_json(const Profile& profile) {
   if (profile.retrieval) json["retrieval"] = {{"scores", rows_json(profile.retrieval->scores, model.heads)}};
   if (profile.roles) json["roles"] = {{"probability", rows_json(profile.roles->probability, model.kv_heads)}};
   for (const Kept& row : profile.kept) json["kept"].push_back(kept_json(row));
+  if (profile.speed) json["speed"] = speed_json(*profile.speed);
   std::string text = "{\n";
   std::size_t left = json.size();
   for (const auto& [key, value] : json.items()) {  // a part a line
@@ -177,6 +234,7 @@ Profile parse_profile(std::string_view text) {
     profile.roles = RolesProfile{read_shares(object.object("roles"), "probability", model, model.kv_heads)};
   }
   if (object.find("kept") != nullptr) profile.kept = read_kept(object);
+  if (object.find("speed") != nullptr) profile.speed = read_speed(object.object("speed"));
   object.finish();
   validate(profile);
   return profile;

@@ -207,6 +207,7 @@ void OptionReader::leave_profile(std::string_view why) const {
 }
 
 void OptionReader::warn_guess(std::string_view guessed) const {
+  if (options_.guessed != nullptr) *options_.guessed = true;
   warn(fmt::format("no profile: {}; 'glimpse calibrate -m MODEL' makes a profile that knows", guessed));
 }
 

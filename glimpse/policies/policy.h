@@ -29,6 +29,9 @@ struct PolicyOptions {
   std::optional<std::uint64_t> fingerprint;
   /// Set where the options leave the profile nothing to say. Borrowed; none: that is a warning.
   bool* profile_unused = nullptr;
+  /// Set where layers or heads are a guess, for want of a profile and of an option that names them. Borrowed; none:
+  /// nobody asks.
+  bool* guessed = nullptr;
   /// Those of "--attn-budget", "--attn-block", "--attn-sink" and "--attn-local" that a policy without a use for them
   /// leaves unread instead of refusing them.
   std::set<std::string, std::less<>> if_of_use;
@@ -70,5 +73,8 @@ bool uses_profile(const Policy& policy, const plan::Profile& profile);
 
 /// find_policy(name).make(...), validated. Refuses a profile of another model, or one that the policy has no use for.
 plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const PolicyOptions& options);
+
+/// True where the plan would be made by a guess of layers or heads. Options that are refused guess nothing.
+bool guesses(std::string_view name, const plan::ModelShape& shape, PolicyOptions options);
 
 }  // namespace glimpse::policies

@@ -57,4 +57,16 @@ plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const
   }
 }
 
+bool guesses(std::string_view name, const plan::ModelShape& shape, PolicyOptions options) {
+  bool guessed = false;
+  options.guessed = &guessed;
+  options.warnings = nullptr;
+  try {
+    make_plan(name, shape, options);
+  } catch (const UserError&) {
+    return false;  // whoever makes the plan is told
+  }
+  return guessed;
+}
+
 }  // namespace glimpse::policies

@@ -35,6 +35,7 @@ TEST(Trials, DensePlansKeepAll) {
                                  {.limit = 10, .audit = true, .alone = true});
   EXPECT_TRUE(same.same);
   EXPECT_LT(same.divergence, 1e-9);
+  EXPECT_EQ(same.agreement, 1);
   EXPECT_DOUBLE_EQ(same.coverage.value_or(1), 1);
 }
 
@@ -52,15 +53,19 @@ TEST(Trials, DivergenceIsThatOfForcedLogits) {
   sparse.prefill(prompt.tokens);
   double sum = 0;
   bool same = true;
+  int agreed = 0;
   for (std::size_t i = 0; i + 1 < trial.answer.size(); ++i) {
     const auto p = full.decode(trial.answer[i]);
     const std::vector<float> kept(p.begin(), p.end());
     const auto q = sparse.decode(trial.answer[i]);
     EXPECT_EQ(evaluate::arg_max(kept), trial.answer[i + 1]);
     same = same && evaluate::arg_max(q) == trial.answer[i + 1];
+    agreed += evaluate::arg_max(q) == trial.answer[i + 1] ? 1 : 0;
     sum += evaluate::divergence(kept, q);
   }
   EXPECT_EQ(outcome.same, same);
+  EXPECT_EQ(run_trial(engine, trial, plan, {.limit = 8, .to_difference = true}).same, same);
+  EXPECT_DOUBLE_EQ(outcome.agreement, static_cast<double>(agreed) / static_cast<double>(trial.answer.size() - 1));
   EXPECT_GT(sum, 0);
   EXPECT_NEAR(outcome.divergence, sum / static_cast<double>(trial.answer.size() - 1), 1e-5);
 }
@@ -69,6 +74,7 @@ TEST(Calibrate, MakesAProfileThatPoliciesTake) {
   engine::Engine engine(with_room());
   CalibrationOptions options;
   options.study.length = 1500;
+  options.processor = "a processor";
   std::int64_t last = 0;
   options.on_progress = [&](std::int64_t done, std::int64_t total) {
     EXPECT_GE(done, last);
@@ -97,9 +103,22 @@ TEST(Calibrate, MakesAProfileThatPoliciesTake) {
     EXPECT_GE(row.divergence, -1e-9) << row.method;
     EXPECT_GT(row.coverage, 0) << row.method;
     EXPECT_LE(row.coverage, 1 + 1e-6) << row.method;
+    EXPECT_TRUE(row.agreement) << row.method;
+    EXPECT_EQ(row.options, row.method == "kascade" ? "prefill=dense" : "");
+  }
+  ASSERT_TRUE(found->profile.speed);
+  EXPECT_EQ(found->profile.speed->processor, "a processor");
+  EXPECT_EQ(found->profile.speed->tokens, 1500);
+  for (const plan::MethodTime& row : found->profile.speed->methods) {
+    const auto same = [&](const plan::Kept& kept) {
+      return kept.method == row.method && kept.budget == row.budget && kept.options == row.options;
+    };
+    EXPECT_TRUE(std::any_of(found->profile.kept.begin(), found->profile.kept.end(), same)) << row.method;
   }
   last = 0;
-  EXPECT_EQ(calibrate(engine, options)->profile, found->profile);  // a function of the model and the seed
+  plan::Profile again = calibrate(engine, options)->profile;
+  again.speed = found->profile.speed;
+  EXPECT_EQ(again, found->profile);  // but for times a function of the model and the seed
 }
 
 TEST(Calibrate, EndsWhereItIsToldTo) {

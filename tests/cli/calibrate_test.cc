@@ -1,5 +1,7 @@
 // glimpse calibrate: a profile and a table from a model, and one line for what cannot be.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -118,6 +120,58 @@ TEST(Calibrate, AnInterruptedRunWritesNothing) {
   EXPECT_EQ(outcome.code, 130) << outcome.err;
   EXPECT_EQ(outcome.out, "");
   EXPECT_EQ(read_file(profile), "");
+  EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.json"});
+}
+
+TEST(Calibrate, APartOfSomethingElseIsReplacedAndGoneAtTheEnd) {
+  const auto profile = scratch("made.json"), part = scratch("made.json.part");
+  const std::vector<std::string> words{"calibrate", "tidal", "-m", model("short"), "-c",
+                                       "1400",      "-t",    "1",  "-o",           profile.string()};
+  write_file(part, "glimpse_measured 1 0123456789abcdef\nend\n");
+  const Outcome replaced = run_program(words);
+  EXPECT_EQ(replaced.code, 0) << replaced.err;
+  EXPECT_NE(replaced.err.find("is of another model or other options and is replaced"), std::string::npos)
+      << replaced.err;
+  EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.json"});
+  write_file(part, "my notes\n");
+  expect_refused(words, "made.json.part' is there and holds no measurements; move it away");
+  EXPECT_EQ(read_file(part), "my notes\n");
+}
+
+TEST(Calibrate, AnInterruptedRunGoesOn) {
+  const auto profile = scratch("made.json"), part = scratch("made.json.part");
+  std::vector<std::string> words{"calibrate", "-m", model("short"), "-c", "1400", "-t", "1", "-o", profile.string()};
+  const Outcome whole = run_program(words);
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  const plan::Profile first = plan::parse_profile(read_file(profile));
+  std::filesystem::remove(profile);
+  // Ends when the first measurements are kept.
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::vector<char*> pointers{const_cast<char*>(GLIMPSE_PROGRAM)};
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    ::execv(GLIMPSE_PROGRAM, pointers.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  bool ended = false;
+  while (!ended && !std::filesystem::exists(part)) {
+    ::usleep(1000);
+    ended = ::waitpid(child, &status, WNOHANG) != 0;
+  }
+  if (ended) GTEST_SKIP() << "it ended before it was interrupted";
+  ::kill(child, SIGINT);
+  ::waitpid(child, &status, 0);
+  if (!std::filesystem::exists(part)) GTEST_SKIP() << "it ended before it was interrupted";
+  EXPECT_FALSE(std::filesystem::exists(profile));
+  const Outcome rest = run_program(words);
+  ASSERT_EQ(rest.code, 0) << rest.err;
+  EXPECT_NE(rest.err.find("going on with what '"), std::string::npos) << rest.err;
+  plan::Profile second = plan::parse_profile(read_file(profile));
+  second.speed = first.speed;
+  EXPECT_EQ(second, first);
   EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.json"});
 }
 

@@ -38,6 +38,11 @@ std::vector<Idle> idle_runs() {
           {{"--attn-min-ctx", "100"}, "--attn-min-ctx", "--attn full"},
           {{"--kv-tier-dir", "/tmp"}, "--kv-tier-dir", "without a host tier"},
           {{"--attn", "quest", "--kv-tier-dir", "/tmp"}, "--kv-tier-dir", "without a host tier"},
+          {{"--attn", "auto", "--attn-budget", "9"}, "--attn-budget", "--attn auto"},
+          {{"--attn", "auto", "--attn-opt", "set=layer"}, "--attn-opt", "--attn auto"},
+          {{"--attn", "tidal", "--attn-quality", "kl=1"}, "--attn-quality", "without the method 'auto'"},
+          {{"--attn", "auto", "--lossless", "--attn-quality", "kl=1"}, "--attn-quality", "--lossless"},
+          {{"--attn", "tidal", "--calibrate", "--attn-profile", "none"}, "--calibrate", "--attn-profile"},
           {{"-q", "-v"}, "--verbose", "--quiet"},
           {{"--raw", "--system", "x"}, "--system", "--raw"},
           {{"-i", "--trace", "t"}, "--trace", "-i"}};

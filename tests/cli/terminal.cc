@@ -24,7 +24,9 @@ Shown run_in_terminal(const std::vector<std::string>& words, const Terminal& ter
   if (pid < 0) throw std::runtime_error("forkpty");
   if (pid == 0) {
     ::setenv("TERM", terminal.kind.c_str(), 1);
-    ::setenv("XDG_DATA_HOME", GLIMPSE_TEST_MODELS "/no-data", 1);  // of the user's own profiles none
+    // Of the user's own profiles none.
+    const std::string none = GLIMPSE_TEST_MODELS "/no-data";
+    ::setenv("XDG_DATA_HOME", (terminal.data_home.empty() ? none : terminal.data_home).c_str(), 1);
     ::execv(GLIMPSE_PROGRAM, arguments.data());
     ::_exit(127);
   }

@@ -10,6 +10,7 @@ struct Terminal {
   std::string kind = "xterm";  ///< TERM
   unsigned short columns = 80;
   std::string input;
+  std::string data_home = {};  ///< XDG_DATA_HOME; empty: a folder that is not there
 };
 
 struct Shown {

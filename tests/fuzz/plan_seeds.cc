@@ -30,7 +30,9 @@ Profile profile_of(const ModelShape& shape) {
   profile.fingerprint = 0x0123456789abcdef;
   profile.lessismore = glimpse::plan::LessIsMoreProfile{shape.layers - 1};
   profile.omnikv = glimpse::plan::OmniKvProfile{{0, shape.layers - 1}};
-  profile.kept = {{"tidal", "512", "needle", 0.5, 1, 0.25, 0.875}};
+  profile.kept = {{"tidal", "512", "needle", 0.5, 1, 0.25, 0.875, 0.5, "set=layer"}};
+  profile.speed = glimpse::plan::SpeedProfile{"A processor", 2, "bf16", 4096, {5, 1}, {9, 2}, {}};
+  profile.speed->methods = {{"tidal", "512", "set=layer", {6, 0.5}}};
   return profile;
 }
 

@@ -30,14 +30,16 @@ Profile sample() {
   profile.lessismore = LessIsMoreProfile{2};
   profile.omnikv = OmniKvProfile{{1, 3}};
   profile.kept = {{"tidal", "512", "needle", 0.95, 1, 0.015625, 0.98},
-                  {"kascade", "10%,min=128", "chain", 0, 0.5, 0, 1}};
+                  {"kascade", "10%,min=128", "chain", 0, 0.5, 0, 1, 0.75, "prefill=dense"}};
+  profile.speed = SpeedProfile{"A processor", 2, "bf16", 4096, {5.5, 1.25}, {11, 2.5}, {}};
+  profile.speed->methods = {{"tidal", "512", "", {6, 0.125}}, {"kascade", "10%,min=128", "prefill=dense", {7, 0.0625}}};
   return profile;
 }
 
 TEST(Profile, IsEqualAfterARoundTrip) {
   const Profile whole = sample();
   EXPECT_EQ(parse_profile(to_json(whole)), whole);
-  for (int without = 0; without < 127; ++without) {  // every set of parts but the empty one
+  for (int without = 0; without < 255; ++without) {  // every set of parts but the empty one
     Profile profile = sample();
     if ((without & 1) != 0) profile.kascade.reset();
     if ((without & 2) != 0) profile.tidal.reset();
@@ -46,6 +48,7 @@ TEST(Profile, IsEqualAfterARoundTrip) {
     if ((without & 16) != 0) profile.lessismore.reset();
     if ((without & 32) != 0) profile.omnikv.reset();
     if ((without & 64) != 0) profile.kept.clear();
+    if ((without & 128) != 0) profile.speed.reset();
     if (without % 3 == 0) profile.fingerprint.reset();
     EXPECT_EQ(parse_profile(to_json(profile)), profile);
     EXPECT_EQ(profile.has("kascade"), (without & 1) == 0);
@@ -55,6 +58,7 @@ TEST(Profile, IsEqualAfterARoundTrip) {
     EXPECT_EQ(profile.has("lessismore"), (without & 16) == 0);
     EXPECT_EQ(profile.has("omnikv"), (without & 32) == 0);
     EXPECT_EQ(profile.has("kept"), (without & 64) == 0);
+    EXPECT_EQ(profile.has("speed"), (without & 128) == 0);
     EXPECT_FALSE(profile.has("other"));
   }
   EXPECT_TRUE(is_profile_text(to_json(whole)));
@@ -67,6 +71,8 @@ TEST(Profile, RandomSharesSurviveTheText) {
     Profile profile = sample();
     for (double& p : profile.roles->probability) p = std::uniform_real_distribution<double>(0, 1)(random);
     for (double& s : profile.retrieval->scores) s = std::uniform_real_distribution<double>(0, 1e-3)(random);
+    profile.speed->dense.ms_per_1000 = std::uniform_real_distribution<double>(0, 1)(random);
+    profile.kept[0].agreement = std::uniform_real_distribution<double>(0, 1)(random);
     for (Kept& row : profile.kept) row.divergence = std::uniform_real_distribution<double>(0, 20)(random);
     profile.fingerprint = random();
     ASSERT_EQ(parse_profile(to_json(profile)), profile);
@@ -132,6 +138,20 @@ TEST(Profile, RefusesWhatCannotBeTrue) {
          p.kept.back().answers = 0;
        },
        "kept[2]: tidal at 512 on needle is given twice"},
+      {"agreement over 1", [](Profile& p) { p.kept[1].agreement = 1.5; }, "kept[1]: agreement 1.5"},
+      {"options that a terminal obeys", [](Profile& p) { p.kept[1].options = "a=\n"; }, "kept[1]: options 'a=?'"},
+      {"no processor", [](Profile& p) { p.speed->processor = ""; }, "speed: processor ''"},
+      {"no threads", [](Profile& p) { p.speed->threads = 0; }, "speed: threads 0 is outside 1 to"},
+      {"a cache of no type", [](Profile& p) { p.speed->kv_type = "int3"; }, "speed.kv_type:"},
+      {"no length", [](Profile& p) { p.speed->tokens = 0; }, "speed: tokens 0 is outside 1 to"},
+      {"time below 0", [](Profile& p) { p.speed->dense.fixed_ms = -1; }, "speed.dense: fixed_ms -1 is outside 0"},
+      {"time nan", [=](Profile& p) { p.speed->verify.ms_per_1000 = nan; }, "speed.verify: ms_per_1000 nan"},
+      {"time infinite", [](Profile& p) { p.speed->methods[1].time.fixed_ms = std::numeric_limits<double>::infinity(); },
+       "speed.methods[1]: fixed_ms inf"},
+      {"timed budget", [](Profile& p) { p.speed->methods[0].budget = "half"; }, "speed.methods[0]: budget 'half'"},
+      {"timed twice", [](Profile& p) { p.speed->methods.push_back(p.speed->methods[0]); },
+       "speed.methods[2]: tidal at 512 is given twice"},
+      {"too many timed", [](Profile& p) { p.speed->methods.resize(5000); }, "speed.methods: 5000 rows"},
       {"too many rows", [](Profile& p) { p.kept.resize(5000); }, "kept: 5000 rows"},
   };
   for (const auto& c : cases) {
@@ -211,6 +231,14 @@ TEST(Profile, RefusesEachBadTextNamingThePath) {
       {replaced("\"coverage\":0.98", "\"cover\":0.98"), "$.kept[0]: 'coverage' is missing"},
       {replaced("\"dense\":0.5", "\"dense\":true"), "$.kept[1].dense: expected a number"},
       {replaced("\"budget\":\"512\"", "\"budget\":512"), "$.kept[0].budget: expected"},
+      {replaced("\"agreement\":0.75", "\"agreement\":\"0.75\""), "$.kept[1].agreement: expected a number"},
+      {replaced("\"options\":", "\"option\":"), "$.kept[1]: unknown key 'option'"},
+      {replaced("\"threads\":2", "\"threads\":2.5"), "$.speed.threads: expected a whole number"},
+      {replaced("\"kv_type\":\"bf16\",", ""), "$.speed: 'kv_type' is missing"},
+      {replaced("\"dense\":{\"fixed_ms\":5.5,", "\"dense\":{"), "$.speed.dense: 'fixed_ms' is missing"},
+      {replaced("\"verify\":{", "\"verify\":{\"ms\":1,"), "$.speed.verify: unknown key 'ms'"},
+      {replaced("\"methods\":[{", "\"methods\":[7,{"), "$.speed.methods[0]: expected an object"},
+      {replaced("\"ms_per_1000\":0.0625", "\"ms_per_1000\":-0.0625"), "speed.methods[1]: ms_per_1000 -0.0625"},
       {replaced("\"kept\": [", "\"kept\": [3,"), "$.kept[0]: expected an object"},
   };
   for (const auto& c : cases) {
@@ -253,9 +281,15 @@ TEST(Profile, IsPutInWords) {
   EXPECT_THAT(text, HasSubstr("3 of 8 KV heads above 0.5; strongest: 0:0 1.00, 0:1 1.00, 2:0 0.75"));
   EXPECT_THAT(text, HasSubstr("lessismore layer 2 selects again\n"));
   EXPECT_THAT(text, HasSubstr("omnikv     filter layers 1, 3\n"));
-  EXPECT_THAT(text, HasSubstr("kept       method   budget       task     answers     dense  divergence  coverage\n"
-                              "           tidal    512          needle    95.0 %   100.0 %      0.0156    0.9800\n"
-                              "           kascade  10%,min=128  chain      0.0 %    50.0 %      0.0000    1.0000\n"));
+  EXPECT_THAT(text,
+              HasSubstr("kept       method                 budget       task     answers     dense  divergence  "
+                        "coverage  agreement\n"
+                        "           tidal                  512          needle    95.0 %   100.0 %      0.0156    "
+                        "0.9800          -\n"
+                        "           kascade,prefill=dense  10%,min=128  chain      0.0 %    50.0 %      0.0000    "
+                        "1.0000     75.0 %\n"));
+  EXPECT_THAT(text, HasSubstr("ms a token on 'A processor', 2 threads, bf16 cache; prompts of 4096 tokens\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("tidal +512 +6.00 and 0.125 for each 1,000 tokens\n"));
 }
 
 // The only ```json block of docs/methods.md.
@@ -273,7 +307,7 @@ TEST(Profile, TheDocumentsExampleIsOne) {
   EXPECT_TRUE(is_profile_text(json));
   const Profile profile = parse_profile(json);
   EXPECT_EQ(profile.model, (ModelShape{"llama", "Example 1B", 4, 4, 2, 64, 0}));
-  for (const char* part : {"kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "kept"}) {
+  for (const char* part : {"kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "kept", "speed"}) {
     EXPECT_TRUE(profile.has(part)) << part;
   }
   EXPECT_EQ(profile.fingerprint, 0x0123'4567'89ab'cdefu);
@@ -294,6 +328,30 @@ TEST(Profile, MergeTakesPartsAndRowsOfTheirMethods) {
   EXPECT_EQ(into.lessismore, LessIsMoreProfile{2});
   EXPECT_EQ(into.kept,
             (std::vector<Kept>{{"omnikv", "512", "needle", 1, 1, 0, 1}, {"tidal", "10%", "chain", 1, 1, 0.01, 0.95}}));
+}
+
+TEST(Profile, MergeTakesTimesThatWereMeasuredAlike) {
+  Profile into = sample();
+  Profile found;
+  found.speed = into.speed;
+  found.speed->dense = {4, 2};
+  found.speed->methods = {{"kascade", "512", "", {1, 1}}};
+  merge(into, found);
+  EXPECT_EQ(into.speed->dense, (TokenTime{4, 2}));
+  EXPECT_EQ(into.speed->methods,
+            (std::vector<MethodTime>{{"kascade", "512", "", {1, 1}}, {"tidal", "512", "", {6, 0.125}}}));
+  into = sample();
+  found.speed->threads = 8;
+  merge(into, found);
+  EXPECT_EQ(into.speed, found.speed) << "times of another machine say nothing beside these";
+  found.speed.reset();
+  merge(into, found);
+  EXPECT_EQ(into.speed->threads, 8);
+}
+
+TEST(Profile, TimesAreALine) {
+  EXPECT_DOUBLE_EQ((TokenTime{5.5, 1.25}.at(0)), 5.5);
+  EXPECT_DOUBLE_EQ((TokenTime{5.5, 1.25}.at(8000)), 15.5);
 }
 
 }  // namespace

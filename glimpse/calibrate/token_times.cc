@@ -1,0 +1,122 @@
+#include "glimpse/calibrate/token_times.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "glimpse/base/error.h"
+#include "glimpse/evaluate/speed.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kTurns = 4;
+constexpr int kUntimed = 2;  ///< the first steps of a fork copy pages and build indices
+constexpr int kTimed = 5;    ///< steps of a turn
+constexpr int kCycles = 3;   ///< verifications that are timed
+
+/// One decoded token by the plan on a fork of `start`, seconds: one number a timed step is added.
+void time_steps(const engine::Sequence& start, const plan::Plan& plan, std::span<const Token> tokens,
+                std::vector<double>& seconds, Progress& progress) {
+  // A plan that observes the last rows of a prompt runs them itself.
+  const std::int64_t dense = plan.prefill.dense_tokens(start.length());
+  engine::Sequence sequence = dense < start.length() ? start.fork(plan, dense) : start.fork(plan);
+  if (dense < start.length()) sequence.prefill(start.tokens().subspan(static_cast<std::size_t>(dense)));
+  for (int i = 0; i < kUntimed + kTimed; ++i) {
+    const auto before = Clock::now();
+    sequence.decode(tokens[static_cast<std::size_t>(i) % tokens.size()]);
+    if (i >= kUntimed) seconds.push_back(std::chrono::duration<double>(Clock::now() - before).count());
+    progress.add(Progress::kStep);
+  }
+}
+
+/// Where a request can go on from a prompt of that length without running a chunk of it again.
+std::int64_t verified_length(std::int64_t length) {
+  constexpr std::int64_t kChunk = 512, kWorthIt = 2048;
+  return length < kWorthIt ? length : (length - 1) / kChunk * kChunk + 1;
+}
+
+/// Of a dense pass that verifies kVerifiedDrafts drafts at the end of `start`, seconds; none where none was run.
+std::optional<double> verification(engine::Engine& engine, const engine::Sequence& start, const plan::Plan& draft) {
+  engine::Request request;
+  request.prompt.assign(start.tokens().begin(), start.tokens().end());
+  request.plan = draft;
+  request.max_tokens = kCycles * (plan::kVerifiedDrafts + 1);
+  request.ignore_end = true;
+  request.lossless = true;
+  request.draft_tokens = plan::kVerifiedDrafts;
+  const engine::RequestId id = engine.submit(std::move(request), start.fork(plan::dense_plan(engine.shape())));
+  while (!engine.finished(id)) engine.step();
+  const engine::LosslessStats stats = engine.result(id).stats.lossless;
+  engine.release(id);
+  if (stats.verify_passes == 0) return std::nullopt;
+  return stats.verify_s / static_cast<double>(stats.verify_passes);
+}
+
+/// Of one length: [0] dense attention, then each plan; and a verification. Milliseconds.
+struct Times {
+  std::vector<double> token_ms;
+  std::int64_t verified_at = 0;
+  double verify_ms = 0;
+};
+
+Times times_at(engine::Engine& engine, const engine::Sequence& start, const std::vector<TimedPlan>& plans,
+               Progress& progress) {
+  const plan::Plan dense = plan::dense_plan(engine.shape());
+  const std::size_t arms = plans.size() + 1;
+  const std::span<const Token> text = start.tokens();
+  std::vector<std::vector<double>> seconds(arms);
+  std::vector<double> verifications;
+  const engine::Sequence verified = start.fork(dense, verified_length(start.length()));
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (std::size_t i = 0; i < arms; ++i) {
+      // Who comes behind whom changes from turn to turn.
+      const std::size_t arm = turn % 2 == 0 ? i : arms - 1 - i;
+      time_steps(start, arm == 0 ? dense : plans[arm - 1].plan, text, seconds[arm], progress);
+    }
+    const auto verify_s = plans.empty() ? std::nullopt : verification(engine, verified, plans.front().plan);
+    if (verify_s) verifications.push_back(*verify_s);
+  }
+  Times times;
+  times.verified_at = verified.length();
+  for (std::vector<double>& of : seconds) times.token_ms.push_back(1e3 * evaluate::median(std::move(of)));
+  times.verify_ms = verifications.empty() ? times.token_ms.front() : 1e3 * evaluate::median(std::move(verifications));
+  return times;
+}
+
+}  // namespace
+
+plan::TokenTime line_through(std::int64_t short_length, double short_ms, std::int64_t long_length, double long_ms) {
+  check(short_length < long_length, "two lengths");
+  const double slope = std::max(0.0, (long_ms - short_ms) / static_cast<double>(long_length - short_length));
+  const double middle = (short_ms + long_ms) / 2;
+  const double fixed = middle - slope * static_cast<double>(short_length + long_length) / 2;
+  return {std::max(0.0, fixed), 1e3 * slope};
+}
+
+plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans,
+                                 Progress& progress) {
+  const auto longest = std::max_element(study.trials.begin(), study.trials.end(), [](const Trial& a, const Trial& b) {
+    return a.dense.length() < b.dense.length();
+  });
+  const engine::Sequence& whole = longest->dense;
+  const std::int64_t length = whole.length(), half = shorter_length(length);
+  const engine::Sequence part = whole.fork(plan::dense_plan(engine.shape()), half);
+  const Times at_half = times_at(engine, part, plans, progress), at_whole = times_at(engine, whole, plans, progress);
+  const auto line = [&](double short_ms, double long_ms) { return line_through(half, short_ms, length, long_ms); };
+  plan::SpeedProfile speed;
+  speed.threads = engine.threads();
+  speed.kv_type = name(engine.kv_type());
+  speed.tokens = study.length;
+  speed.dense = line(at_half.token_ms.front(), at_whole.token_ms.front());
+  speed.verify = line_through(at_half.verified_at, at_half.verify_ms, at_whole.verified_at, at_whole.verify_ms);
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    speed.methods.push_back(plans[i].row);
+    speed.methods.back().time = line(at_half.token_ms[i + 1], at_whole.token_ms[i + 1]);
+  }
+  return speed;
+}
+
+}  // namespace glimpse::calibrate

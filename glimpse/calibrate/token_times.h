@@ -1,0 +1,31 @@
+// How long a decoded token takes under several plans, on forks of a prompt that dense attention has read: the plans
+// take turns in one process, medians, at two lengths. Runs the engine; one thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "glimpse/calibrate/study.h"
+#include "glimpse/plan/speed_profile.h"
+
+namespace glimpse::calibrate {
+
+struct TimedPlan {
+  plan::MethodTime row;  ///< its time is what is looked for
+  plan::Plan plan;
+};
+
+/// The shorter of the two lengths: a plan whose budget covers it is dense there, and two points say nothing of it.
+constexpr std::int64_t shorter_length(std::int64_t length) {
+  return length / 2;
+}
+
+/// The line through two times of 0 ms or more; level where it would fall.
+plan::TokenTime line_through(std::int64_t short_length, double short_ms, std::int64_t long_length, double long_ms);
+
+/// Times dense attention, a verification, and each plan on the study's longest prompt. The processor's name is left
+/// empty: the caller knows it.
+plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans,
+                                 Progress& progress);
+
+}  // namespace glimpse::calibrate

@@ -1,0 +1,126 @@
+#include "glimpse/cli/auto_method.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "glimpse/base/device_name.h"
+#include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
+#include "glimpse/cli/arm.h"
+#include "glimpse/cli/machine.h"
+#include "glimpse/cli/terminal.h"
+
+namespace glimpse::cli {
+namespace {
+
+using policies::MethodCandidate;
+
+void note(const Arguments& arguments, const std::string& text) {
+  if (!arguments.quiet) print_note(printable(text));
+}
+
+/// Where the times were not measured on this machine as it is used now; empty: they were.
+std::string elsewhere(const plan::SpeedProfile& speed, const PlanModel& model) {
+  const auto words = [](std::string_view processor, int threads, std::string_view kv_type) {
+    return fmt::format("'{}' with {} thread{} and a cache of {}", processor, threads, threads == 1 ? "" : "s", kv_type);
+  };
+  const std::string processor = profile_cpu_name(), kv_type = model.kv_type.empty() ? speed.kv_type : model.kv_type;
+  if (speed.processor == processor && speed.threads == model.threads && speed.kv_type == kv_type) return "";
+  return fmt::format(
+      "the profile's times were measured on {}, and this is {}; --attn auto uses them all the same, "
+      "'glimpse calibrate -m MODEL' measures again",
+      words(speed.processor, speed.threads, speed.kv_type), words(processor, model.threads, kv_type));
+}
+
+policies::MethodWish wish_of(const Arguments& arguments, std::int64_t tokens) {
+  return {tokens, policies::parse_quality(arguments.quality), arguments.lossless.has_value()};
+}
+
+std::string reason(const std::vector<MethodCandidate>& candidates, const policies::MethodWish& wish) {
+  const std::int64_t tokens = wish.tokens;
+  const MethodCandidate& taken = candidates.front();
+  const auto dense = std::find_if(candidates.begin(), candidates.end(),
+                                  [](const MethodCandidate& each) { return each.budget.empty(); });
+  if (taken.budget.empty()) {
+    const std::string_view others = wish.drafts               ? "no draft makes it faster"
+                                    : wish.quality.divergence ? "nothing that keeps that KL is faster"
+                                                              : "nothing that keeps the answers is faster";
+    return fmt::format("{:.1f} ms a token at {} tokens, and {}", taken.ms, tokens, others);
+  }
+  const std::string speed =
+      fmt::format("{:.1f} ms a token at {} tokens, dense attention {:.1f} ms", taken.ms, tokens, dense->ms);
+  if (taken.drafts > 0) {
+    return fmt::format("{:.0f} % of its tokens are dense attention's; {} with {} drafts", 100 * *taken.agreement, speed,
+                       taken.drafts);
+  }
+  if (wish.quality.divergence) return fmt::format("KL to dense {:.4f}; {}", taken.divergence, speed);
+  return "keeps the answers of every kind of task; " + speed;
+}
+
+}  // namespace
+
+std::int64_t wanted_context(std::int64_t prompt, std::int64_t answer, std::int64_t most) {
+  return std::clamp<std::int64_t>(prompt + (answer < 0 ? kUsualAnswer : answer), 1, std::max<std::int64_t>(most, 1));
+}
+
+const plan::Profile& profile_with_times(const Arguments& arguments, const PlanModel& model) {
+  const plan::Profile* profile = any_profile(arguments, model);
+  if (profile != nullptr && profile->speed) return *profile;
+  throw UserError(
+      fmt::format("--attn auto chooses by the times in the model's profile, and {}; 'glimpse calibrate -m "
+                  "MODEL' makes one with them",
+                  profile == nullptr ? "there is no profile" : "the profile has none"));
+}
+
+std::vector<MethodCandidate> auto_candidates(const Arguments& arguments, const PlanModel& model, std::int64_t tokens) {
+  const plan::Profile& profile = profile_with_times(arguments, model);
+  AutoSaid& said = auto_said(arguments);
+  if (const std::string text = elsewhere(*profile.speed, model); !text.empty() && !said.elsewhere) {
+    said.elsewhere = true;
+    note(arguments, "warning: " + text);
+  }
+  return policies::choose_method(profile,
+                                 {tokens, policies::parse_quality(arguments.quality), arguments.lossless.has_value()});
+}
+
+plan::Plan make_auto_plan(const Arguments& arguments, const PlanModel& model, std::int64_t tokens) {
+  if (parse_device(arguments.device).kind != DeviceName::Kind::cpu) {
+    throw UserError(
+        "--attn auto chooses by times that calibration measured on the CPU; name a method, or leave out --device");
+  }
+  const std::vector<MethodCandidate> candidates = auto_candidates(arguments, model, tokens);
+  const std::string written = policies::arm_text(candidates.front());
+  Arm arm = parse_arm(written);
+  arm.options.min_context = static_cast<int>(arguments.min_context);
+  const policies::Policy& policy = policies::find_policy(arm.policy);
+  const plan::Profile& profile = profile_with_times(arguments, model);
+  set_profile(arm.options, policies::uses_profile(policy, profile) ? &profile : nullptr, model);
+  plan::Plan plan = policies::make_plan(arm.policy, model.shape, arm.options);
+  AutoSaid& said = auto_said(arguments);
+  if (said.taken != written) {
+    said.taken = written;
+    note(arguments, fmt::format("--attn auto takes {}{}: {}", candidates.front().drafts > 0 ? "drafts of " : "",
+                                written, reason(candidates, wish_of(arguments, tokens))));
+  }
+  return plan;
+}
+
+std::string candidates_table(const std::vector<MethodCandidate>& candidates, std::int64_t tokens) {
+  std::string text = fmt::format(
+      "| method | answers kept | agreement | KL to dense | ms a token at {} | chosen |\n"
+      "| --- | ---: | ---: | ---: | ---: | --- |\n",
+      tokens);
+  const auto percent = [](const std::optional<double>& share) {
+    return share ? fmt::format("{:.0f} %", 100 * *share) : std::string("-");
+  };
+  for (const MethodCandidate& each : candidates) {
+    const std::string drafts = each.drafts > 0 ? fmt::format(", {} drafts", each.drafts) : "";
+    text += fmt::format("| {} | {} | {} | {:.4f} | {:.2f}{} | {} |\n", policies::arm_text(each), percent(each.answers),
+                        percent(each.agreement), each.divergence, each.ms, drafts,
+                        each.why_not.empty() ? "yes" : each.why_not);
+  }
+  return text;
+}
+
+}  // namespace glimpse::cli

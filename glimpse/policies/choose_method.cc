@@ -1,0 +1,192 @@
+#include "glimpse/policies/choose_method.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
+#include "glimpse/policies/policy.h"
+
+namespace glimpse::policies {
+namespace {
+
+constexpr double kMostDivergence = 100;
+/// Where dense attention itself does not answer a kind of task, so much of its text must be the same.
+constexpr double kAgreeing = 0.95;
+constexpr std::string_view kDense = "full";
+
+/// What is known of one (method, budget, options), over its kinds of task.
+struct Kinds {
+  std::vector<const plan::Kept*> rows;
+
+  template <class Value>
+  double mean(const Value& value) const {
+    double sum = 0;
+    for (const plan::Kept* row : rows) sum += value(*row);
+    return sum / static_cast<double>(rows.size());
+  }
+  std::optional<double> answers() const {
+    std::optional<double> least;
+    for (const plan::Kept* row : rows) {
+      if (row->task == plan::kProseTask || row->dense == 0) continue;
+      least = std::min(least.value_or(1), row->answers / row->dense);
+    }
+    return least;
+  }
+  std::optional<double> agreement() const {
+    const auto unknown = [](const plan::Kept* row) { return !row->agreement; };
+    if (std::any_of(rows.begin(), rows.end(), unknown)) return std::nullopt;
+    return mean([](const plan::Kept& row) { return *row.agreement; });
+  }
+  double divergence() const {
+    return mean([](const plan::Kept& row) { return row.divergence; });
+  }
+  /// The first kind of task whose answers are lost, in words; empty: all are kept.
+  std::string lost() const {
+    for (const plan::Kept* row : rows) {
+      if (row->task == plan::kProseTask) continue;
+      if (row->answers < row->dense) {
+        return fmt::format("answers {:.0f} % of {}, dense attention {:.0f} %", 100 * row->answers, row->task,
+                           100 * row->dense);
+      }
+      if (row->dense == 0 && row->agreement.value_or(0) < kAgreeing) {
+        return fmt::format("dense attention answers no {}, and {:.0f} % of its text is the same, under {:.0f} %",
+                           row->task, 100 * row->agreement.value_or(0), 100 * kAgreeing);
+      }
+    }
+    return "";
+  }
+};
+
+Kinds kinds_of(const plan::Profile& profile, const plan::MethodTime& timed) {
+  Kinds kinds;
+  for (const plan::Kept& row : profile.kept) {
+    if (row.method == timed.method && row.budget == timed.budget && row.options == timed.options) {
+      kinds.rows.push_back(&row);
+    }
+  }
+  return kinds;
+}
+
+bool is_method(std::string_view name) {
+  const auto policies = registry();
+  return std::any_of(policies.begin(), policies.end(), [&](const Policy& policy) { return policy.name == name; });
+}
+
+/// Why a quality that was measured at `measured` tokens says nothing here; empty: it does. A share of a shorter context
+/// is fewer tokens, and a number of tokens is a smaller share of a longer one.
+std::string out_of_range(const std::string& budget, std::int64_t measured, std::int64_t tokens) {
+  const bool share = plan::parse_budget(budget).rule == plan::BudgetRule::ratio;
+  const bool known = share ? 2 * tokens >= measured : tokens <= 2 * measured;
+  if (known) return "";
+  return fmt::format("measured in prompts of {} tokens, of which {} counts {} {}", measured, budget,
+                     share ? "down to" : "up to", share ? measured / 2 : 2 * measured);
+}
+
+std::string refusal(const Kinds& kinds, const plan::MethodTime& timed, std::int64_t measured, const MethodWish& wish) {
+  if (std::string why = out_of_range(timed.budget, measured, wish.tokens); !why.empty()) return why;
+  if (!wish.quality.divergence) return kinds.lost();
+  if (kinds.divergence() <= *wish.quality.divergence) return "";
+  return fmt::format("KL {:.4f} is above {:g}", kinds.divergence(), *wish.quality.divergence);
+}
+
+MethodCandidate candidate_of(const plan::Profile& profile, const plan::MethodTime& timed, const MethodWish& wish) {
+  const plan::SpeedProfile& speed = *profile.speed;
+  MethodCandidate candidate;
+  candidate.method = timed.method;
+  candidate.budget = timed.budget;
+  candidate.options = timed.options;
+  candidate.ms = timed.time.at(wish.tokens);
+  const Kinds kinds = kinds_of(profile, timed);
+  if (!is_method(timed.method)) {
+    candidate.why_not = "no method of this program";
+    return candidate;
+  }
+  if (kinds.rows.empty()) {
+    candidate.why_not = "its answers were not measured";
+    return candidate;
+  }
+  candidate.answers = kinds.answers();
+  candidate.agreement = kinds.agreement();
+  candidate.divergence = kinds.divergence();
+  if (!wish.drafts) {
+    candidate.why_not = refusal(kinds, timed, speed.tokens, wish);
+    return candidate;
+  }
+  if (!candidate.agreement) {
+    candidate.why_not = "its agreement with dense attention was not measured";
+    return candidate;
+  }
+  const DraftTimes times{candidate.ms, speed.dense.at(wish.tokens), speed.verify.at(wish.tokens)};
+  for (int drafts = 1; drafts <= plan::kVerifiedDrafts; ++drafts) {
+    const double ms = drafted_token_ms(times, *candidate.agreement, drafts);
+    if (candidate.drafts > 0 && ms >= candidate.ms) continue;
+    candidate.ms = ms;
+    candidate.drafts = drafts;
+  }
+  return candidate;
+}
+
+}  // namespace
+
+Quality parse_quality(std::string_view text) {
+  constexpr std::string_view kKey = "kl=";
+  if (text == "answers") return {};
+  Quality quality;
+  if (text.starts_with(kKey)) {
+    const std::string_view number = text.substr(kKey.size());
+    double value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    // NaN fails the comparison too.
+    const bool whole = error == std::errc() && end == number.data() + number.size();
+    if (whole && value >= 0 && value <= kMostDivergence) quality.divergence = value;
+  }
+  if (quality.divergence) return quality;
+  throw UserError(
+      fmt::format("--attn-quality '{}': give answers, or kl= and a number of nats from 0 to {:g}, as in "
+                  "kl=0.05",
+                  excerpt(text), kMostDivergence));
+}
+
+std::vector<MethodCandidate> choose_method(const plan::Profile& profile, const MethodWish& wish) {
+  if (!profile.speed) {
+    throw UserError(
+        "the profile has no measured times, by which --attn auto chooses; 'glimpse calibrate -m MODEL' measures them");
+  }
+  const plan::SpeedProfile& speed = *profile.speed;
+  MethodCandidate dense;
+  dense.method = kDense;
+  dense.answers = 1;
+  dense.agreement = 1;
+  dense.ms = speed.dense.at(wish.tokens);
+  std::vector<MethodCandidate> candidates{std::move(dense)};
+  for (const plan::MethodTime& timed : speed.methods) candidates.push_back(candidate_of(profile, timed, wish));
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const MethodCandidate& a, const MethodCandidate& b) { return a.ms < b.ms; });
+  // Dense attention can always be taken.
+  const auto taken = std::find_if(candidates.begin(), candidates.end(),
+                                  [](const MethodCandidate& candidate) { return candidate.why_not.empty(); });
+  std::rotate(candidates.begin(), taken, taken + 1);
+  for (std::size_t i = 1; i < candidates.size(); ++i) {
+    if (candidates[i].why_not.empty()) candidates[i].why_not = "slower";
+  }
+  return candidates;
+}
+
+std::string arm_text(const MethodCandidate& candidate) {
+  return candidate.method + (candidate.budget.empty() ? "" : ":") + candidate.budget +
+         (candidate.options.empty() ? "" : ",") + candidate.options;
+}
+
+double drafted_token_ms(const DraftTimes& times, double acceptance, int drafts) {
+  double tokens = 1, all = 1;
+  for (int i = 0; i < drafts; ++i) tokens += all *= acceptance;
+  const double verify =
+      times.dense_ms + (times.verify_ms - times.dense_ms) * drafts / static_cast<double>(plan::kVerifiedDrafts);
+  return (drafts * times.draft_ms + verify) / tokens;
+}
+
+}  // namespace glimpse::policies

@@ -1,0 +1,61 @@
+// Times of tokens: the line through two of them, and what a measurement of a small model holds. No time is judged.
+#include "glimpse/calibrate/token_times.h"
+
+#include <gtest/gtest.h>
+
+#include "glimpse/base/error.h"
+#include "tests/engine/support.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+TEST(LineThrough, GoesThroughBothPoints) {
+  const plan::TokenTime line = line_through(2000, 9, 4000, 12);
+  EXPECT_DOUBLE_EQ(line.fixed_ms, 6);
+  EXPECT_DOUBLE_EQ(line.ms_per_1000, 1.5);
+  EXPECT_DOUBLE_EQ(line.at(2000), 9);
+  EXPECT_DOUBLE_EQ(line.at(4000), 12);
+}
+
+TEST(LineThrough, IsLevelWhereItWouldFallAndNeverBelowNothing) {
+  EXPECT_EQ(line_through(2000, 10, 4000, 9), (plan::TokenTime{9.5, 0}));
+  const plan::TokenTime steep = line_through(2000, 1, 4000, 4);
+  EXPECT_EQ(steep.fixed_ms, 0);
+  EXPECT_DOUBLE_EQ(steep.ms_per_1000, 1.5);
+  EXPECT_THROW(line_through(10, 1, 10, 2), InternalError);
+}
+
+TEST(MeasureSpeed, HasALineForEachPlanInTheirOrder) {
+  engine::EngineOptions options = engine::options_for(reference::test_model("llama"));
+  options.sequences = kStudySequences;
+  engine::Engine engine(options);
+  Study study{300, 37, {}, {}, {engine.shape(), 8}, {engine.shape(), 8}, {}};
+  engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
+  dense.prefill(engine::random_tokens(300, engine.tokenizer().size()));
+  study.trials.push_back({"prose", {}, {}, std::move(dense)});
+  const std::vector<TimedPlan> plans{
+      {{"tidal", "64", "", {}}, engine::make(engine, "tidal", engine::budget("64"))},
+      {{"quest", "80", "sink=1", {}}, engine::make(engine, "quest", engine::budget("80"))},
+      {{"evosparse", "128", "", {}}, engine::make(engine, "evosparse", engine::budget("128"))}};
+  int calls = 0;
+  const Progress::Callback count = [&](std::int64_t, std::int64_t) { return ++calls > 0; };
+  Progress progress(count, 1000);
+  const plan::SpeedProfile speed = measure_speed(engine, study, plans, progress);
+  EXPECT_GT(calls, 0);
+  EXPECT_EQ(speed.tokens, 300);
+  EXPECT_EQ(speed.threads, engine.threads());
+  EXPECT_EQ(speed.kv_type, name(engine.kv_type()));
+  EXPECT_GT(speed.dense.at(300), 0);
+  EXPECT_GT(speed.verify.at(300), 0);
+  ASSERT_EQ(speed.methods.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(speed.methods[i].method, plans[i].row.method);
+    EXPECT_EQ(speed.methods[i].budget, plans[i].row.budget);
+    EXPECT_EQ(speed.methods[i].options, plans[i].row.options);
+    EXPECT_GT(speed.methods[i].time.at(300), 0);
+  }
+  EXPECT_EQ(study.trials.front().dense.length(), 300) << "the study's sequence is as it was";
+}
+
+}  // namespace
+}  // namespace glimpse::calibrate

@@ -1,7 +1,9 @@
 #include "glimpse/calibrate/token_times.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <optional>
 
 #include "glimpse/base/error.h"
@@ -86,6 +88,13 @@ Times times_at(engine::Engine& engine, const engine::Sequence& start, const std:
   return times;
 }
 
+/// A share of the context grows with it, a number of tokens does not.
+plan::TokenTime line_of(const MethodFit& fit, const plan::Budget& budget) {
+  const bool share = budget.rule == plan::BudgetRule::ratio;
+  return {fit.fixed_ms + (share ? 0 : fit.ms_per_kept * budget.value),
+          1e3 * (fit.ms_per_token + (share ? fit.ms_per_kept * budget.value : 0))};
+}
+
 }  // namespace
 
 plan::TokenTime line_through(std::int64_t short_length, double short_ms, std::int64_t long_length, double long_ms) {
@@ -94,6 +103,32 @@ plan::TokenTime line_through(std::int64_t short_length, double short_ms, std::in
   const double middle = (short_ms + long_ms) / 2;
   const double fixed = middle - slope * static_cast<double>(short_length + long_length) / 2;
   return {std::max(0.0, fixed), 1e3 * slope};
+}
+
+std::optional<MethodFit> fit_method(const std::vector<MethodPoint>& points) {
+  using Row = std::array<double, 4>;  // of the normal equations, in thousands of tokens
+  std::array<Row, 3> sums{};
+  for (const MethodPoint& point : points) {
+    const std::array<double, 3> of{1, point.tokens / 1000, point.budget / 1000};
+    for (std::size_t i = 0; i < 3; ++i) {
+      for (std::size_t j = 0; j < 3; ++j) sums[i][j] += of[i] * of[j];
+      sums[i][3] += of[i] * point.ms;
+    }
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto largest = std::max_element(sums.begin() + static_cast<std::ptrdiff_t>(i), sums.end(),
+                                          [&](const Row& a, const Row& b) { return std::abs(a[i]) < std::abs(b[i]); });
+    std::swap(sums[i], *largest);
+    constexpr double kTold = 1e-9;
+    if (std::abs(sums[i][i]) < kTold) return std::nullopt;
+    for (std::size_t j = 0; j < 3; ++j) {
+      const double factor = j == i ? 0 : sums[j][i] / sums[i][i];
+      for (std::size_t k = 0; k < 4; ++k) sums[j][k] -= factor * sums[i][k];
+    }
+  }
+  const MethodFit fit{sums[0][3] / sums[0][0], sums[1][3] / sums[1][1] / 1000, sums[2][3] / sums[2][2] / 1000};
+  if (fit.fixed_ms < 0 || fit.ms_per_token < 0 || fit.ms_per_kept < 0) return std::nullopt;
+  return fit;
 }
 
 plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans,
@@ -109,12 +144,24 @@ plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, con
   plan::SpeedProfile speed;
   speed.threads = engine.threads();
   speed.kv_type = name(engine.kv_type());
-  speed.tokens = study.length;
+  speed.tokens = study.length + kAnswerRoom;
   speed.dense = line(at_half.token_ms.front(), at_whole.token_ms.front());
   speed.verify = line_through(at_half.verified_at, at_half.verify_ms, at_whole.verified_at, at_whole.verify_ms);
   for (std::size_t i = 0; i < plans.size(); ++i) {
     speed.methods.push_back(plans[i].row);
     speed.methods.back().time = line(at_half.token_ms[i + 1], at_whole.token_ms[i + 1]);
+  }
+  // Each row's two points alone say little of its slope: those of a method share what does not depend on the budget.
+  for (plan::MethodTime& row : speed.methods) {
+    std::vector<MethodPoint> points;
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      if (plans[i].row.method != row.method || plans[i].row.options != row.options) continue;
+      for (const auto& [tokens, times] : {std::pair{half, &at_half}, std::pair{length, &at_whole}}) {
+        const std::int64_t budget = plan::budget_tokens(plan::parse_budget(plans[i].row.budget), tokens);
+        points.push_back({static_cast<double>(budget), static_cast<double>(tokens), times->token_ms[i + 1]});
+      }
+    }
+    if (const auto fit = fit_method(points)) row.time = line_of(*fit, plan::parse_budget(row.budget));
   }
   return speed;
 }

@@ -2,6 +2,7 @@
 // take turns in one process, medians, at two lengths. Runs the engine; one thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,18 @@ constexpr std::int64_t shorter_length(std::int64_t length) {
 
 /// The line through two times of 0 ms or more; level where it would fall.
 plan::TokenTime line_through(std::int64_t short_length, double short_ms, std::int64_t long_length, double long_ms);
+
+/// One measurement of a method: at so many tokens of context its sets held `budget` of them.
+struct MethodPoint {
+  double budget = 0, tokens = 0, ms = 0;
+};
+/// The time of a method's token as fixed_ms + ms_per_token * tokens + ms_per_kept * budget.
+struct MethodFit {
+  double fixed_ms = 0, ms_per_token = 0, ms_per_kept = 0;
+};
+/// By least squares over all that was measured of the method, so that each row's line has the others' measurements in
+/// it. None where the points do not tell, or a part would be less than nothing.
+std::optional<MethodFit> fit_method(const std::vector<MethodPoint>& points);
 
 /// Times dense attention, a verification, and each plan on the study's longest prompt. The processor's name is left
 /// empty: the caller knows it.

@@ -60,7 +60,7 @@ void validate(const SpeedProfile& speed) {
 
 std::string explain(const SpeedProfile& speed) {
   std::string text =
-      fmt::format("speed      ms a token on '{}', {} thread{}, {} cache; prompts of {} tokens\n", speed.processor,
+      fmt::format("speed      ms a token on '{}', {} thread{}, {} cache; contexts of {} tokens\n", speed.processor,
                   speed.threads, speed.threads == 1 ? "" : "s", speed.kv_type, speed.tokens);
   const auto line = [&](std::string_view what, std::string_view budget, const TokenTime& time) {
     text += fmt::format("           {:<24}{:<12}{:>9.2f} and {:.3f} for each 1,000 tokens\n", what, budget,

@@ -31,7 +31,7 @@ struct SpeedProfile {
   std::string processor;    ///< its name as the system has it; printable ASCII
   int threads = 0;          ///< 1 or more
   std::string kv_type;      ///< "bf16": of the cache
-  std::int64_t tokens = 0;  ///< of the prompts that rows of Profile::kept were measured in
+  std::int64_t tokens = 0;  ///< of prompt and answer that rows of Profile::kept were measured in
   TokenTime dense;          ///< a decoded token of dense attention
   TokenTime verify;         ///< a dense pass over kVerifiedDrafts tokens and the one that starts them
   std::vector<MethodTime> methods;

@@ -82,7 +82,7 @@ std::string out_of_range(const std::string& budget, std::int64_t measured, std::
   const bool share = plan::parse_budget(budget).rule == plan::BudgetRule::ratio;
   const bool known = share ? 2 * tokens >= measured : tokens <= 2 * measured;
   if (known) return "";
-  return fmt::format("measured in prompts of {} tokens, of which {} counts {} {}", measured, budget,
+  return fmt::format("measured in contexts of {} tokens, so {} counts {} {}", measured, budget,
                      share ? "down to" : "up to", share ? measured / 2 : 2 * measured);
 }
 

@@ -288,7 +288,7 @@ TEST(Profile, IsPutInWords) {
                         "0.9800          -\n"
                         "           kascade,prefill=dense  10%,min=128  chain      0.0 %    50.0 %      0.0000    "
                         "1.0000     75.0 %\n"));
-  EXPECT_THAT(text, HasSubstr("ms a token on 'A processor', 2 threads, bf16 cache; prompts of 4096 tokens\n"));
+  EXPECT_THAT(text, HasSubstr("ms a token on 'A processor', 2 threads, bf16 cache; contexts of 4096 tokens\n"));
   EXPECT_THAT(text, testing::ContainsRegex("tidal +512 +6.00 and 0.125 for each 1,000 tokens\n"));
 }
 

@@ -28,6 +28,14 @@ bool PageTables::make_room(Table& table, std::size_t pages) {
   return true;
 }
 
+void PageTables::begin() {
+  if (!written_) {  // a pass that failed: what is known is not what the device has
+    for (auto& [id, table] : tables_) table.serial = 0;
+  }
+  writes_.clear();
+  written_ = false;
+}
+
 void PageTables::follow(const SequenceRows& rows) {
   Table& table = tables_[rows.sequence];
   const std::uint64_t serial = cache_.serial(rows.sequence);

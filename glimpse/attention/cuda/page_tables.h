@@ -17,15 +17,17 @@ class PageTables {
  public:
   PageTables(const kv::Cache& cache, kernels::cuda::Stream& stream);
 
-  /// Before a pass, for each of its sequences, which have their slots: adds to writes() what must change on the device.
+  /// Begins a pass. What the pass before it did not write is made up for.
+  void begin();
+  /// Then, for each of the pass's sequences, which have their slots: adds to writes() what must change on the device.
   /// Heads that rows before the pass's own may have changed in are those of programs that forget.
   void follow(const SequenceRows& rows);
   /// The views of all heads of a sequence that was followed, as the device sees them: [layers, kv_heads].
   void append_views(kv::SequenceId sequence, std::vector<kernels::HeadView>& views) const;
 
-  /// What is to be written before the pass's kernels run.
+  /// What is to be written before the pass's kernels run, and that it was.
   const std::vector<kernels::cuda::Write>& writes() const { return writes_; }
-  void clear_writes() { writes_.clear(); }
+  void written() { written_ = true; }
 
  private:
   struct Table {
@@ -42,6 +44,7 @@ class PageTables {
   std::map<kv::SequenceId, Table>
       tables_;  ///< of ids that were followed; an id that is used again is seen by its serial
   std::vector<kernels::cuda::Write> writes_;
+  bool written_ = true;
 };
 
 }  // namespace glimpse::attention::cuda

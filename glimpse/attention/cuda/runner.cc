@@ -42,7 +42,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   began_ = true;
   staging_ = &staging;
   lengths_.clear();
-  pages_.clear_writes();
+  pages_.begin();
   for (const SequenceRows& rows : batch) {
     check(rows.program->shape().head_dim == shape_.head_dim, "a program is made for the model's head dimension");
     if (rows.decodes() && rows.program->forgets() && !reads_everything(rows)) {
@@ -118,6 +118,7 @@ void Runner::make_space() {
 void Runner::prepare() {
   kernels::cuda::write(stream_, {.writes = staging_->at<kernels::cuda::Write>(writes_place_),
                                  .count = static_cast<int>(pages_.writes().size())});
+  pages_.written();
 }
 
 kernels::KvTable<kernels::Place::device> Runner::cache_of(int layer) const {

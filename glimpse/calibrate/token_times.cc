@@ -57,36 +57,42 @@ std::optional<double> verification(engine::Engine& engine, const engine::Sequenc
   return stats.verify_s / static_cast<double>(stats.verify_passes);
 }
 
-/// Of one length: [0] dense attention, then each plan; and a verification. Milliseconds.
-struct Times {
-  std::vector<double> token_ms;
-  std::int64_t verified_at = 0;
-  double verify_ms = 0;
-};
+/// Of one length.
+class Length {
+ public:
+  Length(engine::Engine& engine, const engine::Sequence& start, const std::vector<TimedPlan>& plans)
+      : engine_(engine),
+        start_(start),
+        plans_(plans),
+        dense_(plan::dense_plan(engine.shape())),
+        verified_(start.fork(dense_, verified_length(start.length()))),
+        seconds_(plans.size() + 1) {}
 
-Times times_at(engine::Engine& engine, const engine::Sequence& start, const std::vector<TimedPlan>& plans,
-               Progress& progress) {
-  const plan::Plan dense = plan::dense_plan(engine.shape());
-  const std::size_t arms = plans.size() + 1;
-  const std::span<const Token> text = start.tokens();
-  std::vector<std::vector<double>> seconds(arms);
-  std::vector<double> verifications;
-  const engine::Sequence verified = start.fork(dense, verified_length(start.length()));
-  for (int turn = 0; turn < kTurns; ++turn) {
+  /// Each arm once; who comes behind whom changes from turn to turn.
+  void take_turn(int turn, Progress& progress) {
+    const std::size_t arms = seconds_.size();
     for (std::size_t i = 0; i < arms; ++i) {
-      // Who comes behind whom changes from turn to turn.
       const std::size_t arm = turn % 2 == 0 ? i : arms - 1 - i;
-      time_steps(start, arm == 0 ? dense : plans[arm - 1].plan, text, seconds[arm], progress);
+      time_steps(start_, arm == 0 ? dense_ : plans_[arm - 1].plan, start_.tokens(), seconds_[arm], progress);
     }
-    const auto verify_s = plans.empty() ? std::nullopt : verification(engine, verified, plans.front().plan);
-    if (verify_s) verifications.push_back(*verify_s);
+    const auto verify_s = plans_.empty() ? std::nullopt : verification(engine_, verified_, plans_.front().plan);
+    if (verify_s) verifications_.push_back(*verify_s);
   }
-  Times times;
-  times.verified_at = verified.length();
-  for (std::vector<double>& of : seconds) times.token_ms.push_back(1e3 * evaluate::median(std::move(of)));
-  times.verify_ms = verifications.empty() ? times.token_ms.front() : 1e3 * evaluate::median(std::move(verifications));
-  return times;
-}
+  std::int64_t tokens() const { return start_.length(); }
+  /// Of a token, milliseconds: 0 is dense attention, then each plan.
+  double ms(std::size_t arm) const { return 1e3 * evaluate::median(seconds_[arm]); }
+  std::int64_t verified_at() const { return verified_.length(); }
+  double verify_ms() const { return verifications_.empty() ? ms(0) : 1e3 * evaluate::median(verifications_); }
+
+ private:
+  engine::Engine& engine_;
+  const engine::Sequence& start_;
+  const std::vector<TimedPlan>& plans_;
+  plan::Plan dense_;
+  engine::Sequence verified_;
+  std::vector<std::vector<double>> seconds_;
+  std::vector<double> verifications_;
+};
 
 /// A share of the context grows with it, a number of tokens does not.
 plan::TokenTime line_of(const MethodFit& fit, const plan::Budget& budget) {
@@ -139,26 +145,31 @@ plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, con
   const engine::Sequence& whole = longest->dense;
   const std::int64_t length = whole.length(), half = shorter_length(length);
   const engine::Sequence part = whole.fork(plan::dense_plan(engine.shape()), half);
-  const Times at_half = times_at(engine, part, plans, progress), at_whole = times_at(engine, whole, plans, progress);
+  Length at_half(engine, part, plans), at_whole(engine, whole, plans);
+  for (int turn = 0; turn < kTurns; ++turn) {
+    at_half.take_turn(turn, progress);
+    at_whole.take_turn(turn, progress);
+  }
   const auto line = [&](double short_ms, double long_ms) { return line_through(half, short_ms, length, long_ms); };
   plan::SpeedProfile speed;
   speed.threads = engine.threads();
   speed.kv_type = name(engine.kv_type());
   speed.tokens = study.length + kAnswerRoom;
-  speed.dense = line(at_half.token_ms.front(), at_whole.token_ms.front());
-  speed.verify = line_through(at_half.verified_at, at_half.verify_ms, at_whole.verified_at, at_whole.verify_ms);
+  speed.dense = line(at_half.ms(0), at_whole.ms(0));
+  speed.verify = line_through(at_half.verified_at(), at_half.verify_ms(), at_whole.verified_at(), at_whole.verify_ms());
   for (std::size_t i = 0; i < plans.size(); ++i) {
     speed.methods.push_back(plans[i].row);
-    speed.methods.back().time = line(at_half.token_ms[i + 1], at_whole.token_ms[i + 1]);
+    speed.methods.back().time = line(at_half.ms(i + 1), at_whole.ms(i + 1));
   }
   // Each row's two points alone say little of its slope: those of a method share what does not depend on the budget.
   for (plan::MethodTime& row : speed.methods) {
     std::vector<MethodPoint> points;
     for (std::size_t i = 0; i < plans.size(); ++i) {
       if (plans[i].row.method != row.method || plans[i].row.options != row.options) continue;
-      for (const auto& [tokens, times] : {std::pair{half, &at_half}, std::pair{length, &at_whole}}) {
+      for (const Length* times : {&at_half, &at_whole}) {
+        const std::int64_t tokens = times->tokens();
         const std::int64_t budget = plan::budget_tokens(plan::parse_budget(plans[i].row.budget), tokens);
-        points.push_back({static_cast<double>(budget), static_cast<double>(tokens), times->token_ms[i + 1]});
+        points.push_back({static_cast<double>(budget), static_cast<double>(tokens), times->ms(i + 1)});
       }
     }
     if (const auto fit = fit_method(points)) row.time = line_of(*fit, plan::parse_budget(row.budget));

@@ -109,11 +109,7 @@ class CudaExecutor final : public Executor {
 
   void queue() {
     Activations& a = activations_;
-    embed(stream_, {.table = weights_.token_embedding().data,
-                    .tokens = staging_.at<std::int32_t>(tokens_place_),
-                    .out = a.residual.pointer(),
-                    .rows = rows_,
-                    .width = config_.hidden});
+    embed_tokens();
     for (int layer = 0; layer < config_.layers; ++layer) {
       const LayerMatrices& weights = weights_.layers()[static_cast<std::size_t>(layer)];
       attend(layer, weights);
@@ -126,6 +122,17 @@ class CudaExecutor final : public Executor {
       products_.multiply(weights_.output(), a.normalised.constant(), outputs_, a.logits.pointer());
     }
     runner_.finish();
+  }
+
+  void embed_tokens() {
+    const MatrixPart& table = weights_.token_embedding().parts.front();
+    const auto tokens = staging_.at<std::int32_t>(tokens_place_);
+    const auto out = activations_.residual.pointer();
+    if (table.packed.words) {
+      unpack_rows(stream_, {table.packed, tokens, out, rows_});
+    } else {
+      embed(stream_, {table.data, tokens, out, rows_, config_.hidden});
+    }
   }
 
   /// The attention of a layer, up to its output before the projection.

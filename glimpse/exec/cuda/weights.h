@@ -1,5 +1,5 @@
-// A model's weights in the memory of a GPU: matrices as bf16, whatever the file has, those that share their input row
-// after row in one; norms and biases as f32. Read-only after construction.
+// A model's weights in the memory of a GPU. Matrices of the types that kernels multiply stay quantised (pack.h), others
+// become bf16; those that share their input are one matrix. Norms and biases are f32. Read-only after construction.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,12 @@ struct LayerMatrices {
   Floats q_bias, k_bias, v_bias, q_norm, k_norm;  ///< null where the model has none
 };
 
-/// Bytes that a model's weights take on a device.
-std::size_t weight_bytes(const model::Model& model);
+/// Bytes that a model's weights take on a device, and whether kernels multiply some of them quantised.
+struct WeightMemory {
+  std::size_t bytes = 0;
+  bool quantised = false;
+};
+WeightMemory weight_memory(const model::Model& model);
 
 class Weights {
  public:
@@ -35,13 +39,17 @@ class Weights {
   Floats output_norm() const { return output_norm_; }
 
  private:
-  Matrix load(std::initializer_list<const model::TensorInfo*> parts);
+  using Tensors = std::vector<const model::TensorInfo*>;
+  Matrix load(const Tensors& tensors);
+  MatrixPart load_packed(const Tensors& tensors, kernels::cuda::Packing packing);
+  MatrixPart load_bf16(const Tensors& tensors);
   Floats load_floats(const model::TensorInfo* tensor);
 
   int threads_;
+  kernels::cuda::Array<std::uint32_t> packed_;
   kernels::cuda::Array<kernels::cuda::Bf16> matrices_;
   kernels::cuda::Array<float> floats_;
-  std::size_t matrices_used_ = 0, floats_used_ = 0;
+  std::size_t packed_used_ = 0, matrices_used_ = 0, floats_used_ = 0;
   std::vector<LayerMatrices> layers_;
   Matrix token_embedding_, output_;
   Floats output_norm_;

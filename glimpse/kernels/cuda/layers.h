@@ -9,12 +9,9 @@
 #include <cstdint>
 
 #include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kernels/cuda/packed.h"
 
 namespace glimpse::kernels::cuda {
-
-using Bf16 = std::uint16_t;  ///< the bits of one
-template <class T>
-using DevicePointer = Pointer<T, Place::device>;
 
 /// out[row] = table[tokens[row]], widened.
 struct EmbedOp {

@@ -17,7 +17,8 @@ constexpr ggml_type kTypes[] = {GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, 
 /// A tensor of random values, quantised by ggml.
 struct Quantised {
   Quantised(ggml_type type, int outputs, int inputs) {
-    std::mt19937 random(static_cast<unsigned>(type) + 1);
+    static unsigned seed = 0;
+    std::mt19937 random(++seed);
     std::normal_distribution<float> normal(0.1F, 1);
     std::vector<float> values(static_cast<std::size_t>(outputs) * static_cast<std::size_t>(inputs));
     for (float& x : values) x = normal(random);
@@ -72,6 +73,22 @@ TEST(Pack, PutsTensorsBehindEachOther) {
   pack({first.tensor, layout, 0, 0, 2}, words);
   expect_values(first, layout, 0, words);
   expect_values(second, layout, 32, words);
+}
+
+TEST(Pack, PutsEightOutputsOfTwoTensorsInTurn) {
+  const Quantised gate(GGML_TYPE_Q6_K, 48, 256), up(GGML_TYPE_Q6_K, 48, 256);
+  const kernels::cuda::PackedLayout layout{*packing_of(gate.tensor), 96, 256};
+  std::vector<std::uint32_t> words(layout.words());
+  pack({gate.tensor, layout, 0, 0, 6, &up.tensor}, words);
+  for (int output = 0; output < 96; ++output) {
+    const Quantised& from = output % 16 < 8 ? gate : up;
+    const int row = output / 16 * 8 + output % 8;
+    for (int input = 0; input < 256; ++input) {
+      const float want = from.read[static_cast<std::size_t>(row * 256 + input)];
+      ASSERT_NEAR(test::packed_value(layout, words, output, input), want, 1e-6 * std::abs(want) + 2e-6)
+          << output << ", " << input;
+    }
+  }
 }
 
 TEST(Pack, LeavesOtherTypesAlone) {

@@ -174,8 +174,12 @@ class CudaExecutor final : public Executor {
                      static_cast<std::size_t>(rows) * static_cast<std::size_t>(q_width)});
     products_.multiply(weights.output, a.narrowed.constant(), rows, a.delta.pointer());
     normalise_rows(some ? a.rest : a.residual, true, weights.ffn_norm, rows);
-    products_.multiply(weights.gate_up, a.normalised.constant(), rows, a.gate_up.pointer());
-    gate(stream_, {a.gate_up.constant(), a.activated.pointer(), rows, config_.feed_forward});
+    if (weights.gates_paired && rows <= kMostPackedRows) {
+      products_.multiply_gated(weights.gate_up.parts.front(), a.normalised.constant(), rows, a.activated.pointer());
+    } else {
+      products_.multiply(weights.gate_up, a.normalised.constant(), rows, a.gate_up.pointer());
+      gate(stream_, {a.gate_up.constant(), a.activated.pointer(), rows, config_.feed_forward, weights.gates_paired});
+    }
     products_.multiply(weights.down, a.activated.constant(), rows, a.delta.pointer());
   }
 

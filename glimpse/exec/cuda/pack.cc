@@ -191,12 +191,14 @@ void pack(const PackRows& rows, std::span<std::uint32_t> words) {
   const auto inputs = static_cast<std::size_t>(layout.inputs);
   const auto outputs = static_cast<std::size_t>(rows.tensor.shape[1]);
   const std::size_t row_bytes = ggml_row_size(type, layout.inputs);
-  const auto* const data = reinterpret_cast<const std::uint8_t*>(rows.tensor.data);
+  const std::size_t own_rows = rows.beside == nullptr ? kPackedRows : kPackedRows / 2;
   std::array<Row, kPackedRows> read;
   for (std::size_t block_row = rows.first; block_row < rows.last; ++block_row) {
     for (std::size_t super = 0; super < layout.supers(); ++super) {
       for (std::size_t row = 0; row < kPackedRows; ++row) {
-        const std::size_t output = block_row * kPackedRows + row;
+        const model::TensorInfo& from = row < own_rows ? rows.tensor : *rows.beside;
+        const std::size_t output = block_row * own_rows + row % own_rows;
+        const auto* const data = reinterpret_cast<const std::uint8_t*>(from.data);
         read[row] = output < outputs ? read_super(type, data + output * row_bytes, super, inputs) : Row{};
       }
       write_super(layout, read, (rows.at + block_row) * layout.supers() + super, words);

@@ -19,6 +19,8 @@ struct PackRows {
   kernels::cuda::PackedLayout layout;  ///< of the matrix
   std::size_t at = 0;
   std::size_t first = 0, last = 0;
+  /// Block rows are eight outputs of the tensor and the same eight of this one, of the same type and shape.
+  const model::TensorInfo* beside = nullptr;
 };
 
 /// `words`: the whole matrix's, [layout.words()].

@@ -105,14 +105,28 @@ void Products::multiply(const Matrix& weight, Input in, int rows, kernels::cuda:
   }
 }
 
+void Products::multiply_gated(const MatrixPart& weight, Input in, int rows, kernels::cuda::DevicePointer<Bf16> out) {
+  const auto inputs = static_cast<std::size_t>(weight.packed.layout.inputs);
+  const auto width = static_cast<std::size_t>(weight.outputs / 2);
+  for (int row = 0; row < rows; row += kernels::cuda::kPackedFewRows) {
+    const auto at = static_cast<std::size_t>(row);
+    multiply_few_rows(stream_, {.weight = weight.packed,
+                                .in = in.raw() + at * inputs,
+                                .rows = std::min(kernels::cuda::kPackedFewRows, rows - row),
+                                .gated = out.raw() + at * width});
+  }
+}
+
 void Products::multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out) {
   const auto inputs = static_cast<std::size_t>(shape.inputs);
   if (shape.rows <= kMostPackedRows) {
     for (int row = 0; row < shape.rows; row += kernels::cuda::kPackedFewRows) {
       const auto at = static_cast<std::size_t>(row);
-      multiply_few_rows(stream_,
-                        {part.packed, in.raw() + at * inputs, out + at * static_cast<std::size_t>(shape.stride),
-                         std::min(kernels::cuda::kPackedFewRows, shape.rows - row), shape.stride});
+      multiply_few_rows(stream_, {.weight = part.packed,
+                                  .in = in.raw() + at * inputs,
+                                  .out = out + at * static_cast<std::size_t>(shape.stride),
+                                  .rows = std::min(kernels::cuda::kPackedFewRows, shape.rows - row),
+                                  .stride = shape.stride});
     }
     return;
   }

@@ -4,6 +4,7 @@
 // f32.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct MatrixPart {
 struct Matrix {
   int outputs = 0, inputs = 0;
   std::vector<MatrixPart> parts;
+
+  bool quantised() const {
+    return std::all_of(parts.begin(), parts.end(), [](const MatrixPart& part) { return bool(part.packed.words); });
+  }
 };
 
 /// The most rows that quantised weights are multiplied by as they are. A row's result is the same for any number of
@@ -44,6 +49,10 @@ class Products {
   static std::size_t scratch_bytes();
   /// Queues out = in * weight^T: in [rows, inputs], out [rows, outputs]. Equal calls give equal bits.
   void multiply(const Matrix& weight, Input in, int rows, kernels::cuda::DevicePointer<float> out);
+  /// Queues the gated activation of a product of quantised, paired weights and up to kMostPackedRows rows
+  /// (FewRowsOp::gated): out [rows, outputs / 2].
+  void multiply_gated(const MatrixPart& weight, Input in, int rows,
+                      kernels::cuda::DevicePointer<kernels::cuda::Bf16> out);
 
  private:
   struct Shape {

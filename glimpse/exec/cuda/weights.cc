@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "glimpse/base/dtype.h"
@@ -65,6 +66,12 @@ std::vector<Group> groups_of(const Tensors& tensors) {
     groups.back().tensors.push_back(tensor);
   }
   return groups;
+}
+
+/// Whether eight outputs of each in turn are block rows; they are as large as both behind each other.
+bool can_pair(const model::TensorInfo& gate, const model::TensorInfo& up) {
+  return packing_of(gate) && packing_of(gate) == packing_of(up) && gate.shape == up.shape &&
+         gate.shape[1] % kernels::cuda::kPackedRows == 0;
 }
 
 struct Counts {
@@ -148,7 +155,11 @@ Weights::Weights(const model::Model& model, kernels::cuda::Stream& stream, int t
     LayerMatrices& to = layers_.emplace_back();
     to.qkv = load(matrices[0]);
     to.output = load(matrices[1]);
-    to.gate_up = load(matrices[2]);
+    to.gates_paired = can_pair(*layer.gate, *layer.up);
+    to.gate_up = to.gates_paired ? Matrix{static_cast<int>(2 * layer.gate->shape[1]),
+                                          static_cast<int>(layer.gate->shape[0]),
+                                          {load_paired(*layer.gate, *layer.up)}}
+                                 : load(matrices[2]);
     to.down = load(matrices[3]);
     to.attention_norm = load_floats(layer.attention_norm);
     to.ffn_norm = load_floats(layer.ffn_norm);
@@ -183,6 +194,19 @@ MatrixPart Weights::load_packed(const Tensors& tensors, kernels::cuda::Packing p
     });
     at += block_rows;
   }
+  return place(layout, words);
+}
+
+MatrixPart Weights::load_paired(const model::TensorInfo& gate, const model::TensorInfo& up) {
+  const kernels::cuda::PackedLayout layout = Group{{&gate, &up}, packing_of(gate)}.layout();
+  std::vector<std::uint32_t> words(layout.words());
+  divide(layout.block_rows(), threads_, [&](std::size_t first, std::size_t last) {
+    pack({gate, layout, 0, first, last, &up}, words);
+  });
+  return place(layout, words);
+}
+
+MatrixPart Weights::place(const kernels::cuda::PackedLayout& layout, std::span<const std::uint32_t> words) {
   packed_.set(words, packed_used_);
   MatrixPart part;
   part.outputs = layout.outputs;

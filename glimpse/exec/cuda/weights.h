@@ -15,7 +15,8 @@ using Floats = kernels::cuda::DevicePointer<const float>;
 struct LayerMatrices {
   Matrix qkv;  ///< rows of q, then k, then v
   Matrix output;
-  Matrix gate_up;  ///< rows of gate, then up
+  Matrix gate_up;  ///< outputs of gate, then up; gates_paired: eight of each in turn
+  bool gates_paired = false;
   Matrix down;
   Floats attention_norm, ffn_norm;
   Floats q_bias, k_bias, v_bias, q_norm, k_norm;  ///< null where the model has none
@@ -42,6 +43,8 @@ class Weights {
   using Tensors = std::vector<const model::TensorInfo*>;
   Matrix load(const Tensors& tensors);
   MatrixPart load_packed(const Tensors& tensors, kernels::cuda::Packing packing);
+  MatrixPart load_paired(const model::TensorInfo& gate, const model::TensorInfo& up);
+  MatrixPart place(const kernels::cuda::PackedLayout& layout, std::span<const std::uint32_t> words);
   MatrixPart load_bf16(const Tensors& tensors);
   Floats load_floats(const model::TensorInfo* tensor);
 

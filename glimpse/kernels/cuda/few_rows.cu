@@ -153,8 +153,8 @@ int warps_for(const PackedLayout& layout, int processors) {
 }
 
 template <int kTiles>
-void launch_tiles(Stream& stream, const Packing& packing, const FewRowsArguments& arguments, dim3 shape) {
-  with_packing(packing, [&]<int bits, Scales scales>() {
+void launch_tiles(Stream& stream, const FewRowsArguments& arguments, dim3 shape) {
+  with_packing(arguments.op.weight.layout.packing, [&]<int bits, Scales scales>() {
     constexpr Packing kPacking{bits, scales};
     constexpr int kStages = kFewRowsStages<kPacking> * SuperBytes<kPacking>::kAll;
     static_assert(kStages >= kTiles * 128 * static_cast<int>(sizeof(float)), "sums take the place of stages");
@@ -170,19 +170,14 @@ void launch_tiles(Stream& stream, const Packing& packing, const FewRowsArguments
 void multiply_few_rows(Stream& stream, const FewRowsOp& op) {
   const PackedLayout& layout = op.weight.layout;
   check(op.rows > 0 && op.rows <= kPackedFewRows && layout.inputs % 32 == 0, "few rows of inputs in blocks of 32");
-  const FewRowsArguments arguments{.parts = parts_of(op.weight),
-                                   .in = op.in.raw(),
-                                   .out = op.out.raw(),
-                                   .outputs = layout.outputs,
-                                   .inputs = layout.inputs,
-                                   .rows = op.rows,
-                                   .stride = op.stride,
-                                   .supers = static_cast<int>(layout.supers())};
+  check(!op.gated || layout.outputs % kPackedRows == 0, "outputs in pairs of eight");
+  const FewRowsArguments arguments{parts_of(op.weight), op, layout.outputs, layout.inputs,
+                                   static_cast<int>(layout.supers())};
   const dim3 shape(static_cast<unsigned>(layout.block_rows()),
                    32 * static_cast<unsigned>(warps_for(layout, stream.device().processors)));
-  if (op.rows <= 8) return launch_tiles<1>(stream, layout.packing, arguments, shape);
-  if (op.rows <= 16) return launch_tiles<2>(stream, layout.packing, arguments, shape);
-  launch_tiles<4>(stream, layout.packing, arguments, shape);
+  if (op.rows <= 8) return launch_tiles<1>(stream, arguments, shape);
+  if (op.rows <= 16) return launch_tiles<2>(stream, arguments, shape);
+  launch_tiles<4>(stream, arguments, shape);
 }
 
 void unpack(Stream& stream, const UnpackOp& op) {

@@ -18,10 +18,8 @@ inline constexpr int kFewRowsStages = kPacking.bits == 8   ? 2
 
 struct FewRowsArguments {
   PackedParts parts;
-  const Bf16* in;
-  float* out;
-  int outputs, inputs, rows, stride;
-  int supers;
+  FewRowsOp op;
+  int outputs, inputs, supers;
 };
 
 /// One super block times kTiles of eight rows. `in`: of each tile the thread's row at the super block's first input.
@@ -77,6 +75,20 @@ __device__ void multiply_super(const std::byte* super, const Bf16* const (&in)[k
   }
 }
 
+/// What becomes of the sum of one output of one row; 16 neighbouring threads have a row's. `counts`: it is a row and an
+/// output that there are.
+__device__ inline void finish(const FewRowsArguments& of, int row, int output, float sum, bool counts) {
+  const FewRowsOp& op = of.op;
+  if (!op.gated) {
+    if (counts) op.out.raw()[static_cast<std::size_t>(row) * op.stride + output] = sum;
+    return;
+  }
+  const float up = __shfl_down_sync(~0U, sum, 8);
+  if (!counts || output % kPackedRows >= 8) return;
+  const std::size_t to = static_cast<std::size_t>(row) * (of.outputs / 2) + output / kPackedRows * 8 + output % 8;
+  op.gated.raw()[to] = __bfloat16_as_ushort(__float2bfloat16_rn(sum / (1 + expf(-sum)) * up));
+}
+
 /// kTiles of eight rows; columns behind the last row repeat the first.
 template <int kBits, Scales kScales, int kTiles>
 __global__ __launch_bounds__(32 * kFewRowsWarps, 2) void few_rows_kernel(const __grid_constant__ FewRowsArguments of) {
@@ -110,8 +122,8 @@ __global__ __launch_bounds__(32 * kFewRowsWarps, 2) void few_rows_kernel(const _
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       const int row = n * 8 + lane / 4;
-      in[n] = of.in + static_cast<std::size_t>(row < of.rows ? row : 0) * of.inputs + super * kPackedInputs +
-              (kScales == Scales::super_signed ? 4 : 8) * (lane % 4);
+      in[n] = of.op.in.raw() + static_cast<std::size_t>(row < of.op.rows ? row : 0) * of.inputs +
+              super * kPackedInputs + (kScales == Scales::super_signed ? 4 : 8) * (lane % 4);
     }
     multiply_super<kPacking>(ring + stage * kBytes, in, of.inputs - super * kPackedInputs, sums);
     __syncwarp();
@@ -130,13 +142,12 @@ __global__ __launch_bounds__(32 * kFewRowsWarps, 2) void few_rows_kernel(const _
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kTiles * 128; i += static_cast<int>(blockDim.x)) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTiles * 128; i += static_cast<int>(blockDim.x)) {  // whole warps
     const int row = i / kPackedRows;
     const int output = static_cast<int>(blockIdx.x) * kPackedRows + i % kPackedRows;
-    if (row >= of.rows || output >= of.outputs) continue;
     float sum = 0;
     for (int w = 0; w < warps; ++w) sum += all[w * (kTiles * 128) + i];
-    of.out[static_cast<std::size_t>(row) * of.stride + output] = sum;
+    finish(of, row, output, sum, row < of.op.rows && output < of.outputs);
   }
 }
 

@@ -15,9 +15,11 @@ inline constexpr int kPackedFewRows = 32;
 /// out[row, output] = sum over inputs of in[row, input] * weight[output, input]
 struct FewRowsOp {
   Packed<Place::device> weight;
-  DevicePointer<const Bf16> in;  ///< [rows, inputs]; inputs in multiples of 32
-  DevicePointer<float> out;      ///< [rows, stride]
+  DevicePointer<const Bf16> in;   ///< [rows, inputs]; inputs in multiples of 32
+  DevicePointer<float> out = {};  ///< [rows, stride]
   int rows = 0, stride = 0;
+  /// Instead of `out`, [rows, outputs / 2]: silu of outputs 0 to 7 of a block row times outputs 8 to 15.
+  DevicePointer<Bf16> gated = {};
 };
 void multiply_few_rows(Stream& stream, const FewRowsOp& op);
 

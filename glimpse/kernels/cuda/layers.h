@@ -53,6 +53,7 @@ struct GateOp {
   DevicePointer<const float> gate_up;  ///< [rows, 2 width]
   DevicePointer<Bf16> out;             ///< [rows, width]
   int rows = 0, width = 0;
+  bool paired = false;  ///< rows have eight values of gate and eight of up in turn
 };
 void gate(Stream& stream, const GateOp& op);
 

@@ -34,12 +34,12 @@ struct Weights {
     }
     // Behind the last input scales are zero.
     const std::size_t groups = static_cast<std::size_t>(inputs % kPackedInputs) / 32;
-    for (std::size_t super = layout.supers() - 1; groups > 0 && super < layout.block_rows() * layout.supers();
-         super += layout.supers()) {
+    for (std::size_t last = layout.supers() - 1; groups > 0 && last < layout.block_rows() * layout.supers();
+         last += layout.supers()) {
       for (std::size_t i = 0; i < 64; ++i) {
         if (i % 4 < groups / 2) continue;
-        words[layout.scales() + super * 64 + i] = 0;
-        if (layout.more_words() == 64) words[layout.more() + super * 64 + i] = 0;
+        words[layout.scales() + last * 64 + i] = 0;
+        if (layout.more_words() == 64) words[layout.more() + last * 64 + i] = 0;
       }
     }
     for (std::size_t output = 0; output < static_cast<std::size_t>(outputs); ++output) {
@@ -66,7 +66,11 @@ class FewRows : public CudaTest {
     const Array<std::uint32_t> words(*stream_, weights.words);
     const Array<Bf16> from(*stream_, in);
     const Array<float> out(*stream_, std::vector<float>(static_cast<std::size_t>(rows * stride), kNan));
-    multiply_few_rows(*stream_, {{weights.layout, words.constant()}, from.constant(), out.pointer(), rows, stride});
+    multiply_few_rows(*stream_, {.weight = {weights.layout, words.constant()},
+                                 .in = from.constant(),
+                                 .out = out.pointer(),
+                                 .rows = rows,
+                                 .stride = stride});
     stream_->synchronize();
     return out.values();
   }
@@ -105,6 +109,42 @@ TEST_F(FewRows, MultiplyPackedWeights) {
           }
         }
       }
+    }
+  }
+}
+
+/// Sums in double precision, [rows, outputs].
+std::vector<double> summed(const Weights& weights, const std::vector<Bf16>& in, int rows) {
+  const auto width = static_cast<std::size_t>(weights.layout.inputs);
+  std::vector<double> sums;
+  for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
+    for (std::size_t output = 0; output < static_cast<std::size_t>(weights.layout.outputs); ++output) {
+      double sum = 0;
+      for (std::size_t i = 0; i < width; ++i) {
+        sum += weights.values[output * width + i] * float_from_bf16(in[row * width + i]);
+      }
+      sums.push_back(sum);
+    }
+  }
+  return sums;
+}
+
+TEST_F(FewRows, GatePairsOfEight) {
+  const Weights weights({6, Scales::super_signed}, 96, 512);
+  for (const int rows : {1, 9}) {
+    const auto count = static_cast<std::size_t>(rows);
+    const std::vector<Bf16> in = inputs(count * 512);
+    const Array<std::uint32_t> words(*stream_, weights.words);
+    const Array<Bf16> from(*stream_, in), out(*stream_, count * 48);
+    multiply_few_rows(
+        *stream_,
+        {.weight = {weights.layout, words.constant()}, .in = from.constant(), .rows = rows, .gated = out.pointer()});
+    const std::vector<double> sums = summed(weights, in, rows);
+    const std::vector<Bf16> got = out.values();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::size_t at = i / 48 * 96 + i % 48 / 8 * 16 + i % 8;
+      const double want = sums[at] / (1 + std::exp(-sums[at])) * sums[at + 8];
+      ASSERT_NEAR(float_from_bf16(got[i]), want, std::abs(want) * 0x1.04p-8 + 1e-3) << i;
     }
   }
 }

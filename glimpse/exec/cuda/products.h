@@ -30,8 +30,7 @@ struct Matrix {
   }
 };
 
-/// The most rows that quantised weights are multiplied by as they are. A row's result is the same for any number of
-/// rows up to here.
+/// The most rows that quantised weights are multiplied by as they are.
 inline constexpr int kMostPackedRows = 3 * kernels::cuda::kPackedFewRows;
 
 /// Owns a handle and its workspace; borrows the stream. One thread at a time.

@@ -143,13 +143,21 @@ Limits limits_of(const Stream& stream) {
   return limits;
 }
 
-/// Warps that divide the inputs: enough on each processor to keep its memory busy, and the same for any number of
-/// rows, on which bits must not depend.
-int warps_for(const PackedLayout& layout, int processors) {
-  const int of_processor = layout.packing.bits == 8 ? 28 : 16;
-  const auto wanted = static_cast<int>((static_cast<std::size_t>(of_processor * processors) + layout.block_rows() - 1) /
-                                       layout.block_rows());
-  return std::min(std::clamp(wanted, 2, kFewRowsWarps), static_cast<int>(layout.supers()));
+/// How a launch divides a matrix: warps, on which bits depend, share the inputs of a block row.
+struct Division {
+  int warps = 1, blocks = 1;
+};
+/// As many warps as make all block rows run at once. Where there are too many of those, blocks with all warps that one
+/// may have take turns while the rows are up to eight; of more rows a warp has enough to do, and blocks are small.
+Division divide(const PackedLayout& layout, int rows, int processors) {
+  constexpr int kOfProcessor = 16, kFewest = 4;
+  const auto block_rows = static_cast<int>(layout.block_rows());
+  const auto supers = static_cast<int>(layout.supers());
+  const int wanted = (kOfProcessor * processors + block_rows - 1) / block_rows;
+  if (wanted < kFewest && rows <= 8) {
+    return {std::min(kFewRowsWarps, supers), std::min(block_rows, 2 * processors)};
+  }
+  return {std::min(std::clamp(wanted, 2, kFewRowsWarps), supers), block_rows};
 }
 
 template <int kTiles>
@@ -157,9 +165,9 @@ void launch_tiles(Stream& stream, const FewRowsArguments& arguments, dim3 shape)
   with_packing(arguments.op.weight.layout.packing, [&]<int bits, Scales scales>() {
     constexpr Packing kPacking{bits, scales};
     constexpr int kStages = kFewRowsStages<kPacking> * SuperBytes<kPacking>::kAll;
-    static_assert(kStages >= kTiles * 128 * static_cast<int>(sizeof(float)), "sums take the place of stages");
     const auto kernel = few_rows_kernel<bits, scales, kTiles>;
-    const int bytes = static_cast<int>(shape.y) / 32 * kStages;
+    constexpr int kSums = kTiles * 8 * kPackedRows * static_cast<int>(sizeof(float));
+    const int bytes = static_cast<int>(shape.y) / 32 * (kStages + kSums);
     allow_shared(kernel, bytes);
     launch(kernel, arguments, shape, bytes, {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
   });
@@ -171,10 +179,14 @@ void multiply_few_rows(Stream& stream, const FewRowsOp& op) {
   const PackedLayout& layout = op.weight.layout;
   check(op.rows > 0 && op.rows <= kPackedFewRows && layout.inputs % 32 == 0, "few rows of inputs in blocks of 32");
   check(!op.gated || layout.outputs % kPackedRows == 0, "outputs in pairs of eight");
-  const FewRowsArguments arguments{parts_of(op.weight), op, layout.outputs, layout.inputs,
-                                   static_cast<int>(layout.supers())};
-  const dim3 shape(static_cast<unsigned>(layout.block_rows()),
-                   32 * static_cast<unsigned>(warps_for(layout, stream.device().processors)));
+  const FewRowsArguments arguments{parts_of(op.weight),
+                                   op,
+                                   layout.outputs,
+                                   layout.inputs,
+                                   static_cast<int>(layout.supers()),
+                                   static_cast<int>(layout.block_rows())};
+  const Division division = divide(layout, op.rows, stream.device().processors);
+  const dim3 shape(static_cast<unsigned>(division.blocks), 32 * static_cast<unsigned>(division.warps));
   if (op.rows <= 8) return launch_tiles<1>(stream, arguments, shape);
   if (op.rows <= 16) return launch_tiles<2>(stream, arguments, shape);
   launch_tiles<4>(stream, arguments, shape);

@@ -19,7 +19,7 @@ inline constexpr int kFewRowsStages = kPacking.bits == 8   ? 2
 struct FewRowsArguments {
   PackedParts parts;
   FewRowsOp op;
-  int outputs, inputs, supers;
+  int outputs, inputs, supers, block_rows;
 };
 
 /// One super block times kTiles of eight rows. `in`: of each tile the thread's row at the super block's first input.
@@ -95,59 +95,69 @@ __global__ __launch_bounds__(32 * kFewRowsWarps, 2) void few_rows_kernel(const _
   constexpr Packing kPacking{kBits, kScales};
   constexpr int kStages = kFewRowsStages<kPacking>;
   constexpr int kBytes = SuperBytes<kPacking>::kAll;
-  extern __shared__ std::byte shared[];  // [warps, stages, bytes]; then [warps, 8 kTiles, 16] sums
+  extern __shared__ std::byte shared[];  // [warps, stages, bytes], then [warps, 8 kTiles, 16] sums
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
   std::byte* const ring = shared + warp * (kStages * kBytes);
-  const std::size_t first_super = static_cast<std::size_t>(blockIdx.x) * of.supers;
-  const auto ask_for = [&](int stage, int super) {
-    if (super < of.supers) {
-      copy_super<kPacking>(shared_address(ring + stage * kBytes), of.parts, first_super + super);
+  float* const all = reinterpret_cast<float*>(shared + warps * (kStages * kBytes));
+  int asked_row = static_cast<int>(blockIdx.x);
+  int asked_super = warp;
+  const auto ask_for_next = [&](int stage) {
+    if (asked_row < of.block_rows) {
+      copy_super<kPacking>(shared_address(ring + stage * kBytes), of.parts,
+                           static_cast<std::size_t>(asked_row) * of.supers + asked_super);
+      asked_super += warps;
+      if (asked_super >= of.supers) {
+        asked_super = warp;
+        asked_row += static_cast<int>(gridDim.x);
+      }
     }
     end_copies();
   };
 #pragma unroll
-  for (int stage = 0; stage < kStages; ++stage) ask_for(stage, warp + stage * warps);
+  for (int stage = 0; stage < kStages; ++stage) ask_for_next(stage);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
 #endif
-  float sums[kTiles][4] = {};
   int stage = 0;
-  for (int super = warp; super < of.supers; super += warps) {
-    wait_for_copies<kStages - 1>();
-    __syncwarp();
-    const Bf16* in[kTiles];
+  for (int block_row = static_cast<int>(blockIdx.x); block_row < of.block_rows;
+       block_row += static_cast<int>(gridDim.x)) {
+    float sums[kTiles][4] = {};
+    for (int super = warp; super < of.supers; super += warps) {
+      wait_for_copies<kStages - 1>();
+      __syncwarp();
+      const Bf16* in[kTiles];
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const int row = n * 8 + lane / 4;
+        in[n] = of.op.in.raw() + static_cast<std::size_t>(row < of.op.rows ? row : 0) * of.inputs +
+                super * kPackedInputs + (kScales == Scales::super_signed ? 4 : 8) * (lane % 4);
+      }
+      multiply_super<kPacking>(ring + stage * kBytes, in, of.inputs - super * kPackedInputs, sums);
+      __syncwarp();
+      ask_for_next(stage);
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    // The warps' sums, added in their order.
+    if (block_row != static_cast<int>(blockIdx.x)) __syncthreads();  // the sums before are read
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const int row = n * 8 + lane / 4;
-      in[n] = of.op.in.raw() + static_cast<std::size_t>(row < of.op.rows ? row : 0) * of.inputs +
-              super * kPackedInputs + (kScales == Scales::super_signed ? 4 : 8) * (lane % 4);
-    }
-    multiply_super<kPacking>(ring + stage * kBytes, in, of.inputs - super * kPackedInputs, sums);
-    __syncwarp();
-    ask_for(stage, super + kStages * warps);
-    stage = stage + 1 == kStages ? 0 : stage + 1;
-  }
-  // The warps' sums, added in their order.
-  __syncthreads();
-  float* const all = reinterpret_cast<float*>(shared);
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = n * 8 + 2 * (lane % 4) + i % 2;
-      all[(warp * 8 * kTiles + row) * kPackedRows + lane / 4 + i / 2 * 8] = sums[n][i];
+      for (int i = 0; i < 4; ++i) {
+        const int row = n * 8 + 2 * (lane % 4) + i % 2;
+        all[(warp * 8 * kTiles + row) * kPackedRows + lane / 4 + i / 2 * 8] = sums[n][i];
+      }
     }
-  }
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kTiles * 128; i += static_cast<int>(blockDim.x)) {  // whole warps
-    const int row = i / kPackedRows;
-    const int output = static_cast<int>(blockIdx.x) * kPackedRows + i % kPackedRows;
-    float sum = 0;
-    for (int w = 0; w < warps; ++w) sum += all[w * (kTiles * 128) + i];
-    finish(of, row, output, sum, row < of.op.rows && output < of.outputs);
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < kTiles * 128; i += static_cast<int>(blockDim.x)) {  // whole warps
+      const int row = i / kPackedRows;
+      const int output = block_row * kPackedRows + i % kPackedRows;
+      float sum = 0;
+      for (int w = 0; w < warps; ++w) sum += all[w * (kTiles * 128) + i];
+      finish(of, row, output, sum, row < of.op.rows && output < of.outputs);
+    }
   }
 }
 

@@ -1,7 +1,8 @@
 // Products with quantised weights on a GPU, queued on a stream: by few rows of inputs straight from the packed
 // integers, and for many rows the weights as bf16. Inputs are bf16; integers and inputs are multiplied exactly on
 // tensor cores and summed in f32, and scales join the sums of their inputs. A row's result does not depend on the other
-// rows. Memory is the device's, owned by the caller until the stream has passed the call. Errors: as operations.h.
+// rows, but on whether there are more than eight. Memory is the device's, owned by the caller until the stream has
+// passed the call. Errors: as operations.h.
 #pragma once
 
 #include "glimpse/kernels/cuda/operations.h"

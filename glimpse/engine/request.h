@@ -54,7 +54,8 @@ struct Request {
   plan::Plan plan;
   text::SamplingOptions sampling;
   std::int64_t max_tokens = -1;    ///< -1: until the model ends or the context is full
-  bool ignore_end = false;         ///< go on after an end-of-text token (benchmarks)
+  std::int64_t min_tokens = 0;     ///< before so many no end-of-text token is taken, and no stop string may begin
+  bool ignore_end = false;         ///< go on after an end-of-text token, which is one of the answer then
   std::int64_t correct_every = 0;  ///< cache correction of the last so many decoded tokens, each time; 0: never
   std::int64_t audit_every = 0;  ///< every so many decoded tokens the true coverage of every head is measured; 0: never
   bool lossless = false;         ///< the answer is dense attention's: the prompt is prefilled densely, the plan

@@ -41,7 +41,8 @@ struct ActiveRequest {
   std::chrono::steady_clock::time_point waits_since = submitted;  ///< unless running
   Result result;
 
-  explicit ActiveRequest(Request wanted) : request(std::move(wanted)), sampler(request.sampling), text(request.stop) {}
+  explicit ActiveRequest(Request wanted)
+      : request(std::move(wanted)), sampler(request.sampling), text(request.stop, request.min_tokens) {}
 };
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {

@@ -30,7 +30,8 @@ RequestId add_request(Requests& requests, Request request, std::int64_t forgotte
     requests.stops.emplace(id, active.stop);
   }
   active.result.stats.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
-  for (const Token token : active.request.prompt) active.sampler.accept(token);
+  active.sampler.accept_prompt(active.request.prompt);
+  if (!active.request.ignore_end) active.sampler.ban(requests.runtime.loaded.end_tokens, active.request.min_tokens);
   if (active.request.lossless) {
     active.drafting.emplace();
     active.drafting->length = DraftLength(active.request.draft_tokens);

@@ -270,7 +270,11 @@ void Service::Impl::on_token(Ticket& ticket, Token token, std::string_view bytes
     ++metrics.generated_tokens;
     (first ? metrics.first_token : metrics.between_tokens).add(since);
   }
-  StreamToken given{token, std::string(bytes), now, passes};
+  StreamToken given{token, std::string(bytes), now, passes, {}};
+  // As many as tokens, or none: tokens that were held back come in their order.
+  const std::vector<text::TokenLogprobs>& logprobs = engine.result(ticket.id).logprobs;
+  if (!logprobs.empty()) given.logprobs = logprobs.at(ticket.given);
+  ++ticket.given;
   ticket.change([&] { ticket.tokens.push_back(std::move(given)); });
 }
 

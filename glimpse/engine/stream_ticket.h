@@ -23,7 +23,8 @@ struct Stream::Ticket {
   // The Service's thread alone, once the request has left the queue.
   Request request;
   bool begun = false;
-  TimePoint last_token;  ///< of the clock's epoch: there was none
+  std::size_t given = 0;  ///< tokens
+  TimePoint last_token;   ///< of the clock's epoch: there was none
 
   std::mutex mutex;
   std::condition_variable news;

@@ -36,6 +36,11 @@ void check_answer(const LoadedModel& loaded, const Request& request) {
     throw UserError(fmt::format("a logit bias of token {}, and the vocabulary has {}; give an id from 0 to {}",
                                 bias.token, loaded.tokenizer.size(), loaded.tokenizer.size() - 1));
   }
+  for (const std::optional<int>& wanted : {request.logprobs, request.prompt_logprobs}) {
+    if (!wanted || (*wanted >= 0 && *wanted <= text::kMostLogprobs)) continue;
+    throw UserError(
+        fmt::format("log-probabilities of the {} likeliest tokens; give 0 to {}", *wanted, text::kMostLogprobs));
+  }
   if (request.min_tokens < 0) {
     throw UserError(
         fmt::format("at least {} tokens of an answer: give 1 or more, or 0 for no least number", request.min_tokens));
@@ -64,6 +69,7 @@ void check_request(Runtime& runtime, Request& request, std::int64_t forgotten) {
   }
   const exec::Backend& backend = *runtime.device.backend;
   if (request.audit_every > 0) backend.require_records("measuring the coverage of every head");
+  if (request.prompt_logprobs) backend.require_records("computing a prompt's log-probabilities");
   if (request.on_sets) backend.require_records("recording what each head reads");
   if (request.lossless) check_lossless(request);
   const auto length = static_cast<std::int64_t>(request.prompt.size());

@@ -4,6 +4,7 @@
 #include "glimpse/engine/requests/decode_lossless.h"
 #include "glimpse/engine/requests/decode_plain.h"
 #include "glimpse/engine/requests/finish.h"
+#include "glimpse/engine/requests/prompt_logprobs.h"
 #include "glimpse/engine/requests/prompt_start.h"
 
 namespace glimpse::engine {
@@ -49,6 +50,14 @@ void take_results(Requests& requests, const Batch& batch, std::span<const float>
   }
   const std::size_t vocabulary = runtime.loaded.vocabulary();
   const auto is_chunk = [](const PassEntry& entry) { return entry.kind == attention::PassKind::prompt; };
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!entries[i].keeps_rows || batch.owners[i]->phase != Phase::prefill) continue;
+    try {
+      take_prompt_logprobs(runtime, *batch.owners[i], i);
+    } catch (...) {
+      fail_live(requests, *batch.owners[i], std::current_exception());
+    }
+  }
   std::size_t row = 0;
   const auto next_logits = [&](const PassEntry& entry) {
     const auto own = logits.subspan(row * vocabulary, entry.logits_rows() * vocabulary);

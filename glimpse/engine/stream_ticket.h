@@ -19,6 +19,7 @@ namespace glimpse::engine {
 struct Stream::Ticket {
   const TimePoint submitted = std::chrono::steady_clock::now();
   std::atomic<bool> cancelled = false;  ///< asked for
+  std::int64_t group = 0;               ///< of those that share a prompt; 0: none. Set before it is queued
 
   // The Service's thread alone, once the request has left the queue.
   Request request;

@@ -18,13 +18,15 @@ ActiveRequest& find_request(Requests& requests, RequestId id) {
       fmt::format("there is no request {}: {}", id, gone ? "it has been released" : "submit() never gave that id"));
 }
 
-RequestId add_request(Requests& requests, Request request, std::int64_t forgotten) {
+RequestId add_request(Requests& requests, Request request, const PromptSource& from) {
   if (requests.runtime.passes.is_running()) {
     throw UserError("Engine::submit was called from on_sets; call it when the step has returned");
   }
-  check_request(requests.runtime, request, forgotten);
+  check_request(requests.runtime, request, from.forgotten);
   const RequestId id = requests.next_id++;
   ActiveRequest& active = requests.all.emplace(id, ActiveRequest(std::move(request))).first->second;
+  active.id = id;
+  active.leader = from.leader;
   {
     const std::scoped_lock lock(requests.stops_mutex);
     requests.stops.emplace(id, active.stop);
@@ -37,7 +39,7 @@ RequestId add_request(Requests& requests, Request request, std::int64_t forgotte
     active.drafting->length = DraftLength(active.request.draft_tokens);
     active.drafting->random.seed(active.request.sampling.seed);
   }
-  if (active.request.session) {
+  if (active.request.session && from.leader == 0) {
     try {
       load_session(requests.runtime, active);
     } catch (const kv::CacheFull&) {

@@ -6,6 +6,7 @@
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/prompt_logprobs.h"
 #include "glimpse/engine/requests/prompt_start.h"
+#include "glimpse/engine/requests/shared_prompt.h"
 
 namespace glimpse::engine {
 namespace {
@@ -24,6 +25,7 @@ void take_chunk(Requests& requests, ActiveRequest& request, std::span<const floa
     if (request.request.session) {
       if (const std::exception_ptr found = save_grown(requests.runtime, request, logits)) requests.bug = found;
     }
+    share_prompt(requests, request);
   }
   if (!request.request.on_prefill) return;
   try {
@@ -74,9 +76,10 @@ void take_results(Requests& requests, const Batch& batch, std::span<const float>
   for (std::size_t i = 0; i < entries.size(); ++i) {
     ActiveRequest& request = *batch.owners[i];
     const auto own = next_logits(entries[i]);
-    if (own.empty() || request.phase != Phase::decode) continue;
     try {
-      if (request.drafting && !is_chunk(entries[i])) {
+      if (own.empty() || request.phase != Phase::decode) {
+        // nobody waits for them, or it has ended
+      } else if (request.drafting && !is_chunk(entries[i])) {
         take_drafting(runtime, request, own, seconds);
       } else {
         take_logits(runtime, request, own);
@@ -84,6 +87,7 @@ void take_results(Requests& requests, const Batch& batch, std::span<const float>
     } catch (...) {
       fail_live(requests, request, std::current_exception());
     }
+    if (is_chunk(entries[i])) answer_followers(requests, request.id, own);
   }
 }
 

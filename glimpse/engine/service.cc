@@ -315,12 +315,12 @@ Service::~Service() {
   impl_->thread.join();
 }
 
-Stream Service::submit(Request request) {
+Stream Service::submit(Request request, Wake wake) {
   if (request.on_token || request.on_text || request.on_prefill || request.on_sets) {
     throw UserError("a request of a Service has callbacks, which would run on its thread; read the stream's events");
   }
   if (request.keep) throw UserError("a request of a Service is to keep its sequence; submit it to the Engine itself");
-  auto ticket = std::make_shared<Stream::Ticket>(std::move(request));
+  auto ticket = std::make_shared<Stream::Ticket>(std::move(request), std::move(wake));
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->broken) throw UserError(fmt::format("the service has ended: {}", *impl_->broken));

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <thread>
 
 #include "glimpse/base/error.h"
@@ -164,6 +166,34 @@ TEST(Service, ACancelledStreamGetsWhatWasHeldBackForAStopString) {
   for (const Token token : tokens_of(rest)) given.push_back(token);
   EXPECT_EQ(given, rest.back().result.tokens);
   EXPECT_EQ(given, std::vector<Token>(known.begin(), known.begin() + static_cast<std::ptrdiff_t>(given.size())));
+}
+
+TEST(Service, WakesItsCallerBehindEveryEvent) {
+  Engine engine(options_for(reference::test_model("llama")));
+  std::mutex mutex;
+  std::condition_variable news;
+  int woken = 0;
+  Service service(engine);
+  const Request request = request_for(engine, 700, "tidal", 1);
+  Stream stream = service.submit(request, [&] {
+    const std::lock_guard lock(mutex);
+    ++woken;
+    news.notify_one();
+  });
+  std::vector<StreamEvent> events;
+  int seen = 0;
+  while (!stream.ended()) {
+    std::unique_lock lock(mutex);
+    news.wait(lock, [&] { return woken > seen; });
+    seen = woken;
+    lock.unlock();
+    while (std::optional<StreamEvent> event = stream.next(std::chrono::nanoseconds(0))) {
+      events.push_back(std::move(*event));
+    }
+  }
+  expect_order(events);
+  EXPECT_EQ(tokens_of(events), alone(request));
+  EXPECT_EQ(woken, 1 + 2 + 12 + 1) << "started, two chunks, twelve tokens, finished";
 }
 
 TEST(Service, CancelsWhatWaits) {

@@ -146,6 +146,10 @@ void Service::Impl::give(const std::shared_ptr<Ticket>& ticket) {
   Ticket* const own = ticket.get();
   own->request.on_prefill = [this, own](std::int64_t done, std::int64_t total) { on_prefill(*own, done, total); };
   own->request.on_token = [this, own](Token token, std::string_view bytes) { on_token(*own, token, bytes); };
+  own->request.on_text = [own](std::string_view text) {
+    const std::lock_guard lock(own->mutex);
+    own->text += text;
+  };
   const RequestId id = engine.submit(std::move(own->request));
   running.push_back(ticket);
   {

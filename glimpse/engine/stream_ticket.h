@@ -32,6 +32,7 @@ struct Stream::Ticket {
   // Under the mutex: what nobody has taken.
   std::optional<StreamEvent> started, prefill, finished;
   std::vector<StreamToken> tokens;
+  std::string text;          ///< goes with the next event of tokens, or with the last one
   bool closed = false;       ///< `finished` was taken
   Engine* engine = nullptr;  ///< that has the request as `id`; null before and after
   RequestId id = -1;

@@ -92,6 +92,12 @@ TEST(Service, GivesEachRequestTheTokensThatItGetsAlone) {
     }
     for (const Token token : events.back().result.tokens) pieces += engine.tokenizer().piece(token);
     EXPECT_EQ(text, pieces);
+    text::Utf8Stream whole;
+    std::string given;
+    for (const StreamEvent& event : events) given += event.text;
+    std::string wanted = whole.push(pieces);
+    wanted += whole.finish();
+    EXPECT_EQ(given, wanted);
   }
   const ServiceMetrics metrics = service.metrics();
   EXPECT_EQ(metrics.submitted, 3);
@@ -194,6 +200,35 @@ TEST(Service, WakesItsCallerBehindEveryEvent) {
   expect_order(events);
   EXPECT_EQ(tokens_of(events), alone(request));
   EXPECT_EQ(woken, 1 + 2 + 12 + 1) << "started, two chunks, twelve tokens, finished";
+}
+
+TEST(Service, TextBeforeAStopStringComesWithoutItsToken) {
+  Engine engine(options_for(reference::test_model("llama")));
+  Request request = request_for(engine, 40, "full", 1);
+  request.max_tokens = 200;
+  const std::vector<Token> known = alone(request);
+  // The end of a token of several letters: its beginning is text, and it is none of the answer's tokens.
+  std::size_t at = 2;
+  const auto piece = [&](std::size_t i) { return engine.tokenizer().piece(known[i]); };
+  const auto letters = [](const std::string& text) {
+    return text.size() >= 3 && std::all_of(text.begin() + 1, text.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+  };
+  while (at < known.size() && !letters(piece(at))) ++at;
+  ASSERT_LT(at, known.size());
+  request.stop = {piece(at).substr(1)};
+  std::string before;
+  for (std::size_t i = 0; i <= at; ++i) before += piece(i);
+  before.resize(before.find(request.stop[0]));
+  text::Utf8Stream whole;
+  Service service(engine);
+  Stream stream = service.submit(request);
+  const std::vector<StreamEvent> events = rest_of(stream);
+  std::string text;
+  for (const StreamEvent& event : events) text += event.text;
+  std::string wanted = whole.push(before);
+  wanted += whole.finish();
+  EXPECT_EQ(text, wanted);
+  EXPECT_EQ(events.back().result.reason, FinishReason::stop);
 }
 
 TEST(Service, CancelsWhatWaits) {

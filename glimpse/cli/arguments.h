@@ -36,10 +36,10 @@ struct Arguments {
   std::int64_t context = 0, threads = 0, prefill_chunk = 0;
   // Prompt and answer.
   std::vector<std::string> prompts, files;
-  std::vector<std::string> stops;
+  std::vector<std::string> stops, logit_biases;
   std::optional<std::string> system;
-  bool raw = false, interactive = false;
-  std::int64_t predict = 0;
+  bool raw = false, interactive = false, ignore_eos = false;
+  std::int64_t predict = 0, min_tokens = 0;
   // Sampling.
   double temperature = 0, top_p = 0, min_p = 0, repeat_penalty = 0, frequency_penalty = 0, presence_penalty = 0;
   std::int64_t top_k = 0, repeat_last_n = 0, seed = 0;

@@ -42,8 +42,13 @@ std::string idle_look_back(const Arguments& arguments) {
 }
 
 std::string idle_penalty(const Arguments& arguments) {
-  if (arguments.repeat_last_n > 0) return "";
+  if (arguments.repeat_last_n != 0) return "";
   return "has no effect beside --repeat-last-n 0, which looks back on no token: leave one out";
+}
+
+std::string idle_least(const Arguments& arguments) {
+  if (!arguments.ignore_eos || !arguments.stops.empty()) return "";
+  return "has no effect beside --ignore-eos, where nothing ends the answer early: leave one out";
 }
 
 std::string idle_system(const Arguments& arguments) {

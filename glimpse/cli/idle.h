@@ -18,6 +18,7 @@ std::string idle_sampling(const Arguments& arguments);       ///< --top-k
 std::string idle_for_one_token(const Arguments& arguments);  ///< --top-p, --min-p, --seed
 std::string idle_look_back(const Arguments& arguments);      ///< --repeat-last-n
 std::string idle_penalty(const Arguments& arguments);
+std::string idle_least(const Arguments& arguments);  ///< --min-tokens
 std::string idle_system(const Arguments& arguments);
 std::string idle_beside_plan_file(const Arguments& arguments);  ///< the other --attn-* flags
 std::string idle_beside_auto(const Arguments& arguments);       ///< the flags of one method

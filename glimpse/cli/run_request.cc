@@ -4,12 +4,35 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "glimpse/base/error.h"
 #include "glimpse/cli/idle.h"
 #include "glimpse/cli/setup.h"
 
 namespace glimpse::cli {
+namespace {
+
+/// "198-2.5": the id of a token, a sign, a number.
+text::TokenBias read_bias(const std::string& word) {
+  const std::size_t sign = word.find_first_of("+-");
+  text::TokenBias bias;
+  const char* const end = word.data() + word.size();
+  if (sign != std::string::npos && sign > 0) {
+    const char* const middle = word.data() + sign;
+    const auto id = std::from_chars(word.data(), middle, bias.token);
+    const auto value = std::from_chars(middle + 1, end, bias.bias);
+    if (*middle == '-') bias.bias = -bias.bias;
+    const bool signed_twice = middle + 1 < end && middle[1] == '-';
+    if (id.ec == std::errc() && id.ptr == middle && value.ec == std::errc() && value.ptr == end && !signed_twice) {
+      return bias;
+    }
+  }
+  throw UserError(fmt::format(
+      "--logit-bias {}: give the id of a token, + or -, and a number, as in 198-2.5; 198-inf forbids token 198", word));
+}
+
+}  // namespace
 
 text::SamplingOptions sampling_options(const Arguments& arguments) {
   text::SamplingOptions sampling;
@@ -21,6 +44,7 @@ text::SamplingOptions sampling_options(const Arguments& arguments) {
   sampling.repeat_last_n = static_cast<int>(arguments.repeat_last_n);
   sampling.frequency_penalty = static_cast<float>(arguments.frequency_penalty);
   sampling.presence_penalty = static_cast<float>(arguments.presence_penalty);
+  for (const std::string& bias : arguments.logit_biases) sampling.logit_bias.push_back(read_bias(bias));
   sampling.seed = static_cast<std::uint32_t>(arguments.seed);
   text::validate(sampling);
   return sampling;
@@ -41,6 +65,8 @@ engine::Request make_request(const Arguments& arguments, const plan::Plan& plan)
   request.plan = plan;
   request.sampling = sampling_options(arguments);
   request.max_tokens = arguments.predict;
+  request.min_tokens = arguments.min_tokens;
+  request.ignore_end = arguments.ignore_eos;
   request.stop = arguments.stops;
   if (reads_everything(plan)) return request;  // nothing to correct, audit or draft
   request.correct_every = arguments.correct;

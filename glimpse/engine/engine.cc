@@ -8,6 +8,7 @@
 #include "glimpse/engine/failure.h"
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/prompt_start.h"
+#include "glimpse/engine/requests/shared_prompt.h"
 #include "glimpse/engine/requests/step.h"
 #include "glimpse/engine/sequence_impl.h"
 #include "glimpse/engine/session/saved.h"
@@ -41,7 +42,11 @@ Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>(opti
 Engine::~Engine() = default;
 
 RequestId Engine::submit(Request request) {
-  return add_request(impl_->requests, std::move(request), 0);
+  return add_request(impl_->requests, std::move(request), {});
+}
+
+std::vector<RequestId> Engine::submit_together(std::vector<Request> requests) {
+  return add_together(impl_->requests, std::move(requests));
 }
 
 RequestId Engine::submit(Request request, Sequence&& start) {
@@ -54,7 +59,7 @@ RequestId Engine::submit(Request request, Sequence&& start) {
   if (request.session)
     throw UserError("a request that goes on from a sequence has no use for a session; leave one out");
   const std::int64_t forgotten = given.sequence.length - live_tokens(runtime.cache(), given.sequence);
-  const RequestId id = add_request(impl_->requests, std::move(request), forgotten);
+  const RequestId id = add_request(impl_->requests, std::move(request), {.forgotten = forgotten});
   try {
     go_on_from(runtime, given.sequence, find_request(impl_->requests, id));
   } catch (...) {

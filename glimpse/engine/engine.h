@@ -88,6 +88,11 @@ class Engine {
   /// The same, going on from a sequence of this engine, which it takes: what it has of the prompt is not prefilled
   /// again, by the rule of saved sessions. A sequence that is of no use stays, and so does it when this throws.
   RequestId submit(Request request, Sequence&& start);
+  /// Several requests for one prompt, which is prefilled once: the others wait for the first one's prefill and fork its
+  /// sequence, so that each gets what it gets alone. Their stats count the prompt as reused. Where the first ends
+  /// before its prompt is in, the next one takes its place. All are queued or none. Throws UserError as submit does,
+  /// and for requests that differ in prompt, plan, lossless, session or prompt_logprobs.
+  std::vector<RequestId> submit_together(std::vector<Request> requests);
   /// The sequence of a request that has ended and was asked to keep it: once. None when it never began, and when it was
   /// cancelled while its pages waited and there is no room for them.
   std::optional<Sequence> take(RequestId id);

@@ -20,6 +20,9 @@ text::Tokenizer tokenizer_of(const model::Model& model, const std::filesystem::p
 
 LoadedModel::LoadedModel(const std::filesystem::path& file)
     : path(file), model(file), tokenizer(tokenizer_of(model, file)), boundaries(tokenizer) {
+  for (text::Token token = 0; token < tokenizer.size(); ++token) {
+    if (tokenizer.ends_generation(token)) end_tokens.push_back(token);
+  }
   for (const model::TensorInfo& tensor : model.file().tensors()) weight_bytes += static_cast<double>(tensor.bytes);
   if (&model.output() != &model.token_embedding()) {  // one row of it
     weight_bytes -= static_cast<double>(model.token_embedding().bytes);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "glimpse/engine/model_shape.h"
 #include "glimpse/model/model.h"
@@ -22,8 +23,9 @@ struct LoadedModel {
   model::Model model;
   text::Tokenizer tokenizer;
   text::BoundaryClassifier boundaries;
-  double weight_bytes = 0;            ///< of all tensors that a step reads
-  std::optional<std::string> damage;  ///< of the weights, looked for once; empty: none found
+  std::vector<text::Token> end_tokens;  ///< those that end a text
+  double weight_bytes = 0;              ///< of all tensors that a step reads
+  std::optional<std::string> damage;    ///< of the weights, looked for once; empty: none found
 
   plan::ModelShape shape() const { return shape_of(model.config()); }
   std::size_t vocabulary() const { return static_cast<std::size_t>(model.config().vocabulary); }

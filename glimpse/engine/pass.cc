@@ -1,6 +1,7 @@
 #include "glimpse/engine/pass.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "glimpse/engine/failure.h"
 #include "glimpse/engine/finite_logits.h"
@@ -94,7 +95,9 @@ exec::StepResult PassRunner::forward() {
   running_ = true;
   try {
     failures_.assign(entries_.size(), nullptr);
-    exec::StepResult result = device_->executor->forward({tokens_, rows_, output_rows_});
+    const bool keeps =
+        std::any_of(entries_.begin(), entries_.end(), [](const PassEntry& entry) { return entry.keeps_rows; });
+    exec::StepResult result = device_->executor->forward({tokens_, rows_, output_rows_, keeps});
     running_ = false;
     for (std::size_t i = 0; i < result.failures.size(); ++i) {
       if (!result.failures[i]) continue;
@@ -184,6 +187,13 @@ std::span<const float> PassRunner::run(std::span<const PassEntry> entries) {
     if (!failures_[i]) take_in(entries_[i], result.counters[i]);
   }
   return result.logits;
+}
+
+std::span<const float> PassRunner::logits_of(std::size_t entry, std::size_t first, std::size_t count) {
+  wanted_rows_.resize(count);
+  const auto from = rows_[entry].first_row + static_cast<std::int32_t>(first);
+  std::iota(wanted_rows_.begin(), wanted_rows_.end(), from);
+  return device_->executor->logits_of(wanted_rows_);
 }
 
 std::span<const float> PassRunner::run_alone(const PassEntry& entry) {

@@ -25,6 +25,7 @@ struct PassEntry {
   std::int64_t prompt_end = 0;              ///< prompt
   const std::atomic<bool>* stop = nullptr;  ///< a chunk that may end in its middle
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
+  bool keeps_rows = false;  ///< logits_of() may be asked for its rows behind the pass
 
   /// Rows of the logits that are its own.
   std::size_t logits_rows() const {
@@ -53,6 +54,9 @@ class PassRunner {
   std::span<const float> run(std::span<const PassEntry> entries);
   /// Runs one entry; throws what ended it.
   std::span<const float> run_alone(const PassEntry& entry);
+  /// Logits [count, vocabulary] of rows of an entry of the last pass that kept them, at most exec::kLogitRows, valid
+  /// until the next call. Throws UserError when memory is short.
+  std::span<const float> logits_of(std::size_t entry, std::size_t first, std::size_t count);
   /// [entries] of the last pass; null: it went well.
   std::span<const std::exception_ptr> failures() const { return failures_; }
   /// Inside a pass, where on_sets is called.
@@ -78,7 +82,7 @@ class PassRunner {
   std::span<const PassEntry> entries_;  ///< of the pass that runs
   std::vector<Token> tokens_;
   std::vector<attention::SequenceRows> rows_;
-  std::vector<std::int32_t> output_rows_;
+  std::vector<std::int32_t> output_rows_, wanted_rows_;
   std::vector<std::exception_ptr> failures_;
   bool recording_ = false;  ///< the executor reports what heads read
   bool running_ = false;

@@ -12,7 +12,8 @@
 #include "glimpse/engine/attention_stats.h"
 #include "glimpse/engine/session/use.h"
 #include "glimpse/plan/plan.h"
-#include "glimpse/text/sampler.h"
+#include "glimpse/text/logprobs.h"
+#include "glimpse/text/sampling_options.h"
 #include "glimpse/text/tokenizer.h"
 
 namespace glimpse::engine {
@@ -54,13 +55,18 @@ struct Request {
   plan::Plan plan;
   text::SamplingOptions sampling;
   std::int64_t max_tokens = -1;    ///< -1: until the model ends or the context is full
-  bool ignore_end = false;         ///< go on after an end-of-text token (benchmarks)
+  std::int64_t min_tokens = 0;     ///< before so many no end-of-text token is taken, and no stop string may begin
+  bool ignore_end = false;         ///< go on after an end-of-text token, which is one of the answer then
   std::int64_t correct_every = 0;  ///< cache correction of the last so many decoded tokens, each time; 0: never
   std::int64_t audit_every = 0;  ///< every so many decoded tokens the true coverage of every head is measured; 0: never
   bool lossless = false;         ///< the answer is dense attention's: the prompt is prefilled densely, the plan
                                  ///< drafts, a dense pass verifies
   int draft_tokens = 0;          ///< lossless: so many each time, at most kMostDrafts; 0: as many as should pay
-  bool keep = false;             ///< when it has ended, Engine::take() hands its sequence over
+  /// Result::logprobs and prompt_logprobs are wanted, with so many of the likeliest tokens, 0 to text::kMostLogprobs.
+  /// The model's own: its logits before any bias, penalty, temperature or filter. The whole prompt is prefilled for
+  /// prompt_logprobs: nothing of a session or sequence is used.
+  std::optional<int> logprobs, prompt_logprobs;
+  bool keep = false;  ///< when it has ended, Engine::take() hands its sequence over
   /// A saved session: what it has of the prompt is not prefilled again; made or replaced after the prefill where it is
   /// missing or the prompt has grown (docs/sessions.md), and after a part of it where the request is cancelled
   /// there. A file that is refused, or in a folder that cannot be written to, is left as it is.
@@ -82,6 +88,11 @@ struct Request {
 
 struct Result {
   std::vector<Token> tokens;
+  /// [tokens] where asked for, and behind them that of the token which ended the text (end_of_text).
+  std::vector<text::TokenLogprobs> logprobs;
+  /// [prompt_tokens - 1] where asked for: of each token given those before it, from the second on. Fewer before the
+  /// prefill is completed.
+  std::vector<text::TokenLogprobs> prompt_logprobs;
   FinishReason reason = FinishReason::none;
   std::string error;  ///< failed: what ended it
   RequestStats stats;

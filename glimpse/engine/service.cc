@@ -58,6 +58,7 @@ struct Service::Impl {
   std::optional<std::string> broken;  ///< why the Service ended by itself
   std::deque<std::shared_ptr<Ticket>> queue;
   ServiceMetrics metrics;
+  std::int64_t groups = 0;  ///< of several requests for one prompt, so far
 
   // Its own thread alone.
   Tickets running;  ///< [<= options.running] in the order of their turns
@@ -72,7 +73,8 @@ struct Service::Impl {
   bool wait();
   void end_cancelled();
   void admit();
-  void give(const std::shared_ptr<Ticket>& ticket);
+  /// Requests of one prompt, to the engine.
+  void give(const Tickets& tickets);
   void pass();
   /// Hands out what the engine has finished. Returns how many.
   std::size_t collect();
@@ -127,35 +129,46 @@ void Service::Impl::end_cancelled() {
 
 void Service::Impl::admit() {
   while (running.size() < static_cast<std::size_t>(options.running)) {
-    std::shared_ptr<Ticket> ticket;
+    Tickets tickets;
     {
       const std::lock_guard lock(mutex);
       if (queue.empty()) return;
-      ticket = std::move(queue.front());
-      queue.pop_front();
+      const auto end = std::find_if(queue.begin(), queue.end(), [&](const auto& each) {
+        return each != queue.front() && (each->group == 0 || each->group != queue.front()->group);
+      });
+      const auto count = static_cast<std::size_t>(end - queue.begin());
+      if (running.size() + count > static_cast<std::size_t>(options.running)) return;  // they begin together
+      tickets.assign(queue.begin(), end);
+      queue.erase(queue.begin(), end);
     }
     try {
-      give(ticket);
+      give(tickets);
     } catch (...) {
-      finish(*ticket, ended(FinishReason::failed, words_of(std::current_exception())));
+      const std::string why = words_of(std::current_exception());
+      for (const auto& ticket : tickets) finish(*ticket, ended(FinishReason::failed, why));
     }
   }
 }
 
-void Service::Impl::give(const std::shared_ptr<Ticket>& ticket) {
-  Ticket* const own = ticket.get();
-  own->request.on_prefill = [this, own](std::int64_t done, std::int64_t total) { on_prefill(*own, done, total); };
-  own->request.on_token = [this, own](Token token, std::string_view bytes) { on_token(*own, token, bytes); };
-  own->request.on_text = [own](std::string_view text) {
-    const std::lock_guard lock(own->mutex);
-    own->text += text;
-  };
-  const RequestId id = engine.submit(std::move(own->request));
-  running.push_back(ticket);
-  {
-    const std::lock_guard lock(own->mutex);
-    own->engine = &engine;
-    own->id = id;
+void Service::Impl::give(const Tickets& tickets) {
+  std::vector<Request> requests;
+  requests.reserve(tickets.size());
+  for (const auto& ticket : tickets) {
+    Ticket* const own = ticket.get();
+    own->request.on_prefill = [this, own](std::int64_t done, std::int64_t total) { on_prefill(*own, done, total); };
+    own->request.on_token = [this, own](Token token, std::string_view bytes) { on_token(*own, token, bytes); };
+    own->request.on_text = [own](std::string_view text) {
+      const std::lock_guard lock(own->mutex);
+      own->text += text;
+    };
+    requests.push_back(std::move(own->request));
+  }
+  const std::vector<RequestId> ids = engine.submit_together(std::move(requests));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    running.push_back(tickets[i]);
+    const std::lock_guard lock(tickets[i]->mutex);
+    tickets[i]->engine = &engine;
+    tickets[i]->id = ids[i];
   }
   const std::lock_guard lock(mutex);
   metrics.running = static_cast<std::int64_t>(running.size());
@@ -274,7 +287,11 @@ void Service::Impl::on_token(Ticket& ticket, Token token, std::string_view bytes
     ++metrics.generated_tokens;
     (first ? metrics.first_token : metrics.between_tokens).add(since);
   }
-  StreamToken given{token, std::string(bytes), now, passes};
+  StreamToken given{token, std::string(bytes), now, passes, {}};
+  // As many as tokens, or none: tokens that were held back come in their order.
+  const std::vector<text::TokenLogprobs>& logprobs = engine.result(ticket.id).logprobs;
+  if (!logprobs.empty()) given.logprobs = logprobs.at(ticket.given);
+  ++ticket.given;
   ticket.change([&] { ticket.tokens.push_back(std::move(given)); });
 }
 
@@ -319,27 +336,47 @@ Service::~Service() {
   impl_->thread.join();
 }
 
-Stream Service::submit(Request request, Wake wake) {
+Stream Service::submit(Request request, const Wake& wake) {
+  return std::move(submit(std::move(request), 1, wake).front());
+}
+
+std::vector<Stream> Service::submit(Request request, int answers, const Wake& wake) {
   if (request.on_token || request.on_text || request.on_prefill || request.on_sets) {
     throw UserError("a request of a Service has callbacks, which would run on its thread; read the stream's events");
   }
   if (request.keep) throw UserError("a request of a Service is to keep its sequence; submit it to the Engine itself");
-  auto ticket = std::make_shared<Stream::Ticket>(std::move(request), std::move(wake));
+  if (const int most = std::min(impl_->options.running, impl_->options.queue); answers < 1 || answers > most) {
+    throw UserError(
+        fmt::format("{} answers to one prompt; ask for 1 to {}, as many as ServiceOptions::queue and running allow",
+                    answers, most));
+  }
+  const auto count = static_cast<std::size_t>(answers);
+  Impl::Tickets tickets;
+  std::vector<Stream> streams;
+  streams.reserve(count);
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    tickets.push_back(std::make_shared<Stream::Ticket>(request, wake));
+    ++request.sampling.seed;
+  }
+  tickets.push_back(std::make_shared<Stream::Ticket>(std::move(request), wake));
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->broken) throw UserError(fmt::format("the service has ended: {}", *impl_->broken));
-    if (impl_->queue.size() >= static_cast<std::size_t>(impl_->options.queue)) {
-      ++impl_->metrics.refused;
-      throw QueueFull(
-          fmt::format("{} requests wait, and the queue holds {}; submit again when one of them has started, or raise "
-                      "ServiceOptions::queue",
-                      impl_->queue.size(), impl_->options.queue));
+    if (impl_->queue.size() + count > static_cast<std::size_t>(impl_->options.queue)) {
+      impl_->metrics.refused += answers;
+      throw QueueFull(fmt::format(
+          "no room for {} more: {} requests wait, and the queue holds {}; submit again when one of them has "
+          "started, or raise ServiceOptions::queue",
+          answers, impl_->queue.size(), impl_->options.queue));
     }
-    impl_->queue.push_back(ticket);
-    ++impl_->metrics.submitted;
+    const std::int64_t group = count > 1 ? ++impl_->groups : 0;
+    for (const auto& ticket : tickets) ticket->group = group;
+    impl_->queue.insert(impl_->queue.end(), tickets.begin(), tickets.end());
+    impl_->metrics.submitted += answers;
   }
   impl_->work.notify_one();
-  return Stream(std::move(ticket));
+  for (auto& ticket : tickets) streams.push_back(Stream(std::move(ticket)));
+  return streams;
 }
 
 ServiceMetrics Service::metrics() const {

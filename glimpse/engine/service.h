@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/engine.h"
@@ -51,7 +52,11 @@ class Service {
 
   /// Queues the request; never waits for a pass. Throws QueueFull, and UserError for a request with callbacks or
   /// `keep`, which are for callers of the Engine itself. Any thread.
-  Stream submit(Request request, Wake wake = {});
+  Stream submit(Request request, const Wake& wake = {});
+  /// So many answers to one prompt, which is prefilled once (Engine::submit_together): a stream each, those that draw
+  /// tokens with the seeds seed, seed + 1, ... They begin together. Throws UserError also for less than one answer, and
+  /// for more than ServiceOptions::running or queue.
+  std::vector<Stream> submit(Request request, int answers, const Wake& wake = {});
   /// Any thread.
   ServiceMetrics metrics() const;
 

@@ -16,9 +16,10 @@ namespace glimpse::engine {
 
 struct StreamToken {
   Token token = -1;
-  std::string bytes;      ///< of the text; a character's bytes may be in several tokens
-  TimePoint at;           ///< when it was known
-  std::int64_t pass = 0;  ///< number of the Service's pass that gave it, ascending
+  std::string bytes;                            ///< of the text; a character's bytes may be in several tokens
+  TimePoint at;                                 ///< when it was known
+  std::int64_t pass = 0;                        ///< number of the Service's pass that gave it, ascending
+  std::optional<text::TokenLogprobs> logprobs;  ///< where the request asks for them
 };
 
 struct StreamEvent {

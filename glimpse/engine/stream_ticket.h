@@ -21,11 +21,13 @@ struct Stream::Ticket {
   const TimePoint submitted = std::chrono::steady_clock::now();
   const std::function<void()> wake;     ///< service.h: Wake
   std::atomic<bool> cancelled = false;  ///< asked for
+  std::int64_t group = 0;               ///< of those that share a prompt; 0: none. Set before it is queued
 
   // The Service's thread alone, once the request has left the queue.
   Request request;
   bool begun = false;
-  TimePoint last_token;  ///< of the clock's epoch: there was none
+  std::size_t given = 0;  ///< tokens
+  TimePoint last_token;   ///< of the clock's epoch: there was none
 
   std::mutex mutex;
   std::condition_variable news;

@@ -22,7 +22,11 @@ struct StepBatch {
   std::span<const std::int32_t> tokens;  ///< [rows], in the order of `sequences`
   std::span<const attention::SequenceRows> sequences;
   std::span<const std::int32_t> output_rows;  ///< ascending rows whose logits are wanted; may be empty
+  bool keep_rows = false;                     ///< logits_of() may be asked for others
 };
+
+/// That logits_of() gives at a time.
+inline constexpr std::size_t kLogitRows = 64;
 
 struct StepResult {
   std::span<const float> logits;                      ///< [output_rows, vocabulary], valid until the next forward
@@ -37,6 +41,10 @@ class Executor {
   /// (began() is false); else caches are longer by the batch's rows, and states may have taken in some of them. What
   /// ended it for one sequence alone is in `failures`: the same holds for that one, and its logits mean nothing.
   virtual StepResult forward(const StepBatch& batch) = 0;
+  /// After a forward() with `keep_rows` and before the next one: logits [rows, vocabulary] of 1 to kLogitRows of its
+  /// rows, valid until the next call. The pass itself is as without `keep_rows`, bit for bit, and a row's logits are
+  /// the same whichever others are asked for. Throws UserError when memory is short.
+  virtual std::span<const float> logits_of(std::span<const std::int32_t> rows) = 0;
   /// True after a forward() that threw when the pass had begun to change caches and states.
   virtual bool began() const = 0;
   /// Wall time of attention in all passes so far, as one thread saw it. Seconds; none where it is not measured.

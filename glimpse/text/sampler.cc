@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "glimpse/base/error.h"
+#include "glimpse/text/penalties.h"
 
 namespace glimpse::text {
 namespace {
@@ -18,6 +20,8 @@ namespace {
 // Below it, logits over the temperature overflow a float.
 constexpr float kLeastTemperature = 1e-3f;
 constexpr int kMostLastN = 1 << 20;
+constexpr float kMostBias = 1000;
+constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 struct FreeSampler {
   void operator()(llama_sampler* sampler) const { llama_sampler_free(sampler); }
@@ -25,7 +29,7 @@ struct FreeSampler {
 using SamplerPointer = std::unique_ptr<llama_sampler, FreeSampler>;
 
 struct Range {
-  std::string_view name;
+  std::string name;
   float least, most;
   std::string_view cure;
 };
@@ -37,21 +41,11 @@ void check_range(float value, const Range& range) {
       fmt::format("{} is {}; it must be from {} to {}; {}", range.name, value, range.least, range.most, range.cure));
 }
 
-bool has_penalties(const SamplingOptions& options) {
-  return options.repeat_last_n > 0 &&
-         (options.repeat_penalty != 1.0f || options.frequency_penalty != 0.0f || options.presence_penalty != 0.0f);
-}
-
 SamplerPointer make_chain(const SamplingOptions& options) {
   llama_sampler_chain_params params = llama_sampler_chain_default_params();
   params.no_perf = true;
   SamplerPointer chain(llama_sampler_chain_init(params));
   const auto add = [&](llama_sampler* sampler) { llama_sampler_chain_add(chain.get(), sampler); };
-  if (has_penalties(options)) {
-    // The vocabulary's size is asked for by libllama's samplers in a graph only, which we do not use.
-    add(llama_sampler_init_penalties(0, options.repeat_last_n, options.repeat_penalty, options.frequency_penalty,
-                                     options.presence_penalty));
-  }
   if (options.temperature == 0) return chain;
   if (options.top_k > 0) add(llama_sampler_init_top_k(options.top_k));
   if (options.top_p < 1) add(llama_sampler_init_top_p(options.top_p, 1));
@@ -79,29 +73,48 @@ void validate(const SamplingOptions& options) {
   check_range(options.repeat_penalty, {"the repeat penalty", 0.01f, 100, "1 turns it off"});
   check_range(options.frequency_penalty, {"the frequency penalty", -100, 100, "0 turns it off"});
   check_range(options.presence_penalty, {"the presence penalty", -100, 100, "0 turns it off"});
-  if (options.repeat_last_n < 0 || options.repeat_last_n > kMostLastN) {
-    throw UserError(
-        fmt::format("the penalties' look-back (repeat-last-n) is {}; it must be from 0 to {}; 0 turns penalties off",
-                    options.repeat_last_n, kMostLastN));
+  if (options.repeat_last_n < -1 || options.repeat_last_n > kMostLastN) {
+    throw UserError(fmt::format(
+        "the penalties' look-back (repeat-last-n) is {}; it must be from -1 to {}; 0 turns penalties off, -1 is all",
+        options.repeat_last_n, kMostLastN));
+  }
+  for (const TokenBias& each : options.logit_bias) {
+    if (each.token < 0) throw UserError(fmt::format("a logit bias of token {}; give an id of 0 or more", each.token));
+    if (each.bias == kNever) continue;
+    check_range(each.bias, {fmt::format("the logit bias of token {}", each.token), -kMostBias, kMostBias,
+                            "-inf forbids the token"});
   }
 }
 
 struct Sampler::State {
   bool greedy = true;
-  bool penalties = false;
-  SamplerPointer chain;  ///< what changes and filters logits
-  SamplerPointer draw;   ///< not greedy: draws from what is left
+  Penalties penalties;
+  std::vector<TokenBias> biases;
+  std::vector<Token> banned;
+  std::int64_t banned_until = 0, accepted = 0;  ///< tokens of the answer
+  SamplerPointer chain;                         ///< what filters logits
+  SamplerPointer draw;                          ///< not greedy: draws from what is left
   std::vector<llama_token_data> candidates;
 
-  /// Applies the chain to logits; greedy with no penalties is told without it.
+  bool bans() const { return accepted < banned_until; }
+  /// True where the likeliest token may be another than the logits say.
+  bool changes() const { return penalties.any() || !biases.empty() || bans(); }
+  /// Biases, bans and penalties, and the chain. Ascending ids when greedy.
   llama_token_data_array filter(std::span<const float> logits);
+  llama_token_data& candidate(Token token) {
+    check(token >= 0 && static_cast<std::size_t>(token) < candidates.size(), "a token of the vocabulary");
+    return candidates[static_cast<std::size_t>(token)];
+  }
+  /// Leaves out tokens that are forbidden: the chain may not see them.
+  void drop_forbidden();
 };
 
 Sampler::Sampler(const SamplingOptions& options) {
   validate(options);
   state_ = std::make_unique<State>();
   state_->greedy = options.temperature == 0;
-  state_->penalties = has_penalties(options);
+  state_->penalties = Penalties(options);
+  state_->biases = options.logit_bias;
   state_->chain = make_chain(options);
   state_->draw = make_draw(options);
 }
@@ -112,19 +125,43 @@ Sampler& Sampler::operator=(Sampler&&) noexcept = default;
 
 Sampler Sampler::clone() const {
   Sampler copy{SamplingOptions{}};
-  copy.state_->greedy = state_->greedy;
-  copy.state_->penalties = state_->penalties;
-  copy.state_->chain.reset(llama_sampler_clone(state_->chain.get()));
-  copy.state_->draw.reset(llama_sampler_clone(state_->draw.get()));
+  State& to = *copy.state_;
+  to.greedy = state_->greedy;
+  to.penalties = state_->penalties;
+  to.biases = state_->biases;
+  to.banned = state_->banned;
+  to.banned_until = state_->banned_until;
+  to.accepted = state_->accepted;
+  to.chain.reset(llama_sampler_clone(state_->chain.get()));
+  to.draw.reset(llama_sampler_clone(state_->draw.get()));
   return copy;
+}
+
+void Sampler::State::drop_forbidden() {
+  std::erase_if(candidates, [](const llama_token_data& each) { return each.logit == kNever; });
+  if (!candidates.empty()) return;
+  throw UserError(
+      "no token is left to take: the logit biases forbid all of them, or all but those that end the text before its "
+      "least number of tokens; forbid fewer, or ask for fewer tokens at least");
 }
 
 llama_token_data_array Sampler::State::filter(std::span<const float> logits) {
   candidates.resize(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    const float logit = std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : logits[i];
+    const float logit = std::isnan(logits[i]) ? kNever : logits[i];
     candidates[i] = {static_cast<Token>(i), logit, 0.0f};
   }
+  for (const TokenBias& each : biases) candidate(each.token).logit += each.bias;
+  if (bans()) {
+    for (const Token token : banned) candidate(token).logit = kNever;
+  }
+  if (penalties.any()) {
+    for (const auto& [token, count] : penalties.counts()) {
+      llama_token_data& own = candidate(token);
+      own.logit = penalties.penalised(own.logit, count);
+    }
+  }
+  if (!biases.empty() || bans()) drop_forbidden();
   llama_token_data_array array{candidates.data(), candidates.size(), -1, false};
   llama_sampler_apply(chain.get(), &array);
   return array;
@@ -150,7 +187,7 @@ std::size_t arg_max(std::span<const float> logits) {
   return best;
 }
 
-/// Penalties change logits in place and keep the order of ids.
+/// Of equal ones the first, which has the lower id: nothing has changed their order when greedy.
 Token best_of(const llama_token_data_array& array) {
   std::size_t best = 0;
   for (std::size_t i = 1; i < array.size; ++i) {
@@ -163,7 +200,7 @@ Token best_of(const llama_token_data_array& array) {
 
 Token Sampler::sample(std::span<const float> logits) {
   const std::size_t best = arg_max(logits);
-  if (state_->greedy && !state_->penalties) return static_cast<Token>(best);
+  if (state_->greedy && !state_->changes()) return static_cast<Token>(best);
   llama_token_data_array array = state_->filter(logits);
   if (state_->greedy) return best_of(array);
   llama_sampler_apply(state_->draw.get(), &array);
@@ -174,7 +211,7 @@ Token Sampler::sample(std::span<const float> logits) {
 void Sampler::distribution(std::span<const float> logits, std::vector<TokenProbability>& out) {
   const std::size_t best = arg_max(logits);
   out.clear();
-  if (state_->greedy && !state_->penalties) {
+  if (state_->greedy && !state_->changes()) {
     out.push_back({static_cast<Token>(best), 1.0F});
     return;
   }
@@ -199,8 +236,18 @@ void Sampler::distribution(std::span<const float> logits, std::vector<TokenProba
             [](const TokenProbability& a, const TokenProbability& b) { return a.token < b.token; });
 }
 
+void Sampler::accept_prompt(std::span<const Token> tokens) {
+  for (const Token token : tokens) state_->penalties.accept(token, false);
+}
+
 void Sampler::accept(Token token) {
-  llama_sampler_accept(state_->chain.get(), token);
+  ++state_->accepted;
+  state_->penalties.accept(token, true);
+}
+
+void Sampler::ban(std::span<const Token> tokens, std::int64_t accepted) {
+  state_->banned.assign(tokens.begin(), tokens.end());
+  state_->banned_until = accepted;
 }
 
 }  // namespace glimpse::text

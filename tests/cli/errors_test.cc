@@ -54,6 +54,7 @@ TEST(Errors, WhatDoesNotGoTogether) {
   expect_refused(run_words({"-i", "--trace", "t"}), "--trace");
   expect_refused(run_words({"-p", "x", "--stop", "a", "--trace", "t"}), "--stop and --trace");
   expect_refused(run_words({"-p", "x", "--stop", ""}), "the text of --stop is empty");
+  expect_refused(run_words({"-p", "x", "-n", "4", "--min-tokens", "5"}), "at least 5 tokens and at most 4");
   expect_refused(run_words({"-p", "x", "-r", "User:"}), "--stop TEXT");
   for (const char* device : {"tpu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999"}) {
     expect_refused(run_words({"-p", "x", "--device", device}), std::string("unknown device '") + device + "'");
@@ -147,7 +148,13 @@ INSTANTIATE_TEST_SUITE_P(
         BadValue{"--temp", "1x", "--temp '1x'"}, BadValue{"--top-p", "1.5", "--top-p"},
         BadValue{"--top-k", "-2", "--top-k"}, BadValue{"--top-k", "3.5", "a whole number"},
         BadValue{"--min-p", "-0.1", "--min-p"}, BadValue{"--repeat-penalty", "0", "--repeat-penalty"},
-        BadValue{"--repeat-last-n", "-1", "--repeat-last-n"}, BadValue{"-s", "4294967296", "--seed"},
+        BadValue{"--repeat-last-n", "-2", "--repeat-last-n"}, BadValue{"-s", "4294967296", "--seed"},
+        BadValue{"--logit-bias", "5", "--logit-bias 5: give the id"}, BadValue{"--logit-bias", "a+1", "give the id"},
+        BadValue{"--logit-bias", "8+", "give the id"}, BadValue{"--logit-bias", "5--1", "give the id"},
+        BadValue{"--logit-bias", "5+1x", "give the id"}, BadValue{"--logit-bias", "5+2000", "from -1000 to 1000"},
+        BadValue{"--logit-bias", "5+inf", "from -1000 to 1000"},
+        BadValue{"--logit-bias", "5-nan", "from -1000 to 1000"},
+        BadValue{"--logit-bias", "999999+1", "the vocabulary has"}, BadValue{"--min-tokens", "-1", "--min-tokens"},
         BadValue{"-n", "-2", "--predict"}, BadValue{"-c", "-1", "--ctx-size"},
         BadValue{"-c", "99999999999999999999", "--ctx-size"}, BadValue{"-t", "1000", "--threads"},
         BadValue{"--prefill-chunk", "0", "--prefill-chunk"}, BadValue{"--kv-type", "f8", "f8"},

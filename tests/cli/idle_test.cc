@@ -31,6 +31,7 @@ std::vector<Idle> idle_runs() {
           {{"--repeat-last-n", "9"}, "--repeat-last-n", penalty},
           {{"--repeat-penalty", "1.1", "--repeat-last-n", "0"}, "--repeat-penalty", "--repeat-last-n 0"},
           {{"--presence-penalty", "1", "--repeat-last-n", "0"}, "--presence-penalty", "--repeat-last-n 0"},
+          {{"--ignore-eos", "--min-tokens", "2"}, "--min-tokens", "--ignore-eos"},
           {{"--lossless"}, "--lossless", dense},
           {{"--lossless", "4", "--attn", "full"}, "--lossless", dense},
           {{"--attn-audit", "4"}, "--attn-audit", dense},
@@ -64,6 +65,8 @@ TEST(IdleFlags, WithAnEffectAreTaken) {
   for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
            {"--temp", "1", "--top-k", "3", "--top-p", "0.5", "--min-p", "0.1", "-s", "7"},
            {"--repeat-penalty", "1.1", "--repeat-last-n", "9"},
+           {"--repeat-penalty", "1.1", "--repeat-last-n", "-1", "--logit-bias", "5-inf", "-l", "6+2.5"},
+           {"--ignore-eos", "--min-tokens", "2", "--stop", "x"},
            {"--attn", "tidal", "--attn-budget", "8", "--lossless"},
            {"--attn", "tidal", "--attn-budget", "8", "--attn-audit", "1"},
            {"--attn", "tidal", "--attn-budget", "8", "--correct", "1", "--attn-min-ctx", "9"},

@@ -219,6 +219,30 @@ TEST(Run, EndsBeforeAStopString) {
   EXPECT_NE(outcome.err.find("ended by stop"), std::string::npos) << outcome.err;
 }
 
+TEST(Run, BiasesAndTheLeastNumberOfTokens) {
+  const auto words = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"-p", "the river", "-n", "12"});
+    return run_words(more);
+  };
+  const auto first = [&](const std::vector<std::string>& more) {
+    return run_for_json(words(more))["tokens"][0].get<int>();
+  };
+  const int likeliest = first({});
+  EXPECT_NE(first({"--logit-bias", std::to_string(likeliest) + "-inf"}), likeliest);
+  EXPECT_EQ(first({"--logit-bias", "77+999.5", "-l", "78+1"}), 77);
+  const text::Tokenizer tokenizer(model::Model(model()).file().metadata());
+  text::Token end = 0;
+  while (!tokenizer.ends_generation(end)) ++end;
+  const std::string now = std::to_string(end) + "+1000";
+  const auto ended = run_for_json(words({"-l", now, "--min-tokens", "5"}));
+  EXPECT_EQ(ended["finish_reason"], "end_of_text");
+  EXPECT_EQ(ended["tokens"].size(), 5u);
+  EXPECT_EQ(run_for_json(words({"-l", now}))["tokens"].size(), 0u);
+  const auto on = run_for_json(words({"-l", now, "--ignore-eos"}));
+  EXPECT_EQ(on["finish_reason"], "length");
+  EXPECT_EQ(on["tokens"], std::vector<int>(12, end));
+}
+
 TEST(Run, OnePromptTokenAndOtherArchitectures) {
   EXPECT_EQ(run_for_json(run_words({"-p", "a", "--raw", "-n", "2"}))["prompt_tokens"], 1);
   for (const char* name : {"llama2", "llama3", "qwen2", "qwen3", "llama256-q4_K"}) {

@@ -92,6 +92,18 @@ TEST(AnswerText, CutsTheTokenInWhichAStopStringBegins) {
   EXPECT_EQ(text.take_text(), "xy");
 }
 
+TEST(AnswerText, StopStringsCountBehindTheLeastNumberOfTokens) {
+  AnswerText text({"END"}, 2);
+  EXPECT_FALSE(text.add(1, "END"));
+  EXPECT_EQ(text.take_text(), "END") << "nothing is held back there";
+  EXPECT_FALSE(text.add(2, "xEN"));
+  EXPECT_EQ(text.take_tokens().size(), 2U);
+  EXPECT_FALSE(text.add(3, "D")) << "it began too early";
+  EXPECT_EQ(text.take_text(), "xEND");
+  EXPECT_TRUE(text.add(4, "yEND"));
+  EXPECT_EQ(text.take_text(), "y");
+}
+
 TEST(AnswerText, HandsOutWholeCharacters) {
   AnswerText text;
   EXPECT_FALSE(text.add(1, "a\xc3"));

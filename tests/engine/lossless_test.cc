@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "glimpse/base/error.h"
@@ -353,9 +354,8 @@ void add_continuations(const Sequence& dense, const plan::Plan& full, const std:
 /// Draws are spread as the rejection rule's theorem says, through drafts, verification and what comes after a
 /// rejection: over 100,000 tokens, four at a time, of the three likeliest of a small model. Small budgets make bad
 /// drafts.
-TEST(LosslessRequests, SampledAnswersAreDistributedAsDenseOnes) {
+void expect_dense_distribution(const std::vector<text::TokenBias>& biases, std::int64_t answers) {
   constexpr int kTokens = 4;
-  constexpr std::int64_t kAnswers = reference::kSanitized ? 2'500 : 26'000;
   EngineOptions options = options_for(reference::test_model("small"), KvType::f32, 1);
   options.context = 128;
   options.sequences = 24;
@@ -369,6 +369,7 @@ TEST(LosslessRequests, SampledAnswersAreDistributedAsDenseOnes) {
   sampling.top_k = 3;
   sampling.top_p = 1;
   sampling.min_p = 0;
+  sampling.logit_bias = biases;
 
   Continuations expected;
   {
@@ -384,8 +385,8 @@ TEST(LosslessRequests, SampledAnswersAreDistributedAsDenseOnes) {
   std::map<std::vector<Token>, std::int64_t> seen;
   std::int64_t drafted = 0, accepted = 0, submitted = 0;
   std::vector<RequestId> running;
-  while (submitted < kAnswers || !running.empty()) {
-    while (submitted < kAnswers && running.size() < 16) {
+  while (submitted < answers || !running.empty()) {
+    while (submitted < answers && running.size() < 16) {
       Request request = request_for(engine, prompt, plan);
       request.lossless = true;
       request.draft_tokens = 1 + static_cast<int>(submitted % 3);
@@ -419,7 +420,7 @@ TEST(LosslessRequests, SampledAnswersAreDistributedAsDenseOnes) {
     ++freedom;
   };
   for (const auto& [tokens, probability] : expected) {
-    const double wanted = probability * static_cast<double>(kAnswers);
+    const double wanted = probability * static_cast<double>(answers);
     known += seen[tokens];
     if (wanted >= 10) {
       add(wanted, seen[tokens]);
@@ -428,11 +429,21 @@ TEST(LosslessRequests, SampledAnswersAreDistributedAsDenseOnes) {
       rarely += seen[tokens];
     }
   }
-  EXPECT_EQ(known, kAnswers) << "an answer of probability 0 was given";
+  EXPECT_EQ(known, answers) << "an answer of probability 0 was given";
   if (rare > 0) add(rare, rarely);
   EXPECT_GT(freedom, 15);
   EXPECT_LT(statistic, quantile_999(freedom))
       << freedom << " degrees of freedom, " << drafted << " drafted, " << accepted << " accepted";
+}
+
+TEST(LosslessRequests, SampledAnswersAreDistributedAsDenseOnes) {
+  expect_dense_distribution({}, reference::kSanitized ? 2'500 : 26'000);
+}
+
+TEST(LosslessRequests, SampledAnswersAreDistributedAsBiasedDenseOnes) {
+  std::vector<text::TokenBias> biases{{7, 2}, {9, 3}};
+  for (Token token = 20; token < 200; ++token) biases.push_back({token, -std::numeric_limits<float>::infinity()});
+  expect_dense_distribution(biases, reference::kSanitized ? 1'000 : 8'000);
 }
 
 TEST(LosslessRequests, RefusesWhatCannotBeVerified) {

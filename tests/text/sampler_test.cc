@@ -38,18 +38,24 @@ struct Choice {
   double probability;
 };
 
-/// The samplers' definitions, transcribed in double: penalties, top-k, top-p, min-p, then the temperature. Likeliest
-/// first.
+/// The samplers' definitions, transcribed in double: biases, penalties, top-k, top-p, min-p, then the temperature.
+/// Likeliest first. The first `prompt` tokens of the history are the prompt's.
 std::vector<Choice> distribution(const std::vector<float>& logits, const SamplingOptions& options,
-                                 const std::vector<Token>& history) {
+                                 const std::vector<Token>& history, std::size_t prompt = 0) {
   std::vector<double> adjusted(logits.begin(), logits.end());
-  std::map<Token, int> counts;
-  const std::size_t last = std::min<std::size_t>(history.size(), static_cast<std::size_t>(options.repeat_last_n));
-  for (std::size_t i = history.size() - last; i < history.size(); ++i) ++counts[history[i]];
+  for (const TokenBias& bias : options.logit_bias) adjusted[static_cast<std::size_t>(bias.token)] += bias.bias;
+  std::map<Token, int> counts, counted;
+  const std::size_t sight =
+      options.repeat_last_n < 0 ? history.size() : static_cast<std::size_t>(options.repeat_last_n);
+  for (std::size_t i = history.size() - std::min(history.size(), sight); i < history.size(); ++i) {
+    ++counts[history[i]];
+    if (i >= prompt || options.penalise_prompt) ++counted[history[i]];
+  }
   for (const auto& [token, count] : counts) {
     double& logit = adjusted[static_cast<std::size_t>(token)];
     logit = logit <= 0 ? logit * options.repeat_penalty : logit / options.repeat_penalty;
-    logit -= count * static_cast<double>(options.frequency_penalty) + options.presence_penalty;
+    if (counted[token] == 0) continue;
+    logit -= counted[token] * static_cast<double>(options.frequency_penalty) + options.presence_penalty;
   }
   std::vector<Token> order(adjusted.size());
   std::iota(order.begin(), order.end(), 0);
@@ -141,6 +147,17 @@ std::vector<NamedOptions> cases() {
   penalties.frequency_penalty = 0.4f;
   penalties.presence_penalty = 0.2f;
   penalties.repeat_last_n = 6;
+  SamplingOptions whole_penalties = penalties;
+  whole_penalties.repeat_last_n = -1;
+  SamplingOptions biases = penalties;
+  biases.top_p = 1;
+  // Of some_logits(5) the likeliest is gone and two others are raised, one of them in two parts.
+  const std::vector<float> logits = some_logits(5);
+  const auto likeliest = std::max_element(logits.begin(), logits.end()) - logits.begin();
+  biases.logit_bias = {{static_cast<Token>(likeliest), -std::numeric_limits<float>::infinity()},
+                       {3, 7 - logits[3]},
+                       {8, 4},
+                       {8, 3 - logits[8]}};
   return {{"defaults", defaults},
           {"temperature_only", plain(0.5f)},
           {"hot", plain(2)},
@@ -150,7 +167,9 @@ std::vector<NamedOptions> cases() {
           {"top_p_zero", tiny_top_p},
           {"min_p", min_p},
           {"all", all},
-          {"penalties", penalties}};
+          {"penalties", penalties},
+          {"whole_penalties", whole_penalties},
+          {"biases", biases}};
 }
 
 class Draws : public ::testing::TestWithParam<NamedOptions> {};
@@ -247,6 +266,76 @@ TEST(Greedy, PenaltiesFollowTheTranscription) {
   }
 }
 
+TEST(Greedy, OpenAisPenaltiesFollowTheTranscription) {
+  SamplingOptions options;
+  options.repeat_penalty = 1.15f;
+  options.frequency_penalty = 0.6f;
+  options.presence_penalty = 0.9f;
+  options.repeat_last_n = -1;
+  options.penalise_prompt = false;
+  const std::vector<float> logits = some_logits(17);
+  const auto best = static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  std::vector<Token> history(90, best);  // often in the prompt: the repeat penalty alone sees it
+  for (Token token = 0; token < 60; ++token) history.push_back(token);
+  const std::size_t prompt = history.size();
+  Sampler sampler(options);
+  sampler.accept_prompt(history);
+  SamplingOptions transcribed = options;
+  transcribed.temperature = 1;
+  transcribed.top_k = 1;
+  for (int i = 0; i < 150; ++i) {
+    const Token token = sampler.sample(logits);
+    ASSERT_EQ(token, distribution(logits, transcribed, history, prompt)[0].token) << i;
+    sampler.accept(token);
+    history.push_back(token);
+  }
+}
+
+TEST(Greedy, BiasesMoveTheChoiceAndTiesStillGoToTheFirst) {
+  const std::vector<float> logits{1, 4, 3, 2, -1};
+  const auto choice = [&](std::vector<TokenBias> biases) {
+    SamplingOptions options;
+    options.logit_bias = std::move(biases);
+    Sampler sampler(options);
+    std::vector<TokenProbability> all;
+    sampler.distribution(logits, all);
+    EXPECT_EQ(all.size(), 1u);
+    EXPECT_EQ(all[0].token, sampler.sample(logits));
+    return all[0].token;
+  };
+  const float never = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(choice({{2, 0.5f}}), 1);
+  EXPECT_EQ(choice({{2, 1.5f}}), 2);
+  EXPECT_EQ(choice({{0, 3}}), 0) << "4 and 4: the first";
+  EXPECT_EQ(choice({{1, never}}), 2);
+  EXPECT_EQ(choice({{1, never}, {2, never}, {1, 100}}), 3) << "nothing raises what is forbidden";
+}
+
+TEST(Sampler, BannedTokensComeWhenTheAnswerIsLongEnough) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> logits{9, 1, 8, 0, -inf};
+  const std::vector<Token> banned{0, 2};
+  for (const float temperature : {0.0f, 1.0f}) {
+    Sampler sampler(plain(temperature));
+    sampler.ban(banned, 3);
+    sampler.accept_prompt(std::vector<Token>{1, 1, 1, 1});
+    std::vector<TokenProbability> all;
+    for (int i = 0; i < 3; ++i) {
+      Sampler copy = sampler.clone();
+      for (int draw = 0; draw < 300; ++draw) EXPECT_THAT(copy.sample(logits), ::testing::AnyOf(1, 3));
+      copy.distribution(logits, all);
+      for (const TokenProbability& each : all) EXPECT_THAT(each.token, ::testing::AnyOf(1, 3));
+      sampler.accept(1);
+    }
+    sampler.distribution(logits, all);
+    EXPECT_EQ(all[0].token, 0);
+    EXPECT_EQ(sampler.clone().sample(std::vector<float>{900, 1, 8, 0, -inf}), 0);
+  }
+  Sampler sampler(plain(1));
+  sampler.ban(std::vector<Token>{0, 1, 2, 3}, 1);
+  EXPECT_THROW(sampler.sample(logits), UserError) << "the only token left has no chance";
+}
+
 TEST(Sampler, LogitsWithoutAFiniteMaximumAreRefused) {
   const float inf = std::numeric_limits<float>::infinity();
   for (const float temperature : {0.0f, 1.0f}) {
@@ -299,10 +388,17 @@ TEST(Validate, NamesTheOptionTheValueAndTheCure) {
   options.top_k = -1;
   EXPECT_THROW(validate(options), UserError);
   options = {};
-  options.repeat_last_n = -1;
+  options.repeat_last_n = -2;
   EXPECT_THROW(validate(options), UserError);
   options.repeat_last_n = std::numeric_limits<int>::max();
   EXPECT_THROW(validate(options), UserError);
+  for (const TokenBias bad_bias : {TokenBias{-1, 1}, {0, nan}, {0, inf}, {0, 1001}, {0, -1001}}) {
+    options = {};
+    options.logit_bias = {{5, -inf}, {5, 1000}, bad_bias};
+    EXPECT_THAT([&] { validate(options); }, ::testing::ThrowsMessage<UserError>(HasSubstr("logit bias of token")));
+    options.logit_bias.pop_back();
+    EXPECT_NO_THROW(validate(options));
+  }
   EXPECT_NO_THROW(validate(SamplingOptions{}));
 }
 

@@ -20,6 +20,8 @@ namespace glimpse::engine {
 enum class Phase : std::uint8_t { prefill, decode, done };
 
 struct ActiveRequest {
+  RequestId id = 0;
+  RequestId leader = 0;  ///< the request whose prompt it waits for (shared_prompt.h); 0: none
   Request request;
   std::optional<ActiveSequence> sequence;  ///< empty before its first chunk and after the end
   text::Sampler sampler;
@@ -41,7 +43,8 @@ struct ActiveRequest {
   std::chrono::steady_clock::time_point waits_since = submitted;  ///< unless running
   Result result;
 
-  explicit ActiveRequest(Request wanted) : request(std::move(wanted)), sampler(request.sampling), text(request.stop) {}
+  explicit ActiveRequest(Request wanted)
+      : request(std::move(wanted)), sampler(request.sampling), text(request.stop, request.min_tokens) {}
 };
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {

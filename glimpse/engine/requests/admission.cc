@@ -6,6 +6,7 @@
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/jobs.h"
 #include "glimpse/engine/requests/preempt.h"
+#include "glimpse/engine/requests/shared_prompt.h"
 
 namespace glimpse::engine {
 namespace {
@@ -13,8 +14,9 @@ namespace {
 void list_ongoing(Requests& requests, Ongoing& ongoing) {
   ongoing.requests.clear();
   ongoing.jobs.clear();
+  lead_on(requests);
   for (auto& [id, request] : requests.all) {
-    if (request.phase == Phase::done) continue;
+    if (request.phase == Phase::done || follows(request)) continue;
     ongoing.requests.push_back(&request);
     ongoing.jobs.push_back(job_of(requests.runtime, request));
   }
@@ -84,10 +86,13 @@ void answer_loaded(Requests& requests) {
     try {
       request.phase = Phase::decode;
       request.result.stats.first_chunk_s = seconds_since(request.submitted);
+      share_prompt(requests, request);
+      const std::vector<float> logits = request.sequence->logits;  // the request's own may go with it
       if (request.request.on_prefill) request.request.on_prefill(request.prefilled, request.prefilled);
       if (request.phase == Phase::decode) {  // else cancelled
-        take_logits(requests.runtime, request, request.sequence->logits);
+        take_logits(requests.runtime, request, logits);
       }
+      answer_followers(requests, id, logits);
     } catch (...) {
       fail_live(requests, request, std::current_exception());
     }

@@ -33,6 +33,12 @@ void AnswerText::release(std::size_t bytes) {
 
 bool AnswerText::add(text::Token token, std::string_view bytes) {
   tail_ += bytes;
+  if (before_stops_ > 0) {
+    --before_stops_;
+    held_.push_back({token, std::string(bytes)});
+    release(tail_.size());
+    return false;
+  }
   std::size_t cut = std::string::npos, least = std::string::npos;
   for (const std::string& stop : stops_) {
     const std::size_t begin = tail_.find(stop);

@@ -2,6 +2,7 @@
 // one begins. Where it ends depends on the bytes alone, not on how tokens divide them. A value; one thread at a time.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +14,9 @@ namespace glimpse::engine {
 class AnswerText {
  public:
   AnswerText() = default;
-  /// Of `stops` none is empty.
-  explicit AnswerText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+  /// Of `stops` none is empty. Those count that begin behind the first `least` tokens.
+  explicit AnswerText(std::vector<std::string> stops, std::int64_t least = 0)
+      : stops_(std::move(stops)), before_stops_(least) {}
 
   struct Piece {
     text::Token token = -1;
@@ -37,6 +39,7 @@ class AnswerText {
   void release(std::size_t bytes);
 
   std::vector<std::string> stops_;
+  std::int64_t before_stops_ = 0;  ///< tokens to come before stop strings count
   std::vector<Piece> held_, ready_;
   std::string tail_;       ///< bytes of held_
   std::size_t given_ = 0;  ///< of tail_ that are in text_

@@ -22,6 +22,7 @@ PassEntry chunk_entry(const Runtime& runtime, ActiveRequest& request) {
   entry.kind = attention::PassKind::prompt;
   entry.prompt_end = static_cast<std::int64_t>(prompt.size());
   entry.logits = first + count == prompt.size() ? PassEntry::Logits::last : PassEntry::Logits::none;
+  entry.keeps_rows = request.request.prompt_logprobs.has_value();
   const bool wanted = request.request.keep || request.request.session;  // what is in, when it is cancelled
   if (!wanted || can_take_back(entry)) entry.stop = request.stop.get();
   if (request.result.stats.first_chunk_s < 0) request.result.stats.first_chunk_s = seconds_since(request.submitted);

@@ -28,11 +28,37 @@ void check_lossless(Request& request) {
   request.plan.prefill.tile_rows = 0;
 }
 
+/// How its tokens are drawn, and when it ends.
+void check_answer(const LoadedModel& loaded, const Request& request) {
+  text::validate(request.sampling);
+  for (const text::TokenBias& bias : request.sampling.logit_bias) {
+    if (bias.token < loaded.tokenizer.size()) continue;
+    throw UserError(fmt::format("a logit bias of token {}, and the vocabulary has {}; give an id from 0 to {}",
+                                bias.token, loaded.tokenizer.size(), loaded.tokenizer.size() - 1));
+  }
+  for (const std::optional<int>& wanted : {request.logprobs, request.prompt_logprobs}) {
+    if (!wanted || (*wanted >= 0 && *wanted <= text::kMostLogprobs)) continue;
+    throw UserError(
+        fmt::format("log-probabilities of the {} likeliest tokens; give 0 to {}", *wanted, text::kMostLogprobs));
+  }
+  if (request.min_tokens < 0) {
+    throw UserError(
+        fmt::format("at least {} tokens of an answer: give 1 or more, or 0 for no least number", request.min_tokens));
+  }
+  if (request.max_tokens >= 0 && request.min_tokens > request.max_tokens) {
+    throw UserError(fmt::format("an answer of at least {} tokens and at most {}; ask for fewer or allow more",
+                                request.min_tokens, request.max_tokens));
+  }
+  if (std::any_of(request.stop.begin(), request.stop.end(), [](const std::string& stop) { return stop.empty(); })) {
+    throw UserError("a stop string is empty: give it some text, or leave it out");
+  }
+}
+
 }  // namespace
 
 void check_request(Runtime& runtime, Request& request, std::int64_t forgotten) {
   runtime.require(request.plan);
-  text::validate(request.sampling);
+  check_answer(runtime.loaded, request);
   if (request.correct_every < 0) {
     throw UserError(
         fmt::format("cache correction every {} tokens: give 1 or more, or 0 for none", request.correct_every));
@@ -43,11 +69,9 @@ void check_request(Runtime& runtime, Request& request, std::int64_t forgotten) {
   }
   const exec::Backend& backend = *runtime.device.backend;
   if (request.audit_every > 0) backend.require_records("measuring the coverage of every head");
+  if (request.prompt_logprobs) backend.require_records("computing a prompt's log-probabilities");
   if (request.on_sets) backend.require_records("recording what each head reads");
   if (request.lossless) check_lossless(request);
-  if (std::any_of(request.stop.begin(), request.stop.end(), [](const std::string& stop) { return stop.empty(); })) {
-    throw UserError("a stop string is empty: give it some text, or leave it out");
-  }
   const auto length = static_cast<std::int64_t>(request.prompt.size());
   if (length == 0) throw UserError("the prompt is empty: give at least one token of text");
   const std::int64_t context = runtime.options.context;

@@ -76,7 +76,8 @@ void take_verdict(Runtime& runtime, ActiveRequest& request, std::span<const floa
   ++stats.lossless.verify_passes;
   stats.attention = sequence.stats;
   for (std::size_t i = 0; i < said.size() && request.phase == Phase::decode; ++i) {
-    take_token(runtime, request, said[i], base + static_cast<std::int64_t>(i) + 1);
+    take_token(runtime, request,
+               {said[i], base + static_cast<std::int64_t>(i) + 1, logits.subspan(i * vocabulary, vocabulary)});
   }
 }
 

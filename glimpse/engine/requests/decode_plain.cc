@@ -8,18 +8,25 @@ namespace glimpse::engine {
 
 void take_logits(Runtime& runtime, ActiveRequest& request, std::span<const float> logits) {
   if (request.request.max_tokens == 0) return end_answer(runtime, request, FinishReason::length);
-  take_token(runtime, request, request.sampler.sample(logits), request.sequence->length);
+  take_token(runtime, request, {request.sampler.sample(logits), request.sequence->length, logits});
 }
 
-void take_token(Runtime& runtime, ActiveRequest& request, Token token, std::int64_t length) {
+void take_token(Runtime& runtime, ActiveRequest& request, const Said& said) {
   const text::Tokenizer& tokenizer = runtime.loaded.tokenizer;
+  const Token token = said.token;
+  const auto note_logprobs = [&] {
+    const std::optional<int>& top = request.request.logprobs;
+    if (top) request.result.logprobs.push_back(text::logprobs_of(said.logits, token, *top));
+  };
   request.sampler.accept(token);
   if (tokenizer.ends_generation(token) && !request.request.ignore_end) {
+    note_logprobs();
     return end_answer(runtime, request, FinishReason::end_of_text);
   }
   RequestStats& stats = request.result.stats;
   const bool stopped = request.text.add(token, tokenizer.piece(token));
   if (!stopped) {
+    note_logprobs();
     request.result.tokens.push_back(token);
     stats.generated_tokens = static_cast<std::int64_t>(request.result.tokens.size());
     stats.last_token_s = seconds_since(request.submitted);
@@ -35,7 +42,7 @@ void take_token(Runtime& runtime, ActiveRequest& request, Token token, std::int6
   const std::int64_t context = runtime.options.context;
   const bool forgets = plan::forgets(request.request.plan);
   const std::int64_t most = forgets ? context : std::min(context, runtime.cache().shape().capacity_tokens);
-  if (length >= most) end_answer(runtime, request, FinishReason::context_full);
+  if (said.length >= most) end_answer(runtime, request, FinishReason::context_full);
 }
 
 }  // namespace glimpse::engine

@@ -12,8 +12,14 @@ namespace glimpse::engine {
 /// Samples the request's next token from its logits [vocabulary], and takes it in. Throws what its callbacks throw.
 void take_logits(Runtime& runtime, ActiveRequest& request, std::span<const float> logits);
 
-/// Takes in the answer's next token, which comes behind `length` tokens, and decides whether the answer goes on. Throws
-/// what its callbacks throw.
-void take_token(Runtime& runtime, ActiveRequest& request, Token token, std::int64_t length);
+/// A token of the answer.
+struct Said {
+  Token token = -1;
+  std::int64_t length = 0;        ///< tokens that it comes behind
+  std::span<const float> logits;  ///< [vocabulary] that it was taken from
+};
+
+/// Takes in the answer's next token, and decides whether the answer goes on. Throws what its callbacks throw.
+void take_token(Runtime& runtime, ActiveRequest& request, const Said& said);
 
 }  // namespace glimpse::engine

@@ -56,6 +56,7 @@ void preempt(Requests& requests, ActiveRequest& request) {
   request.sequence.reset();
   request.load_later = request.request.session.has_value();
   request.prefilled = 0;
+  request.result.prompt_logprobs.clear();
   stats.reused_tokens = 0;
   stats.prefilled_tokens = 0;
 }

@@ -30,11 +30,15 @@ void load_session(Runtime& runtime, ActiveRequest& request) {
   const SavedSession session = read_session(reader, session_model(runtime));
   const plan::Plan& plan = request.request.plan;
   const std::span<const Token> prompt(request.request.prompt);
+  use.file_tokens = session.length();
+  use.common_tokens = common_prefix(session.tokens, prompt);
+  if (request.request.prompt_logprobs) {
+    use.why_less = "log-probabilities of the prompt's tokens come out of a prefill";
+    return;
+  }
   Share share = share_of({session.tokens, &session.plan, session.prompt_tokens, session.decode_steps, session.whole(),
                           !session.logits.empty()},
                          {prompt, &plan, static_cast<std::int64_t>(chunk_rows(plan, runtime.options.prefill_chunk))});
-  use.file_tokens = session.length();
-  use.common_tokens = common_prefix(session.tokens, prompt);
   use.loaded_tokens = share.tokens;
   use.why_less = std::move(share.why_less);
   if (share.tokens > 0) {
@@ -49,6 +53,7 @@ void load_session(Runtime& runtime, ActiveRequest& request) {
 }
 
 void go_on_from(Runtime& runtime, ActiveSequence& held, ActiveRequest& request) {
+  if (request.request.prompt_logprobs) return;
   const plan::Plan& plan = request.request.plan;
   const bool whole = !forgetful_head(runtime.cache(), held).has_value();
   const Share share = share_of(

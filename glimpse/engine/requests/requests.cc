@@ -18,25 +18,28 @@ ActiveRequest& find_request(Requests& requests, RequestId id) {
       fmt::format("there is no request {}: {}", id, gone ? "it has been released" : "submit() never gave that id"));
 }
 
-RequestId add_request(Requests& requests, Request request, std::int64_t forgotten) {
+RequestId add_request(Requests& requests, Request request, const PromptSource& from) {
   if (requests.runtime.passes.is_running()) {
     throw UserError("Engine::submit was called from on_sets; call it when the step has returned");
   }
-  check_request(requests.runtime, request, forgotten);
+  check_request(requests.runtime, request, from.forgotten);
   const RequestId id = requests.next_id++;
   ActiveRequest& active = requests.all.emplace(id, ActiveRequest(std::move(request))).first->second;
+  active.id = id;
+  active.leader = from.leader;
   {
     const std::scoped_lock lock(requests.stops_mutex);
     requests.stops.emplace(id, active.stop);
   }
   active.result.stats.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
-  for (const Token token : active.request.prompt) active.sampler.accept(token);
+  active.sampler.accept_prompt(active.request.prompt);
+  if (!active.request.ignore_end) active.sampler.ban(requests.runtime.loaded.end_tokens, active.request.min_tokens);
   if (active.request.lossless) {
     active.drafting.emplace();
     active.drafting->length = DraftLength(active.request.draft_tokens);
     active.drafting->random.seed(active.request.sampling.seed);
   }
-  if (active.request.session) {
+  if (active.request.session && from.leader == 0) {
     try {
       load_session(requests.runtime, active);
     } catch (const kv::CacheFull&) {

@@ -27,8 +27,14 @@ struct Requests {
 
 /// Throws UserError for an id that no request has.
 ActiveRequest& find_request(Requests& requests, RequestId id);
-/// submit(), where heads of the sequence that the request goes on from have forgotten so many tokens, the mean.
-RequestId add_request(Requests& requests, Request request, std::int64_t forgotten);
+/// Where a request's prompt comes from.
+struct PromptSource {
+  std::int64_t forgotten = 0;  ///< tokens that heads of the sequence it goes on from have forgotten, the mean
+  RequestId leader = 0;        ///< the request whose prompt it waits for; 0: it prefills its own
+};
+
+/// submit().
+RequestId add_request(Requests& requests, Request request, const PromptSource& from);
 void forget_request(Requests& requests, RequestId id);
 /// From any thread: the request's flag is up. Nothing for an id that is not there.
 void stop_soon(Requests& requests, RequestId id);

@@ -4,7 +4,9 @@
 #include "glimpse/engine/requests/decode_lossless.h"
 #include "glimpse/engine/requests/decode_plain.h"
 #include "glimpse/engine/requests/finish.h"
+#include "glimpse/engine/requests/prompt_logprobs.h"
 #include "glimpse/engine/requests/prompt_start.h"
+#include "glimpse/engine/requests/shared_prompt.h"
 
 namespace glimpse::engine {
 namespace {
@@ -23,6 +25,7 @@ void take_chunk(Requests& requests, ActiveRequest& request, std::span<const floa
     if (request.request.session) {
       if (const std::exception_ptr found = save_grown(requests.runtime, request, logits)) requests.bug = found;
     }
+    share_prompt(requests, request);
   }
   if (!request.request.on_prefill) return;
   try {
@@ -49,6 +52,14 @@ void take_results(Requests& requests, const Batch& batch, std::span<const float>
   }
   const std::size_t vocabulary = runtime.loaded.vocabulary();
   const auto is_chunk = [](const PassEntry& entry) { return entry.kind == attention::PassKind::prompt; };
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (!entries[i].keeps_rows || batch.owners[i]->phase != Phase::prefill) continue;
+    try {
+      take_prompt_logprobs(runtime, *batch.owners[i], i);
+    } catch (...) {
+      fail_live(requests, *batch.owners[i], std::current_exception());
+    }
+  }
   std::size_t row = 0;
   const auto next_logits = [&](const PassEntry& entry) {
     const auto own = logits.subspan(row * vocabulary, entry.logits_rows() * vocabulary);
@@ -65,9 +76,10 @@ void take_results(Requests& requests, const Batch& batch, std::span<const float>
   for (std::size_t i = 0; i < entries.size(); ++i) {
     ActiveRequest& request = *batch.owners[i];
     const auto own = next_logits(entries[i]);
-    if (own.empty() || request.phase != Phase::decode) continue;
     try {
-      if (request.drafting && !is_chunk(entries[i])) {
+      if (own.empty() || request.phase != Phase::decode) {
+        // nobody waits for them, or it has ended
+      } else if (request.drafting && !is_chunk(entries[i])) {
         take_drafting(runtime, request, own, seconds);
       } else {
         take_logits(runtime, request, own);
@@ -75,6 +87,7 @@ void take_results(Requests& requests, const Batch& batch, std::span<const float>
     } catch (...) {
       fail_live(requests, request, std::current_exception());
     }
+    if (is_chunk(entries[i])) answer_followers(requests, request.id, own);
   }
 }
 

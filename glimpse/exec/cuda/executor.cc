@@ -55,6 +55,9 @@ class CudaExecutor final : public Executor {
     return result;
   }
 
+  std::span<const float> logits_of(std::span<const std::int32_t>) override {
+    throw UserError("log-probabilities of a prompt come from the CPU alone for now; leave out --device");
+  }
   bool began() const override { return runner_.began(); }
   std::optional<double> attention_seconds() const override { return {}; }
   /// Products read the weights once for all rows, with other bits than for one; attention reads the cache for each.

@@ -46,6 +46,7 @@ class CpuExecutor final : public Executor {
     for (const std::int32_t token : batch.tokens) {
       check(token >= 0 && token < model_.config().vocabulary, "a token id of the vocabulary");
     }
+    kept_ = nullptr;
     runner_.begin(batch.sequences);
     positions_.clear();
     for (const attention::SequenceRows& sequence : batch.sequences) {
@@ -60,7 +61,8 @@ class CpuExecutor final : public Executor {
 
     Graph& graph = graph_for(batch);
     std::memcpy(graph.tokens()->data, batch.tokens.data(), batch.tokens.size_bytes());
-    compute(graph);
+    run(graph);
+    if (batch.keep_rows) kept_ = &graph;
     StepResult result;
     result.counters = runner_.end();
     for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
@@ -74,6 +76,22 @@ class CpuExecutor final : public Executor {
                        batch.output_rows.size() * static_cast<std::size_t>(model_.config().vocabulary)};
     }
     return result;
+  }
+
+  std::span<const float> logits_of(std::span<const std::int32_t> rows) override {
+    check(kept_ != nullptr && !rows.empty() && rows.size() <= kLogitRows, "rows of the last pass, which kept them");
+    if (tail_ == nullptr) {
+      tail_ = std::make_unique<Graph>(*kept_, weights_, pass_);
+    } else {
+      tail_->read(*kept_);
+    }
+    // Always as many, so that a row's bits do not depend on how many there are.
+    tail_rows_.assign(rows.begin(), rows.end());
+    tail_rows_.resize(kLogitRows, rows.back());
+    pass_.output_rows = tail_rows_;
+    check(compute(*tail_, nullptr) == GGML_STATUS_SUCCESS, "ggml runs a graph to its end");
+    return {static_cast<const float*>(tail_->logits()->data),
+            rows.size() * static_cast<std::size_t>(model_.config().vocabulary)};
   }
 
   bool began() const override { return runner_.began(); }
@@ -125,6 +143,7 @@ class CpuExecutor final : public Executor {
     for (int layer = 0; layer < model_.config().layers; ++layer) {
       key_.selects[static_cast<std::size_t>(layer)] = runner_.needs_select(layer);
     }
+    key_.keeps_rows = batch.keep_rows;
     key_.ends_attending = batch.output_rows.empty() && runner_.needs_attend(model_.config().layers - 1);
     const auto found = std::find_if(graphs_.begin(), graphs_.end(),
                                     [&](const std::unique_ptr<Graph>& graph) { return graph->shape() == key_; });
@@ -137,17 +156,23 @@ class CpuExecutor final : public Executor {
     return *graphs_.front();
   }
 
-  void compute(Graph& graph) {
-    ggml_cplan plan = ggml_graph_plan(graph.graph(), threads_, pool_.get());
-    if (work_.size() < plan.work_size) work_.resize(plan.work_size);
-    plan.work_data = work_.data();
-    plan.abort_callback = [](void* runner) { return static_cast<const attention::Runner*>(runner)->stopped(); };
-    plan.abort_callback_data = &runner_;
+  /// The graph of the runner's pass.
+  void run(Graph& graph) {
     pass_.narrow = [&graph](int rows) { graph.set_rows(rows); };
-    const ggml_status status = ggml_graph_compute(graph.graph(), &plan);
+    const ggml_status status =
+        compute(graph, [](void* runner) { return static_cast<const attention::Runner*>(runner)->stopped(); });
     if (pass_.rows != graph.shape().rows) graph.set_rows(graph.shape().rows);
     if (status == GGML_STATUS_ABORTED) return runner_.abandon();
     check(status == GGML_STATUS_SUCCESS, "ggml runs a graph to its end");
+  }
+
+  ggml_status compute(Graph& graph, ggml_abort_callback stopped) {
+    ggml_cplan plan = ggml_graph_plan(graph.graph(), threads_, pool_.get());
+    if (work_.size() < plan.work_size) work_.resize(plan.work_size);
+    plan.work_data = work_.data();
+    plan.abort_callback = stopped;
+    plan.abort_callback_data = &runner_;
+    return ggml_graph_compute(graph.graph(), &plan);
   }
 
   const model::Model& model_;
@@ -160,6 +185,9 @@ class CpuExecutor final : public Executor {
   std::vector<std::int64_t> positions_;
   GraphShape key_;
   std::list<std::unique_ptr<Graph>> graphs_;  ///< most recently used first
+  const Graph* kept_ = nullptr;               ///< of the last pass, where it keeps its rows
+  std::unique_ptr<Graph> tail_;               ///< what makes logits of such rows
+  std::vector<std::int32_t> tail_rows_;
   std::vector<std::uint8_t> work_;
 };
 

@@ -9,13 +9,18 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/resources.h"
+#include "glimpse/exec/executor.h"
 
 namespace glimpse::exec {
+namespace {
+
+constexpr const char* kWanted = "the activations of a pass";
+
+}  // namespace
 
 Graph::Graph(const GraphShape& shape, const Weights& weights, PassState& pass) : shape_(shape) {
   const std::size_t nodes = weights.layers().size() * 20 + 32;
   context_ = make_context(ggml_tensor_overhead() * nodes * 2 + ggml_graph_overhead_custom(nodes, false));
-  constexpr const char* kWanted = "the activations of a pass";
   const AbortTrap trap(kWanted);
   graph_ = ggml_new_graph_custom(context_.get(), nodes, false);
   build(weights, pass);
@@ -23,11 +28,39 @@ Graph::Graph(const GraphShape& shape, const Weights& weights, PassState& pass) :
     ggml_tensor* node = ggml_graph_node(graph_, i);
     if (node->ne[1] == shape.rows) row_tensors_.push_back(node);
   }
+  allocate();
+}
+
+Graph::Graph(const Graph& kept, const Weights& weights, PassState& pass) {
+  constexpr std::size_t kNodes = 64;
+  context_ = make_context(ggml_tensor_overhead() * kNodes * 2 + ggml_graph_overhead_custom(kNodes, false));
+  const AbortTrap trap(kWanted);
+  graph_ = ggml_new_graph_custom(context_.get(), kNodes, false);
+  const model::Config& config = pass.model->config();
+  const int last = config.layers - 1;
+  shape_.rows = shape_.outputs = static_cast<int>(kLogitRows);
+  const std::int64_t q_width = static_cast<std::int64_t>(config.heads) * config.head_dim;
+  residual_ = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, config.hidden, shape_.rows);
+  attended_ = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, q_width, shape_.rows);
+  read(kept);
+  ggml_tensor* residual = custom(config.hidden, shape_.rows, {residual_}, gather_node, {&pass, last});
+  ggml_tensor* attended = custom(q_width, shape_.rows, {attended_}, gather_node, {&pass, last});
+  add_logits(weights, pass, residual, feed_forward(weights, pass, last, residual, attended));
+  for (NodeData& node : node_data_) node.attended = false;  // the pass has measured it
+  allocate();
+}
+
+void Graph::read(const Graph& kept) {
+  residual_->data = kept.residual_->data;
+  attended_->data = kept.attended_->data;
+}
+
+void Graph::allocate() {
   require_heap(std::size_t{96} << 10, kWanted);  // small things whose allocation ggml does not check
   allocator_.reset(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
   if (!ggml_gallocr_alloc_graph(allocator_.get(), graph_)) {
     throw UserError(
-        fmt::format("no memory for {} of {} rows; a smaller --prefill-chunk needs less", kWanted, shape.rows));
+        fmt::format("no memory for {} of {} rows; a smaller --prefill-chunk needs less", kWanted, shape_.rows));
   }
 }
 
@@ -64,6 +97,29 @@ ggml_tensor* Graph::multiply(PassState& pass, ggml_tensor* weight, ggml_tensor* 
   return custom(weight->ne[1], input->ne[1], {input, weight}, few_rows_node, {&pass});
 }
 
+ggml_tensor* Graph::feed_forward(const Weights& weights, PassState& pass, int layer, ggml_tensor* residual,
+                                 ggml_tensor* attended) {
+  const LayerTensors& tensors = weights.layers()[static_cast<std::size_t>(layer)];
+  const model::LayerWeights& names = pass.model->layers()[static_cast<std::size_t>(layer)];
+  ggml_tensor* projected = multiply(pass, tensors.output, attended);
+  ggml_tensor* normalised = normalise(residual, projected, names.ffn_norm, {&pass, layer, true, true});
+  ggml_tensor* activated = nullptr;
+  if (tensors.gate_up.parts.size() == 1) {
+    activated = ggml_swiglu(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised));
+  } else {
+    activated = ggml_swiglu_split(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised),
+                                  multiply(pass, tensors.gate_up.parts[1], normalised));
+  }
+  return multiply(pass, tensors.down, activated);
+}
+
+void Graph::add_logits(const Weights& weights, PassState& pass, ggml_tensor* residual, ggml_tensor* delta) {
+  ggml_tensor* normalised = normalise(residual, delta, &pass.model->output_norm(), {&pass});
+  logits_ = multiply(pass, weights.output(), normalised);
+  ggml_set_output(logits_);
+  ggml_build_forward_expand(graph_, logits_);
+}
+
 void Graph::build(const Weights& weights, PassState& pass) {
   const model::Model& model = *pass.model;
   const model::Config& config = model.config();
@@ -83,37 +139,30 @@ void Graph::build(const Weights& weights, PassState& pass) {
     std::vector<ggml_tensor*> qkv;
     for (ggml_tensor* part : tensors.qkv.parts) qkv.push_back(multiply(pass, part, normalised));
     ggml_tensor* query = custom(q_width, shape_.rows, qkv, append_node, {&pass, l});
-    if (last && shape_.outputs == 0 && !shape_.ends_attending) {  // nobody wants more of the chunk than its K and V
-      ggml_build_forward_expand(graph_, query);
+    if (last && shape_.outputs == 0 && !shape_.ends_attending && !shape_.keeps_rows) {
+      ggml_build_forward_expand(graph_, query);  // nobody wants more of the chunk than its K and V
       return;
     }
     std::vector<ggml_tensor*> sources{query};
     if (shape_.selects[layer]) sources.push_back(custom(1, 1, {query}, select_node, {&pass, l}));
     ggml_tensor* attended = custom(q_width, shape_.rows, sources, attend_node, {&pass, l});
+    if (last && shape_.keeps_rows) {
+      ggml_set_output(residual_ = residual);
+      ggml_set_output(attended_ = attended);
+    }
     if (last && shape_.outputs == 0) {
       ggml_build_forward_expand(graph_, attended);
       return;
     }
-    if (last && shape_.outputs < shape_.rows) {  // the rest of the last layer only for rows with logits
+    // The rest of the last layer only for rows with logits. What is kept is not changed.
+    if (last && (shape_.outputs < shape_.rows || shape_.keeps_rows)) {
       ggml_tensor* rest = custom(config.hidden, shape_.outputs, {residual, attended}, gather_node, {&pass, l});
       attended = custom(q_width, shape_.outputs, {attended}, gather_node, {&pass, l});
       residual = rest;
     }
-    ggml_tensor* projected = multiply(pass, tensors.output, attended);
-    normalised = normalise(residual, projected, names.ffn_norm, {&pass, l, true, true});
-    ggml_tensor* activated = nullptr;
-    if (tensors.gate_up.parts.size() == 1) {
-      activated = ggml_swiglu(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised));
-    } else {
-      activated = ggml_swiglu_split(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised),
-                                    multiply(pass, tensors.gate_up.parts[1], normalised));
-    }
-    delta = multiply(pass, tensors.down, activated);
+    delta = feed_forward(weights, pass, l, residual, attended);
   }
-  ggml_tensor* normalised = normalise(residual, delta, &model.output_norm(), {&pass});
-  logits_ = multiply(pass, weights.output(), normalised);
-  ggml_set_output(logits_);
-  ggml_build_forward_expand(graph_, logits_);
+  add_logits(weights, pass, residual, delta);
 }
 
 }  // namespace glimpse::exec

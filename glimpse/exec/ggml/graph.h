@@ -20,12 +20,16 @@ struct GraphShape {
   int outputs = 0;
   std::vector<bool> selects;    ///< [layers] a select node before attending
   bool ends_attending = false;  ///< without outputs: the last layer attends for what it leaves in the state
+  bool keeps_rows = false;      ///< what makes logits of any row is there when the graph has run
   friend bool operator==(const GraphShape&, const GraphShape&) = default;
 };
 
 class Graph {
  public:
   Graph(const GraphShape& shape, const Weights& weights, PassState& pass);
+  /// What is behind the attention of the last layer, for kLogitRows rows that another graph has kept: those that
+  /// PassState::output_rows names, of the graph that read() was told last.
+  Graph(const Graph& kept, const Weights& weights, PassState& pass);
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
@@ -36,9 +40,15 @@ class Graph {
   ggml_cgraph* graph() const { return graph_; }
   ggml_tensor* tokens() const { return tokens_; }  ///< int32 [rows], written before each run
   ggml_tensor* logits() const { return logits_; }  ///< [vocabulary, outputs]; null without outputs
+  void read(const Graph& kept);
 
  private:
+  void allocate();
   void build(const Weights& weights, PassState& pass);
+  /// Of a layer: all that comes behind its attention, as what it adds to the residual.
+  ggml_tensor* feed_forward(const Weights& weights, PassState& pass, int layer, ggml_tensor* residual,
+                            ggml_tensor* attended);
+  void add_logits(const Weights& weights, PassState& pass, ggml_tensor* residual, ggml_tensor* delta);
   using NodeFunction = void (*)(ggml_tensor*, int, int, void*);
   ggml_tensor* custom(std::int64_t width, std::int64_t rows, std::vector<ggml_tensor*> sources, NodeFunction function,
                       const NodeData& data);
@@ -53,6 +63,8 @@ class Graph {
   AllocatorPointer allocator_;
   ggml_tensor* tokens_ = nullptr;
   ggml_tensor* logits_ = nullptr;
+  ggml_tensor* residual_ = nullptr;        ///< [hidden, rows] before the last layer's attention is added, where kept
+  ggml_tensor* attended_ = nullptr;        ///< [H d, rows] of the last layer, where kept
   std::deque<NodeData> node_data_;         ///< addresses are given to nodes
   std::vector<ggml_tensor*> row_tensors_;  ///< nodes [width, rows of the shape]
 };

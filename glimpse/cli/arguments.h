@@ -26,6 +26,7 @@ enum CommandBit : std::uint32_t {
   kSets = 1u << 8,
   kBenchServe = 1u << 9,
   kCalibrate = 1u << 10,
+  kServe = 1u << 16,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -67,6 +68,14 @@ struct Arguments {
   std::string depths, arms, rate, prompt_tokens;
   std::int64_t requests = 0, running = 0;
   std::optional<std::string> arrivals;
+  // serve.
+  std::string host, api_key, alias;
+  std::vector<std::string> allowed_hosts, cors_origins;
+  bool insecure = false;
+  std::int64_t port = 0, parallel = 0;
+  std::int64_t max_body = 0, max_headers = 0, max_connections = 0, max_waiting = 0;
+  std::int64_t header_timeout = 0, body_timeout = 0, idle_timeout = 0, write_timeout = 0;
+  std::int64_t max_depth = 0, max_n = 0, max_prompts = 0, max_stops = 0;
 
   /// First long names of the options that were given, by flag or environment.
   std::set<std::string, std::less<>> given;

@@ -20,6 +20,7 @@ int eval_sets_command(const Arguments& arguments);
 int bench_decode_command(const Arguments& arguments);
 int bench_prefill_command(const Arguments& arguments);
 int bench_attention_command(const Arguments& arguments);
+int serve_command(const Arguments& arguments);
 int bench_serve_command(const Arguments& arguments);
 
 }  // namespace glimpse::cli

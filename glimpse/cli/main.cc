@@ -38,6 +38,8 @@ int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
       return cli::bench_prefill_command(arguments);
     case cli::kBenchAttention:
       return cli::bench_attention_command(arguments);
+    case cli::kServe:
+      return cli::serve_command(arguments);
     case cli::kBenchServe:
       return cli::bench_serve_command(arguments);
   }

@@ -19,14 +19,15 @@ constexpr std::array kCommands{
         "eval sets", kSets,
         "what a method reads of a text, the softmax mass that it captures, and how stable the units of its index are"},
     Command{"calibrate", kCalibrate, "find out which layers and heads methods should use in a model; writes a profile"},
+    Command{"serve", kServe, "answer requests over HTTP, as OpenAI's API has them, each with its own method"},
     Command{"bench decode", kBenchDecode, "time of one decoded token, by policy and depth"},
     Command{"bench prefill", kBenchPrefill, "prompt tokens per second, by length"},
     Command{"bench attention", kBenchAttention, "the attention kernels alone, against the memory's read bandwidth"},
     Command{"bench serve", kBenchServe, "requests that arrive over time, with several methods: latency and tokens/s"},
 };
 
-constexpr std::array<std::string_view, 8> kLaterCommands{
-    "serve", "pull", "eval needle", "eval passkey", "eval ruler", "eval longbench", "eval fidelity", "bench select"};
+constexpr std::array<std::string_view, 7> kLaterCommands{
+    "pull", "eval needle", "eval passkey", "eval ruler", "eval longbench", "eval fidelity", "bench select"};
 
 std::string number(double value) {
   return fmt::format("{:.10g}", value);

@@ -40,6 +40,9 @@ struct Command {
 };
 
 std::span<const Option> options();
+/// Those of `glimpse bench` and of `glimpse serve` alone; options() has them too.
+std::span<const Option> bench_options();
+std::span<const Option> serve_options();
 std::span<const Command> commands();
 /// Commands of later versions, by path.
 std::span<const std::string_view> later_commands();

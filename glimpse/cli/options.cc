@@ -1,6 +1,7 @@
 #include "glimpse/cli/options.h"
 
 #include <array>
+#include <vector>
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/lossless.h"
@@ -12,9 +13,9 @@ using A = Arguments;
 
 constexpr std::uint32_t kEval = kLogits | kPerplexity | kSets;
 constexpr std::uint32_t kBenchModel = kBenchDecode | kBenchPrefill | kBenchServe;
-constexpr std::uint32_t kBenchArms = kBenchDecode | kBenchServe;
+constexpr std::uint32_t kArms = kBenchDecode | kBenchServe | kExam;
 constexpr std::uint32_t kBench = kBenchModel | kBenchAttention;
-constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate;
+constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate | kExam;
 constexpr std::uint32_t kPolicy = kRun | kPlan | kEval;
 
 constexpr double kMostTokens = 1 << 24;
@@ -75,7 +76,7 @@ const std::array kOptions{
            kModel,
            "folder, on a disk, of the temporary file where methods with a host tier keep cold pages; default: "
            "/var/tmp, or /tmp where only that is on a disk",
-           kRun | kEval | kBenchArms},
+           kRun | kEval | kArms},
     Option{"--prefill-chunk",
            "N",
            &A::prefill_chunk,
@@ -102,7 +103,8 @@ const std::array kOptions{
            "a file with the prompt or document, may be repeated; -: standard input",
            kRun},
     Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "the text; -: standard input", kEval | kBenchModel},
-    Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate},
+    Option{
+        "-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate | kExam},
     Option{"part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal or retrieval", kCalibrate},
     Option{"--system",
            "TEXT",
@@ -224,7 +226,7 @@ const std::array kOptions{
            kRun,
            idle_for_one_token},
 
-    Option{"-s,--seed", "N", &A::seed, {0, kMostSeed}, "1", kMeasure, "random seed of the prompts", kCalibrate},
+    Option{"-s,--seed", "N", &A::seed, {0, kMostSeed}, "1", kMeasure, "random seed of the prompts", kCalibrate | kExam},
 
     Option{"--attn",
            "POLICY",
@@ -245,7 +247,7 @@ const std::array kOptions{
         kAttention,
         "what --attn auto keeps: answers, those of dense attention in every kind of task of the calibration; or kl=X, "
         "a mean KL to dense of at most X",
-        kPolicy | kBenchArms,
+        kPolicy | kArms,
         idle_quality},
     Option{"--attn-budget",
            "B",
@@ -319,7 +321,7 @@ const std::array kOptions{
            kAttention,
            "what calibration found out about the model (JSON); none: no profile; without it the model's own in "
            "--profile-dir; policies that use one say so in 'glimpse plan --list'",
-           kPolicy | kBenchArms,
+           kPolicy | kArms,
            idle_profile},
     Option{
         "--profile-dir",
@@ -330,7 +332,7 @@ const std::array kOptions{
         kAttention,
         "folder of profiles, each in a file by its model's fingerprint; default: glimpse/profiles in XDG_DATA_HOME, or "
         "in ~/.local/share",
-        kPolicy | kBenchArms | kCalibrate,
+        kPolicy | kArms | kCalibrate,
         idle_profile_folder},
 
     Option{"--calibrate",
@@ -341,7 +343,7 @@ const std::array kOptions{
            kAttention,
            "make the model's profile first where the method needs one and there is none; at a terminal that is done "
            "without it",
-           kRun | kEval | kBenchArms,
+           kRun | kEval | kArms,
            idle_calibrate},
 
     Option{"--correct",
@@ -374,7 +376,14 @@ const std::array kOptions{
         "repacked, may differ in near ties)",
         kRun},
 
-    Option{"--json", "", &A::json, {}, "", kOutput, "print one JSON object", kRun | kPlan | kPerplexity | kSets},
+    Option{"--json",
+           "",
+           &A::json,
+           {},
+           "",
+           kOutput,
+           "print one JSON object",
+           kRun | kPlan | kPerplexity | kSets | (kExam & ~kScoreboard)},
     Option{"--trace",
            "FILE",
            &A::trace,
@@ -565,7 +574,12 @@ const std::array kOptions{
 }  // namespace
 
 std::span<const Option> options() {
-  return kOptions;
+  static const std::vector<Option> all = [] {
+    std::vector<Option> rows(kOptions.begin(), kOptions.end());
+    rows.insert(rows.end(), exam_options().begin(), exam_options().end());
+    return rows;
+  }();
+  return all;
 }
 
 }  // namespace glimpse::cli

@@ -40,6 +40,10 @@ struct Command {
 };
 
 std::span<const Option> options();
+/// Those of the commands that ask generated prompts alone; options() has them too.
+std::span<const Option> exam_options();
+/// These commands.
+inline constexpr std::uint32_t kExam = kNeedle | kPasskey | kRuler | kCopy | kScoreboard;
 std::span<const Command> commands();
 /// Commands of later versions, by path.
 std::span<const std::string_view> later_commands();

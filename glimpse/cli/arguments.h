@@ -31,6 +31,7 @@ enum CommandBit : std::uint32_t {
   kRuler = 1u << 13,
   kCopy = 1u << 14,
   kScoreboard = 1u << 15,
+  kLongbench = 1u << 16,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -71,7 +72,7 @@ struct Arguments {
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
   std::string depths, lengths, tasks, arms, rate, prompt_tokens;
   std::int64_t requests = 0, running = 0, examples = 0;
-  std::optional<std::string> arrivals;
+  std::optional<std::string> arrivals, metric;
 
   /// First long names of the options that were given, by flag or environment.
   std::set<std::string, std::less<>> given;

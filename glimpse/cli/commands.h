@@ -21,6 +21,7 @@ int eval_needle_command(const Arguments& arguments);
 int eval_passkey_command(const Arguments& arguments);
 int eval_ruler_command(const Arguments& arguments);
 int eval_copy_command(const Arguments& arguments);
+int eval_longbench_command(const Arguments& arguments);
 int eval_scoreboard_command(const Arguments& arguments);
 int bench_decode_command(const Arguments& arguments);
 int bench_prefill_command(const Arguments& arguments);

@@ -22,15 +22,7 @@ int eval_tasks(const Arguments& arguments, std::string_view tasks) {
                {exam, plans, answers,
                 [&](const evaluate::AnswerKey& key, const evaluate::Answer& answer) { answers.add(key, answer); }},
                interrupt);
-  if (answers.size() == 0) {
-    print_note("interrupted before the first answer");
-    return kExitInterrupted;
-  }
-  ScoreReport report = score_report(arguments, exam, engine, answers);
-  report.complete = complete;
-  print(arguments.json ? score_json(report) + "\n" : score_table(report));
-  if (!complete) print_note("interrupted: the result is that of the prompts answered so far");
-  return complete ? kExitOk : kExitInterrupted;
+  return print_scores(arguments, exam, engine, {answers, complete});
 }
 
 }  // namespace

@@ -132,7 +132,7 @@ bool run_exam(const Arguments& arguments, engine::Engine& engine, const ExamRun&
       if (!run.known.has(key)) next.arms.push_back(arm);
     }
     if (next.arms.empty()) continue;
-    work += evaluate::Examiner::work({next.key, next.arms});
+    work += evaluate::work_of({next.key, next.arms});
     todo.push_back(std::move(next));
   }
   ProgressBar bar("eval", "tokens", !arguments.quiet);

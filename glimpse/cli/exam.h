@@ -43,7 +43,7 @@ struct ExamRun {
   const Exam& exam;
   const std::map<std::int64_t, std::vector<evaluate::PlannedArm>>& plans;
   const evaluate::Answers& known;  ///< what needs not be asked again; may grow by `on_answer`
-  evaluate::Examiner::OnAnswer on_answer;
+  evaluate::OnAnswer on_answer;
 };
 
 /// Asks prompt by prompt over all tasks and lengths, so that a run that is stopped has some of everything. False:

@@ -40,6 +40,8 @@ int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
       return cli::eval_ruler_command(arguments);
     case cli::kCopy:
       return cli::eval_copy_command(arguments);
+    case cli::kLongbench:
+      return cli::eval_longbench_command(arguments);
     case cli::kScoreboard:
       return cli::eval_scoreboard_command(arguments);
     case cli::kBenchDecode:

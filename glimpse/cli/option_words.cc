@@ -23,6 +23,8 @@ constexpr std::array kCommands{
     Command{"eval ruler", kRuler,
             "RULER's tasks: needles of several keys and values, variables, common and frequent words, questions"},
     Command{"eval copy", kCopy, "whether methods copy a sentence of a long prompt"},
+    Command{"eval longbench", kLongbench,
+            "whether methods answer questions of your own, in the form of LongBench or RULER"},
     Command{
         "eval scoreboard", kScoreboard,
         "methods by tasks and lengths: answers, fidelity, bytes and time, as JSON, Markdown and a page; goes on where "
@@ -34,8 +36,7 @@ constexpr std::array kCommands{
     Command{"bench serve", kBenchServe, "requests that arrive over time, with several methods: latency and tokens/s"},
 };
 
-constexpr std::array<std::string_view, 5> kLaterCommands{"serve", "pull", "eval longbench", "eval fidelity",
-                                                         "bench select"};
+constexpr std::array<std::string_view, 4> kLaterCommands{"serve", "pull", "eval fidelity", "bench select"};
 
 std::string number(double value) {
   return fmt::format("{:.10g}", value);

@@ -13,9 +13,9 @@ using A = Arguments;
 
 constexpr std::uint32_t kEval = kLogits | kPerplexity | kSets;
 constexpr std::uint32_t kBenchModel = kBenchDecode | kBenchPrefill | kBenchServe;
-constexpr std::uint32_t kArms = kBenchDecode | kBenchServe | kExam;
+constexpr std::uint32_t kArms = kBenchDecode | kBenchServe | kAsk;
 constexpr std::uint32_t kBench = kBenchModel | kBenchAttention;
-constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate | kExam;
+constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate | kAsk;
 constexpr std::uint32_t kPolicy = kRun | kPlan | kEval;
 
 constexpr double kMostTokens = 1 << 24;
@@ -383,7 +383,7 @@ const std::array kOptions{
            "",
            kOutput,
            "print one JSON object",
-           kRun | kPlan | kPerplexity | kSets | (kExam & ~kScoreboard)},
+           kRun | kPlan | kPerplexity | kSets | (kAsk & ~kScoreboard)},
     Option{"--trace",
            "FILE",
            &A::trace,

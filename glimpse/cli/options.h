@@ -44,6 +44,8 @@ std::span<const Option> options();
 std::span<const Option> exam_options();
 /// These commands.
 inline constexpr std::uint32_t kExam = kNeedle | kPasskey | kRuler | kCopy | kScoreboard;
+/// And that which asks the user's own.
+inline constexpr std::uint32_t kAsk = kExam | kLongbench;
 std::span<const Command> commands();
 /// Commands of later versions, by path.
 std::span<const std::string_view> later_commands();

@@ -9,6 +9,7 @@
 
 #include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/bench_report.h"
+#include "glimpse/cli/commands.h"
 #include "glimpse/plan/profile.h"
 
 namespace glimpse::cli {
@@ -143,6 +144,18 @@ ScoreReport score_report(const Arguments& arguments, const Exam& exam, const eng
   report.cells = answers.cells(exam.tasks, exam.arm_names());
   report.overall = answers.overall(exam.tasks, exam.arm_names());
   return report;
+}
+
+int print_scores(const Arguments& arguments, const Exam& exam, const engine::Engine& engine, const Found& found) {
+  if (found.answers.size() == 0) {
+    print_note("interrupted before the first answer");
+    return kExitInterrupted;
+  }
+  ScoreReport report = score_report(arguments, exam, engine, found.answers);
+  report.complete = found.complete;
+  print(arguments.json ? score_json(report) + "\n" : score_table(report));
+  if (!found.complete) print_note("interrupted: the result is that of the prompts answered so far");
+  return found.complete ? kExitOk : kExitInterrupted;
 }
 
 std::string score_table(const ScoreReport& report) {

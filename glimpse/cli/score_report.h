@@ -24,6 +24,14 @@ struct ScoreReport {
 ScoreReport score_report(const Arguments& arguments, const Exam& exam, const engine::Engine& engine,
                          const evaluate::Answers& answers);
 
+/// What a command found; borrowed.
+struct Found {
+  const evaluate::Answers& answers;
+  bool complete = true;  ///< false: Ctrl-C ended it
+};
+/// Prints the table, or JSON where that was asked for; returns the exit code.
+int print_scores(const Arguments& arguments, const Exam& exam, const engine::Engine& engine, const Found& found);
+
 /// Rows of cells, then those over all tasks where there are several.
 std::string score_table(const ScoreReport& report);
 /// One line of JSON: {"model", "seed", "examples", "rows": [{...}]}.

@@ -25,6 +25,14 @@ std::uint64_t prompt_seed(std::uint64_t seed, Task task, std::int64_t length, st
   return words[0] | static_cast<std::uint64_t>(words[1]) << 32;
 }
 
+int answer_limit(const text::Tokenizer& tokenizer, const RetrievalPrompt& prompt) {
+  std::int64_t limit = kSpare;
+  for (const std::string& part : prompt.wanted) {
+    limit += 2 * std::ssize(tokenizer.encode(" " + part, text::Special::as_text, false));
+  }
+  return static_cast<int>(only_grows(prompt.metric) ? std::min(limit, kAnswerTokens) : kAnswerTokens);
+}
+
 bool reads_alone(const plan::Plan& plan, std::int64_t length) {
   return plan.prefill.dense_tokens(length) == 0;
 }
@@ -46,35 +54,30 @@ RetrievalPrompt Examiner::prompt_of(const AnswerKey& key) const {
   return prompts_.make(request);
 }
 
-std::int64_t Examiner::work(const Asked& asked) {
+std::int64_t work_of(const Asked& asked) {
   const auto alone = std::count_if(asked.arms.begin(), asked.arms.end(),
                                    [&](const PlannedArm& arm) { return reads_alone(arm.plan, asked.key.length); });
   return asked.key.length * (1 + alone) + (1 + std::ssize(asked.arms)) * kFed * Progress::kStep;
 }
 
-void Examiner::ask(const Asked& asked, Progress& progress, const OnAnswer& on_answer) {
-  const std::int64_t end = progress.done() + work(asked);
-  const RetrievalPrompt prompt = prompt_of(asked.key);
-  std::int64_t limit = kSpare;
-  for (const std::string& part : prompt.wanted) {
-    limit += 2 * std::ssize(engine_.tokenizer().encode(" " + part, text::Special::as_text, false));
-  }
-  limit = std::min(limit, kAnswerTokens);
-  const engine::Sequence dense = dense_prefill(engine_, prompt.tokens, progress);
-  const Trial trial = make_trial(engine_, dense, std::ssize(prompt.tokens), prompt,
-                                 {.limit = static_cast<int>(limit), .tried = kFed, .progress = &progress});
+void ask_prompt(engine::Engine& engine, const Asked& asked, const RetrievalPrompt& prompt, const Listeners& listeners) {
+  Progress& progress = listeners.progress;
+  const std::int64_t end = progress.done() + work_of(asked);
+  const int limit = answer_limit(engine.tokenizer(), prompt);
+  const engine::Sequence dense = dense_prefill(engine, prompt.tokens, progress);
+  const Trial trial = make_trial(engine, dense, std::ssize(prompt.tokens), prompt,
+                                 {.limit = limit, .tried = kFed, .progress = &progress});
   std::optional<OwnPrefill> own;
   for (const PlannedArm& arm : asked.arms) {
     const Outcome outcome =
-        run_trial(engine_, trial, arm.plan,
-                  {.limit = kFed, .own = &own, .progress = &progress, .whole = static_cast<int>(limit)});
+        run_trial(engine, trial, arm.plan, {.limit = kFed, .own = &own, .progress = &progress, .whole = limit});
     if (reads_alone(arm.plan, std::ssize(prompt.tokens))) progress.add(asked.key.length);
     AnswerKey key = asked.key;
     key.arm = arm.name;
     const engine::AttentionStats& reads = outcome.reads;
-    on_answer(key,
-              {outcome.score, trial.score, outcome.agreement, outcome.divergence, reads.bytes_read, reads.dense_bytes,
-               reads.dense_steps + reads.sparse_steps, outcome.step_s, outcome.cache_bytes, outcome.answer});
+    listeners.on_answer(
+        key, {outcome.score, trial.score, outcome.agreement, outcome.divergence, reads.bytes_read, reads.dense_bytes,
+              reads.dense_steps + reads.sparse_steps, outcome.step_s, outcome.cache_bytes, outcome.answer});
   }
   progress.reach(end);
 }

@@ -35,19 +35,30 @@ struct Asked {
   std::span<const PlannedArm> arms;  ///< to be asked
 };
 
+using OnAnswer = std::function<void(const AnswerKey& key, const Answer& answer)>;
+/// Who is told: of the work, and of each arm's answer. Borrows both.
+struct Listeners {
+  Progress& progress;
+  const OnAnswer& on_answer;
+};
+
+/// Asks any prompt; at most kAnswerTokens of an answer. Throws Stopped.
+void ask_prompt(engine::Engine& engine, const Asked& asked, const RetrievalPrompt& prompt, const Listeners& listeners);
+/// What asking is worth in prompt tokens, about.
+std::int64_t work_of(const Asked& asked);
+
 class Examiner {
  public:
   /// The prompts are functions of the seed and of their key.
   Examiner(engine::Engine& engine, const PromptMaker& prompts, std::uint64_t seed)
       : engine_(engine), prompts_(prompts), seed_(seed) {}
 
-  using OnAnswer = std::function<void(const AnswerKey& key, const Answer& answer)>;
   /// Calls `on_answer` behind each arm. Throws Stopped, and UserError for a task or length that makes no prompt.
-  void ask(const Asked& asked, Progress& progress, const OnAnswer& on_answer);
+  void ask(const Asked& asked, Progress& progress, const OnAnswer& on_answer) {
+    ask_prompt(engine_, asked, prompt_of(asked.key), {progress, on_answer});
+  }
   /// The prompt of a key. All depths of one number have the same text around the same needle.
   RetrievalPrompt prompt_of(const AnswerKey& key) const;
-  /// What asking is worth in prompt tokens, about.
-  static std::int64_t work(const Asked& asked);
 
  private:
   engine::Engine& engine_;

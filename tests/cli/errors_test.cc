@@ -37,7 +37,7 @@ TEST(Errors, Commands) {
   for (const char* later : {"serve", "pull"}) {
     expect_refused({later, "--port", "80"}, std::string("'glimpse ") + later + "' is not in this version yet");
   }
-  for (const char* later : {"longbench", "fidelity"}) {
+  for (const char* later : {"fidelity"}) {
     expect_refused({"eval", later, "-m", "x"}, std::string("eval ") + later + "' is not in this version yet");
   }
   expect_refused({"bench", "select"}, "'glimpse bench select' is not in this version yet");

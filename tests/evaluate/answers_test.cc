@@ -119,7 +119,7 @@ TEST_F(Exams, ArmsAnswerAsTheirOwnSequencesDo) {
     last = done;
     return true;
   };
-  Progress progress(count, Examiner::work({key, arms}));
+  Progress progress(count, work_of({key, arms}));
   std::map<std::string, Answer> answers;
   examiner_.ask({key, arms}, progress, [&](const AnswerKey& asked, const Answer& answer) {
     EXPECT_EQ(asked.task, "needle");

@@ -73,12 +73,12 @@ PromptMaker::PromptMaker(const text::Tokenizer& tokenizer, std::string_view fill
   }
 }
 
-std::vector<text::Token> PromptMaker::render(const std::string& content) const {
-  if (tokenizer_.has_chat_template()) {
+std::vector<text::Token> render_prompt(const text::Tokenizer& tokenizer, const std::string& content) {
+  if (tokenizer.has_chat_template()) {
     const text::ChatMessage message{"user", content};
-    return tokenizer_.apply_chat({&message, 1}, true);
+    return tokenizer.apply_chat({&message, 1}, true);
   }
-  return tokenizer_.encode(content + "\n", text::Special::as_text, true);
+  return tokenizer.encode(content + "\n", text::Special::as_text, true);
 }
 
 RetrievalPrompt PromptMaker::make(const PromptRequest& request) const {

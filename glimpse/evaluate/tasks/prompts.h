@@ -28,6 +28,9 @@ struct PromptRequest {
   std::optional<double> depth;
 };
 
+/// One user message in the chat template, ready for the answer; without a template the text and a line's end.
+std::vector<text::Token> render_prompt(const text::Tokenizer& tokenizer, const std::string& content);
+
 class PromptMaker {
  public:
   /// `filler` is prose with sentences; throws UserError when it has fewer than 50.
@@ -50,7 +53,7 @@ class PromptMaker {
     std::string gap;   ///< that white space
     std::int64_t tokens = 0;
   };
-  std::vector<text::Token> render(const std::string& content) const;
+  std::vector<text::Token> render(const std::string& content) const { return render_prompt(tokenizer_, content); }
   std::vector<RetrievalPrompt> make_all(const PromptRequest& request, std::size_t most) const;
   RetrievalPrompt make_words(const PromptRequest& request) const;
 

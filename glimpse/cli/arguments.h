@@ -26,7 +26,13 @@ enum CommandBit : std::uint32_t {
   kSets = 1u << 8,
   kBenchServe = 1u << 9,
   kCalibrate = 1u << 10,
-  kServe = 1u << 16,
+  kNeedle = 1u << 11,
+  kPasskey = 1u << 12,
+  kRuler = 1u << 13,
+  kCopy = 1u << 14,
+  kScoreboard = 1u << 15,
+  kLongbench = 1u << 16,
+  kServe = 1u << 17,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -65,9 +71,9 @@ struct Arguments {
   std::optional<std::int64_t> tokens, prefill, chunks, text_prompt;
   std::int64_t text_steps = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
-  std::string depths, arms, rate, prompt_tokens;
-  std::int64_t requests = 0, running = 0;
-  std::optional<std::string> arrivals;
+  std::string depths, lengths, tasks, arms, rate, prompt_tokens;
+  std::int64_t requests = 0, running = 0, examples = 0;
+  std::optional<std::string> arrivals, metric;
   // serve.
   std::string host, api_key, alias;
   std::vector<std::string> allowed_hosts, cors_origins;

@@ -13,9 +13,9 @@ using A = Arguments;
 
 constexpr std::uint32_t kEval = kLogits | kPerplexity | kSets;
 constexpr std::uint32_t kBenchModel = kBenchDecode | kBenchPrefill | kBenchServe;
-constexpr std::uint32_t kBenchArms = kBenchDecode | kBenchServe;
+constexpr std::uint32_t kArms = kBenchDecode | kBenchServe | kAsk;
 constexpr std::uint32_t kBench = kBenchModel | kBenchAttention;
-constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate | kServe;
+constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate | kServe | kAsk;
 constexpr std::uint32_t kPolicy = kRun | kPlan | kEval;
 constexpr std::uint32_t kMethod = kPolicy | kServe;
 
@@ -77,7 +77,7 @@ const std::array kOptions{
            kModel,
            "folder, on a disk, of the temporary file where methods with a host tier keep cold pages; default: "
            "/var/tmp, or /tmp where only that is on a disk",
-           kRun | kEval | kBenchArms | kServe},
+           kRun | kEval | kArms | kServe},
     Option{"--prefill-chunk",
            "N",
            &A::prefill_chunk,
@@ -104,7 +104,8 @@ const std::array kOptions{
            "a file with the prompt or document, may be repeated; -: standard input",
            kRun},
     Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "the text; -: standard input", kEval | kBenchModel},
-    Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate},
+    Option{
+        "-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate | kExam},
     Option{"part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal or retrieval", kCalibrate},
     Option{"--system",
            "TEXT",
@@ -255,7 +256,7 @@ const std::array kOptions{
            kRun,
            idle_for_one_token},
 
-    Option{"-s,--seed", "N", &A::seed, {0, kMostSeed}, "1", kMeasure, "random seed of the prompts", kCalibrate},
+    Option{"-s,--seed", "N", &A::seed, {0, kMostSeed}, "1", kMeasure, "random seed of the prompts", kCalibrate | kExam},
 
     Option{"--attn",
            "POLICY",
@@ -276,7 +277,7 @@ const std::array kOptions{
         kAttention,
         "what --attn auto keeps: answers, those of dense attention in every kind of task of the calibration; or kl=X, "
         "a mean KL to dense of at most X",
-        kPolicy | kBenchArms,
+        kPolicy | kArms,
         idle_quality},
     Option{"--attn-budget",
            "B",
@@ -350,7 +351,7 @@ const std::array kOptions{
            kAttention,
            "what calibration found out about the model (JSON); none: no profile; without it the model's own in "
            "--profile-dir; policies that use one say so in 'glimpse plan --list'",
-           kPolicy | kBenchArms,
+           kPolicy | kArms,
            idle_profile},
     Option{
         "--profile-dir",
@@ -361,7 +362,7 @@ const std::array kOptions{
         kAttention,
         "folder of profiles, each in a file by its model's fingerprint; default: glimpse/profiles in XDG_DATA_HOME, or "
         "in ~/.local/share",
-        kMethod | kBenchArms | kCalibrate,
+        kMethod | kArms | kCalibrate,
         idle_profile_folder},
 
     Option{"--calibrate",
@@ -372,7 +373,7 @@ const std::array kOptions{
            kAttention,
            "make the model's profile first where the method needs one and there is none; at a terminal that is done "
            "without it",
-           kRun | kEval | kBenchArms,
+           kRun | kEval | kArms,
            idle_calibrate},
 
     Option{"--correct",
@@ -405,7 +406,14 @@ const std::array kOptions{
         "repacked, may differ in near ties)",
         kRun},
 
-    Option{"--json", "", &A::json, {}, "", kOutput, "print one JSON object", kRun | kPlan | kPerplexity | kSets},
+    Option{"--json",
+           "",
+           &A::json,
+           {},
+           "",
+           kOutput,
+           "print one JSON object",
+           kRun | kPlan | kPerplexity | kSets | (kAsk & ~kScoreboard)},
     Option{"--trace",
            "FILE",
            &A::trace,
@@ -487,6 +495,7 @@ std::span<const Option> options() {
     std::vector<Option> rows(kOptions.begin(), kOptions.end());
     rows.insert(rows.end(), bench_options().begin(), bench_options().end());
     rows.insert(rows.end(), serve_options().begin(), serve_options().end());
+    rows.insert(rows.end(), exam_options().begin(), exam_options().end());
     return rows;
   }();
   return all;

@@ -129,10 +129,10 @@ TEST(Repeated, HelpSaysTheRule) {
   EXPECT_NE(help.out.find("joined by empty lines"), std::string::npos);
 }
 
-TEST(OutputFlag, IsAFileInEveryCommandThatHasIt) {
+TEST(OutputFlag, IsAFileInEveryCommandThatHasItOrTheScoreboardsFolder) {
   for (const Option& option : options()) {
     if (!option.flags.starts_with("-o")) continue;
-    EXPECT_EQ(option.value, "FILE") << option.flags;
+    EXPECT_EQ(option.value, option.commands == kScoreboard ? "DIR" : "FILE") << option.flags;
   }
   const auto table = scratch("table.md");
   const std::vector<std::string> bench{"bench", "attention", "--depth", "64", "--rows", "16", "-r", "1", "-t", "1"};

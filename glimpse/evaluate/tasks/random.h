@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace glimpse::calibrate {
+namespace glimpse::evaluate {
 
 /// The same numbers with any standard library, unlike std::uniform_int_distribution's.
 class Random {
@@ -30,4 +30,4 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-}  // namespace glimpse::calibrate
+}  // namespace glimpse::evaluate

@@ -1,4 +1,4 @@
-#include "glimpse/calibrate/prompts.h"
+#include "glimpse/evaluate/tasks/prompts.h"
 
 #include <fmt/format.h>
 
@@ -6,15 +6,34 @@
 #include <cctype>
 
 #include "glimpse/base/error.h"
+#include "glimpse/evaluate/tasks/word_lists.h"
 
-namespace glimpse::calibrate {
+namespace glimpse::evaluate {
 namespace {
 
 constexpr std::int64_t kLeastProse = 64;  // tokens
 constexpr std::size_t kLeastSentences = 50;
+// RULER's: a coded word for each 50 tokens; shorter lists of words below 4,096 tokens with the answer.
+constexpr std::int64_t kTokensOfRank = 50, kShortList = 3840;
+constexpr std::int64_t kLeastRanks = 8, kLeastWords = 200;
+constexpr std::int64_t kMostWords = 200'000;  // that the vocabulary gives
 
 bool is_space(char c) {
   return std::isspace(static_cast<unsigned char>(c)) != 0;
+}
+
+/// The boundary between sentences that is nearest to a share of their tokens, `all` of them.
+template <class Sentences>
+std::size_t place_at(double depth, const Sentences& prose, std::int64_t all) {
+  const double wanted = depth * static_cast<double>(all);
+  std::size_t place = 0;
+  double before = 0;
+  for (; place < prose.size(); ++place) {
+    const double next = before + static_cast<double>(prose[place]->tokens);
+    if (next - wanted > wanted - before) break;
+    before = next;
+  }
+  return place;
 }
 
 }  // namespace
@@ -54,22 +73,61 @@ PromptMaker::PromptMaker(const text::Tokenizer& tokenizer, std::string_view fill
   }
 }
 
-std::vector<text::Token> PromptMaker::render(const std::string& content) const {
-  if (tokenizer_.has_chat_template()) {
+std::vector<text::Token> render_prompt(const text::Tokenizer& tokenizer, const std::string& content) {
+  if (tokenizer.has_chat_template()) {
     const text::ChatMessage message{"user", content};
-    return tokenizer_.apply_chat({&message, 1}, true);
+    return tokenizer.apply_chat({&message, 1}, true);
   }
-  return tokenizer_.encode(content + "\n", text::Special::as_text, true);
+  return tokenizer.encode(content + "\n", text::Special::as_text, true);
 }
 
-RetrievalPrompt PromptMaker::make(Task task, std::int64_t length, std::uint64_t seed) const {
-  return make_all(task, length, seed, 1).front();
+RetrievalPrompt PromptMaker::make(const PromptRequest& request) const {
+  if (counts_words(request.task)) return make_words(request);
+  return make_all(request, 1).front();
 }
 
-std::vector<RetrievalPrompt> PromptMaker::make_all(Task task, std::int64_t length, std::uint64_t seed,
-                                                   std::size_t most) const {
-  Random random(seed);
-  const Quiz quiz = make_quiz(task, random);
+RetrievalPrompt PromptMaker::make_words(const PromptRequest& request) const {
+  Random random(request.seed);
+  const Quiz quiz = make_quiz(request.task, random);
+  const std::int64_t ranks = std::max<std::int64_t>(request.length / kTokensOfRank, kLeastRanks);
+  const bool is_short = request.length < kShortList;
+  const auto prompt_of = [&](std::int64_t size) {
+    WordList list = request.task == Task::cwe ? common_words(size, is_short, request.seed)
+                                              : frequent_words(size, ranks, request.seed);
+    RetrievalPrompt prompt;
+    prompt.content = quiz.before + list.text + "\n" + quiz.questions.front().text;
+    prompt.wanted = std::move(list.wanted);
+    prompt.metric = quiz.metric;
+    prompt.tokens = render(prompt.content);
+    return prompt;
+  };
+  // The largest list that fits: its tokens grow with its size, but for a few where words meet.
+  std::int64_t low = request.task == Task::cwe ? 1 : kLeastWords, high = std::min(request.length, kMostWords);
+  RetrievalPrompt best = prompt_of(low);
+  const auto fits = [&](const RetrievalPrompt& prompt) {
+    return static_cast<std::int64_t>(prompt.tokens.size()) <= request.length;
+  };
+  if (!fits(best)) {
+    throw UserError(fmt::format("a prompt of {} tokens is too short for '{}', whose least has {}; give that or more",
+                                request.length, name(request.task), best.tokens.size()));
+  }
+  while (low + 1 < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    RetrievalPrompt prompt = prompt_of(middle);
+    if (fits(prompt)) {
+      low = middle;
+      best = std::move(prompt);
+    } else {
+      high = middle;
+    }
+  }
+  return best;
+}
+
+std::vector<RetrievalPrompt> PromptMaker::make_all(const PromptRequest& request, std::size_t most) const {
+  const std::int64_t length = request.length;
+  Random random(request.seed);
+  const Quiz quiz = make_quiz(request.task, random);
   const std::string& asked = quiz.questions[quiz.asked].text;
   std::int64_t room = length - static_cast<std::int64_t>(render(quiz.before + quiz.after + "\n\n" + asked).size());
   for (const std::string& statement : quiz.statements) {
@@ -78,7 +136,7 @@ std::vector<RetrievalPrompt> PromptMaker::make_all(Task task, std::int64_t lengt
   }
   if (room < kLeastProse) {
     throw UserError(fmt::format("a prompt of {} tokens leaves {} for prose around the statements of '{}'; give {} more",
-                                length, room, name(task), kLeastProse - room));
+                                length, room, name(request.task), kLeastProse - room));
   }
   std::vector<const Sentence*> prose;
   std::int64_t filled = 0;
@@ -90,9 +148,12 @@ std::vector<RetrievalPrompt> PromptMaker::make_all(Task task, std::int64_t lengt
   std::vector<std::size_t> places;  // each before this sentence, at depths that are uniform
   for (std::size_t i = 0; i < quiz.statements.size(); ++i) places.push_back(random.below(prose.size() + 1));
   std::sort(places.begin(), places.end());
+  check(!request.depth || places.size() == 1, "a depth is that of one statement");
+  if (request.depth) places.front() = place_at(*request.depth, prose, filled);
 
   std::string haystack;
   RetrievalPrompt prompt;
+  prompt.metric = quiz.metric;
   const auto ask = [&](const Question& question) {
     prompt.wanted = question.wanted;
     prompt.content = haystack + "\n\n" + question.text;
@@ -143,4 +204,4 @@ std::vector<text::Token> PromptMaker::prose(std::int64_t length, std::uint64_t s
   return tokens;
 }
 
-}  // namespace glimpse::calibrate
+}  // namespace glimpse::evaluate

@@ -1,5 +1,5 @@
 // Generated prompts hold what they ask for, are functions of their seed, and need no file.
-#include "glimpse/calibrate/prompts.h"
+#include "glimpse/evaluate/tasks/prompts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,12 +8,11 @@
 #include <cctype>
 
 #include "glimpse/base/error.h"
-#include "glimpse/calibrate/prose.h"
-#include "glimpse/calibrate/trials.h"
+#include "glimpse/evaluate/tasks/prose.h"
 #include "tests/engine/support.h"
 #include "tests/support/refusal.h"
 
-namespace glimpse::calibrate {
+namespace glimpse::evaluate {
 namespace {
 
 using testing::HasSubstr;
@@ -72,27 +71,6 @@ TEST(RetrievalPrompts, QuestionsShareTheirHaystack) {
   }
 }
 
-TEST(RetrievalPrompts, PositionsAreThoseOfTheWantedText) {
-  engine::Engine engine(engine::options_for(reference::test_model("llama")));
-  const PromptMaker maker(engine.tokenizer(), generated_prose(400, 3));
-  for (const Task task : {Task::single, Task::vt}) {
-    const RetrievalPrompt prompt = maker.make(task, 2500, 6);
-    const std::vector<std::int32_t> positions = positions_of(engine.tokenizer(), prompt.tokens, prompt.wanted);
-    std::string text;
-    for (const std::int32_t position : positions) {
-      text += engine.tokenizer().piece(prompt.tokens[static_cast<std::size_t>(position)]);
-    }
-    // Every mention, whole: a name in the chain is mentioned twice but for the last.
-    std::size_t length = 0;
-    for (std::size_t i = 0; i < prompt.wanted.size(); ++i) {
-      EXPECT_THAT(text, HasSubstr(prompt.wanted[i]));
-      length += prompt.wanted[i].size() * (task == Task::vt && i + 1 < prompt.wanted.size() ? 2 : 1);
-    }
-    EXPECT_GE(text.size(), length);
-    EXPECT_LE(text.size(), length + 2 * positions.size());
-  }
-}
-
 TEST(Prose, IsPlainAndHasItsSeed) {
   const std::string prose = generated_prose(200, 1);
   EXPECT_EQ(prose, generated_prose(200, 1));
@@ -102,4 +80,4 @@ TEST(Prose, IsPlainAndHasItsSeed) {
 }
 
 }  // namespace
-}  // namespace glimpse::calibrate
+}  // namespace glimpse::evaluate

@@ -1,13 +1,13 @@
-// How far a calibration is, and whether it goes on. Borrows its callback; one thread.
+// How far a calibration or an evaluation is, and whether it goes on. Borrows its callback; one thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 
-namespace glimpse::calibrate {
+namespace glimpse::evaluate {
 
-/// Thrown where the caller asked to stop; calibrate() catches it.
+/// Thrown where the caller asked to stop; what was given the callback catches it.
 struct Stopped {};
 
 class Progress {
@@ -33,4 +33,4 @@ class Progress {
   std::int64_t done_ = 0, total_;
 };
 
-}  // namespace glimpse::calibrate
+}  // namespace glimpse::evaluate

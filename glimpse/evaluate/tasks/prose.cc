@@ -1,13 +1,13 @@
-#include "glimpse/calibrate/prose.h"
+#include "glimpse/evaluate/tasks/prose.h"
 
 #include <fmt/format.h>
 
 #include <array>
 #include <string_view>
 
-#include "glimpse/calibrate/random.h"
+#include "glimpse/evaluate/tasks/random.h"
 
-namespace glimpse::calibrate {
+namespace glimpse::evaluate {
 namespace {
 
 using Words = std::string_view;
@@ -137,7 +137,9 @@ std::string deed(Random& random) {
   return fmt::format("{} {} {}", random.of(kDeeds), random.of(kObjects), random.of(kPlaces));
 }
 
-std::string sentence(Random& random) {
+}  // namespace
+
+std::string generated_sentence(Random& random) {
   std::string text;
   switch (random.below(6)) {
     case 0:
@@ -165,14 +167,12 @@ std::string sentence(Random& random) {
   return text;
 }
 
-}  // namespace
-
 std::string generated_prose(int sentences, std::uint64_t seed) {
   Random random(seed);
   std::string text;
   std::size_t paragraph = 3 + random.below(5);
   for (int i = 0; i < sentences; ++i) {
-    text += sentence(random);
+    text += generated_sentence(random);
     if (--paragraph > 0) {
       text += ' ';
       continue;
@@ -183,4 +183,4 @@ std::string generated_prose(int sentences, std::uint64_t seed) {
   return text;
 }
 
-}  // namespace glimpse::calibrate
+}  // namespace glimpse::evaluate

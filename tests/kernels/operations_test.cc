@@ -89,6 +89,37 @@ TEST_P(OperationsTest, ScoresEqualTheReference) {
   });
 }
 
+/// A bound is not below any score of its block, and that of one query is one of its products' sums.
+void expect_bounds_hold(const OperationsBed& bed, const Scored& scored, const std::vector<float>& bounds) {
+  for (const Search& search : all_searches(bed)) {
+    for (int query = 0; query < bed.of.group; ++query) {
+      const std::size_t row =
+          static_cast<std::size_t>((search.row * bed.of.kv_heads + search.head) * bed.of.group + query) * bed.stride;
+      for (std::int32_t block = search.first; block < search.last; ++block) {
+        const std::int32_t slots = search.pages * kPageTokens;
+        for (std::int32_t slot = block * slots; slot < (block + 1) * slots; ++slot) {
+          ASSERT_GE(bounds[row + static_cast<std::size_t>(block)],
+                    scored.scores[row + static_cast<std::size_t>(slot)] - 1e-4F);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OperationsTest, BoundsEqualTheReference) {
+  constexpr double kNearBounds = 3e-4;  // sums of up to 256 products, all of one sign
+  each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
+    if (bed.of.freed > 0) return;
+    std::vector<std::byte> want = summarise_on_host(reference_, bed);
+    EXPECT_TRUE(summarise_on_host(alone, bed) == want);
+    EXPECT_TRUE(summarise_on_host(together, bed) == want);
+    const std::vector<float> scores = search_on_host(reference_, bed, want);
+    expect_bounds_hold(bed, score_on_host(reference_, bed), scores);
+    expect_near(search_on_host(alone, bed, want), scores, kNearBounds);
+    expect_near(search_on_host(together, bed, want), scores, kNearBounds);
+  });
+}
+
 TEST_P(OperationsTest, SetsEqualTheReference) {
   each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
     Scored scored = score_on_host(reference_, bed);

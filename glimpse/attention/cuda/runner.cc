@@ -27,6 +27,18 @@ bool grow(kernels::cuda::Array<T>& array, kernels::cuda::Stream& stream, std::si
   return true;
 }
 
+/// Corrected keys are not those that an index of the CPU was made of: one that a session brought is built again there.
+void forget_indices(const SequenceRows& rows) {
+  SequenceState& state = *rows.state;
+  for (int layer = 0; layer < rows.program->shape().layers; ++layer) {
+    for (int head = 0; head < rows.program->shape().kv_heads; ++head) {
+      auto& index = state.indices[state.head(layer, head)];
+      if (index == nullptr || index->covered() == 0) continue;
+      index = kv::make_index(*rows.program->select(layer, head).selector, rows.program->shape().head_dim);
+    }
+  }
+}
+
 }  // namespace
 
 Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream& stream)
@@ -34,10 +46,12 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       cache_(cache),
       stream_(stream),
       operations_(kernels::cuda::make_operations(stream)),
-      pages_(cache, stream) {}
+      pages_(cache, stream),
+      summaries_(cache, stream) {}
 
 void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
   began_ = false;
+  summaries_.begin(batch);
   give_slots(cache_, batch, marks_);
   began_ = true;
   staging_ = &staging;
@@ -55,6 +69,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
     }
     lengths_.push_back(cache_.length(rows.sequence));
     pages_.follow(rows);
+    summaries_.follow(rows);
   }
   tables_.make(batch, lengths_);
 
@@ -75,25 +90,39 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
 
   make_space();
   key_.clear();
-  key_.insert(key_.end(), {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
-                           static_cast<std::int64_t>(tables_.stride()), moves_});
+  key_.insert(key_.end(),
+              {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
+               static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(), moves_});
+  add_ranges();
   places_.clear();
   for (const RowGroup& group : tables_.groups()) {
     for (int layer = 0; layer < shape_.layers; ++layer) {
       tables_.layer_of(group, layer, group_layer_);
       LayerPlace place;
       place.scores = staging.add(group_layer_.scores);
+      place.searches = staging.add(group_layer_.searches);
       place.choices = staging.add(group_layer_.choices);
       place.reads = staging.add(group_layer_.reads);
       place.score_count = static_cast<int>(group_layer_.scores.size());
+      place.search_count = static_cast<int>(group_layer_.searches.size());
       place.choice_count = static_cast<int>(group_layer_.choices.size());
       places_.push_back(place);
-      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.choice_count});
+      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.choice_count});
     }
   }
   if (!tables_.prompts().empty()) key_.clear();
   // Last, so that all else lies where it lay.
   writes_place_ = staging.add(pages_.writes());
+}
+
+/// Where each layer's pages lie whose bounds it makes.
+void Runner::add_ranges() {
+  range_places_.clear();
+  for (int layer = 0; layer < shape_.layers; ++layer) {
+    summaries_.ranges_of(layer, ranges_);
+    range_places_.push_back({staging_->add(ranges_), static_cast<int>(ranges_.size())});
+    if (summaries_.most() > 0) key_.push_back(range_places_.back().count);
+  }
 }
 
 void Runner::make_space() {
@@ -135,6 +164,10 @@ void Runner::layer(int layer, const LayerRows& rows) {
   const std::int32_t* const sequence = staging_->at<std::int32_t>(sequence_place_).raw();
   const std::int32_t* const behind = staging_->at<std::int32_t>(behind_place_).raw();
   operations_->append({cache, {sequence, behind, tables_.rows()}, rows.k, rows.v});
+  if (const RangePlace& ranges = range_places_[size(layer)]; ranges.count > 0) {
+    operations_->summarise(
+        {cache, staging_->at<kernels::PageRange>(ranges.at), ranges.count, summaries_.most(), summaries_.table()});
+  }
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
     operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out});
   }
@@ -145,9 +178,16 @@ void Runner::layer(int layer, const LayerRows& rows) {
     const kernels::RowTable<Place::device> own{sequence + group.row, behind + group.row, group.rows};
     const std::size_t at = size(group.row) * size(shape_.heads) * size(shape_.head_dim);
     const kernels::ScoreTable<Place::device> scores{scores_.pointer(), lse_.pointer(), tables_.stride()};
-    if (place.choice_count > 0) {
+    if (place.score_count > 0) {
       operations_->score({cache, own, rows.q.raw() + at, group_heads, scale,
                           staging_->at<kernels::RowHead>(place.scores), place.score_count, scores});
+    }
+    if (place.search_count > 0) {
+      operations_->search({cache, own, rows.q.raw() + at, group_heads, scale, summaries_.table(),
+                           staging_->at<kernels::Search>(place.searches), place.search_count, tables_.most_blocks(),
+                           scores});
+    }
+    if (place.choice_count > 0) {
       operations_->select(
           {cache, own, group_heads, scores, staging_->at<kernels::Choice>(place.choices), place.choice_count, sets});
     }
@@ -200,13 +240,20 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
     }
     if (entry.dense) continue;
     for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
-      counters.k_rows += select.heads * entry.tokens;  // scores are a pass of their own over K
+      if (select.from == SelectOp::From::index) {
+        counters.index_bytes += PassTables::searched_blocks(entry, *select.selector) * select.selector->block /
+                                kernels::kPageTokens *
+                                static_cast<std::int64_t>(kernels::summary_bytes(cache_.shape().format));
+      } else {
+        counters.k_rows += select.heads * entry.tokens;  // scores are a pass of their own over K
+      }
     }
   }
   (sparse ? counters.sparse_steps : counters.dense_steps) = 1;
 }
 
 std::span<const ReadCounters> Runner::end() {
+  summaries_.end();
   counters_.clear();
   for (const PassEntry& entry : tables_.entries()) {
     ReadCounters& counters = counters_.emplace_back();
@@ -218,6 +265,8 @@ std::span<const ReadCounters> Runner::end() {
       counters.dense_steps = 1;
     } else if (entry.rows.kind == PassKind::prompt && ends_prompt(entry.rows)) {
       state.prompt_tokens = entry.tokens;
+    } else if (entry.rows.kind == PassKind::correct) {
+      forget_indices(entry.rows);
     }
   }
   began_ = false;

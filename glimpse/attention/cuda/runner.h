@@ -1,7 +1,7 @@
-// Runs plans on a GPU: for every layer of a forward pass append, score, select and attend over all sequences of the
-// batch, as the operations of kernels/ops.h on one stream. The host works out tables before the pass and reads the
-// counts of sets after it; nothing in between waits. Owns tables, scores and sets; borrows the cache, whose planes are
-// the device's, and the stream.
+// Runs plans on a GPU: for every layer of a forward pass append, summarise, score, search, select and attend over all
+// sequences of the batch, as the operations of kernels/ops.h on one stream. The host works out tables before the pass
+// and reads the counts of sets after it; nothing in between waits. Owns tables, scores and sets; borrows the cache,
+// whose planes are the device's, and the stream.
 //
 // The order of a pass: begin(), then what it added to the staging is sent, then prepare(), layer() for each layer in
 // order, finish(); and end() when the stream has passed. One thread at a time. Errors: begin() throws UserError when
@@ -15,6 +15,7 @@
 
 #include "glimpse/attention/cuda/page_tables.h"
 #include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/summaries.h"
 #include "glimpse/attention/records.h"
 #include "glimpse/kernels/cuda/staging.h"
 
@@ -55,10 +56,15 @@ class Runner {
   using Place = kernels::Place;
   /// Where a group's part of a layer lies in the staging.
   struct LayerPlace {
-    std::size_t scores = 0, choices = 0, reads = 0;
-    int score_count = 0, choice_count = 0;
+    std::size_t scores = 0, searches = 0, choices = 0, reads = 0;
+    int score_count = 0, search_count = 0, choice_count = 0;
+  };
+  struct RangePlace {
+    std::size_t at = 0;
+    int count = 0;
   };
 
+  void add_ranges();
   void make_space();
   void count(const PassEntry& entry, ReadCounters& counters) const;
   std::int64_t read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const;
@@ -69,10 +75,13 @@ class Runner {
   kernels::cuda::Stream& stream_;
   std::unique_ptr<kernels::Operations<Place::device>> operations_;
   PageTables pages_;
+  Summaries summaries_;
   PassTables tables_;
   kernels::cuda::Staging* staging_ = nullptr;
   GroupLayer group_layer_;
-  std::vector<LayerPlace> places_;  ///< [groups, layers]
+  std::vector<LayerPlace> places_;        ///< [groups, layers]
+  std::vector<RangePlace> range_places_;  ///< [layers]
+  std::vector<kernels::PageRange> ranges_;
   std::vector<kernels::HeadView> views_, of_sequence_;
   std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, writes_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;

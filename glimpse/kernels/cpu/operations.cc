@@ -7,6 +7,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
 #include "glimpse/kernels/choose.h"
+#include "glimpse/kernels/cpu/page_bounds.h"
 
 namespace glimpse::kernels {
 namespace {
@@ -34,6 +35,7 @@ struct ThreadSpace {
   std::vector<float> pooled, one, units;
   std::vector<std::int32_t> chosen, list;
   std::vector<std::byte> workspace, prefill;
+  std::vector<float> digests;
 
   void reserve(std::size_t slots) {
     if (pooled.size() >= slots) return;
@@ -109,6 +111,17 @@ class CpuOperations final : public Operations<Place::host> {
       const std::size_t query = first_query(op.cache, op.group, at) + size(i % op.group);
       op.out.lse[query] = log_sum_exp({op.out.scores.raw() + query * op.out.stride, size(seen(op.cache, op.rows, at))});
     });
+  }
+
+  void summarise(const SummariseOp<Place::host>& op) override {
+    share(op.count, [&](int i, int) { summarise_pages(op, op.ranges[size(i)]); });
+  }
+
+  void search(const SearchOp<Place::host>& op) override {
+    for (int i = 0; i < op.count; ++i) {
+      check(size(op.searches[size(i)].last) <= op.out.stride, "a row of scores has room for all blocks");
+    }
+    share(op.count, [&](int i, int thread) { search_blocks(op, op.searches[size(i)], spaces_[size(thread)].digests); });
   }
 
   void select(const SelectOp<Place::host>& op) override {
@@ -280,20 +293,23 @@ class CpuOperations final : public Operations<Place::host> {
 
   static void select_set(const SelectOp<Place::host>& op, const Choice& choice, ThreadSpace& space) {
     const std::size_t slots = size(seen(op.cache, op.rows, {choice.row, choice.head}));
+    const std::size_t scored = choice.by_unit != 0 ? (slots + size(choice.block) - 1) / size(choice.block) : slots;
     space.reserve(slots);
-    const std::span<float> pooled(space.pooled.data(), slots);
-    const std::span<float> one(space.one.data(), slots);
+    const std::span<float> pooled(space.pooled.data(), scored);
+    const std::span<float> one(space.one.data(), scored);
     pool(op, choice, choice.head, pooled);
     const bool largest = choice.pooling == Pooling::max_probability || choice.pooling == Pooling::max_score;
     for (std::int32_t head = choice.head + 1; head < choice.head + choice.heads; ++head) {
       pool(op, choice, head, one);
-      for (std::size_t i = 0; i < slots; ++i) pooled[i] = largest ? std::max(pooled[i], one[i]) : pooled[i] + one[i];
+      for (std::size_t i = 0; i < scored; ++i) pooled[i] = largest ? std::max(pooled[i], one[i]) : pooled[i] + one[i];
     }
     if (!largest && choice.heads > 1) {
       const float share = 1.0F / static_cast<float>(choice.heads);
       for (float& value : pooled) value *= share;
     }
-    const std::size_t count = choose(choice, pooled, {space.units, space.chosen, space.workspace}, space.list.data());
+    const ChooseSpace room{space.units, space.chosen, space.workspace};
+    const std::size_t count = choice.by_unit != 0 ? choose_units(choice, pooled, slots, room, space.list.data())
+                                                  : choose(choice, pooled, room, space.list.data());
     const auto set = size(choice.set);
     const std::size_t kept = std::min(count, size(op.sets.capacity));
     op.sets.count[set] = count == slots ? kEverything : static_cast<std::int32_t>(kept);

@@ -88,6 +88,27 @@ struct SelectArguments {
   std::size_t share = 0;           ///< units of one block, at most
 };
 
+struct SummariseArguments {
+  Cache cache;
+  const PageRange* ranges = nullptr;
+  int count = 0;
+  int parts = 1;  ///< blocks that share a range
+  std::byte* bounds = nullptr;
+};
+
+struct SearchArguments {
+  Cache cache;
+  int group = 1;
+  float scale = 1;
+  const float* q = nullptr;
+  const std::byte* bounds = nullptr;
+  const Search* searches = nullptr;
+  int count = 0;
+  int parts = 1;  ///< blocks that share a search
+  float* scores = nullptr;
+  std::size_t stride = 0;
+};
+
 struct PrefillArguments {
   Cache cache;
   PromptRows prompt;
@@ -107,6 +128,8 @@ struct AppendArguments {
 void launch_attend(const AttendArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_score(const ScoreArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_select(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_summarise(const SummariseArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_search(const SearchArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_prefill(const PrefillArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_append(const AppendArguments& arguments, const Limits& limits, CUstream_st* stream);
 

@@ -10,6 +10,8 @@ class Operations final : public kernels::Operations<Place::host> {
  public:
   void append(const AppendOp<Place::host>& op) override;
   void score(const ScoreOp<Place::host>& op) override;
+  void summarise(const SummariseOp<Place::host>& op) override;
+  void search(const SearchOp<Place::host>& op) override;
   void select(const SelectOp<Place::host>& op) override;
   void attend(const AttendOp<Place::host>& op) override;
   void prefill(const PrefillOp<Place::host>& op) override;

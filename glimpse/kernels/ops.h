@@ -183,6 +183,22 @@ struct PrefillOp {
   int group = 1;
   float scale = 1;
   Pointer<float, place> out;  ///< [R, H, d], of the whole pass
+  Pointer<float, place> lse;  ///< [R, H] of the whole pass, or null
+};
+
+/// What rows gave to each slot (H2O, section 4; TOVA, section 3.2): the sum over a piece's rows that see the slot, and
+/// over the query heads of a KV head, of exp(score - lse). Freed slots get 0. Reads K. A decoded row is a piece of one.
+template <Place place>
+struct ColumnSumsOp {
+  KvTable<place> cache;
+  Pointer<const PromptRows, place> pieces;  ///< [count]
+  int count = 0;
+  Pointer<const float, place> q;    ///< [R, H, d] after RoPE, of the whole pass
+  Pointer<const float, place> lse;  ///< [R, H] of all that the rows see, of the whole pass
+  int group = 1;
+  float scale = 1;
+  std::size_t stride = 0;      ///< at least the slots that the last row of a piece sees: launches are sized by it
+  Pointer<float, place> sums;  ///< [count, kv_heads, stride]; what lies behind what the last row sees is not written
 };
 
 /// The operations of one device.
@@ -197,6 +213,7 @@ class Operations {
   virtual void select(const SelectOp<place>& op) = 0;
   virtual void attend(const AttendOp<place>& op) = 0;
   virtual void prefill(const PrefillOp<place>& op) = 0;
+  virtual void column_sums(const ColumnSumsOp<place>& op) = 0;
 };
 
 }  // namespace glimpse::kernels

@@ -51,6 +51,11 @@ struct RowTable {
   int rows = 0;
 };
 
+/// A row of memory that moves, by offsets in bytes.
+struct RowMove {
+  std::size_t from = 0, to = 0;
+};
+
 /// Sets: index lists that heads attend to. A set that covers everything has the count kEverything and no list.
 inline constexpr std::int32_t kEverything = -1;
 template <Place place>

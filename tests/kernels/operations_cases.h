@@ -279,6 +279,31 @@ inline std::vector<float> prefill_on_host(Operations<Place::host>& operations, c
   return out;
 }
 
+/// Log-sum-exps of a prompt's rows, NaN where nothing was written.
+inline std::vector<float> prompt_lse_on_host(Operations<Place::host>& operations, const OperationsBed& bed) {
+  std::vector<float> out(bed.q.size()), lse(bed.queries(), std::numeric_limits<float>::quiet_NaN());
+  operations.prefill({bed.cache(), prompt_of(bed), bed.q.data(), bed.of.group, 0.125F, out.data(), lse.data()});
+  return lse;
+}
+/// All rows of a prompt, its second half, and its last row.
+inline std::vector<PromptRows> pieces_of(const OperationsBed& bed) {
+  std::vector<PromptRows> pieces;
+  const PromptRows all = prompt_of(bed);
+  for (const std::int32_t skipped : {0, all.rows / 2, all.rows - 1}) {
+    pieces.push_back({all.sequence, all.row + skipped, all.rows - skipped, all.behind - skipped});
+  }
+  return pieces;
+}
+inline std::vector<float> column_sums_on_host(Operations<Place::host>& operations, const OperationsBed& bed,
+                                              std::vector<float>& lse) {
+  const std::vector<PromptRows> pieces = pieces_of(bed);
+  std::vector<float> sums(pieces.size() * static_cast<std::size_t>(bed.of.kv_heads) * bed.stride,
+                          std::numeric_limits<float>::quiet_NaN());
+  operations.column_sums({bed.cache(), pieces.data(), static_cast<int>(pieces.size()), bed.q.data(), lse.data(),
+                          bed.of.group, 0.125F, bed.stride, sums.data()});
+  return sums;
+}
+
 /// What a bed's operations make of pages: the bounds of all full ones, 0xff where nothing was written.
 inline std::vector<PageRange> page_ranges(const OperationsBed& bed) {
   std::vector<PageRange> ranges;

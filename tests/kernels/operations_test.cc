@@ -207,6 +207,37 @@ TEST_P(OperationsTest, PromptsEqualTheReference) {
   }
 }
 
+/// What rows gave is exp(score - lse), added up: of all rows of a query head 1 each.
+TEST_P(OperationsTest, ColumnSumsEqualTheReference) {
+  const std::unique_ptr<Operations<Place::host>> alone = make_cpu_operations();
+  ThreeWorkers workers;
+  const std::unique_ptr<Operations<Place::host>> together = make_cpu_operations(&workers);
+  for (const KvType type : {KvType::f32, KvType::bf16}) {
+    // Of bf16 some machines multiply queries of 16 bits that have been scaled.
+    const double near_lse = type == KvType::bf16 ? 2e-2 : kNear;
+    const double near_sum = type == KvType::bf16 ? 0.2 : 2e-4;  // of up to 513 rows and 3 query heads
+    for (const OperationsCase& c : prompt_cases()) {
+      if (c.dim > 64 || c.group > 3) continue;  // the reference is slow
+      SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
+      const OperationsBed bed = prompt_bed(c, type, seed_of_test());
+      std::vector<float> lse = prompt_lse_on_host(reference_, bed);
+      expect_near(prompt_lse_on_host(*alone, bed), lse, near_lse);
+      EXPECT_EQ(prompt_lse_on_host(*together, bed), prompt_lse_on_host(*alone, bed));
+      const std::vector<float> want = column_sums_on_host(reference_, bed, lse);
+      const std::vector<float> got = column_sums_on_host(*alone, bed, lse);
+      expect_near(got, want, near_sum);
+      const std::vector<float> again = column_sums_on_host(*together, bed, lse);
+      EXPECT_EQ(std::memcmp(again.data(), got.data(), got.size() * sizeof(float)), 0);
+      double sum = 0;
+      for (std::int32_t slot = 0; slot < bed.of.lengths[0] - bed.behind.back() + 1; ++slot) {
+        sum += static_cast<double>(want[static_cast<std::size_t>(slot)]);
+      }
+      EXPECT_NEAR(sum, static_cast<double>(bed.rows()) * bed.of.group, 1e-2);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(, OperationsTest, testing::ValuesIn(machine_targets()), target_label);
 
 }  // namespace

@@ -11,14 +11,6 @@
 namespace glimpse::attention::cuda {
 namespace {
 
-/// Lengths in steps of an eighth of a power of two: launches are sized by it, and a graph of them holds for a while.
-std::int64_t length_step(std::int64_t tokens) {
-  constexpr std::int64_t kLeast = 1024;
-  const std::int64_t step =
-      std::max(kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))) / 8);
-  return (tokens + step - 1) / step * step;
-}
-
 kernels::Pooling pooling_of(const plan::Term& term) {
   switch (term.group) {
     case plan::GroupPooling::mean_probability:
@@ -62,6 +54,13 @@ kernels::Choice choice_of(const plan::Selector& selector, const kv::OpenBlocks& 
 }
 
 }  // namespace
+
+std::int64_t length_step(std::int64_t tokens) {
+  constexpr std::int64_t kLeast = 1024;
+  const std::int64_t step =
+      std::max(kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))) / 8);
+  return (tokens + step - 1) / step * step;
+}
 
 std::int64_t PassTables::searched_blocks(const PassEntry& entry, const plan::Selector& selector) {
   const kv::OpenBlocks at = open_blocks(entry, selector);

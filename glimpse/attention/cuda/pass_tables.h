@@ -11,6 +11,9 @@
 
 namespace glimpse::attention::cuda {
 
+/// Lengths in steps of an eighth of a power of two: launches are sized by it, and a graph of them holds for a while.
+std::int64_t length_step(std::int64_t tokens);
+
 /// A sequence's rows in a pass.
 struct PassEntry {
   SequenceRows rows;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "glimpse/attention/forget.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 
@@ -47,7 +48,8 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       stream_(stream),
       operations_(kernels::cuda::make_operations(stream)),
       pages_(cache, stream),
-      summaries_(cache, stream) {}
+      summaries_(cache, stream),
+      feedback_(cache, stream) {}
 
 void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
   began_ = false;
@@ -59,26 +61,20 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   pages_.begin();
   for (const SequenceRows& rows : batch) {
     check(rows.program->shape().head_dim == shape_.head_dim, "a program is made for the model's head dimension");
-    if (rows.decodes() && rows.program->forgets() && !reads_everything(rows)) {
-      for (int layer = 0; layer < shape_.layers; ++layer) {
-        for (int head = 0; head < shape_.kv_heads; ++head) {
-          if (rows.program->head(layer, head).kept == nullptr) continue;
-          forget_window(cache_, rows, {layer, head}, rows.position + rows.rows, freed_);
-        }
-      }
-    }
+    if (rows.decodes()) forget(cache_, rows, forget_);
     lengths_.push_back(cache_.length(rows.sequence));
     pages_.follow(rows);
     summaries_.follow(rows);
   }
   tables_.make(batch, lengths_);
+  feedback_.begin(batch, lengths_, shape_.heads);
 
   // [layers, sequences, kv_heads]
   const std::size_t heads = size(shape_.kv_heads);
   views_.resize(size(shape_.layers) * batch.size() * heads);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     of_sequence_.clear();
-    pages_.append_views(batch[i].sequence, of_sequence_);
+    pages_.append_views(batch[i], of_sequence_);
     for (std::size_t layer = 0; layer < size(shape_.layers); ++layer) {
       std::copy_n(of_sequence_.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads,
                   views_.begin() + static_cast<std::ptrdiff_t>((layer * batch.size() + i) * heads));
@@ -87,12 +83,14 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   views_place_ = staging.add(views_);
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
+  pieces_place_ = staging.add(feedback_.pieces());
 
   make_space();
   key_.clear();
-  key_.insert(key_.end(),
-              {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
-               static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(), moves_});
+  key_.insert(key_.end(), {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
+                           static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
+                           static_cast<std::int64_t>(feedback_.pieces().size()),
+                           static_cast<std::int64_t>(feedback_.stride()), feedback_.moves(), moves_});
   add_ranges();
   places_.clear();
   for (const RowGroup& group : tables_.groups()) {
@@ -169,7 +167,7 @@ void Runner::layer(int layer, const LayerRows& rows) {
         {cache, staging_->at<kernels::PageRange>(ranges.at), ranges.count, summaries_.most(), summaries_.table()});
   }
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
-    operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out});
+    operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, feedback_.lse()});
   }
   const kernels::SetTable<Place::device> sets{sets_.pointer(), counts_.pointer(), tables_.capacity(), tables_.sets()};
   for (std::size_t g = 0; g < tables_.groups().size(); ++g) {
@@ -192,11 +190,18 @@ void Runner::layer(int layer, const LayerRows& rows) {
           {cache, own, group_heads, scores, staging_->at<kernels::Choice>(place.choices), place.choice_count, sets});
     }
     operations_->attend({cache, own, rows.q.raw() + at, group_heads, scale, staging_->at<kernels::Read>(place.reads),
-                         sets, rows.out.raw() + at, nullptr});
+                         sets, rows.out.raw() + at,
+                         feedback_.any() ? feedback_.lse() + size(group.row) * size(shape_.heads) : nullptr});
+  }
+  if (feedback_.any()) {
+    operations_->column_sums({cache, staging_->at<kernels::PromptRows>(pieces_place_),
+                              static_cast<int>(feedback_.pieces().size()), rows.q, feedback_.lse(), group_heads, scale,
+                              feedback_.stride(), feedback_.sums(layer)});
   }
 }
 
 void Runner::finish() {
+  feedback_.finish();
   if (tables_.sets() > 0) {
     counts_.memory().copy_out_later(0, host_counts_, size(tables_.sets()) * sizeof(std::int32_t));
   }
@@ -204,7 +209,7 @@ void Runner::finish() {
 
 /// Slots of K and V that a head of a decoding row read.
 std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const {
-  const std::int64_t slots = cache_.view(entry.rows.sequence, layer, head).slots;
+  const std::int64_t slots = cache_.live_tokens(entry.rows.sequence, layer, head);
   const HeadOp& op = entry.rows.program->head(layer, head);
   sparse |= slots < entry.tokens;
   if (entry.dense || op.reads == HeadOp::Reads::everything) return slots;
@@ -235,6 +240,7 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
       const std::int64_t slots = read_slots(entry, layer, head, sparse);
       counters.k_rows += slots;
       counters.v_rows += slots;
+      if (entry.rows.program->feeds()) counters.k_rows += slots;  // once more for what each slot got
       counters.dense_k_rows += entry.tokens;
       counters.dense_v_rows += entry.tokens;
     }
@@ -254,6 +260,7 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
 
 std::span<const ReadCounters> Runner::end() {
   summaries_.end();
+  feedback_.end();
   counters_.clear();
   for (const PassEntry& entry : tables_.entries()) {
     ReadCounters& counters = counters_.emplace_back();

@@ -1,5 +1,6 @@
 // Runs plans on a GPU: for every layer of a forward pass append, summarise, score, search, select and attend over all
-// sequences of the batch, as the operations of kernels/ops.h on one stream. The host works out tables before the pass
+// sequences of the batch, and column_sums for those that forget by it, as the operations of kernels/ops.h on one
+// stream. The host works out tables before the pass
 // and reads the counts of sets after it; nothing in between waits. Owns tables, scores and sets; borrows the cache,
 // whose planes are the device's, and the stream.
 //
@@ -13,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/attention/cuda/feedback.h"
 #include "glimpse/attention/cuda/page_tables.h"
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/cuda/summaries.h"
@@ -76,6 +78,7 @@ class Runner {
   std::unique_ptr<kernels::Operations<Place::device>> operations_;
   PageTables pages_;
   Summaries summaries_;
+  Feedback feedback_;
   PassTables tables_;
   kernels::cuda::Staging* staging_ = nullptr;
   GroupLayer group_layer_;
@@ -83,14 +86,14 @@ class Runner {
   std::vector<RangePlace> range_places_;  ///< [layers]
   std::vector<kernels::PageRange> ranges_;
   std::vector<kernels::HeadView> views_, of_sequence_;
-  std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, writes_place_ = 0;
+  std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, writes_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
   kernels::cuda::Array<float> scores_, lse_;
   kernels::cuda::Array<std::int32_t> sets_, counts_;
   kernels::cuda::Pinned host_counts_;
   std::int64_t moves_ = 0;  ///< of the arrays above
   std::vector<kv::Mark> marks_;
-  std::vector<std::int32_t> freed_;
+  ForgetSpace forget_;
   std::vector<ReadCounters> counters_;
   bool began_ = false;
 };

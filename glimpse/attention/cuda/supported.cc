@@ -56,8 +56,7 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
 
 void require_supported(const plan::Plan& plan) {
   if (plan.prefill.sparse) refuse(plan, "a sparse prefill", "add --attn-opt prefill=dense, or ");
-  if (plan.prefill.observe != plan::Observe::none) refuse(plan, "what a prefill's attention gave each token");
-  if (plan.feedback != plan::Feedback::none) refuse(plan, "what attention gave each token");
+  if (plan::reads_heat(plan)) refuse(plan, "heat");
   for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
   for (const plan::Combine combine : plan.combine) {
     if (combine != plan::Combine::none) refuse(plan, "unions of sets");
@@ -65,8 +64,12 @@ void require_supported(const plan::Plan& plan) {
   for (const plan::Retention& retention : plan.retentions) {
     if (retention.rule == plan::RetentionRule::host_tier)
       refuse(plan, "a host tier", "add --attn-opt resident=all, or ");
-    if (plan::forgets_by_statistic(retention.rule)) refuse(plan, "eviction by a statistic");
     if (retention.compensates) refuse(plan, "a mean token");
+  }
+  for (const plan::Role& role : plan.roles) {
+    if (role.retention < 0 || role.kind == plan::RoleKind::dense) continue;
+    const plan::Retention& kept = plan.retentions[static_cast<std::size_t>(role.retention)];
+    if (plan::forgets_by_statistic(kept.rule)) refuse(plan, "eviction by a statistic in a head that is not dense");
   }
 }
 

@@ -35,7 +35,7 @@ struct ThreadSpace {
   std::vector<float> pooled, one, units;
   std::vector<std::int32_t> chosen, list;
   std::vector<std::byte> workspace, prefill;
-  std::vector<float> digests;
+  std::vector<float> digests, lse;
 
   void reserve(std::size_t slots) {
     if (pooled.size() >= slots) return;
@@ -174,9 +174,25 @@ class CpuOperations final : public Operations<Place::host> {
                         .group = op.group,
                         .scale = op.scale,
                         .first_slot = view.slots - prompt.behind + first,
-                        .rows = std::min(tile, prompt.rows - first)},
+                        .rows = std::min(tile, prompt.rows - first),
+                        .lse = op.lse ? lse_of(tile * op.group, thread) : nullptr},
                        spaces_[size(thread)].prefill);
+      if (!op.lse) return;
+      const int rows = std::min(tile, prompt.rows - first);
+      for (int row = 0; row < rows; ++row) {  // [rows, g] to [R, H]
+        std::copy_n(lse_of(0, thread) + size(row) * size(op.group), op.group,
+                    op.lse.raw() + first_query(op.cache, op.group, {prompt.row + first + row, head}));
+      }
     });
+  }
+
+  void column_sums(const ColumnSumsOp<Place::host>& op) override {
+    const std::size_t bytes = prefill_workspace(op.cache.format, op.group);
+    for (ThreadSpace& space : spaces_) {
+      if (space.prefill.size() < bytes) space.prefill.resize(bytes);
+    }
+    share(op.count * op.cache.kv_heads,
+          [&](int i, int thread) { sum_columns(op, op.pieces[size(i / op.cache.kv_heads)], i, thread); });
   }
 
  private:
@@ -191,6 +207,42 @@ class CpuOperations final : public Operations<Place::host> {
     workers_->run([&](int thread) {
       for (int i = next++; i < count; i = next++) work(i, thread);
     });
+  }
+
+  float* lse_of(int count, int thread) {
+    std::vector<float>& lse = spaces_[size(thread)].lse;
+    if (lse.size() < size(count)) lse.resize(size(count));
+    return lse.data();
+  }
+
+  /// One KV head of a piece, tile by tile: the order of a sum is that of the rows. `number` of the sums.
+  void sum_columns(const ColumnSumsOp<Place::host>& op, const PromptRows& piece, int number, int thread) {
+    const int head = number % op.cache.kv_heads;
+    const int tile = prefill_tile_rows(op.group);
+    const std::size_t dim = size(op.cache.format.dim);
+    const HeadView& view = op.cache.views[size(piece.sequence) * size(op.cache.kv_heads) + size(head)];
+    ColumnSumsItem item;
+    item.end = view.slots - piece.behind + piece.rows;
+    item.sums = op.sums.raw() + size(number) * op.stride;
+    check(size(item.end) <= op.stride, "a row of sums has room for all slots");
+    std::fill_n(item.sums, item.end, 0.0F);
+    for (std::int32_t first = 0; first < piece.rows; first += tile) {
+      const int rows = std::min(tile, piece.rows - first);
+      float* const lse = lse_of(tile * op.group, thread);
+      for (int row = 0; row < rows; ++row) {
+        const std::size_t from = first_query(op.cache, op.group, {piece.row + first + row, head});
+        std::copy_n(op.lse.raw() + from, op.group, lse + size(row) * size(op.group));
+      }
+      item.tile = {.head = &view,
+                   .query = op.q.raw() + first_query(op.cache, op.group, {piece.row + first, head}) * dim,
+                   .query_stride = size(op.cache.kv_heads) * size(op.group) * dim,
+                   .group = op.group,
+                   .scale = op.scale,
+                   .first_slot = view.slots - piece.behind + first,
+                   .rows = rows,
+                   .lse = lse};
+      prefill_column_sums(op.cache.format, item, spaces_[size(thread)].prefill);
+    }
   }
 
   /// The outputs and their parts: those that read everything first, by range over all heads, as the cache lies in

@@ -116,6 +116,20 @@ struct PrefillArguments {
   float scale = 1;  ///< times log2(e)
   const float* q = nullptr;
   float* out = nullptr;
+  float* lse = nullptr;
+};
+
+struct ColumnSumsArguments {
+  Cache cache;
+  const PromptRows* pieces = nullptr;
+  int count = 0;
+  int tiles = 1;  ///< of slots
+  int group = 1;
+  float scale = 1;  ///< times log2(e)
+  const float* q = nullptr;
+  const float* lse = nullptr;
+  float* sums = nullptr;
+  std::size_t stride = 0;
 };
 
 struct AppendArguments {
@@ -131,7 +145,11 @@ void launch_select(const SelectArguments& arguments, const Limits& limits, CUstr
 void launch_summarise(const SummariseArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_search(const SearchArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_prefill(const PrefillArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_column_sums(const ColumnSumsArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_append(const AppendArguments& arguments, const Limits& limits, CUstream_st* stream);
+
+/// Slots of a block of launch_column_sums.
+inline constexpr int kColumns = 64;
 
 /// Blocks that share one choice, and how many units of it fit into their shared memory.
 int select_blocks(const Limits& limits);

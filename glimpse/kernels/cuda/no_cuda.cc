@@ -109,6 +109,9 @@ void narrow(Stream&, const NarrowOp&) {
 void write(Stream&, const WriteOp&) {
   refuse();
 }
+void move_rows(Stream&, const MoveRowsOp&) {
+  refuse();
+}
 
 void require_supported(const KvFormat&) {
   refuse();

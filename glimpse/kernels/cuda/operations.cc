@@ -176,8 +176,26 @@ class DeviceOperations final : public Operations<Place::device> {
                     .group = op.group,
                     .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
                     .q = op.q.raw(),
-                    .out = op.out.raw()},
+                    .out = op.out.raw(),
+                    .lse = op.lse.raw()},
                    limits_, raw_stream());
+  }
+
+  void column_sums(const ColumnSumsOp<Place::device>& op) override {
+    require_supported(op.cache.format);
+    check(op.group > 0, "a group of no query heads");
+    if (op.count == 0 || op.stride == 0) return;
+    launch_column_sums({.cache = cache_of(op.cache, {}),
+                        .pieces = op.pieces.raw(),
+                        .count = op.count,
+                        .tiles = static_cast<int>((op.stride + kColumns - 1) / kColumns),
+                        .group = op.group,
+                        .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
+                        .q = op.q.raw(),
+                        .lse = op.lse.raw(),
+                        .sums = op.sums.raw(),
+                        .stride = op.stride},
+                       limits_, raw_stream());
   }
 
  private:

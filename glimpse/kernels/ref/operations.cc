@@ -315,7 +315,33 @@ void Operations::prefill(const PrefillOp<Place::host>& op) {
     one.scale = op.scale;
     one.reads = reads.data();
     one.out = op.out.raw() + at;
+    if (op.lse) one.lse = op.lse.raw() + at / static_cast<std::size_t>(op.cache.format.dim);
     attend(one);
+  }
+}
+
+void Operations::column_sums(const ColumnSumsOp<Place::host>& op) {
+  const auto dim = static_cast<std::size_t>(op.cache.format.dim);
+  const auto kv_heads = static_cast<std::size_t>(op.cache.kv_heads);
+  for (int p = 0; p < op.count; ++p) {
+    const PromptRows& piece = op.pieces[static_cast<std::size_t>(p)];
+    for (std::size_t head = 0; head < kv_heads; ++head) {
+      const HeadView& view = op.cache.views[static_cast<std::size_t>(piece.sequence) * kv_heads + head];
+      const std::int32_t before = view.slots - piece.behind + 1;
+      for (std::int32_t slot = 0; slot < before + piece.rows - 1; ++slot) {
+        double sum = 0;
+        for (std::int32_t row = std::max(0, slot - before + 1); row < piece.rows && !freed(view, slot); ++row) {
+          for (int query = 0; query < op.group; ++query) {
+            const std::size_t at =
+                query_head(op.cache, op.group, {piece.row + row, static_cast<std::int32_t>(head)}, query);
+            sum += std::exp(score_of(op.cache.format, view, op.q.raw() + at * dim, slot, op.scale) -
+                            static_cast<double>(op.lse[at]));
+          }
+        }
+        op.sums[(static_cast<std::size_t>(p) * kv_heads + head) * op.stride + static_cast<std::size_t>(slot)] =
+            static_cast<float>(sum);
+      }
+    }
   }
 }
 

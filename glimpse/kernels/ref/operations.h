@@ -15,6 +15,7 @@ class Operations final : public kernels::Operations<Place::host> {
   void select(const SelectOp<Place::host>& op) override;
   void attend(const AttendOp<Place::host>& op) override;
   void prefill(const PrefillOp<Place::host>& op) override;
+  void column_sums(const ColumnSumsOp<Place::host>& op) override;
 };
 
 }  // namespace glimpse::kernels::ref

@@ -1,6 +1,9 @@
 // What rows gave to each slot. A block has the keys of 64 slots of a KV head in shared memory and goes over the piece's
 // rows that see them, a tile of 128 (token, query head) rows (64 at dimension 256) at a time. Scores are products on
 // tensor cores, as in prefill.cuh; each thread adds up its columns, and the warps' sums are added in their order.
+//
+// Where the piece fills no more than half a tile, as a decoded row does, the other half has what 16 bits leave of the
+// queries: rows 8 to 15 of each sixteen (mma.cuh).
 #include "glimpse/kernels/cuda/prefill.cuh"
 
 namespace glimpse::kernels::cuda {
@@ -62,6 +65,7 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
   }
 
   const int rows = piece.rows * of.group;
+  const bool few = rows <= kRows / 2;
   const std::size_t heads = static_cast<std::size_t>(of.cache.kv_heads) * of.group;
   const auto query_at = [&](int row) {  // of [R, H]
     return static_cast<std::size_t>(piece.row + row / of.group) * heads + static_cast<std::size_t>(head) * of.group +
@@ -77,11 +81,15 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
       const int part = i % kPieces;
       T eight[8];
       for (int e = 0; e < 8; ++e) eight[e] = narrow<T>(0.0F);
-      if (first + row < rows) {
-        const float4* const from = reinterpret_cast<const float4*>(of.q + query_at(first + row) * kDim + part * 8);
+      const int query = few ? row / 16 * 8 + row % 8 : first + row;
+      if (query < rows) {
+        const float4* const from = reinterpret_cast<const float4*>(of.q + query_at(query) * kDim + part * 8);
         const float4 low = from[0], high = from[1];
         const float all[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-        for (int e = 0; e < 8; ++e) eight[e] = narrow<T>(all[e]);
+        for (int e = 0; e < 8; ++e) {
+          eight[e] = narrow<T>(all[e]);
+          if (few && row % 16 >= 8) eight[e] = narrow<T>(all[e] - static_cast<float>(eight[e]));
+        }
       }
       memcpy(bytes + Layout::offset(row, part), eight, 16);
     }
@@ -111,15 +119,17 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int row = first + (warp * kTiles + m) * 16 + lane / 4 + r * 8;
-        if (row >= rows) continue;
+        const int tile = warp * kTiles + m;
+        const int row = few ? tile * 8 + lane / 4 : first + tile * 16 + lane / 4 + r * 8;
+        if (row >= rows || (few && r == 1)) continue;
         const float lse = of.lse[query_at(row)] * kLog2OfE;
         const int sees = before + row / of.group;
 #pragma unroll
         for (int c = 0; c < kColumns / 4; ++c) {
           const int slot = first_slot + c / 2 * 8 + lane % 4 * 2 + c % 2;
           if ((live >> c & 1U) == 0 || slot >= sees) continue;
-          sums[c] += exp2_of(scores[m][c / 2][r * 2 + c % 2] * of.scale - lse);
+          const float rest = few ? scores[m][c / 2][2 + c % 2] : 0.0F;
+          sums[c] += exp2_of((scores[m][c / 2][r * 2 + c % 2] + rest) * of.scale - lse);
         }
       }
     }

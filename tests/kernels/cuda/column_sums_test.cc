@@ -53,6 +53,19 @@ TEST_F(ColumnSums, EqualTheReference) {
   }
 }
 
+/// Few rows lose nothing of their queries in 16 bits.
+TEST_F(ColumnSums, FewRowsOfWholeQueries) {
+  for (const OperationsCase& c : {prompt_case(128, 4, 700, 1), prompt_case(64, 7, 333, 9), prompt_case(64, 16, 100, 4),
+                                  prompt_case(96, 3, 90, 20), prompt_case(256, 4, 200, 8)}) {
+    for (const KvType type : {KvType::bf16, KvType::f16}) {
+      SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
+      const OperationsBed bed(c, type, 29);
+      std::vector<float> lse = prompt_lse_on_host(reference_, bed);
+      expect_near(sums(DeviceBed(*stream_, bed), lse), column_sums_on_host(reference_, bed, lse), 2e-4);
+    }
+  }
+}
+
 /// A decoded row behind a long context, some of which is freed.
 TEST_F(ColumnSums, OneRowOfALongContext) {
   OperationsCase one = prompt_case(128, 4, 70001, 1);

@@ -141,7 +141,9 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         const Forced theirs = forced(cpu, plan_of(cpu, method, tokens), 600, 20);
         // Of near scores another one may be in the set.
         const double apart = divergence(ours.logits, theirs.logits, width);
-        EXPECT_LT(apart, model == reference::embedded_model() ? 0.2 : 0.05);
+        // What is forgotten by a near tie stays so.
+        const bool forgets = plan::forgets(plan_of(cpu, method, tokens));
+        EXPECT_LT(apart, forgets ? 0.4 : model == reference::embedded_model() ? 0.2 : 0.05);
         if (ours.stats.sparse_steps > 0) {
           EXPECT_LT(apart, 0.5 * divergence(dense.logits, theirs.logits, width));
         }
@@ -152,6 +154,27 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         EXPECT_EQ(ours.stats.dense_steps, theirs.stats.dense_steps);
       }
     }
+  }
+}
+
+TEST_F(Cuda, AuditsMeasureWhatTheCpusMeasure) {
+  Engine gpu(on_gpu(reference::test_model("llama256"))), cpu(on_cpu(reference::test_model("llama256")));
+  const std::vector<Token> tokens = random_tokens(420, gpu.tokenizer().size());
+  for (const Method& method : methods()) {
+    SCOPED_TRACE(method.name);
+    const auto audited = [&](Engine& engine) {
+      Sequence sequence = engine.open(plan_of(engine, method, "96"));
+      sequence.prefill(std::span(tokens).first(400));
+      for (std::size_t i = 400; i < tokens.size(); ++i) sequence.decode(tokens[i], i % 2 == 0);
+      return sequence.stats();
+    };
+    const AttentionStats ours = audited(gpu), theirs = audited(cpu);
+    EXPECT_EQ(ours.audits, 10);
+    EXPECT_EQ(ours.audits, theirs.audits);
+    EXPECT_EQ(ours.audited.sets, theirs.audited.sets);
+    EXPECT_NEAR(ours.audited.mean, theirs.audited.mean, 0.02);
+    EXPECT_NEAR(ours.audited.least, theirs.audited.least, 0.1);
+    EXPECT_EQ(ours.v_rows, theirs.v_rows);
   }
 }
 
@@ -237,9 +260,6 @@ TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
   policies::PolicyOptions blocks = budget("96");
   blocks.block = 24;
   EXPECT_THROW(gpu.open(make(gpu, "quest", blocks)), UserError);
-  Request audited = request_for(gpu, 100, "tidal", 3);
-  audited.audit_every = 1;
-  EXPECT_THROW(gpu.submit(audited), UserError);
   Request traced = request_for(gpu, 100, "tidal", 3);
   traced.on_sets = [](const SetTrace&) {};
   EXPECT_THROW(gpu.submit(traced), UserError);
@@ -352,7 +372,7 @@ TEST_F(Cuda, StatisticsGoOn) {
     if (std::string_view(name) != "raas") {  // which observes no prompt
       const std::vector<float> got = own.statistic(1, 0), want = theirs.statistic(1, 0);
       ASSERT_EQ(got.size(), want.size());
-      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.05 * want[i] + 1e-3) << i;
+      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.15 * want[i] + 2e-3) << i;
     }
     decoded(own, part(300, 150));
     decoded(theirs, part(300, 150));
@@ -364,7 +384,7 @@ TEST_F(Cuda, StatisticsGoOn) {
     const std::vector<float> want = decoded(own, part(450, 100));
     EXPECT_TRUE(same_bits(decoded(same, part(450, 100)), want));
     EXPECT_TRUE(same_bits(decoded(loaded, part(450, 100)), want));
-    EXPECT_LT(divergence(decoded(there, part(450, 100)), want, width), 0.05);
+    EXPECT_LT(divergence(decoded(there, part(450, 100)), want, width), 0.3);  // near ties go on
     // A second prompt behind what was forgotten.
     own.prefill(part(550, 100));
     same.prefill(part(550, 100));

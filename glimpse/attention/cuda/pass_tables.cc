@@ -86,6 +86,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
       number_sets(entry);
       size_selects(entry);
     }
+    if (batch[i].audit) stride_ = std::max(stride_, static_cast<std::size_t>(length_step(entry.tokens)));
     const std::int32_t behind = static_cast<std::int32_t>(lengths[i] - batch[i].position);
     for (int row = 0; row < batch[i].rows; ++row) {
       sequence_.push_back(static_cast<std::int32_t>(i));
@@ -194,6 +195,7 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
   to.scores.clear();
   to.searches.clear();
   to.choices.clear();
+  to.audits.clear();
   to.reads.clear();
   for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {
     const PassEntry& entry = entries_[i];
@@ -201,7 +203,12 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
     for (int row = 0; row < entry.rows.rows; ++row) {
       for (const HeadOp& head : program.heads) to.reads.push_back(read_of(entry, head));
     }
-    if (!entry.dense) add_selects(entry, program, entry.rows.first_row - group.row, to);
+    const int row = entry.rows.first_row - group.row;
+    if (!entry.dense) add_selects(entry, program, row, to);
+    for (int head = 0; head < static_cast<int>(program.heads.size()) && entry.rows.audit && !entry.dense; ++head) {
+      const HeadOp::Reads reads = program.heads[static_cast<std::size_t>(head)].reads;
+      if (reads != HeadOp::Reads::everything) to.audits.push_back({row, head});
+    }
   }
 }
 

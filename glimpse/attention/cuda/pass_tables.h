@@ -35,6 +35,7 @@ struct GroupLayer {
   std::vector<kernels::RowHead> scores;   ///< rows counted from the group's first
   std::vector<kernels::Search> searches;  ///< likewise
   std::vector<kernels::Choice> choices;   ///< likewise
+  std::vector<kernels::RowHead> audits;   ///< likewise: heads whose keys are scored once more, behind all else
   std::vector<kernels::Read> reads;       ///< [rows, kv_heads]
 };
 

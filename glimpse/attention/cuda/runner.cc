@@ -49,7 +49,8 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       operations_(kernels::cuda::make_operations(stream)),
       pages_(cache, stream),
       summaries_(cache, stream),
-      feedback_(cache, stream) {}
+      feedback_(cache, stream),
+      audits_(cache, stream) {}
 
 void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
   began_ = false;
@@ -68,6 +69,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   }
   tables_.make(batch, lengths_);
   feedback_.begin(batch, lengths_, shape_.heads);
+  audits_.begin(batch, tables_.rows(), shape_.heads);
 
   // [layers, sequences, kv_heads]
   const std::size_t heads = size(shape_.kv_heads);
@@ -87,10 +89,11 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
 
   make_space();
   key_.clear();
-  key_.insert(key_.end(), {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
-                           static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
-                           static_cast<std::int64_t>(feedback_.pieces().size()),
-                           static_cast<std::int64_t>(feedback_.stride()), feedback_.moves(), moves_});
+  key_.insert(key_.end(),
+              {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
+               static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
+               static_cast<std::int64_t>(feedback_.pieces().size()), static_cast<std::int64_t>(feedback_.stride()),
+               feedback_.moves(), audits_.any(), audits_.moves(), moves_});
   add_ranges();
   places_.clear();
   for (const RowGroup& group : tables_.groups()) {
@@ -101,11 +104,14 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
       place.searches = staging.add(group_layer_.searches);
       place.choices = staging.add(group_layer_.choices);
       place.reads = staging.add(group_layer_.reads);
+      place.audits = staging.add(group_layer_.audits);
       place.score_count = static_cast<int>(group_layer_.scores.size());
       place.search_count = static_cast<int>(group_layer_.searches.size());
       place.choice_count = static_cast<int>(group_layer_.choices.size());
+      place.audit_count = static_cast<int>(group_layer_.audits.size());
       places_.push_back(place);
-      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.choice_count});
+      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.choice_count,
+                               place.audit_count});
     }
   }
   if (!tables_.prompts().empty()) key_.clear();
@@ -161,20 +167,22 @@ void Runner::layer(int layer, const LayerRows& rows) {
   const kernels::KvTable<Place::device> cache = cache_of(layer);
   const std::int32_t* const sequence = staging_->at<std::int32_t>(sequence_place_).raw();
   const std::int32_t* const behind = staging_->at<std::int32_t>(behind_place_).raw();
+  float* const lse = audits_.any() ? audits_.read_lse(layer) : feedback_.lse();
   operations_->append({cache, {sequence, behind, tables_.rows()}, rows.k, rows.v});
   if (const RangePlace& ranges = range_places_[size(layer)]; ranges.count > 0) {
     operations_->summarise(
         {cache, staging_->at<kernels::PageRange>(ranges.at), ranges.count, summaries_.most(), summaries_.table()});
   }
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
-    operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, feedback_.lse()});
+    operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
   const kernels::SetTable<Place::device> sets{sets_.pointer(), counts_.pointer(), tables_.capacity(), tables_.sets()};
   for (std::size_t g = 0; g < tables_.groups().size(); ++g) {
     const RowGroup& group = tables_.groups()[g];
     const LayerPlace& place = places_[g * size(shape_.layers) + size(layer)];
     const kernels::RowTable<Place::device> own{sequence + group.row, behind + group.row, group.rows};
-    const std::size_t at = size(group.row) * size(shape_.heads) * size(shape_.head_dim);
+    const std::size_t first_query = size(group.row) * size(shape_.heads);
+    const std::size_t at = first_query * size(shape_.head_dim);
     const kernels::ScoreTable<Place::device> scores{scores_.pointer(), lse_.pointer(), tables_.stride()};
     if (place.score_count > 0) {
       operations_->score({cache, own, rows.q.raw() + at, group_heads, scale,
@@ -190,18 +198,28 @@ void Runner::layer(int layer, const LayerRows& rows) {
           {cache, own, group_heads, scores, staging_->at<kernels::Choice>(place.choices), place.choice_count, sets});
     }
     operations_->attend({cache, own, rows.q.raw() + at, group_heads, scale, staging_->at<kernels::Read>(place.reads),
-                         sets, rows.out.raw() + at,
-                         feedback_.any() ? feedback_.lse() + size(group.row) * size(shape_.heads) : nullptr});
+                         sets, rows.out.raw() + at, lse == nullptr ? nullptr : lse + first_query});
+    if (place.audit_count > 0) {
+      operations_->score({cache,
+                          own,
+                          rows.q.raw() + at,
+                          group_heads,
+                          scale,
+                          staging_->at<kernels::RowHead>(place.audits),
+                          place.audit_count,
+                          {scores_.pointer(), audits_.all_lse(layer) + first_query, tables_.stride()}});
+    }
   }
   if (feedback_.any()) {
     operations_->column_sums({cache, staging_->at<kernels::PromptRows>(pieces_place_),
-                              static_cast<int>(feedback_.pieces().size()), rows.q, feedback_.lse(), group_heads, scale,
+                              static_cast<int>(feedback_.pieces().size()), rows.q, lse, group_heads, scale,
                               feedback_.stride(), feedback_.sums(layer)});
   }
 }
 
 void Runner::finish() {
   feedback_.finish();
+  audits_.finish();
   if (tables_.sets() > 0) {
     counts_.memory().copy_out_later(0, host_counts_, size(tables_.sets()) * sizeof(std::int32_t));
   }
@@ -267,6 +285,7 @@ std::span<const ReadCounters> Runner::end() {
     SequenceState& state = *entry.rows.state;
     if (entry.rows.decodes()) {
       count(entry, counters);
+      audits_.end(entry.rows, counters);
       if (entry.rows.kind != PassKind::draft) ++state.decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {
       counters.dense_steps = 1;

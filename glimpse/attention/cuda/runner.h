@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/attention/cuda/audits.h"
 #include "glimpse/attention/cuda/feedback.h"
 #include "glimpse/attention/cuda/page_tables.h"
 #include "glimpse/attention/cuda/pass_tables.h"
@@ -58,8 +59,8 @@ class Runner {
   using Place = kernels::Place;
   /// Where a group's part of a layer lies in the staging.
   struct LayerPlace {
-    std::size_t scores = 0, searches = 0, choices = 0, reads = 0;
-    int score_count = 0, search_count = 0, choice_count = 0;
+    std::size_t scores = 0, searches = 0, choices = 0, reads = 0, audits = 0;
+    int score_count = 0, search_count = 0, choice_count = 0, audit_count = 0;
   };
   struct RangePlace {
     std::size_t at = 0;
@@ -79,6 +80,7 @@ class Runner {
   PageTables pages_;
   Summaries summaries_;
   Feedback feedback_;
+  Audits audits_;
   PassTables tables_;
   kernels::cuda::Staging* staging_ = nullptr;
   GroupLayer group_layer_;

@@ -27,7 +27,7 @@ bool searches_pages(const Program& program) {
 
 void Summaries::begin(std::span<const SequenceRows> batch) {
   if (!ended_) known_.clear();
-  ended_ = false;
+  ended_ = true;
   ranges_.clear();
   most_ = 0;
   if (bounds_.size() > 0) return;
@@ -49,6 +49,7 @@ void Summaries::begin(std::span<const SequenceRows> batch) {
 void Summaries::follow(const SequenceRows& rows) {
   const std::uint64_t serial = cache_.serial(rows.sequence);
   Known& known = known_[rows.sequence];
+  ended_ = false;  // what is known is made by this pass
   if (known.serial != serial) known = {serial, 0};
   known.tokens = std::min(known.tokens, rows.position);  // rows from there on are written anew
   Range range{rows.program, 0, 0};

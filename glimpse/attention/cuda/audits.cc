@@ -35,34 +35,37 @@ void Audits::finish() {
                                2 * layer_values() * static_cast<std::size_t>(cache_.shape().layers) * sizeof(float));
 }
 
+Coverage Audits::captured(const SequenceRows& rows, plan::SlotId at) const {
+  Coverage captured;
+  const kernels::HeadView view = cache_.view(rows.sequence, at.layer, at.head);
+  if (view.positions != nullptr || view.slots < rows.position + rows.rows) return captured;
+  const HeadOp& op = rows.program->head(at.layer, at.head);
+  if (reads_everything(rows) || op.reads == HeadOp::Reads::everything) {
+    captured.add(1);
+    return captured;
+  }
+  const int group = heads_ / rows.program->shape().kv_heads;
+  const float* const read = reinterpret_cast<const float*>(host_.raw()) +
+                            2 * layer_values() * static_cast<std::size_t>(at.layer) +
+                            static_cast<std::size_t>(rows.first_row * heads_ + at.head * group);
+  const float* const all = read + layer_values();
+  const bool per_query = op.reads == HeadOp::Reads::set && rows.program->select(op.set.layer, op.set.head).lists > 1;
+  double sum = 0;
+  for (int j = 0; j < group; ++j) {
+    const double mass = mass_of(read[j], all[j]);
+    if (per_query) captured.add(mass);
+    sum += mass;
+  }
+  if (!per_query) captured.add(sum / group);
+  return captured;
+}
+
 void Audits::end(const SequenceRows& rows, ReadCounters& counters) const {
   if (!rows.audit) return;
   counters.audits = 1;
-  const bool dense = reads_everything(rows);
-  const Program& program = *rows.program;
-  const int group = heads_ / program.shape().kv_heads;
-  const auto* const lse = reinterpret_cast<const float*>(host_.raw());
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (int head = 0; head < program.shape().kv_heads; ++head) {
-      const kernels::HeadView view = cache_.view(rows.sequence, layer, head);
-      if (view.positions != nullptr || view.slots < rows.position + rows.rows) continue;
-      const HeadOp& op = program.head(layer, head);
-      if (dense || op.reads == HeadOp::Reads::everything) {
-        counters.audited.add(1);
-        continue;
-      }
-      const float* const read = lse + 2 * layer_values() * static_cast<std::size_t>(layer) +
-                                static_cast<std::size_t>(rows.first_row * heads_ + head * group);
-      const float* const all = read + layer_values();
-      const bool per_query = op.reads == HeadOp::Reads::set && program.select(op.set.layer, op.set.head).lists > 1;
-      double sum = 0;
-      for (int j = 0; j < group; ++j) {
-        const double mass = mass_of(read[j], all[j]);
-        if (per_query) counters.audited.add(mass);
-        sum += mass;
-      }
-      if (!per_query) counters.audited.add(sum / group);
-    }
+  const plan::ModelShape& shape = rows.program->shape();
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) counters.audited += captured(rows, {layer, head});
   }
 }
 

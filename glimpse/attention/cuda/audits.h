@@ -27,7 +27,9 @@ class Audits {
   float* all_lse(int layer) const { return read_lse(layer) + layer_values(); }
   /// Queues the copy of both.
   void finish();
-  /// When the stream has passed: what an audited sequence's heads captured. Heads that forgot tokens say nothing.
+  /// When the stream has passed: what an audited sequence's head captured. One that forgot tokens says nothing.
+  Coverage captured(const SequenceRows& rows, plan::SlotId at) const;
+  /// The same of all its heads.
   void end(const SequenceRows& rows, ReadCounters& counters) const;
   /// How often the memory has moved.
   int moves() const { return moves_; }

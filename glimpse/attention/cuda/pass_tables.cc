@@ -140,6 +140,12 @@ void PassTables::number_sets(PassEntry& entry) {
   sets_ += next;
 }
 
+int PassTables::first_set(const PassEntry& entry, plan::SlotId slot) const {
+  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
+  return entry.first_set +
+         entry.sets[static_cast<std::size_t>(slot.layer) * kv_heads + static_cast<std::size_t>(slot.head)];
+}
+
 kernels::Read PassTables::read_of(const PassEntry& entry, const HeadOp& head) const {
   kernels::Read read;
   if (entry.dense || head.reads == HeadOp::Reads::everything) return read;
@@ -153,15 +159,12 @@ kernels::Read PassTables::read_of(const PassEntry& entry, const HeadOp& head) co
   }
   const Program& program = *entry.rows.program;
   read.kind = kernels::Read::Kind::sets;
-  read.set = entry.first_set +
-             entry.sets[static_cast<std::size_t>(head.set.layer) * static_cast<std::size_t>(program.shape().kv_heads) +
-                        static_cast<std::size_t>(head.set.head)];
+  read.set = first_set(entry, head.set);
   read.per_query = program.select(head.set.layer, head.set.head).lists > 1 ? 1 : 0;
   return read;
 }
 
 void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const {
-  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
   for (const SelectOp& select : layer.selects) {
     const plan::Selector& selector = *select.selector;
     kernels::Choice choice;
@@ -177,8 +180,7 @@ void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, 
       }
       choice = attention::choice_of(selector, static_cast<std::size_t>(entry.tokens));
     }
-    const int set = entry.first_set + entry.sets[static_cast<std::size_t>(select.writes.layer) * kv_heads +
-                                                 static_cast<std::size_t>(select.writes.head)];
+    const int set = first_set(entry, select.writes);
     for (int list = 0; list < select.lists; ++list) {
       choice.row = row;
       choice.head = select.first_head;

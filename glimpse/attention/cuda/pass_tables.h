@@ -65,6 +65,8 @@ class PassTables {
   /// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
   static std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
 
+  /// The first of the sets that an entry's slot has.
+  int first_set(const PassEntry& entry, plan::SlotId slot) const;
   /// What `layer` does for a group.
   void layer_of(const RowGroup& group, int layer, GroupLayer& to) const;
 

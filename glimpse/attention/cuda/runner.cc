@@ -50,7 +50,8 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       pages_(cache, stream),
       summaries_(cache, stream),
       feedback_(cache, stream),
-      audits_(cache, stream) {}
+      audits_(cache, stream),
+      records_(cache, stream) {}
 
 void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
   began_ = false;
@@ -70,6 +71,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   tables_.make(batch, lengths_);
   feedback_.begin(batch, lengths_, shape_.heads);
   audits_.begin(batch, tables_.rows(), shape_.heads);
+  records_.begin(tables_, static_cast<bool>(observer), shape_.heads * shape_.head_dim);
 
   // [layers, sequences, kv_heads]
   const std::size_t heads = size(shape_.kv_heads);
@@ -86,6 +88,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
   pieces_place_ = staging.add(feedback_.pieces());
+  watched_place_ = staging.add(records_.rows());
 
   make_space();
   key_.clear();
@@ -93,7 +96,8 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
               {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
                static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
                static_cast<std::int64_t>(feedback_.pieces().size()), static_cast<std::int64_t>(feedback_.stride()),
-               feedback_.moves(), audits_.any(), audits_.moves(), moves_});
+               feedback_.moves(), audits_.any(), audits_.moves(), static_cast<std::int64_t>(records_.rows().size()),
+               records_.moves(), moves_});
   add_ranges();
   places_.clear();
   for (const RowGroup& group : tables_.groups()) {
@@ -210,6 +214,10 @@ void Runner::layer(int layer, const LayerRows& rows) {
                           {scores_.pointer(), audits_.all_lse(layer) + first_query, tables_.stride()}});
     }
   }
+  if (records_.any()) {
+    kernels::cuda::take_rows(stream_, {rows.q, staging_->at<std::int32_t>(watched_place_), records_.queries(layer),
+                                       static_cast<int>(records_.rows().size()), shape_.heads * shape_.head_dim});
+  }
   if (feedback_.any()) {
     operations_->column_sums({cache, staging_->at<kernels::PromptRows>(pieces_place_),
                               static_cast<int>(feedback_.pieces().size()), rows.q, lse, group_heads, scale,
@@ -220,6 +228,7 @@ void Runner::layer(int layer, const LayerRows& rows) {
 void Runner::finish() {
   feedback_.finish();
   audits_.finish();
+  records_.finish(sets_.memory());
   if (tables_.sets() > 0) {
     counts_.memory().copy_out_later(0, host_counts_, size(tables_.sets()) * sizeof(std::int32_t));
   }
@@ -237,7 +246,7 @@ std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, boo
     return std::min(window, slots);
   }
   const auto* const counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
-  const int first = entry.first_set + entry.sets[size(op.set.layer) * size(shape_.kv_heads) + size(op.set.head)];
+  const int first = tables_.first_set(entry, op.set);
   const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
   std::int64_t sum = 0;
   bool all = true;
@@ -278,10 +287,12 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
 
 std::span<const ReadCounters> Runner::end() {
   summaries_.end();
+  records_.tell(tables_, reinterpret_cast<const std::int32_t*>(host_counts_.raw()), audits_, observer);
   feedback_.end();
   counters_.clear();
   for (const PassEntry& entry : tables_.entries()) {
     ReadCounters& counters = counters_.emplace_back();
+    if (!failures().empty() && failures()[counters_.size() - 1]) continue;
     SequenceState& state = *entry.rows.state;
     if (entry.rows.decodes()) {
       count(entry, counters);

@@ -17,6 +17,7 @@
 #include "glimpse/attention/cuda/audits.h"
 #include "glimpse/attention/cuda/feedback.h"
 #include "glimpse/attention/cuda/page_tables.h"
+#include "glimpse/attention/cuda/pass_records.h"
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/cuda/summaries.h"
 #include "glimpse/attention/records.h"
@@ -48,6 +49,10 @@ class Runner {
   void finish();
   /// Counters of each sequence of the batch, in order, valid until the next begin().
   std::span<const ReadCounters> end();
+  /// After end(): what ended the pass for sequences alone; empty: nothing.
+  const std::vector<std::exception_ptr>& failures() const { return records_.failures(); }
+  /// Sees what each head of a decoding row did, from end(), layer by layer; empty: nobody watches.
+  PassRecords::See observer;
   /// True when begin() gave slots to a pass that did not come to its end.
   bool began() const { return began_; }
 
@@ -81,6 +86,7 @@ class Runner {
   Summaries summaries_;
   Feedback feedback_;
   Audits audits_;
+  PassRecords records_;
   PassTables tables_;
   kernels::cuda::Staging* staging_ = nullptr;
   GroupLayer group_layer_;
@@ -88,7 +94,8 @@ class Runner {
   std::vector<RangePlace> range_places_;  ///< [layers]
   std::vector<kernels::PageRange> ranges_;
   std::vector<kernels::HeadView> views_, of_sequence_;
-  std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, writes_place_ = 0;
+  std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
+              writes_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
   kernels::cuda::Array<float> scores_, lse_;
   kernels::cuda::Array<std::int32_t> sets_, counts_;

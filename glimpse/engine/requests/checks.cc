@@ -41,7 +41,6 @@ void check_request(Runtime& runtime, Request& request, std::int64_t forgotten) {
   if (request.audit_every < 0) {
     throw UserError(fmt::format("an audit every {} tokens: give 1 or more, or 0 for none", request.audit_every));
   }
-  if (request.on_sets) runtime.device.backend->require_records("recording what each head reads");
   if (request.lossless) check_lossless(request);
   if (std::any_of(request.stop.begin(), request.stop.end(), [](const std::string& stop) { return stop.empty(); })) {
     throw UserError("a stop string is empty: give it some text, or leave it out");

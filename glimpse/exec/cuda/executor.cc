@@ -51,6 +51,7 @@ class CudaExecutor final : public Executor {
     stream_.synchronize();
     StepResult result;
     result.counters = runner_.end();
+    result.failures = runner_.failures();
     if (outputs > 0) result.logits = {reinterpret_cast<const float*>(logits_.raw()), logit_bytes / sizeof(float)};
     return result;
   }
@@ -71,7 +72,7 @@ class CudaExecutor final : public Executor {
     return costs;
   }
   void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
-    if (observer) throw UserError("what each head reads is recorded on the CPU alone for now; leave out --device");
+    runner_.observer = std::move(observer);
   }
   void measure_change(bool on) override {
     if (on) throw UserError("what attention changes is measured on the CPU alone for now; leave out --device");

@@ -169,6 +169,37 @@ __global__ void write_kernel(const __grid_constant__ WriteOp of) {
   if (i < of.count) *of.writes.raw()[i].to = of.writes.raw()[i].value;
 }
 
+/// One block: it reads some rows, and writes them when all of them have been read.
+__global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_constant__ MoveRowsOp of) {
+  constexpr int kPieces = 4;
+  begin();
+  const int pieces = of.bytes / 16;
+  const std::size_t all = static_cast<std::size_t>(of.count) * pieces;
+  const auto place = [&](std::size_t at) { return reinterpret_cast<uint4*>(of.memory.raw() + at); };
+  // Whole rows at a time.
+  const std::size_t step = static_cast<std::size_t>(kMostThreads * kPieces / pieces) * pieces;
+  for (std::size_t first = 0; first < all; first += step) {
+    uint4 read[kPieces];
+    std::size_t to[kPieces];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const std::size_t piece = static_cast<std::size_t>(i) * kMostThreads + threadIdx.x;
+      to[i] = ~std::size_t{0};
+      if (piece >= step || first + piece >= all) continue;
+      const RowMove row = of.rows.raw()[(first + piece) / pieces];
+      const std::size_t offset = (first + piece) % pieces * 16;
+      read[i] = *place(row.from + offset);
+      to[i] = row.to + offset;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (to[i] != ~std::size_t{0}) *place(to[i]) = read[i];
+    }
+    __syncthreads();
+  }
+}
+
 template <class Op>
 void launch_blocks(Stream& stream, void (*kernel)(Op), const Op& op, std::size_t blocks, int threads = kThreads) {
   if (blocks == 0) return;
@@ -211,6 +242,10 @@ void narrow(Stream& stream, const NarrowOp& op) {
 }
 void write(Stream& stream, const WriteOp& op) {
   launch_blocks(stream, write_kernel, op, blocks_of(size(op.count)));
+}
+void move_rows(Stream& stream, const MoveRowsOp& op) {
+  check(op.bytes > 0 && op.bytes % 16 == 0 && op.bytes / 16 <= kMostThreads, "rows of whole 16 bytes");
+  if (op.count > 0) launch_blocks(stream, move_rows_kernel, op, 1, kMostThreads);
 }
 
 }  // namespace glimpse::kernels::cuda

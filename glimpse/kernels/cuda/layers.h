@@ -85,4 +85,13 @@ struct WriteOp {
 };
 void write(Stream& stream, const WriteOp& op);
 
+/// Rows of memory move, as if one after the other; none to where one behind it in the list lies.
+struct MoveRowsOp {
+  DevicePointer<std::byte> memory;  ///< aligned to 16 bytes
+  DevicePointer<const RowMove> rows;
+  int count = 0;
+  int bytes = 0;  ///< of a row, a multiple of 16; so are all offsets
+};
+void move_rows(Stream& stream, const MoveRowsOp& op);
+
 }  // namespace glimpse::kernels::cuda

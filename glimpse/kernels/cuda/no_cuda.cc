@@ -110,6 +110,9 @@ void narrow(Stream&, const NarrowOp&) {
 void write(Stream&, const WriteOp&) {
   refuse();
 }
+void move_rows(Stream&, const MoveRowsOp&) {
+  refuse();
+}
 
 void multiply_few_rows(Stream&, const FewRowsOp&) {
   refuse();

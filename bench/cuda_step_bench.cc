@@ -32,7 +32,7 @@ struct Wanted {
   std::filesystem::path folder = "/dev/shm";
   std::vector<int> batches{1};
   std::vector<std::int64_t> depths{1024, 8192, 32768, 131072};
-  std::vector<std::string> arms{"full", "tidal:1024", "kascade:10%,prefill=dense", "lychee-decode:1024"};
+  std::vector<std::string> arms{"full", "tidal:1024", "quest:1024", "kascade:10%,prefill=dense", "lychee-decode:1024"};
   int steps = 24;
   std::string json;
   std::string command;

@@ -160,7 +160,8 @@ int print_scores(const Arguments& arguments, const Exam& exam, const engine::Eng
 
 std::string score_table(const ScoreReport& report) {
   std::string text = cells_table(report.cells);
-  if (report.cells.size() > report.overall.size()) text += "\n" + cells_table(report.overall);
+  if (!report.overall.empty() && report.cells.size() > report.overall.size())
+    text += "\n" + cells_table(report.overall);
   return text;
 }
 

@@ -69,10 +69,20 @@ std::vector<Cell> Answers::cells(const std::vector<std::string>& tasks, const st
 }
 
 std::vector<Cell> Answers::overall(const std::vector<std::string>& tasks, const std::vector<std::string>& arms) const {
+  std::map<AnswerKey, std::size_t> answered;  // arms, by prompt: keys without an arm
+  for (const auto& [key, answer] : answers_) {
+    if (!rank_of(arms, key.arm)) continue;
+    AnswerKey prompt = key;
+    prompt.arm.clear();
+    ++answered[prompt];
+  }
   std::map<std::pair<std::int64_t, std::size_t>, std::map<std::size_t, Group>> groups;
   for (const auto& [key, answer] : answers_) {
     const auto task = rank_of(tasks, key.task), arm = rank_of(arms, key.arm);
-    if (task && arm) groups[{key.length, *arm}][*task].push_back(&answer);
+    if (!task || !arm) continue;
+    AnswerKey prompt = key;
+    prompt.arm.clear();
+    if (answered[prompt] == arms.size()) groups[{key.length, *arm}][*task].push_back(&answer);
   }
   std::vector<Cell> list;
   for (const auto& [place, by_task] : groups) {

@@ -61,7 +61,8 @@ class Answers {
   /// Of each task, length, depth and arm; by length, then task, depth and arm in the order of the lists. What the lists
   /// lack is left out.
   std::vector<Cell> cells(const std::vector<std::string>& tasks, const std::vector<std::string>& arms) const;
-  /// Of each length and arm, over all tasks of the list that were asked at that length; `task` and `depth` are empty.
+  /// Of each length and arm, over all tasks of the list; `task` and `depth` are empty. Prompts that not all arms of the
+  /// list have answered are left out, so that arms compare also where a run was interrupted.
   std::vector<Cell> overall(const std::vector<std::string>& tasks, const std::vector<std::string>& arms) const;
 
  private:

@@ -71,15 +71,24 @@ TEST(Answers, AddUpByCellAndOverTasks) {
   EXPECT_EQ(cells[3].length, 8192);
   EXPECT_EQ(cells[3].arm, "a");
 
-  const std::vector<Cell> overall = answers.overall({"vt", "needle"}, {"b", "a"});
-  ASSERT_THAT(overall, SizeIs(2));
+  const std::vector<Cell> overall = answers.overall({"vt", "needle"}, {"b"});
+  ASSERT_THAT(overall, SizeIs(1));
   EXPECT_EQ(overall[0].arm, "b");
   EXPECT_EQ(overall[0].asked, 4);
   EXPECT_DOUBLE_EQ(overall[0].score, (2.0 / 3 + 0.2) / 2) << "each task weighs the same, depths together";
   EXPECT_DOUBLE_EQ(overall[0].dense, (1 + 0.4) / 2);
   EXPECT_DOUBLE_EQ(overall[0].kept_ratio, 0.25);
   EXPECT_EQ(overall[0].step_s, 3.0);
-  EXPECT_EQ(overall[1].length, 8192);
+
+  // Of two arms only what both answered: as if the run had been interrupted.
+  EXPECT_TRUE(answers.overall({"vt", "needle"}, {"b", "a"}).empty());
+  answers.add({"needle", 4096, 50, 0, "a"}, {0.5, 1, 1, 0, 10, 100, 1, 2.0, 60, "x"});
+  const std::vector<Cell> both = answers.overall({"vt", "needle"}, {"b", "a"});
+  ASSERT_THAT(both, SizeIs(2));
+  EXPECT_EQ(both[0].asked, 1);
+  EXPECT_EQ(both[0].score, 1);
+  EXPECT_EQ(both[1].arm, "a");
+  EXPECT_EQ(both[1].score, 0.5);
 }
 
 class Exams : public testing::Test {

@@ -23,8 +23,13 @@ void Answer::take(Choice& choice, engine::StreamEvent event) {
   if (event.kind == Kind::started) choice.begun = true;
   choice.text += event.text;
   choice.tokens += std::ssize(event.tokens);
+  for (engine::StreamToken& token : event.tokens) {
+    if (token.logprobs) choice.logprobs.push_back(std::move(*token.logprobs));
+  }
   if (event.kind != Kind::finished) return;
   choice.result = std::move(event.result);
+  const auto& known = choice.result.logprobs;
+  if (!head_.chat && known.size() > choice.result.tokens.size()) choice.logprobs.push_back(known.back());
   choice.ended = true;
   if (choice.result.reason != engine::FinishReason::failed || failure_) return;
   // What the engine refuses is the client's; what it began and could not finish is ours.
@@ -72,8 +77,15 @@ std::string Answer::events() {
     Choice& choice = choices_[i];
     if (!choice.begun && !choice.ended) continue;
     ChunkText chunk{head_, static_cast<std::int64_t>(i)};
-    if (!std::exchange(choice.told_role, true)) out += event_text(chunk.role());
-    if (!choice.text.empty()) out += event_text(chunk.text(std::exchange(choice.text, {})));
+    if (!std::exchange(choice.told_role, true)) {
+      out += event_text(chunk.role());
+      if (const EchoedPrompt* echoed = echoed_of(i)) out += event_text(chunk.text(echoed->text, {}, choice.offset));
+    }
+    if (!choice.text.empty() || (choice.ended && !choice.logprobs.empty())) {
+      out += event_text(chunk.text(choice.text, choice.logprobs, choice.offset));
+      choice.text.clear();
+      choice.logprobs.clear();
+    }
     if (!choice.ended || std::exchange(choice.told_end, true)) continue;
     const bool last = all && std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.told_end; });
     out += event_text(chunk.end(choice.result.reason, last && !head_.include_usage ? &sums : nullptr));
@@ -86,12 +98,16 @@ std::string Answer::events() {
   return out;
 }
 
+const EchoedPrompt* Answer::echoed_of(std::size_t choice) const {
+  return head_.echoed.empty() ? nullptr : &head_.echoed.at(choice / static_cast<std::size_t>(head_.choices));
+}
+
 std::string Answer::whole() const {
   AnswerSums sums;
   std::vector<WholeChoice> choices;
-  for (const Choice& choice : choices_) {
-    sums.add(choice.result, head_.choices);
-    choices.push_back({choice.text, choice.result.reason});
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    sums.add(choices_[i].result, head_.choices);
+    choices.push_back({choices_[i].text, &choices_[i].result, echoed_of(i)});
   }
   return whole_json(head_, choices, sums);
 }

@@ -10,6 +10,7 @@
 
 #include "glimpse/engine/service.h"
 #include "glimpse/server/api_error.h"
+#include "glimpse/server/prepare.h"
 
 namespace glimpse::server {
 
@@ -19,6 +20,9 @@ struct AnswerHead {
   bool chat = false, include_usage = false;
   std::int64_t choices = 1;  ///< of each prompt
   std::vector<std::string> ignored;
+  bool logprobs = false;
+  const text::Tokenizer* tokenizer = nullptr;  ///< outlives the answer
+  std::vector<EchoedPrompt> echoed;            ///< [prompts], or none
 };
 
 class Answer {
@@ -51,12 +55,16 @@ class Answer {
   struct Choice {
     explicit Choice(engine::Stream from) : stream(std::move(from)) {}
     engine::Stream stream;
-    std::string text;  ///< whole() or, in a stream, since the last events()
+    std::string text;                           ///< all of it or, in a stream, since the last events()
+    std::vector<text::TokenLogprobs> logprobs;  ///< the same
     std::int64_t tokens = 0;
+    std::int64_t offset = 0;  ///< characters that logprobs were told of
     bool begun = false, told_role = false, ended = false, told_end = false, counted = false;
     engine::Result result;
   };
   void take(Choice& choice, engine::StreamEvent event);
+  /// The prompt that stands before a choice's text; null: none does.
+  const EchoedPrompt* echoed_of(std::size_t choice) const;
 
   AnswerHead head_;
   const engine::TimePoint submitted_ = std::chrono::steady_clock::now();

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "glimpse/server/json.h"
+#include "glimpse/server/logprobs_json.h"
 
 namespace glimpse::server {
 namespace {
@@ -51,6 +53,22 @@ Json choice_json(const ChunkText& chunk, std::string_view text) {
   return choice;
 }
 
+Json logprobs_of(const AnswerHead& head, const WholeChoice& choice) {
+  const engine::Result& result = *choice.result;
+  // The token that ended the text is no part of a message; a completion counts it.
+  if (head.chat) {
+    const std::size_t count = std::min(result.tokens.size(), result.logprobs.size());
+    return chat_logprobs(*head.tokenizer, std::span(result.logprobs).first(count));
+  }
+  CompletionLogprobs made(*head.tokenizer, 0);
+  if (choice.echoed != nullptr) {
+    made.add_first(choice.echoed->tokens.front());
+    made.add(result.prompt_logprobs);
+  }
+  made.add(result.logprobs);
+  return made.json();
+}
+
 }  // namespace
 
 void AnswerSums::add(const engine::Result& result, std::int64_t choices_of_a_prompt) {
@@ -82,8 +100,17 @@ std::string ChunkText::role() const {
   return text_of(json);
 }
 
-std::string ChunkText::text(std::string_view text) const {
-  return text_of(chunk_json(head, Json::array({choice_json(*this, text)})));
+std::string ChunkText::text(std::string_view text, std::span<const text::TokenLogprobs> logprobs,
+                            std::int64_t& offset) const {
+  Json choice = choice_json(*this, text);
+  if (!logprobs.empty() && head.chat) choice["logprobs"] = chat_logprobs(*head.tokenizer, logprobs);
+  if (!logprobs.empty() && !head.chat) {
+    CompletionLogprobs made(*head.tokenizer, offset);
+    made.add(logprobs);
+    choice["logprobs"] = made.json();
+    offset = made.offset();
+  }
+  return text_of(chunk_json(head, Json::array({std::move(choice)})));
 }
 
 std::string ChunkText::end(engine::FinishReason reason, const AnswerSums* sums) const {
@@ -106,13 +133,14 @@ std::string whole_json(const AnswerHead& head, std::span<const WholeChoice> choi
   json["choices"] = Json::array();
   for (std::size_t i = 0; i < choices.size(); ++i) {
     Json choice{{"index", i}};
+    const WholeChoice& from = choices[i];
     if (head.chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", choices[i].text}};
+      choice["message"] = {{"role", "assistant"}, {"content", from.text}};
     } else {
-      choice["text"] = choices[i].text;
+      choice["text"] = (from.echoed != nullptr ? from.echoed->text : std::string()) + std::string(from.text);
     }
-    choice["logprobs"] = nullptr;
-    choice["finish_reason"] = finish_word(choices[i].reason);
+    choice["logprobs"] = head.logprobs ? logprobs_of(head, from) : Json();
+    choice["finish_reason"] = finish_word(from.result->reason);
     json["choices"].push_back(std::move(choice));
   }
   json["usage"] = usage_json(sums);

@@ -27,7 +27,8 @@ struct ChunkText {
   std::int64_t index = 0;
 
   std::string role() const;
-  std::string text(std::string_view text) const;
+  /// `logprobs`: of the tokens that came with the text. `offset`, characters before them, is moved behind them.
+  std::string text(std::string_view text, std::span<const text::TokenLogprobs> logprobs, std::int64_t& offset) const;
   /// With `sums`: of the last choice, where no usage follows.
   std::string end(engine::FinishReason reason, const AnswerSums* sums) const;
   std::string usage(const AnswerSums& sums) const;
@@ -35,7 +36,8 @@ struct ChunkText {
 
 struct WholeChoice {
   std::string_view text;
-  engine::FinishReason reason = engine::FinishReason::none;
+  const engine::Result* result = nullptr;
+  const EchoedPrompt* echoed = nullptr;
 };
 std::string whole_json(const AnswerHead& head, std::span<const WholeChoice> choices, const AnswerSums& sums);
 

@@ -11,6 +11,7 @@
 #include "glimpse/engine/lossless.h"
 #include "glimpse/server/api_error.h"
 #include "glimpse/server/prompt_fields.h"
+#include "glimpse/text/logprobs.h"
 
 namespace glimpse::server {
 namespace {
@@ -54,6 +55,18 @@ constexpr Field kFields[] = {
      .high = kMostTokens,
      .help = "the same",
      .read = [](R r) { r.wanted.max_tokens = r.whole(); }},
+    {.name = "min_tokens",
+     .value = "whole number",
+     .low = 0,
+     .high = kMostTokens,
+     .default_value = "0",
+     .help = "before so many no token ends the answer, and no text of `stop` may begin",
+     .read = [](R r) { r.wanted.min_tokens = r.whole(); }},
+    {.name = "ignore_eos",
+     .value = "true or false",
+     .default_value = "false",
+     .help = "go on behind tokens that end the text",
+     .read = [](R r) { r.wanted.ignore_end = r.flag(); }},
     {.name = "temperature",
      .value = "number",
      .low = 0,
@@ -108,22 +121,60 @@ constexpr Field kFields[] = {
      .low = -100,
      .high = 100,
      .default_value = "0",
-     .help = "subtracted for tokens that occurred",
+     .help = "subtracted for tokens that occurred in the answer",
      .read = [](R r) { r.wanted.sampling.presence_penalty = static_cast<float>(r.number()); }},
     {.name = "frequency_penalty",
      .value = "number",
      .low = -100,
      .high = 100,
      .default_value = "0",
-     .help = "subtracted for each occurrence; penalties look back on 64 tokens",
+     .help = "subtracted for each occurrence in the answer",
      .read = [](R r) { r.wanted.sampling.frequency_penalty = static_cast<float>(r.number()); }},
     {.name = "repetition_penalty",
      .value = "number",
      .low = 0.01,
      .high = 100,
      .default_value = "1",
-     .help = "divides the logits of tokens that occurred; 1: off",
+     .help = "divides the logits of tokens that occurred in prompt or answer; 1: off",
      .read = [](R r) { r.wanted.sampling.repeat_penalty = static_cast<float>(r.number()); }},
+    {.name = "logit_bias",
+     .value = "object of numbers",
+     .low = -100,
+     .high = 100,
+     .help = "added to the logits of tokens, by their ids, as {\"198\": -5}",
+     .read = read_logit_bias},
+    {.name = "logprobs",
+     .value = "true or false",
+     .default_value = "false",
+     .help = "log-probabilities of the answer's tokens: the model's own, "
+             "before any bias, penalty, temperature or filter",
+     .place = kInChat,
+     .read =
+         [](R r) {
+           if (r.flag()) r.wanted.logprobs = 0;
+         }},
+    {.name = "top_logprobs",
+     .value = "whole number",
+     .low = 0,
+     .high = text::kMostLogprobs,
+     .default_value = "0",
+     .help = "so many of the likeliest tokens beside each; needs `logprobs`",
+     .place = kInChat,
+     .read = [](R r) { r.wanted.top_logprobs = static_cast<int>(r.whole()); }},
+    {.name = "logprobs",
+     .value = "whole number",
+     .low = 0,
+     .high = text::kMostLogprobs,
+     .help = "the same, with so many of the likeliest tokens; with `echo` the "
+             "prompt's too, which needs no stream",
+     .place = kInCompletion,
+     .read = [](R r) { r.wanted.logprobs = static_cast<int>(r.whole()); }},
+    {.name = "echo",
+     .value = "true or false",
+     .default_value = "false",
+     .help = "the text begins with the prompt",
+     .place = kInCompletion,
+     .read = [](R r) { r.wanted.echo = r.flag(); }},
     {.name = "stream",
      .value = "true or false",
      .default_value = "false",
@@ -191,37 +242,17 @@ constexpr Field kFields[] = {
 
 /// What other servers have and this one has not. With content they would change the answer, so they are refused.
 constexpr std::string_view kNotThere[] = {
-    "tools",
-    "tool_choice",
-    "functions",
-    "function_call",
-    "response_format",
-    "grammar",
-    "json_schema",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "logit_bias",
-    "logprobs",
-    "top_logprobs",
-    "min_tokens",
-    "ignore_eos",
+    "tools",       "tool_choice",     "functions",    "function_call", "response_format", "grammar",
+    "json_schema", "guided_json",     "guided_regex", "guided_choice", "guided_grammar",  "suffix",
+    "best_of",     "prompt_logprobs", "audio",        "modalities",    "cache_salt",      "chat_template_kwargs",
     "echo",
-    "suffix",
-    "best_of",
-    "prompt_logprobs",
-    "audio",
-    "modalities",
-    "cache_salt",
-    "chat_template_kwargs",
 };
 
 /// What says nothing: a client's way to leave a field out.
 bool says_nothing(std::string_view name, const Body& value) {
   if (value.is_null() || value == Body(false)) return true;
   if (value.is_structured() || value.is_string()) return value.empty() || value == Body("");
-  if (name == "min_tokens" || name == "prompt_logprobs") return value == Body(0);
+  if (name == "prompt_logprobs") return value == Body(0);
   return name == "best_of" && value == Body(1);
 }
 
@@ -252,7 +283,10 @@ class BodyReader {
  private:
   void field(const std::string& name, const Body& value) {
     if (name == "attention" || name == "stream_options") return inside(name, value);
-    if (const Field* found = find_field(name, place_)) return found->read({*found, value, limits_, wanted_});
+    const Field* found = find_field(name, place_);
+    // Clients that have logprobs off send false to either endpoint.
+    if (found != nullptr && name == "logprobs" && value == Body(false)) return;
+    if (found != nullptr) return found->read({*found, value, limits_, wanted_});
     if (std::find(std::begin(kNotThere), std::end(kNotThere), name) != std::end(kNotThere)) {
       if (says_nothing(name, value) || says_default(name, value)) return;
       throw bad_field(name, "is not there in this version; leave it out");

@@ -10,7 +10,7 @@
 
 #include "glimpse/server/json.h"
 #include "glimpse/server/options.h"
-#include "glimpse/text/sampler.h"
+#include "glimpse/text/sampling_options.h"
 #include "glimpse/text/tokenizer.h"
 
 namespace glimpse::server {
@@ -24,12 +24,20 @@ struct Wanted {
   std::vector<text::ChatMessage> messages;  ///< of a chat
   std::vector<Prompt> prompts;              ///< of a completion
   std::optional<std::int64_t> max_tokens;
-  text::SamplingOptions sampling{.temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0};
+  std::int64_t min_tokens = 0;
+  bool ignore_end = false;
+  /// Penalties look back on all; those of OpenAI's count tokens of the answer alone.
+  text::SamplingOptions sampling{
+      .temperature = 1, .top_k = 0, .top_p = 1, .min_p = 0, .repeat_last_n = -1, .penalise_prompt = false};
   std::optional<std::uint32_t> seed;
   std::int64_t choices = 1;  ///< of each prompt
   std::vector<std::string> stop;
   bool stream = false, include_usage = false;
-  bool names_method = false;  ///< `attention` names a policy
+  bool echo = false;  ///< a completion's text begins with its prompt
+  /// Log-probabilities are wanted, with so many of the likeliest tokens beside each.
+  std::optional<int> logprobs;
+  std::optional<int> top_logprobs;  ///< of a chat, which asks for them by a field of its own
+  bool names_method = false;        ///< `attention` names a policy
   MethodWish method;
   std::optional<int> lossless;  ///< drafts at a time; 0: as many as should pay
   std::int64_t correct = 0, audit = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -114,9 +115,11 @@ std::function<std::string()> text_work(const Hub& hub, Route route, std::string 
 std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake& wake) {
   const Backend& backend = hub.loaded();
   const std::int64_t most = hub.options.limits.waiting;
-  if (std::ssize(prepared.requests) > most) {
-    throw ApiError(400, fmt::format("the prompts and 'n' make {} answers, and {} may wait; ask for fewer",
-                                    prepared.requests.size(), most));
+  const std::int64_t answers = std::ssize(prepared.requests) * prepared.choices;
+  if (answers > most) {
+    throw ApiError(400, fmt::format("the prompts and 'n' make {} answers, and "
+                                    "{} may wait; ask for fewer",
+                                    answers, most));
   }
   AnswerHead head;
   head.id = hub.fresh_id(prepared.chat ? "chatcmpl" : "cmpl");
@@ -127,10 +130,20 @@ std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake&
   head.include_usage = prepared.include_usage;
   head.choices = prepared.choices;
   head.ignored = std::move(prepared.ignored);
+  head.logprobs = prepared.logprobs;
+  head.tokenizer = &backend.tokenizer();
+  head.echoed = std::move(prepared.echoed);
   std::vector<engine::Stream> streams;
   try {
     for (engine::Request& request : prepared.requests) {
-      streams.push_back(backend.service.submit(std::move(request), wake));
+      // Those that can begin together share one prefill of their prompt.
+      const std::int64_t together = std::min<std::int64_t>(hub.options.running, most);
+      for (std::int64_t left = prepared.choices; left > 0; left -= together) {
+        const auto count = static_cast<int>(std::min(left, together));
+        auto some = backend.service.submit(request, count, wake);
+        std::move(some.begin(), some.end(), std::back_inserter(streams));
+        request.sampling.seed += static_cast<std::uint32_t>(count);
+      }
     }
   } catch (const engine::QueueFull&) {
     throw ApiError(429, fmt::format("{} requests may wait, and as many do; try again later", most));

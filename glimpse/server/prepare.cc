@@ -82,39 +82,75 @@ plan::Plan plan_of(const Wanted& wanted, const Backend& backend, std::int64_t pr
   }
 }
 
+/// What one field says of another.
+void check_together(const Wanted& wanted, const Backend& backend) {
+  if (wanted.include_usage && !wanted.stream) {
+    throw bad_field("stream_options.include_usage", "is for a stream; give 'stream': true, or leave it out");
+  }
+  if (wanted.top_logprobs && !wanted.logprobs) {
+    throw bad_field("top_logprobs", "needs 'logprobs': true; give that, or leave it out");
+  }
+  if (wanted.echo && wanted.logprobs && wanted.stream) {
+    throw bad_field("logprobs", "of an echoed prompt are not for a stream; leave out 'stream', or one of them");
+  }
+  if (wanted.max_tokens && wanted.min_tokens > *wanted.max_tokens) {
+    throw bad_field("min_tokens",
+                    fmt::format("is {}, more than 'max_tokens' ({})", wanted.min_tokens, *wanted.max_tokens));
+  }
+  for (const text::TokenBias& bias : wanted.sampling.logit_bias) {
+    if (bias.token < backend.tokenizer().size()) continue;
+    throw bad_field("logit_bias",
+                    fmt::format("has the token {}, and the model has {}", bias.token, backend.tokenizer().size()));
+  }
+  text::validate(wanted.sampling);
+}
+
+engine::Request request_of(const Wanted& wanted, const Backend& backend, std::vector<text::Token> prompt) {
+  engine::Request request;
+  request.plan = plan_of(wanted, backend, std::ssize(prompt));
+  request.prompt = std::move(prompt);
+  request.sampling = wanted.sampling;
+  request.max_tokens = wanted.max_tokens.value_or(-1);
+  request.min_tokens = wanted.min_tokens;
+  request.ignore_end = wanted.ignore_end;
+  request.stop = wanted.stop;
+  if (wanted.logprobs) request.logprobs = wanted.top_logprobs.value_or(*wanted.logprobs);
+  if (wanted.echo) request.prompt_logprobs = request.logprobs;
+  if (!reads_everything(request.plan)) {
+    request.correct_every = wanted.correct;
+    request.audit_every = wanted.audit;
+    request.lossless = wanted.lossless.has_value();
+    request.draft_tokens = wanted.lossless.value_or(0);
+  }
+  return request;
+}
+
 }  // namespace
 
 Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend, const Limits& limits) {
   Wanted wanted = read_fields(body, place, limits);
   check_model(wanted, backend);
   const bool chat = place == kInChat;
-  if (!chat && !wanted.max_tokens) wanted.max_tokens = kUsualCompletion;
-  if (wanted.include_usage && !wanted.stream) {
-    throw bad_field("stream_options.include_usage", "is for a stream; give 'stream': true, or leave it out");
-  }
-  text::validate(wanted.sampling);
-  const std::uint32_t seed = wanted.seed ? *wanted.seed : std::random_device{}();
+  if (!chat && !wanted.max_tokens) wanted.max_tokens = std::max(kUsualCompletion, wanted.min_tokens);
+  check_together(wanted, backend);
+  wanted.sampling.seed = wanted.seed ? *wanted.seed : std::random_device{}();
 
-  Prepared out{chat, wanted.stream, wanted.include_usage, std::move(wanted.ignored), {}, wanted.choices, {}};
-  for (std::vector<text::Token>& prompt : prompts_of(wanted, chat, backend)) {
-    engine::Request request;
-    request.plan = plan_of(wanted, backend, std::ssize(prompt));
-    request.sampling = wanted.sampling;
-    request.max_tokens = wanted.max_tokens.value_or(-1);
-    request.stop = wanted.stop;
-    if (!reads_everything(request.plan)) {
-      request.correct_every = wanted.correct;
-      request.audit_every = wanted.audit;
-      request.lossless = wanted.lossless.has_value();
-      request.draft_tokens = wanted.lossless.value_or(0);
+  Prepared out;
+  out.chat = chat;
+  out.stream = wanted.stream;
+  out.include_usage = wanted.include_usage;
+  out.logprobs = wanted.logprobs.has_value();
+  out.choices = wanted.choices;
+  std::vector<std::vector<text::Token>> prompts = prompts_of(wanted, chat, backend);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (wanted.echo) {
+      const auto* text = std::get_if<std::string>(&wanted.prompts[i]);
+      out.echoed.push_back({text != nullptr ? *text : backend.tokenizer().decode(prompts[i], true), prompts[i]});
     }
-    request.prompt = std::move(prompt);
-    if (out.policy.empty()) out.policy = request.plan.policy;
-    for (std::int64_t i = 0; i < wanted.choices; ++i) {
-      out.requests.push_back(request);
-      out.requests.back().sampling.seed = seed + static_cast<std::uint32_t>(i);
-    }
+    out.requests.push_back(request_of(wanted, backend, std::move(prompts[i])));
   }
+  out.policy = out.requests.front().plan.policy;
+  out.ignored = std::move(wanted.ignored);
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -114,6 +115,19 @@ void read_stops(const FieldReader& reader) {
                                                    reader.limits.stops, reader.field.flag));
   }
   for (const Body& each : reader.value) add(each);
+}
+
+void read_logit_bias(const FieldReader& reader) {
+  if (!reader.value.is_object()) throw bad_field(reader.field.name, "must be an object, as {\"198\": -5}");
+  for (const auto& [key, value] : reader.value.items()) {
+    text::Token token = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0) {
+      throw bad_field(reader.field.name, fmt::format("has the key '{}', which is no token id", excerpt(key)));
+    }
+    const FieldReader number{reader.field, value, reader.limits, reader.wanted};
+    reader.wanted.sampling.logit_bias.push_back({token, static_cast<float>(number.number())});
+  }
 }
 
 void read_budget(const FieldReader& reader) {

@@ -12,6 +12,7 @@ namespace glimpse::server {
 void read_messages(const FieldReader& reader);
 void read_prompts(const FieldReader& reader);
 void read_stops(const FieldReader& reader);
+void read_logit_bias(const FieldReader& reader);
 void read_budget(const FieldReader& reader);
 void read_method_options(const FieldReader& reader);
 void read_lossless(const FieldReader& reader);

@@ -70,7 +70,7 @@ struct Server::Impl {
   tcp::acceptor acceptor;
   asio::signal_set signals;
   bool version_6 = false;
-  std::exception_ptr failure;  ///< of the loading
+  std::exception_ptr failure;  ///< what ends run()
 
   void load() noexcept {
     try {
@@ -154,7 +154,11 @@ void Server::run() {
   impl_->wait_for_signals();
   asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
   std::thread loader([impl = impl_.get()] { impl->load(); });
-  impl_->io.run();
+  try {
+    impl_->io.run();
+  } catch (...) {  // of a handler, where memory is short: the threads end first
+    impl_->failure = std::current_exception();
+  }
   loader.join();
   impl_->pool.join();
   impl_->hub.backend.reset();

@@ -114,6 +114,10 @@ Wire::Later<bool> Wire::read_body(Parser& parser) {
     const std::size_t used = feed(parser);
     if (parser.is_done()) co_return true;
     if (used > 0) continue;
+    // A body's bytes are taken as they come; what is kept is the head of a chunk, or fields behind the last one.
+    if (buffer_.size() > static_cast<std::size_t>(limits_.header_bytes)) {
+      throw parse_error(http::error::header_limit, limits_);
+    }
     const bool more = co_await fill();
     if (!more) co_return false;
   }
@@ -187,6 +191,10 @@ HttpHead head_of(const Parser::value_type& request) {
   HttpHead head;
   head.method = std::string(request.method_string());
   head.target = std::string(request.target());
+  if (head.target.starts_with("http://")) {  // as proxies are asked; the Host says the same
+    const std::size_t path = head.target.find('/', std::string_view("http://").size());
+    head.target = path == std::string::npos ? "/" : head.target.substr(path);
+  }
   head.host = text(http::field::host);
   head.origin = text(http::field::origin);
   head.authorization = text(http::field::authorization);

@@ -22,6 +22,7 @@ TEST(Fields, AreReadIntoTheirPlaces) {
       R"({"model": "m", "prompt": ["a", [1, 2]], "max_tokens": 7, "temperature": 0.5, "top_p": 0.25, "top_k": -1,
           "min_p": 0.125, "seed": 4294967295, "n": 3, "stop": "s", "presence_penalty": 1, "frequency_penalty": -1,
           "repetition_penalty": 1.5, "stream": true, "stream_options": {"include_usage": true}, "b": 1, "a": 2,
+          "min_tokens": 2, "ignore_eos": true, "logit_bias": {"7": -1.5}, "logprobs": 3, "echo": true,
           "attention": {"policy": "quest", "budget": "10%", "opt": {"x": 1, "y": "z", "w": true}, "profile": "p",
                         "min_ctx": 9, "lossless": true, "correct": 4, "audit": 5}})",
       kInCompletion, {});
@@ -36,6 +37,12 @@ TEST(Fields, AreReadIntoTheirPlaces) {
   EXPECT_EQ(wanted.sampling.min_p, 0.125f);
   EXPECT_EQ(wanted.seed, 4294967295u);
   EXPECT_EQ(wanted.choices, 3);
+  EXPECT_EQ(wanted.min_tokens, 2);
+  EXPECT_TRUE(wanted.ignore_end && wanted.echo);
+  EXPECT_EQ(wanted.logprobs, 3);
+  ASSERT_EQ(wanted.sampling.logit_bias.size(), 1u);
+  EXPECT_EQ(wanted.sampling.logit_bias[0].token, 7);
+  EXPECT_EQ(wanted.sampling.logit_bias[0].bias, -1.5f);
   EXPECT_EQ(wanted.stop, std::vector<std::string>{"s"});
   EXPECT_EQ(wanted.sampling.presence_penalty, 1);
   EXPECT_EQ(wanted.sampling.frequency_penalty, -1);
@@ -60,6 +67,7 @@ TEST(Fields, DefaultsAreOpenAis) {
   EXPECT_EQ(wanted.sampling.min_p, 0);
   EXPECT_EQ(wanted.sampling.repeat_penalty, 1);
   EXPECT_EQ(wanted.choices, 1);
+  EXPECT_FALSE(wanted.sampling.penalise_prompt) << "frequency and presence are the answer's";
   EXPECT_FALSE(wanted.seed || wanted.max_tokens || wanted.stream || wanted.names_method || wanted.lossless);
 }
 

@@ -66,6 +66,12 @@ TEST(Http, ConnectionsCloseWhenAsked) {
   EXPECT_EQ(events_of(stream.body).back(), "[DONE]");
 }
 
+TEST(Http, ATargetMayNameTheServer) {
+  const Running server(small_options());
+  EXPECT_EQ(server.get("http://127.0.0.1/health").status, 200);
+  EXPECT_EQ(server.get("http://127.0.0.1").status, 404);
+}
+
 TEST(Http, RequestIdsAreEchoed) {
   const Running server(small_options());
   Client client = server.client();

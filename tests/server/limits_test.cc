@@ -74,6 +74,12 @@ TEST(Limits, BytesOfBodiesAndHeaders) {
   for (std::size_t i = 0; i < text.size(); i += 100) chunks += "64\r\n" + text.substr(i, 100) + "\r\n";
   chunked.send(chunks + "0\r\n\r\n");
   EXPECT_EQ(chunked.read().status, 413);
+  Client endless = server.client();  // a chunk whose head does not end
+  endless.send(
+      "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n5;" +
+      std::string(3000, 'x'));
+  EXPECT_EQ(endless.read().status, 431);
   Client headers = server.client();
   EXPECT_EQ(headers.get("/health", "X-Long: " + std::string(1000, 'x') + "\r\n").status, 200);
   EXPECT_EQ(headers.get("/health", "X-Long: " + std::string(2000, 'x') + "\r\n").status, 431);

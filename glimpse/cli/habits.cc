@@ -44,9 +44,8 @@ constexpr std::array kHabits{
           "output is not constrained by a grammar in this version; leave it out"},
     Habit{"--samplers,--sampling-seq,--sampler-seq,--mirostat,--mirostat-lr,--mirostat-ent,--typical,--xtc-probability,"
           "--xtc-threshold,--dry-multiplier,--dry-base,--dry-allowed-length,--dynatemp-range,--dynatemp-exp,"
-          "--top-nsigma,--top-n-sigma,-l,--logit-bias",
+          "--top-nsigma,--top-n-sigma",
           "samplers are the penalties, --top-k, --top-p, --min-p and --temp, in this order"},
-    Habit{"--ignore-eos", "an answer ends where the model ends it, and after -n N tokens at the latest"},
     Habit{"-r,--reverse-prompt", "give the text that ends an answer with --stop TEXT; it is not shown"},
     Habit{"--rope-scaling,--rope-scale,--rope-freq-base,--rope-freq-scale,--yarn-orig-ctx,--yarn-ext-factor,"
           "--yarn-attn-factor,--yarn-beta-slow,--yarn-beta-fast",

@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Wanted {
   std::string shape = "llama-3.1-8b";
+  std::string weights = "bf16";
   std::filesystem::path folder = "/dev/shm";
   std::vector<int> batches{1};
   std::vector<std::int64_t> depths{1024, 8192, 32768, 131072};
@@ -102,14 +103,15 @@ class Bench {
 
   void run() {
     const ModelSize& shape = model_size(wanted_.shape);
-    const RandomModel file(shape, wanted_.folder, deepest_ + 4096);
+    type_ = weight_type(wanted_.weights);
+    const RandomModel file(shape, wanted_.folder, {deepest_ + 4096, type_});
     const model::Model model(file.path());
     const model::Config& config = model.config();
     shape_ = {config.architecture, config.name,     config.layers, config.heads,
               config.kv_heads,     config.head_dim, config.context};
     bandwidth_ = read_bandwidth();
-    fmt::print("{}: bf16 weights of {:.2f} GB; plain reads {:.0f} GB/s\n", shape.name,
-               static_cast<double>(weight_bytes(config)) * 1e-9, bandwidth_ * 1e-9);
+    fmt::print("{}: {} weights of {:.2f} GB; plain reads {:.0f} GB/s\n", shape.name, type_.name,
+               weight_bytes(config) * 1e-9, bandwidth_ * 1e-9);
     for (const int batch : wanted_.batches) {
       const auto backend = exec::make_cuda_backend(model, {device_, 16, KvType::bf16, kChunk});
       kv::CacheShape cache;
@@ -137,18 +139,18 @@ class Bench {
               {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
             {"command", wanted_.command},
             {"model", wanted_.shape},
-            {"settings", {{"weights", "bf16"}, {"kv_type", "bf16"}, {"steps", wanted_.steps}}},
+            {"settings", {{"weights", type_.name}, {"kv_type", "bf16"}, {"steps", wanted_.steps}}},
             {"rows", rows_}};
   }
 
  private:
   static constexpr int kChunk = 2048;
 
-  static std::int64_t weight_bytes(const model::Config& config) {
+  double weight_bytes(const model::Config& config) const {
     const std::int64_t q = std::int64_t{config.heads} * config.head_dim;
     const std::int64_t kv = std::int64_t{config.kv_heads} * config.head_dim;
     const std::int64_t layer = std::int64_t{config.hidden} * (2 * q + 2 * kv + 3 * std::int64_t{config.feed_forward});
-    return 2 * (layer * config.layers + std::int64_t{config.hidden} * config.vocabulary);
+    return type_.bytes(static_cast<double>(layer * config.layers + std::int64_t{config.hidden} * config.vocabulary));
   }
 
   double read_bandwidth() const {
@@ -254,8 +256,7 @@ class Bench {
       std::sort(arm.times.begin(), arm.times.end());
       const double median = arm.times[arm.times.size() / 2];
       if (i == 0) dense = median;
-      const std::int64_t bytes = weight_bytes(config) + arm.bytes;
-      const double share = static_cast<double>(bytes) / median / bandwidth_;
+      const double share = (weight_bytes(config) + static_cast<double>(arm.bytes)) / median / bandwidth_;
       fmt::print(
           "  B={:<3} {:>7} tokens  {:<28} {:8.3f} ms a step ({:.3f} to {:.3f})  {:.2f}x dense  KV {:.3f} GB  {:.2f} of "
           "read\n",
@@ -277,6 +278,7 @@ class Bench {
   int most_batch_ = 1;
   std::int64_t deepest_ = 0;
   plan::ModelShape shape_;
+  WeightType type_;
   double bandwidth_ = 1;
   Json rows_ = Json::array();
 };
@@ -289,7 +291,8 @@ int main(int argc, char** argv) {
   bench::Wanted wanted;
   CLI::App app("a whole decoding step on a GPU");
   app.add_option("--shape", wanted.shape, "llama-3.1-8b, qwen3-8b, llama-2-7b or smollm2-135m");
-  app.add_option("--folder", wanted.folder, "for the file of random weights, 2 bytes each; in memory");
+  app.add_option("--weights", wanted.weights, "bf16, q8_0, q6_k, q5_k, q5_0, q5_1, q4_k, q4_0 or q4_1");
+  app.add_option("--folder", wanted.folder, "for the file of random weights; in memory");
   app.add_option("--batch", wanted.batches, "sequences")->delimiter(',');
   app.add_option("--depth", wanted.depths, "tokens of each sequence, ascending")->delimiter(',');
   app.add_option("--arms", wanted.arms,

@@ -142,8 +142,10 @@ __global__ void gate_kernel(const __grid_constant__ GateOp of) {
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(of.rows) * of.width) return;
   const float* const row = of.gate_up.raw() + i / of.width * 2 * of.width;
-  const float x = row[i % of.width];
-  of.out.raw()[i] = bits_of(x / (1 + expf(-x)) * row[of.width + i % of.width]);
+  const std::size_t at = i % of.width;
+  const std::size_t gate = of.paired ? at + at / 8 * 8 : at;
+  const float x = row[gate];
+  of.out.raw()[i] = bits_of(x / (1 + expf(-x)) * row[gate + (of.paired ? 8 : of.width)]);
 }
 
 __global__ void take_rows_kernel(const __grid_constant__ TakeRowsOp of) {

@@ -9,12 +9,9 @@
 #include <cstdint>
 
 #include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kernels/cuda/packed.h"
 
 namespace glimpse::kernels::cuda {
-
-using Bf16 = std::uint16_t;  ///< the bits of one
-template <class T>
-using DevicePointer = Pointer<T, Place::device>;
 
 /// out[row] = table[tokens[row]], widened.
 struct EmbedOp {
@@ -56,6 +53,7 @@ struct GateOp {
   DevicePointer<const float> gate_up;  ///< [rows, 2 width]
   DevicePointer<Bf16> out;             ///< [rows, width]
   int rows = 0, width = 0;
+  bool paired = false;  ///< rows have eight values of gate and eight of up in turn
 };
 void gate(Stream& stream, const GateOp& op);
 

@@ -188,6 +188,12 @@ TEST_F(Layers, GateRowsAndNarrow) {
     want[i] = x / (1 + std::exp(-x)) * both[i / 40 * 80 + 40 + i % 40];
   }
   expect_rounded(widened(out.values()), want);
+  gate(*stream_, {from.constant(), out.pointer(), 3, 40, true});
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const std::size_t at = i / 40 * 80 + i % 40 / 8 * 16 + i % 8;
+    want[i] = both[at] / (1 + std::exp(-static_cast<double>(both[at]))) * both[at + 8];
+  }
+  expect_rounded(widened(out.values()), want);
 
   const Array<Bf16> rounded(*stream_, both.size());
   narrow(*stream_, {from.constant(), rounded.pointer(), both.size()});

@@ -491,7 +491,10 @@ TEST_F(Cuda, StatisticsGoOn) {
     const std::vector<float> want = decoded(own, part(450, 100));
     EXPECT_TRUE(same_bits(decoded(same, part(450, 100)), want));
     EXPECT_TRUE(same_bits(decoded(loaded, part(450, 100)), want));
-    EXPECT_LT(divergence(decoded(there, part(450, 100)), want, width), 0.3);  // near ties go on
+    // The first steps: what is forgotten by a near tie stays so, and later steps go their own ways.
+    Sequence here = gpu.load(file, make(gpu, name, budget("64")));
+    EXPECT_LT(divergence(decoded(there, part(450, 4)), decoded(here, part(450, 4)), width), 0.05);
+    EXPECT_GT(shared_tokens(gpu.shape(), here, there), 0.9);
     // A second prompt behind what was forgotten.
     own.prefill(part(550, 100));
     same.prefill(part(550, 100));

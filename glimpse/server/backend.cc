@@ -1,6 +1,11 @@
 #include "glimpse/server/backend.h"
 
+#include <fmt/format.h>
+
 #include <ctime>
+
+#include "glimpse/base/printable.h"
+#include "glimpse/server/api_error.h"
 
 namespace glimpse::server {
 namespace {
@@ -29,6 +34,13 @@ Backend::Backend(const ServerOptions& options)
 
 std::string Backend::token_text(text::Token token) const {
   return token < 0 ? std::string() : tokenizer().piece(token, true);
+}
+
+void Backend::require_name(std::string_view wanted) const {
+  if (wanted == name) return;
+  throw ApiError(404, fmt::format("there is no model '{}'; this server has '{}'", excerpt(wanted), name))
+      .about("model")
+      .coded("model_not_found");
 }
 
 }  // namespace glimpse::server

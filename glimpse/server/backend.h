@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/service.h"
@@ -18,6 +19,8 @@ struct Backend {
   const text::Tokenizer& tokenizer() const { return engine.tokenizer(); }
   /// What a token is written as; empty for -1.
   std::string token_text(text::Token token) const;
+  /// Throws ApiError 404 for a name that is not the model's.
+  void require_name(std::string_view wanted) const;
 
   const std::string name;      ///< of the model, as clients know it
   const std::int64_t created;  ///< seconds since 1970

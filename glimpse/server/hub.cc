@@ -90,6 +90,8 @@ HttpAnswer answer_now(Hub& hub, Route route, const HttpHead& head) {
       return {200, "application/json", health(hub), {}};
     case Route::models:
       return {200, "application/json", models_json(hub.loaded()), {}};
+    case Route::one_model:
+      return {200, "application/json", model_json(hub.loaded(), model_of(head.path())), {}};
     case Route::props:
       return {200, "application/json", props_json(hub.loaded(), hub.options), {}};
     case Route::tokenizer_info:

@@ -63,16 +63,23 @@ std::vector<text::Token> tokens_of(const Fields& fields, const Backend& backend)
   return tokenizer.encode(text->get<std::string>(), special, begins);
 }
 
+Json the_model(const Backend& backend) {
+  return {{"id", backend.name},
+          {"object", "model"},
+          {"created", backend.created},
+          {"owned_by", "glimpse"},
+          {"max_model_len", backend.engine.context()}};
+}
+
 }  // namespace
 
 std::string models_json(const Backend& backend) {
-  return text_of({{"object", "list"},
-                  {"data",
-                   {{{"id", backend.name},
-                     {"object", "model"},
-                     {"created", backend.created},
-                     {"owned_by", "glimpse"},
-                     {"max_model_len", backend.engine.context()}}}}});
+  return text_of({{"object", "list"}, {"data", Json::array({the_model(backend)})}});
+}
+
+std::string model_json(const Backend& backend, std::string_view name) {
+  backend.require_name(name);
+  return text_of(the_model(backend));
 }
 
 std::string props_json(const Backend& backend, const ServerOptions& options) {

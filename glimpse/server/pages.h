@@ -10,6 +10,8 @@
 namespace glimpse::server {
 
 std::string models_json(const Backend& backend);
+/// Throws ApiError 404 for a name that is not the model's.
+std::string model_json(const Backend& backend, std::string_view name);
 std::string props_json(const Backend& backend, const ServerOptions& options);
 std::string tokenizer_info_json(const Backend& backend);
 

@@ -6,7 +6,6 @@
 #include <random>
 
 #include "glimpse/base/error.h"
-#include "glimpse/base/printable.h"
 #include "glimpse/server/api_error.h"
 
 namespace glimpse::server {
@@ -14,13 +13,6 @@ namespace {
 
 constexpr std::int64_t kUsualCompletion = 16;  ///< tokens, as OpenAI's
 constexpr std::int64_t kUsualAnswer = 256;     ///< tokens that `auto` counts on where none are named
-
-void check_model(const Wanted& wanted, const Backend& backend) {
-  if (wanted.model.empty() || wanted.model == backend.name) return;
-  throw ApiError(404, fmt::format("there is no model '{}'; this server has '{}'", excerpt(wanted.model), backend.name))
-      .about("model")
-      .coded("model_not_found");
-}
 
 std::vector<text::Token> tokens_of(const Prompt& prompt, const text::Tokenizer& tokenizer) {
   if (const auto* text = std::get_if<std::string>(&prompt)) {
@@ -129,7 +121,7 @@ engine::Request request_of(const Wanted& wanted, const Backend& backend, std::ve
 
 Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend, const Limits& limits) {
   Wanted wanted = read_fields(body, place, limits);
-  check_model(wanted, backend);
+  if (!wanted.model.empty()) backend.require_name(wanted.model);
   const bool chat = place == kInChat;
   if (!chat && !wanted.max_tokens) wanted.max_tokens = std::max(kUsualCompletion, wanted.min_tokens);
   check_together(wanted, backend);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "glimpse/base/printable.h"
 #include "glimpse/server/api_error.h"
@@ -16,10 +17,12 @@ struct Row {
 };
 
 constexpr std::string_view kRequests = "/v1/requests/";
+constexpr std::string_view kModels = "/v1/models/";
 
 constexpr Row kRows[] = {
     {"/health", "GET", Route::health},
     {"/v1/models", "GET", Route::models},
+    {kModels, "GET", Route::one_model},
     {"/props", "GET", Route::props},
     {"/tokenizer_info", "GET", Route::tokenizer_info},
     {"/metrics", "GET", Route::metrics},
@@ -36,7 +39,8 @@ constexpr Row kRows[] = {
 constexpr std::string_view kOthers[] = {"/v1/responses", "/v1/messages", "/v1/embeddings"};
 
 bool fits(const Row& row, std::string_view path) {
-  return row.path == kRequests ? path.starts_with(kRequests) && path.size() > kRequests.size() : path == row.path;
+  const bool has_name = row.path == kRequests || row.path == kModels;
+  return has_name ? path.starts_with(row.path) && path.size() > row.path.size() : path == row.path;
 }
 
 }  // namespace
@@ -66,6 +70,23 @@ Route route_of(const HttpHead& head) {
 
 std::string_view request_of(std::string_view path) {
   return path.substr(std::min(kRequests.size(), path.size()));
+}
+
+std::string model_of(std::string_view path) {
+  const std::string_view written = path.substr(std::min(kModels.size(), path.size()));
+  std::string name;
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    unsigned byte = 0;
+    const char* const digits = written.data() + i + 1;
+    if (written[i] == '%' && i + 2 < written.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      name += static_cast<char>(byte);
+      i += 2;
+    } else {
+      name += written[i];
+    }
+  }
+  return name;
 }
 
 }  // namespace glimpse::server

@@ -12,6 +12,7 @@ namespace glimpse::server {
 enum class Route : std::uint8_t {
   health,
   models,
+  one_model,
   props,
   tokenizer_info,
   metrics,
@@ -30,5 +31,7 @@ Route route_of(const HttpHead& head);
 std::string allowed_methods(std::string_view path);
 /// The last part of "/v1/requests/ID".
 std::string_view request_of(std::string_view path);
+/// The rest of "/v1/models/NAME", which may have slashes, with %XX as the byte; what is no such escape stays as it is.
+std::string model_of(std::string_view path);
 
 }  // namespace glimpse::server

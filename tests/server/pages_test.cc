@@ -55,6 +55,7 @@ TEST(Pages, WhatTheModelIs) {
   ASSERT_EQ(models["data"].size(), 1u);
   EXPECT_EQ(models["data"][0]["id"], "small");
   EXPECT_EQ(models["data"][0]["max_model_len"], engine.context());
+  EXPECT_EQ(server.get("/v1/models/small").json(), models["data"][0]);
   const JsonValue info = server.get("/tokenizer_info").json();
   EXPECT_EQ(info["bos_token"], tokenizer.piece(tokenizer.bos(), true));
   EXPECT_EQ(info["eos_token"], tokenizer.piece(tokenizer.eos(), true));
@@ -65,6 +66,27 @@ TEST(Pages, WhatTheModelIs) {
   EXPECT_EQ(props["chat_template"], tokenizer.chat_template());
   EXPECT_EQ(props.dump().find("test-models"), std::string::npos) << "no path of this machine: " << props.dump();
   EXPECT_EQ(server.get("/health").json(), (JsonValue{{"status", "ok"}}));
+}
+
+TEST(Pages, AModelByItsName) {
+  server::ServerOptions options = small_options();
+  options.model_name = "a group/50% of it";
+  const Running server(options);
+  for (const char* path : {"/v1/models/a%20group/50%25%20of%20it", "/v1/models/a%20group%2f50%%20of%20it"}) {
+    const Reply reply = server.get(path);
+    EXPECT_EQ(reply.status, 200) << path;
+    EXPECT_EQ(reply.json()["id"], options.model_name) << path;
+  }
+  for (const char* path : {"/v1/models/other", "/v1/models/%", "/v1/models/%2", "/v1/models/%g0%+1%-1",
+                           "/v1/models/%00", "/v1/models/%ff%fe"}) {
+    const Reply reply = server.get(path);
+    EXPECT_EQ(reply.status, 404) << path;
+    EXPECT_EQ(reply.json()["error"]["code"], "model_not_found") << path;
+  }
+  EXPECT_EQ(server.get("/v1/models/").json()["error"]["code"], nullptr) << "no name at all is no such path";
+  Client client = server.client();
+  client.send(request_text("DELETE", "/v1/models/other"));
+  EXPECT_EQ(client.read().status, 405);
 }
 
 TEST(Pages, HeadIsGetWithoutItsBody) {

@@ -49,10 +49,12 @@ TEST(Metric, FollowsLongBenchsDefinitions) {
   EXPECT_DOUBLE_EQ(score(Metric::rouge_l, "b a", {"a b"}), 0.5);
 }
 
+/// They refer to the text.
 std::vector<std::smatch> all_of(const std::string& text, const char* pattern) {
   const std::regex regex(pattern);
   return {std::sregex_iterator(text.begin(), text.end(), regex), {}};
 }
+std::vector<std::smatch> all_of(std::string&& text, const char* pattern) = delete;
 
 class Tasks : public testing::Test {
  protected:
@@ -161,14 +163,14 @@ TEST_F(Tasks, NumbersAreAllThatTheirKeysHave) {
     const RetrievalPrompt prompt = maker_.make(task, 4000, 21);
     const std::size_t question = prompt.content.rfind("\n\n");
     std::multimap<std::string, std::string> numbers;
-    for (const std::smatch& one : all_of(prompt.content.substr(0, question),
-                                         R"(One of the special magic numbers for ([a-z-]+) is: (\d{7})\.)")) {
+    const std::string document = prompt.content.substr(0, question), asks = prompt.content.substr(question);
+    for (const std::smatch& one : all_of(document, R"(One of the special magic numbers for ([a-z-]+) is: (\d{7})\.)")) {
       numbers.emplace(one[1], one[2]);
     }
     EXPECT_EQ(numbers.size(), task == Task::single ? 1U : 4U);
     std::multiset<std::string> wanted;
     int asked = 0;
-    for (const std::smatch& key : all_of(prompt.content.substr(question), "[a-z]+-[a-z]+")) {
+    for (const std::smatch& key : all_of(asks, "[a-z]+-[a-z]+")) {
       ++asked;
       const auto [from, to] = numbers.equal_range(key.str());
       EXPECT_EQ(std::distance(from, to), values);

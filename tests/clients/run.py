@@ -2,7 +2,7 @@
 
     run.py PROGRAM MODEL
 
-The server says where it listens once the model is loaded. The tests find URL and key in the environment (support.py). In
+The server says where it listens once the model is loaded. The tests find all they need in the environment (support.py). In
 the end SIGTERM stops the server, and it must end with 0.
 """
 import os
@@ -29,11 +29,12 @@ def address_of(server, log):
     sys.exit(f"error: the server did not start:\n{log.read_text()}")
 
 
-def run_tests(url):
+def run_tests(url, program, model):
     for name in list(os.environ):  # a client asks this server alone, directly, and reports to nobody
         if re.match(r"OPENAI_|LANGCHAIN_|LANGSMITH_|(ALL|HTTPS?)_PROXY$", name, re.I):
             del os.environ[name]
-    os.environ.update(GLIMPSE_CLIENTS_URL=url, GLIMPSE_CLIENTS_KEY=KEY)
+    os.environ.update(GLIMPSE_CLIENTS_URL=url, GLIMPSE_CLIENTS_KEY=KEY,
+                      GLIMPSE_CLIENTS_PROGRAM=program, GLIMPSE_CLIENTS_FILE=model)
     tests = unittest.defaultTestLoader.discover(str(pathlib.Path(__file__).parent), pattern="test_*.py")
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2).run(tests)
     return result.wasSuccessful() and result.testsRun > 0
@@ -46,7 +47,7 @@ def run(log, program, model):
     with open(log, "w") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     try:
-        passed = run_tests(address_of(server, log))
+        passed = run_tests(address_of(server, log), program, model)
         server.terminate()
         if server.wait(SECONDS) != 0:
             sys.exit(f"error: the server ended with {server.returncode}:\n{log.read_text()}")

@@ -3,6 +3,8 @@ import os
 
 URL = os.environ["GLIMPSE_CLIENTS_URL"]
 KEY = os.environ["GLIMPSE_CLIENTS_KEY"]
+PROGRAM = os.environ["GLIMPSE_CLIENTS_PROGRAM"]
+FILE = os.environ["GLIMPSE_CLIENTS_FILE"]
 MODEL = "SmolLM2-135M-Instruct.Q4_1"
 
 # One of each kind: all, one set for many layers, pages, a tree of clusters.
@@ -19,8 +21,9 @@ QUESTION = [{"role": "user", "content": "What is a river? Answer in one sentence
 def document():
     """Some 700 tokens."""
     goods = ("coal", "salt", "timber", "wool", "iron", "grain", "tea")
-    return "\n".join(f"On day {day} the ship carried {goods[day % len(goods)]} and {day * 37 % 101} barrels of oil down the river."
-                     for day in range(1, 31))
+    return "\n".join(
+        f"On day {day} the ship carried {goods[day % len(goods)]} and {day * 37 % 101} barrels of oil down the river."
+        for day in range(1, 31))
 
 
 def long_question():

@@ -237,6 +237,7 @@ class Bench {
     report(bed, "a quarter dense", attend(quarter), dense_bytes / 4 + set_bytes * 3 / 4);
     report(bed, "half dense", attend(half), (dense_bytes + set_bytes) / 2);
     anchor(bed, none, dense_bytes, set_bytes);
+    by_pages(bed, none, set_bytes);
     std::mt19937 random(6);
     if (tokens == 131072 && batch == 1) {
       for (const int length : {256, 1024, 4096}) {
@@ -285,6 +286,58 @@ class Bench {
       operations_->attend(bed.attend(layer, none));
     };
     report(bed, "anchor", all, dense_bytes / 2 + set_bytes);
+    if (wanted_.check && !wanted_.shuffled) select_again(bed);
+  }
+  /// Bounds of pages of 16 tokens: made for all pages, searched, the best chosen and attended to.
+  void by_pages(Bed& bed, const Array<Read>& none, double set_bytes) {
+    const std::int32_t blocks = bed.tokens / kPageTokens;
+    const std::size_t stride = static_cast<std::size_t>((blocks + 31) / 32 * 32);
+    const Array<std::byte> bounds(stream_, pool_.pages * summary_bytes(kFormat));
+    const Array<float> scores(stream_, bed.heads() * kGroup * stride), lse(stream_, bed.heads() * kGroup);
+    std::vector<PageRange> ranges;
+    std::vector<Search> searches;
+    std::vector<Choice> choices;
+    for (int row = 0; row < bed.batch; ++row) {
+      for (int head = 0; head < kKvHeads; ++head) {
+        choices.push_back({.row = row,
+                           .head = head,
+                           .set = static_cast<std::int32_t>(searches.size()),
+                           .pooling = Pooling::max_score,
+                           .wanted = bed.set_length() / kPageTokens,
+                           .block = kPageTokens,
+                           .by_unit = 1,
+                           .tail_units = blocks});
+        searches.push_back({row, head, 1, 0, blocks});
+        ranges.push_back({row, head, 0, blocks});
+      }
+    }
+    const Array<PageRange> device_ranges(stream_, ranges);
+    const Array<Search> device_searches(stream_, searches);
+    const Array<Choice> device_choices(stream_, choices);
+    const int count = static_cast<int>(searches.size());
+    const SummaryTable<Place::device> summaries{bounds.pointer(), kFormat.type};
+    const ScoreTable<Place::device> table{scores.pointer(), lse.pointer(), stride};
+    const auto summarise = [&](int layer) {
+      operations_->summarise({bed.cache(layer), device_ranges.constant(), count, blocks, summaries});
+    };
+    const auto search = [&](int layer) {
+      operations_->search({bed.cache(layer), bed.rows(), bed.q(), kGroup, kScale, summaries, device_searches.constant(),
+                           count, blocks, table});
+    };
+    const auto select = [&](int layer) {
+      operations_->select({bed.cache(layer), bed.rows(), kGroup, table, device_choices.constant(), count, bed.sets()});
+    };
+    for (int layer = 0; layer < bed.layers; ++layer) summarise(layer);
+    const double bytes = static_cast<double>(bed.heads()) * blocks * static_cast<double>(summary_bytes(kFormat));
+    report(bed, "bounds made", summarise, bytes * kPageTokens / 2 + bytes);
+    report(bed, "bounds searched", search, bytes);
+    report(bed, "pages chosen", select, static_cast<double>(bed.heads()) * kGroup * blocks * 4);
+    const auto all = [&](int layer) {
+      search(layer);
+      select(layer);
+      operations_->attend(bed.attend(layer, none));
+    };
+    report(bed, "by pages", all, bytes + set_bytes);
     if (wanted_.check && !wanted_.shuffled) select_again(bed);
   }
   /// The bed's own sets for what follows.

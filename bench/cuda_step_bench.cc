@@ -28,10 +28,11 @@ using Clock = std::chrono::steady_clock;
 
 struct Wanted {
   std::string shape = "llama-3.1-8b";
+  std::string weights = "bf16";
   std::filesystem::path folder = "/dev/shm";
   std::vector<int> batches{1};
   std::vector<std::int64_t> depths{1024, 8192, 32768, 131072};
-  std::vector<std::string> arms{"full", "tidal:1024", "kascade:10%,prefill=dense", "lychee-decode:1024"};
+  std::vector<std::string> arms{"full", "tidal:1024", "quest:1024", "kascade:10%,prefill=dense", "lychee-decode:1024"};
   int steps = 24;
   std::string json;
   std::string command;
@@ -102,14 +103,15 @@ class Bench {
 
   void run() {
     const ModelSize& shape = model_size(wanted_.shape);
-    const RandomModel file(shape, wanted_.folder, deepest_ + 4096);
+    type_ = weight_type(wanted_.weights);
+    const RandomModel file(shape, wanted_.folder, {deepest_ + 4096, type_});
     const model::Model model(file.path());
     const model::Config& config = model.config();
     shape_ = {config.architecture, config.name,     config.layers, config.heads,
               config.kv_heads,     config.head_dim, config.context};
     bandwidth_ = read_bandwidth();
-    fmt::print("{}: bf16 weights of {:.2f} GB; plain reads {:.0f} GB/s\n", shape.name,
-               static_cast<double>(weight_bytes(config)) * 1e-9, bandwidth_ * 1e-9);
+    fmt::print("{}: {} weights of {:.2f} GB; plain reads {:.0f} GB/s\n", shape.name, type_.name,
+               weight_bytes(config) * 1e-9, bandwidth_ * 1e-9);
     for (const int batch : wanted_.batches) {
       const auto backend = exec::make_cuda_backend(model, {device_, 16, KvType::bf16, kChunk});
       kv::CacheShape cache;
@@ -137,18 +139,18 @@ class Bench {
               {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
             {"command", wanted_.command},
             {"model", wanted_.shape},
-            {"settings", {{"weights", "bf16"}, {"kv_type", "bf16"}, {"steps", wanted_.steps}}},
+            {"settings", {{"weights", type_.name}, {"kv_type", "bf16"}, {"steps", wanted_.steps}}},
             {"rows", rows_}};
   }
 
  private:
   static constexpr int kChunk = 2048;
 
-  static std::int64_t weight_bytes(const model::Config& config) {
+  double weight_bytes(const model::Config& config) const {
     const std::int64_t q = std::int64_t{config.heads} * config.head_dim;
     const std::int64_t kv = std::int64_t{config.kv_heads} * config.head_dim;
     const std::int64_t layer = std::int64_t{config.hidden} * (2 * q + 2 * kv + 3 * std::int64_t{config.feed_forward});
-    return 2 * (layer * config.layers + std::int64_t{config.hidden} * config.vocabulary);
+    return type_.bytes(static_cast<double>(layer * config.layers + std::int64_t{config.hidden} * config.vocabulary));
   }
 
   double read_bandwidth() const {
@@ -205,7 +207,9 @@ class Bench {
     for (const kv::SequenceId id : sources) backend.cache().destroy(id);
   }
 
-  void check_arms(exec::Backend& backend, std::span<const kv::SequenceId> sources, std::int64_t depth) {
+  /// The arms that run here; the others say why not.
+  std::vector<std::string> checked_arms(exec::Backend& backend, std::span<const kv::SequenceId> sources,
+                                        std::int64_t depth) {
     const auto logits = [&](const std::string& arm) {
       const attention::Program program(plan_of(shape_, arm, std::to_string(depth + 4096)));
       Batch batch(backend, sources, program);
@@ -213,17 +217,26 @@ class Bench {
       return std::vector<float>(result.logits.begin(), result.logits.end());
     };
     const std::vector<float> want = logits("full");
+    std::vector<std::string> runs;
     for (const std::string& arm : wanted_.arms) {
-      const std::vector<float> got = logits(arm);
+      std::vector<float> got;
+      try {
+        got = logits(arm);
+      } catch (const UserError& error) {
+        fmt::print("  {} does not run: {}\n", arm, error.what());
+        continue;
+      }
+      runs.push_back(arm);
       if (std::memcmp(got.data(), want.data(), want.size() * sizeof(float)) != 0) {
         throw InternalError(fmt::format("{}: a budget that covers the context does not give dense attention", arm));
       }
     }
+    return runs;
   }
 
   void measure_arms(exec::Backend& backend, const model::Config& config, std::span<const kv::SequenceId> sources,
                     std::int64_t depth) {
-    check_arms(backend, sources, depth);
+    const std::vector<std::string> names = checked_arms(backend, sources, depth);
     struct Measured {
       std::unique_ptr<attention::Program> program;
       std::unique_ptr<Batch> batch;
@@ -231,7 +244,7 @@ class Bench {
       std::int64_t bytes = 0;
     };
     std::vector<Measured> arms;
-    for (const std::string& arm : wanted_.arms) {
+    for (const std::string& arm : names) {
       Measured& made = arms.emplace_back();
       made.program = std::make_unique<attention::Program>(plan_of(shape_, arm));
       made.batch = std::make_unique<Batch>(backend, sources, *made.program);
@@ -254,18 +267,17 @@ class Bench {
       std::sort(arm.times.begin(), arm.times.end());
       const double median = arm.times[arm.times.size() / 2];
       if (i == 0) dense = median;
-      const std::int64_t bytes = weight_bytes(config) + arm.bytes;
-      const double share = static_cast<double>(bytes) / median / bandwidth_;
+      const double share = (weight_bytes(config) + static_cast<double>(arm.bytes)) / median / bandwidth_;
       fmt::print(
           "  B={:<3} {:>7} tokens  {:<28} {:8.3f} ms a step ({:.3f} to {:.3f})  {:.2f}x dense  KV {:.3f} GB  {:.2f} of "
           "read\n",
-          sources.size(), depth, wanted_.arms[i], median * 1e3, arm.times.front() * 1e3, arm.times.back() * 1e3,
+          sources.size(), depth, names[i], median * 1e3, arm.times.front() * 1e3, arm.times.back() * 1e3,
           dense / median, static_cast<double>(arm.bytes) * 1e-9, share);
       std::fflush(stdout);
       rows_.push_back({{"what", "step"},
                        {"batch", static_cast<int>(sources.size())},
                        {"depth", depth},
-                       {"arm", wanted_.arms[i]},
+                       {"arm", names[i]},
                        {"ms", median * 1e3},
                        {"kv_bytes", arm.bytes},
                        {"of_read", share}});
@@ -277,6 +289,7 @@ class Bench {
   int most_batch_ = 1;
   std::int64_t deepest_ = 0;
   plan::ModelShape shape_;
+  WeightType type_;
   double bandwidth_ = 1;
   Json rows_ = Json::array();
 };
@@ -289,7 +302,8 @@ int main(int argc, char** argv) {
   bench::Wanted wanted;
   CLI::App app("a whole decoding step on a GPU");
   app.add_option("--shape", wanted.shape, "llama-3.1-8b, qwen3-8b, llama-2-7b or smollm2-135m");
-  app.add_option("--folder", wanted.folder, "for the file of random weights, 2 bytes each; in memory");
+  app.add_option("--weights", wanted.weights, "bf16, q8_0, q6_k, q5_k, q5_0, q5_1, q4_k, q4_0 or q4_1");
+  app.add_option("--folder", wanted.folder, "for the file of random weights; in memory");
   app.add_option("--batch", wanted.batches, "sequences")->delimiter(',');
   app.add_option("--depth", wanted.depths, "tokens of each sequence, ascending")->delimiter(',');
   app.add_option("--arms", wanted.arms,

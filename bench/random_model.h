@@ -16,11 +16,25 @@ struct ModelSize {
 /// Throws UserError that lists what there is.
 const ModelSize& model_size(const std::string& name);
 
-/// A GGUF file with bf16 matrices of small normal values, and a vocabulary without meaning. Removed at the end.
+/// What such a file's matrices are.
+struct WeightType {
+  std::string name;
+  int number = 0;  ///< ggml's
+  /// Bytes of so many weights, in rows of whole blocks.
+  double bytes(double weights) const;
+};
+/// bf16, q8_0, q4_k and so on. Throws UserError that lists what there is.
+WeightType weight_type(const std::string& name);
+
+/// A GGUF file with matrices of small normal values, and a vocabulary without meaning. Removed at the end.
 class RandomModel {
  public:
+  struct Content {
+    std::int64_t context = 0;
+    WeightType weights;
+  };
   /// Throws UserError when the folder has no room.
-  RandomModel(const ModelSize& size, const std::filesystem::path& folder, std::int64_t context);
+  RandomModel(const ModelSize& size, const std::filesystem::path& folder, const Content& content);
   ~RandomModel();
   RandomModel(const RandomModel&) = delete;
   RandomModel& operator=(const RandomModel&) = delete;

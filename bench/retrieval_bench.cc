@@ -26,15 +26,15 @@
 #include "bench/prefilled_prompt.h"
 #include "bench/retrieval_results.h"
 #include "glimpse/base/error.h"
-#include "glimpse/calibrate/prompts.h"
 #include "glimpse/cli/setup.h"
+#include "glimpse/evaluate/tasks/prompts.h"
 
 namespace glimpse::bench {
 namespace {
 
-using calibrate::PromptMaker;
-using calibrate::RetrievalPrompt;
-using calibrate::Task;
+using evaluate::PromptMaker;
+using evaluate::RetrievalPrompt;
+using evaluate::Task;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
@@ -108,13 +108,13 @@ class Retrieval {
     for (const Token token : tail_) next = decode(token);
     for (std::int64_t made = 1; !engine_.tokenizer().ends_generation(next); ++made) {
       answer.text += engine_.tokenizer().piece(next);
-      answer.share = calibrate::share_found(answer.text, wanted);
+      answer.share = evaluate::share_found(answer.text, wanted);
       if (made == most_tokens_) break;
       const Token before = next;
       next = decode(before);
       // Digits may go on: a number is whole when the next token does not lengthen it.
       if (!answer.right()) continue;
-      answer.share = calibrate::share_found(answer.text + engine_.tokenizer().piece(next), wanted);
+      answer.share = evaluate::share_found(answer.text + engine_.tokenizer().piece(next), wanted);
       if (answer.right()) break;
     }
     answer.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -192,7 +192,7 @@ void check_options(const Options& options) {
   require_range("--spare", options.spare, 1, 4096);
   require_range("--tail", options.tail, 0, 64);
   require_range("--seed", options.seed, 0, INT64_C(0xffffffff));
-  for (const std::string& task : options.tasks) calibrate::parse_task(task);
+  for (const std::string& task : options.tasks) evaluate::parse_task(task);
   for (const std::int64_t length : options.lengths) {
     require_range("--lengths", length, options.reserve + 128, 1 << 22);
   }
@@ -270,7 +270,7 @@ void run(const Options& options, const std::string& command) {
     for (const std::int64_t length : options.lengths) {
       for (const std::string& task : options.tasks) {
         const auto start = Clock::now();
-        const int ran = retrieval.run(calibrate::parse_task(task), length, number, results);
+        const int ran = retrieval.run(evaluate::parse_task(task), length, number, results);
         if (ran == 0) {
           progress.drop(static_cast<double>(length));
           continue;

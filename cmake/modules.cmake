@@ -33,7 +33,7 @@ function(glimpse_module name)
   target_compile_features(glimpse_${name} PUBLIC cxx_std_20)
   target_compile_options(glimpse_${name} PRIVATE ${glimpse_warnings} ${glimpse_pic})
   list(TRANSFORM arg_DEPENDS PREPEND glimpse_)
-  list(TRANSFORM arg_LIBRARIES REPLACE "^json$" "$<BUILD_INTERFACE:json>")  # headers alone: nothing to link later
+  list(TRANSFORM arg_LIBRARIES REPLACE "^(json|boost)$" "$<BUILD_INTERFACE:\\1>")  # headers alone: nothing to link later
   target_link_libraries(glimpse_${name} PUBLIC ${arg_DEPENDS} PRIVATE ${arg_LIBRARIES})
   if(arg_COLD)
     target_compile_options(glimpse_${name} PRIVATE ${glimpse_cold})

@@ -278,7 +278,7 @@ def cuda_table(results):
 
 
 def cuda_step_table(results):
-    file = results.load("cuda-step", "sm90")
+    file = results.load("cuda-step-q4k", "sm90")
     cells = {(row["batch"], row["depth"], row["arm"]): row for row in file["rows"] if row["what"] == "step"}
     rows = []
     for (batch, depth, arm), row in cells.items():
@@ -288,13 +288,30 @@ def cuda_step_table(results):
     return table(["tokens x sequences", "method", "ms a step", "GB of K and V", "of read bandwidth", "x dense"], rows)
 
 
+WEIGHTS = ("q4k", "q6k", "q80", "bf16")
+
+
+def cuda_weights_table(results):
+    rows = []
+    for name in WEIGHTS:
+        file = results.load(f"cuda-weights-{name}", "sm90")
+        cells = {row["batch"]: row for row in file["rows"] if row["what"] == "step"}
+        for batch in (1, 4, 16):
+            row = cells[batch]
+            rows.append([file["settings"]["weights"], str(batch), f"{row['ms']:.2f}", f"{row['of_read']:.2f}",
+                         f"{1000 * batch / row['ms']:.0f}"])
+    return table(["weights", "sequences", "ms a step", "of read bandwidth", "tokens/s"], rows)
+
+
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
-          "kernels": kernels_table, "cuda": cuda_table, "cuda-step": cuda_step_table}
+          "kernels": kernels_table, "cuda": cuda_table, "cuda-step": cuda_step_table,
+          "cuda-weights": cuda_weights_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
                    "other on the same GPU",
-           "cuda-step": "`cuda_step_bench --batch 1,8 --depth 1024,8192,32768,131072 --json FILE`"}
+           "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --json FILE`",
+           "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --json FILE`"}
 
 
 def block_of(name):

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "glimpse/base/error.h"
-#include "glimpse/calibrate/prose.h"
+#include "glimpse/evaluate/tasks/prose.h"
 
 namespace glimpse::calibrate {
 namespace {
@@ -26,27 +26,6 @@ struct Haystack {
 };
 constexpr std::array kHaystacks{Haystack{Task::multikey, 1, 2, 2}, Haystack{Task::vt, 1, 1, 1},
                                 Haystack{Task::passkey, 1, 1, 1}, Haystack{Task::single, 2, 1, 1}};
-
-engine::Sequence prefilled(engine::Engine& engine, std::span<const Token> tokens, Progress& progress) {
-  engine::Sequence sequence = engine.open(plan::dense_plan(engine.shape()));
-  std::int64_t before = 0;
-  const auto note = [&](std::int64_t now) {
-    progress.add(now - before);
-    before = now;
-  };
-  bool stopped = false;
-  sequence.prefill(tokens, {}, static_cast<std::int64_t>(tokens.size()) - 1, [&] {
-    try {
-      note(sequence.length());
-    } catch (const Stopped&) {
-      stopped = true;
-    }
-    return !stopped;
-  });
-  if (stopped) throw Stopped{};
-  note(static_cast<std::int64_t>(tokens.size()));
-  return sequence;
-}
 
 /// One recording's part of the tables.
 class Tables {
@@ -91,7 +70,7 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
   }
   const plan::ModelShape shape = engine.shape();
   const std::string filler =
-      (options.text.empty() ? "" : options.text + "\n\n") + generated_prose(kSentences, options.seed);
+      (options.text.empty() ? "" : options.text + "\n\n") + evaluate::generated_prose(kSentences, options.seed);
   const PromptMaker maker(engine.tokenizer(), filler);
   const int budget = std::max(1, static_cast<int>(options.length / 8));
   Tables tables(shape, budget);
@@ -107,7 +86,7 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
       refused = error.what();
       continue;
     }
-    const engine::Sequence dense = prefilled(engine, prompts.front().tokens, progress);
+    const engine::Sequence dense = evaluate::dense_prefill(engine, prompts.front().tokens, progress);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       const std::int64_t shared = shared_tokens(prompts.front().tokens, prompts[i].tokens);
       Trial trial = make_trial(engine, dense, shared, prompts[i], {.limit = kAnswerLimit, .progress = &progress});

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "glimpse/calibrate/measured.h"
-#include "glimpse/calibrate/progress.h"
 #include "glimpse/calibrate/retrieval_scores.h"
 #include "glimpse/calibrate/similarity.h"
 #include "glimpse/calibrate/trials.h"

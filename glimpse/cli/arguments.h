@@ -26,6 +26,13 @@ enum CommandBit : std::uint32_t {
   kSets = 1u << 8,
   kBenchServe = 1u << 9,
   kCalibrate = 1u << 10,
+  kNeedle = 1u << 11,
+  kPasskey = 1u << 12,
+  kRuler = 1u << 13,
+  kCopy = 1u << 14,
+  kScoreboard = 1u << 15,
+  kLongbench = 1u << 16,
+  kServe = 1u << 17,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -64,9 +71,17 @@ struct Arguments {
   std::optional<std::int64_t> tokens, prefill, chunks, text_prompt;
   std::int64_t text_steps = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
-  std::string depths, arms, rate, prompt_tokens;
-  std::int64_t requests = 0, running = 0, slice_layers = 0;
-  std::optional<std::string> arrivals;
+  std::string depths, lengths, tasks, arms, rate, prompt_tokens;
+  std::int64_t requests = 0, running = 0, examples = 0, slice_layers = 0;
+  std::optional<std::string> arrivals, metric;
+  // serve.
+  std::string host, api_key, alias;
+  std::vector<std::string> allowed_hosts, cors_origins;
+  bool insecure = false;
+  std::int64_t port = 0, parallel = 0;
+  std::int64_t max_body = 0, max_headers = 0, max_connections = 0, max_waiting = 0;
+  std::int64_t header_timeout = 0, body_timeout = 0, idle_timeout = 0, write_timeout = 0;
+  std::int64_t max_depth = 0, max_n = 0, max_prompts = 0, max_stops = 0;
 
   /// First long names of the options that were given, by flag or environment.
   std::set<std::string, std::less<>> given;

@@ -1,14 +1,11 @@
 // glimpse bench: our own engine against itself. bench/ adds other programs as arms.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
 #include <map>
 #include <memory>
 #include <optional>
 
 #include "glimpse/base/error.h"
-#include "glimpse/base/printable.h"
 #include "glimpse/cli/arm.h"
 #include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/bench_report.h"
@@ -26,21 +23,6 @@ namespace glimpse::cli {
 namespace {
 
 constexpr std::int64_t kMostDepth = 1 << 24;
-
-std::vector<std::int64_t> parse_lengths(std::string_view flag, std::string_view list, std::int64_t least) {
-  std::vector<std::int64_t> lengths;
-  for (const std::string& part : split_commas(list)) {
-    std::int64_t value = -1;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc() || end != part.data() + part.size() || value < least || value > kMostDepth) {
-      throw UserError(fmt::format("{} '{}': give whole numbers from {} to {} with commas between", flag, excerpt(list),
-                                  least, kMostDepth));
-    }
-    lengths.push_back(value);
-  }
-  std::sort(lengths.begin(), lengths.end());
-  return lengths;
-}
 
 std::string speed_text(const BenchHeader& header, std::string_view benchmark, std::span<const evaluate::SpeedRow> rows,
                        const std::string& format) {
@@ -134,7 +116,7 @@ int bench_decode_command(const Arguments& arguments) {
   set_log(arguments);
   check_format(arguments);
   evaluate::DecodeOptions how;
-  how.depths = parse_lengths("--depth", arguments.depths, 0);
+  how.depths = parse_numbers("--depth", arguments.depths, 0, kMostDepth);
   how.tokens = arguments.bench_tokens;
   how.repetitions = static_cast<int>(arguments.repetitions);
   const std::vector<Arm> arms = parse_arms(arguments.arms);
@@ -169,7 +151,7 @@ int bench_prefill_command(const Arguments& arguments) {
   set_log(arguments);
   check_format(arguments);
   evaluate::PrefillOptions how;
-  how.lengths = parse_lengths("--length", arguments.depths, 1);
+  how.lengths = parse_numbers("--length", arguments.depths, 1, kMostDepth);
   how.repetitions = static_cast<int>(arguments.repetitions);
   engine::EngineOptions options = engine_options(arguments);
   if (options.context == 0) options.context = how.lengths.back();
@@ -196,7 +178,7 @@ int bench_prefill_command(const Arguments& arguments) {
 int bench_attention_command(const Arguments& arguments) {
   check_format(arguments);
   evaluate::AttentionOptions how;
-  how.depths = parse_lengths("--depth", arguments.depths, 1);
+  how.depths = parse_numbers("--depth", arguments.depths, 1, kMostDepth);
   how.kv_heads = static_cast<int>(arguments.kv_heads);
   how.group = static_cast<int>(arguments.group);
   how.head_dim = static_cast<int>(arguments.head_dim);

@@ -17,9 +17,16 @@ int calibrate_command(const Arguments& arguments);
 int eval_logits_command(const Arguments& arguments);
 int eval_perplexity_command(const Arguments& arguments);
 int eval_sets_command(const Arguments& arguments);
+int eval_needle_command(const Arguments& arguments);
+int eval_passkey_command(const Arguments& arguments);
+int eval_ruler_command(const Arguments& arguments);
+int eval_copy_command(const Arguments& arguments);
+int eval_longbench_command(const Arguments& arguments);
+int eval_scoreboard_command(const Arguments& arguments);
 int bench_decode_command(const Arguments& arguments);
 int bench_prefill_command(const Arguments& arguments);
 int bench_attention_command(const Arguments& arguments);
+int serve_command(const Arguments& arguments);
 int bench_serve_command(const Arguments& arguments);
 
 }  // namespace glimpse::cli

@@ -44,9 +44,8 @@ constexpr std::array kHabits{
           "output is not constrained by a grammar in this version; leave it out"},
     Habit{"--samplers,--sampling-seq,--sampler-seq,--mirostat,--mirostat-lr,--mirostat-ent,--typical,--xtc-probability,"
           "--xtc-threshold,--dry-multiplier,--dry-base,--dry-allowed-length,--dynatemp-range,--dynatemp-exp,"
-          "--top-nsigma,--top-n-sigma,-l,--logit-bias",
+          "--top-nsigma,--top-n-sigma",
           "samplers are the penalties, --top-k, --top-p, --min-p and --temp, in this order"},
-    Habit{"--ignore-eos", "an answer ends where the model ends it, and after -n N tokens at the latest"},
     Habit{"-r,--reverse-prompt", "give the text that ends an answer with --stop TEXT; it is not shown"},
     Habit{"--rope-scaling,--rope-scale,--rope-freq-base,--rope-freq-scale,--yarn-orig-ctx,--yarn-ext-factor,"
           "--yarn-attn-factor,--yarn-beta-slow,--yarn-beta-fast",
@@ -56,9 +55,11 @@ constexpr std::array kHabits{
     Habit{"-md,--model-draft,--spec-draft-model,--draft,--draft-max,--draft-n,--draft-min,--draft-p-min",
           "--lossless drafts with the sparse method of --attn and needs no second model"},
     Habit{"--mmproj,-mm,-mmu,--mmproj-url,--image,--audio", "models of images and sound are not run; leave it out"},
-    Habit{"-np,--parallel,-cb,--cont-batching,--host,--port,--api-key,-to,--timeout,--embedding,--embeddings,"
-          "--reranking,--slots,--metrics,--webui,--no-webui",
-          "a server is not in this version yet; 'glimpse run' answers a prompt"},
+    Habit{"-np,--parallel,--host,--port,--api-key,-a,--alias", "this command is no server; 'glimpse serve' is one"},
+    Habit{"-to,--timeout", "'glimpse serve' has --header-timeout, --body-timeout, --idle-timeout and --write-timeout"},
+    Habit{"-cb,--cont-batching,--slots,--no-slots,--metrics,--props,--webui,--no-webui",
+          "'glimpse serve' batches requests, and has /metrics, /props and /v1/requests, but no page; leave it out"},
+    Habit{"--embedding,--embeddings,--reranking", "only text is generated, no embedding or ranking; leave it out"},
     Habit{"--no-display-prompt,--verbose-prompt,--special,-sp,--display-prompt,--simple-io",
           "standard output is the answer and nothing else; leave it out"},
     Habit{"--warmup,--no-warmup,--perf,--no-perf", "there is no warm-up run, and -q leaves the statistics out"},

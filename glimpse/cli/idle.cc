@@ -109,6 +109,12 @@ std::string idle_profile_folder(const Arguments& arguments) {
   return "has no effect beside --attn-profile, which says the profile: leave one out";
 }
 
+std::string idle_depths(const Arguments& arguments) {
+  // 'eval needle' has no list of tasks.
+  const bool needle = arguments.tasks.empty() || ("," + arguments.tasks + ",").find(",needle,") != std::string::npos;
+  return needle ? "" : "has no effect without the task 'needle': give that, or leave it out";
+}
+
 std::string idle_trace(const Arguments& arguments) {
   return arguments.interactive ? "and -i: a trace follows one answer, and -i gives several; leave one out" : "";
 }

@@ -29,6 +29,7 @@ std::string idle_minimum(const Arguments& arguments);  ///< --attn-min-ctx
 std::string idle_plan_file(const Arguments& arguments);
 std::string idle_profile(const Arguments& arguments);
 std::string idle_profile_folder(const Arguments& arguments);
+std::string idle_depths(const Arguments& arguments);
 std::string idle_trace(const Arguments& arguments);
 std::string idle_arrivals(const Arguments& arguments);
 std::string idle_beside_arrivals(const Arguments& arguments);  ///< what draws the requests of `bench serve`

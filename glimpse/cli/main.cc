@@ -32,12 +32,26 @@ int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
       return cli::eval_perplexity_command(arguments);
     case cli::kSets:
       return cli::eval_sets_command(arguments);
+    case cli::kNeedle:
+      return cli::eval_needle_command(arguments);
+    case cli::kPasskey:
+      return cli::eval_passkey_command(arguments);
+    case cli::kRuler:
+      return cli::eval_ruler_command(arguments);
+    case cli::kCopy:
+      return cli::eval_copy_command(arguments);
+    case cli::kLongbench:
+      return cli::eval_longbench_command(arguments);
+    case cli::kScoreboard:
+      return cli::eval_scoreboard_command(arguments);
     case cli::kBenchDecode:
       return cli::bench_decode_command(arguments);
     case cli::kBenchPrefill:
       return cli::bench_prefill_command(arguments);
     case cli::kBenchAttention:
       return cli::bench_attention_command(arguments);
+    case cli::kServe:
+      return cli::serve_command(arguments);
     case cli::kBenchServe:
       return cli::bench_serve_command(arguments);
   }

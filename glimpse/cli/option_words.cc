@@ -18,15 +18,26 @@ constexpr std::array kCommands{
     Command{
         "eval sets", kSets,
         "what a method reads of a text, the softmax mass that it captures, and how stable the units of its index are"},
+    Command{"eval needle", kNeedle, "whether methods find a number in a long prompt, by depth and length"},
+    Command{"eval passkey", kPasskey, "whether methods copy one of ten passkeys of 32 words"},
+    Command{"eval ruler", kRuler,
+            "RULER's tasks: needles of several keys and values, variables, common and frequent words, questions"},
+    Command{"eval copy", kCopy, "whether methods copy a sentence of a long prompt"},
+    Command{"eval longbench", kLongbench,
+            "whether methods answer questions of your own, in the form of LongBench or RULER"},
+    Command{
+        "eval scoreboard", kScoreboard,
+        "methods by tasks and lengths: answers, fidelity, bytes and time, as JSON, Markdown and a page; goes on where "
+        "it was interrupted"},
     Command{"calibrate", kCalibrate, "find out which layers and heads methods should use in a model; writes a profile"},
+    Command{"serve", kServe, "answer requests over HTTP, as OpenAI's API has them, each with its own method"},
     Command{"bench decode", kBenchDecode, "time of one decoded token, by policy and depth"},
     Command{"bench prefill", kBenchPrefill, "prompt tokens per second, by length"},
     Command{"bench attention", kBenchAttention, "the attention kernels alone, against the memory's read bandwidth"},
     Command{"bench serve", kBenchServe, "requests that arrive over time, with several methods: latency and tokens/s"},
 };
 
-constexpr std::array<std::string_view, 8> kLaterCommands{
-    "serve", "pull", "eval needle", "eval passkey", "eval ruler", "eval longbench", "eval fidelity", "bench select"};
+constexpr std::array<std::string_view, 3> kLaterCommands{"pull", "eval fidelity", "bench select"};
 
 std::string number(double value) {
   return fmt::format("{:.10g}", value);

@@ -1,6 +1,7 @@
 #include "glimpse/cli/options.h"
 
 #include <array>
+#include <vector>
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/lossless.h"
@@ -12,10 +13,11 @@ using A = Arguments;
 
 constexpr std::uint32_t kEval = kLogits | kPerplexity | kSets;
 constexpr std::uint32_t kBenchModel = kBenchDecode | kBenchPrefill | kBenchServe;
-constexpr std::uint32_t kBenchArms = kBenchDecode | kBenchServe;
+constexpr std::uint32_t kArms = kBenchDecode | kBenchServe | kAsk;
 constexpr std::uint32_t kBench = kBenchModel | kBenchAttention;
-constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate;
+constexpr std::uint32_t kEngine = kRun | kEval | kBenchModel | kCalibrate | kServe | kAsk;
 constexpr std::uint32_t kPolicy = kRun | kPlan | kEval;
+constexpr std::uint32_t kMethod = kPolicy | kServe;
 
 constexpr double kMostTokens = 1 << 24;
 constexpr double kMostPosition = 1 << 30;
@@ -33,7 +35,7 @@ const std::array kOptions{
            "0",
            kModel,
            "tokens that a sequence may have, prompt and answer; 0: as many as the model was made for",
-           kRun | kLogits | kSets | kBenchModel},
+           kRun | kLogits | kSets | kBenchModel | kServe},
     Option{"-c,--ctx-size,--ctx",
            "N",
            &A::window,
@@ -75,7 +77,7 @@ const std::array kOptions{
            kModel,
            "folder, on a disk, of the temporary file where methods with a host tier keep cold pages; default: "
            "/var/tmp, or /tmp where only that is on a disk",
-           kRun | kEval | kBenchArms},
+           kRun | kEval | kArms | kServe},
     Option{"--prefill-chunk",
            "N",
            &A::prefill_chunk,
@@ -102,7 +104,8 @@ const std::array kOptions{
            "a file with the prompt or document, may be repeated; -: standard input",
            kRun},
     Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "the text; -: standard input", kEval | kBenchModel},
-    Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate},
+    Option{
+        "-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate | kExam},
     Option{"part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal or retrieval", kCalibrate},
     Option{"--system",
            "TEXT",
@@ -253,7 +256,7 @@ const std::array kOptions{
            kRun,
            idle_for_one_token},
 
-    Option{"-s,--seed", "N", &A::seed, {0, kMostSeed}, "1", kMeasure, "random seed of the prompts", kCalibrate},
+    Option{"-s,--seed", "N", &A::seed, {0, kMostSeed}, "1", kMeasure, "random seed of the prompts", kCalibrate | kExam},
 
     Option{"--attn",
            "POLICY",
@@ -263,7 +266,7 @@ const std::array kOptions{
            kAttention,
            "the attention policy; 'glimpse plan --list' shows all; auto: the fastest that keeps --attn-quality by the "
            "model's profile",
-           kPolicy,
+           kMethod,
            idle_beside_plan_file},
     Option{
         "--attn-quality",
@@ -274,7 +277,7 @@ const std::array kOptions{
         kAttention,
         "what --attn auto keeps: answers, those of dense attention in every kind of task of the calibration; or kl=X, "
         "a mean KL to dense of at most X",
-        kPolicy | kBenchArms,
+        kPolicy | kArms,
         idle_quality},
     Option{"--attn-budget",
            "B",
@@ -283,7 +286,7 @@ const std::array kOptions{
            "",
            kAttention,
            "what a step may read: tokens (1024), a share (10%), p=0.99, coverage=0.98 or tau=1e-4",
-           kPolicy,
+           kMethod,
            idle_beside_auto},
     Option{"--attn-block",
            "N",
@@ -292,7 +295,7 @@ const std::array kOptions{
            "",
            kAttention,
            "select blocks of N tokens; 1: tokens",
-           kPolicy,
+           kMethod,
            idle_beside_auto},
     Option{"--attn-sink",
            "N",
@@ -301,7 +304,7 @@ const std::array kOptions{
            "",
            kAttention,
            "first tokens that are always read",
-           kPolicy,
+           kMethod,
            idle_beside_auto},
     Option{"--attn-local",
            "N",
@@ -310,7 +313,7 @@ const std::array kOptions{
            "",
            kAttention,
            "last tokens that are always read",
-           kPolicy,
+           kMethod,
            idle_beside_auto},
     Option{"--attn-opt",
            "KEY=VALUE",
@@ -319,7 +322,7 @@ const std::array kOptions{
            "",
            kAttention,
            "an option of the policy's own; several by repeating it or with commas",
-           kPolicy,
+           kMethod,
            idle_beside_auto},
     Option{"--attn-min-ctx",
            "N",
@@ -328,7 +331,7 @@ const std::array kOptions{
            "0",
            kAttention,
            "dense while the context is shorter than N",
-           kPolicy,
+           kMethod,
            idle_minimum},
     Option{"--attn-plan",
            "FILE",
@@ -348,7 +351,7 @@ const std::array kOptions{
            kAttention,
            "what calibration found out about the model (JSON); none: no profile; without it the model's own in "
            "--profile-dir; policies that use one say so in 'glimpse plan --list'",
-           kPolicy | kBenchArms,
+           kPolicy | kArms,
            idle_profile},
     Option{
         "--profile-dir",
@@ -359,7 +362,7 @@ const std::array kOptions{
         kAttention,
         "folder of profiles, each in a file by its model's fingerprint; default: glimpse/profiles in XDG_DATA_HOME, or "
         "in ~/.local/share",
-        kPolicy | kBenchArms | kCalibrate,
+        kMethod | kArms | kCalibrate,
         idle_profile_folder},
 
     Option{"--calibrate",
@@ -370,7 +373,7 @@ const std::array kOptions{
            kAttention,
            "make the model's profile first where the method needs one and there is none; at a terminal that is done "
            "without it",
-           kRun | kEval | kBenchArms,
+           kRun | kEval | kArms,
            idle_calibrate},
 
     Option{"--correct",
@@ -403,7 +406,14 @@ const std::array kOptions{
         "repacked, may differ in near ties)",
         kRun},
 
-    Option{"--json", "", &A::json, {}, "", kOutput, "print one JSON object", kRun | kPlan | kPerplexity | kSets},
+    Option{"--json",
+           "",
+           &A::json,
+           {},
+           "",
+           kOutput,
+           "print one JSON object",
+           kRun | kPlan | kPerplexity | kSets | (kAsk & ~kScoreboard)},
     Option{"--trace",
            "FILE",
            &A::trace,
@@ -476,125 +486,19 @@ const std::array kOptions{
            kLogits},
 
     Option{"-o,--output", "FILE", &A::output, {}, "", kOutput, "the profile; default: in --profile-dir", kCalibrate},
-
-    Option{"--depth", "LIST", &A::depths, {}, "0,8192", kMeasure, "tokens in the cache before decoding", kBenchDecode},
-    Option{"--length", "LIST", &A::depths, {}, "512,2048", kMeasure, "tokens of the prompt", kBenchPrefill},
-    Option{"--depth", "LIST", &A::depths, {}, "8192,32768", kMeasure, "tokens in the cache", kBenchAttention},
-    Option{"--arms",
-           "LIST",
-           &A::arms,
-           {},
-           "full,tidal:512",
-           kMeasure,
-           "methods to compare, NAME[:BUDGET][,KEY=VALUE...] each, as in full,tidal:512,reselect=13,quest:10%",
-           kBenchDecode},
-    Option{"-n,--predict,--n-predict",
-           "N",
-           &A::bench_tokens,
-           {16, 65536},
-           "40",
-           kMeasure,
-           "tokens to decode; the first 8 are not timed",
-           kBenchDecode},
-    Option{"-r,--repetitions",
-           "N",
-           &A::repetitions,
-           {1, 10000},
-           "5",
-           kMeasure,
-           "measurements of each arm",
-           kBenchDecode | kBenchPrefill | kBenchAttention},
-    Option{"--requests", "N", &A::requests, {1, 65536}, "8", kMeasure, "requests", kBenchServe, idle_beside_arrivals},
-    Option{"--rate",
-           "R",
-           &A::rate,
-           {},
-           "1",
-           kMeasure,
-           "requests a second, the mean of a Poisson process; inf: all at once",
-           kBenchServe,
-           idle_beside_arrivals},
-    Option{"--prompt-tokens",
-           "RANGE",
-           &A::prompt_tokens,
-           {},
-           "2000-6000",
-           kMeasure,
-           "tokens of a prompt, LEAST-MOST or one number",
-           kBenchServe,
-           idle_beside_arrivals},
-    Option{"-n,--predict,--n-predict",
-           "N",
-           &A::bench_tokens,
-           {1, 65536},
-           "64",
-           kMeasure,
-           "tokens of an answer",
-           kBenchServe,
-           idle_beside_arrivals},
-    Option{"--arms",
-           "LIST",
-           &A::arms,
-           {},
-           "full,tidal:512,quest:512,lychee-cluster:512",
-           kMeasure,
-           "methods of the requests, in turn, NAME[:BUDGET][,KEY=VALUE...] each",
-           kBenchServe,
-           idle_beside_arrivals},
-    Option{"-s,--seed",
-           "N",
-           &A::seed,
-           {0, kMostSeed},
-           "1",
-           kMeasure,
-           "random seed of arrivals and lengths",
-           kBenchServe,
-           idle_beside_arrivals},
-    Option{"--arrivals",
-           "FILE",
-           &A::arrivals,
-           {},
-           "",
-           kMeasure,
-           "a line for each request: {\"at\": 0.5, \"prompt_tokens\": 2000, \"tokens\": 64, \"attn\": \"tidal:512\"}",
-           kBenchServe,
-           idle_arrivals},
-    Option{"--running", "N", &A::running, {1, 1024}, "8", kMeasure, "requests worked on at a time", kBenchServe},
-    Option{"-r,--repetitions",
-           "N",
-           &A::repetitions,
-           {1, 1000},
-           "1",
-           kMeasure,
-           "runs through the service, and as many by hand, in turn",
-           kBenchServe},
-    Option{"--kv-heads", "N", &A::kv_heads, {1, 128}, "3", kMeasure, "KV heads", kBenchAttention},
-    Option{"--group", "N", &A::group, {1, 256}, "3", kMeasure, "query heads per KV head", kBenchAttention},
-    Option{
-        "--head-dim", "N", &A::head_dim, {8, 256}, "64", kMeasure, "head dimension, a multiple of 8", kBenchAttention},
-    Option{"--rows",
-           "N",
-           &A::rows,
-           {1, kMostTokens},
-           "2048",
-           kMeasure,
-           "rows that the gathered pass reads a head",
-           kBenchAttention},
-    Option{"--format", "FORMAT", &A::format, {}, "md", kOutput, "md, csv or json", kBench},
-    Option{"-o,--output",
-           "FILE",
-           &A::output,
-           {},
-           "",
-           kOutput,
-           "the file to write the table to; standard output without it",
-           kBench},
 };
 
 }  // namespace
 
 std::span<const Option> options() {
-  return kOptions;
+  static const std::vector<Option> all = [] {
+    std::vector<Option> rows(kOptions.begin(), kOptions.end());
+    rows.insert(rows.end(), bench_options().begin(), bench_options().end());
+    rows.insert(rows.end(), serve_options().begin(), serve_options().end());
+    rows.insert(rows.end(), exam_options().begin(), exam_options().end());
+    return rows;
+  }();
+  return all;
 }
 
 }  // namespace glimpse::cli

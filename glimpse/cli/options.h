@@ -40,6 +40,15 @@ struct Command {
 };
 
 std::span<const Option> options();
+/// Those of `glimpse bench` and of `glimpse serve` alone; options() has them too.
+std::span<const Option> bench_options();
+std::span<const Option> serve_options();
+/// Those of the commands that ask generated prompts alone; options() has them too.
+std::span<const Option> exam_options();
+/// These commands.
+inline constexpr std::uint32_t kExam = kNeedle | kPasskey | kRuler | kCopy | kScoreboard;
+/// And that which asks the user's own.
+inline constexpr std::uint32_t kAsk = kExam | kLongbench;
 std::span<const Command> commands();
 /// Commands of later versions, by path.
 std::span<const std::string_view> later_commands();

@@ -9,8 +9,9 @@
 
 namespace glimpse::cli {
 
-/// picture/page.html and picture/profile.html with style and script inside; made by cmake/embed.cmake.
-extern const std::string_view kPicturePage, kProfilePage;
+/// picture/page.html, picture/profile.html and picture/scoreboard.html with style and script inside; made by
+/// cmake/embed.cmake.
+extern const std::string_view kPicturePage, kProfilePage, kScoreboardPage;
 
 namespace {
 
@@ -136,6 +137,10 @@ std::string picture_page(const Trace& trace) {
 
 std::string profile_page(const plan::Profile& profile) {
   return filled(kProfilePage, profile_data(profile));
+}
+
+std::string scoreboard_page(std::string_view json) {
+  return filled(kScoreboardPage, Json::parse(json));
 }
 
 }  // namespace glimpse::cli

@@ -1,8 +1,9 @@
-// A trace or a profile as one page of HTML that needs nothing else: no network, no file beside it. The pages' own
-// source is in picture/, and is built into the program. Any thread.
+// A trace, a profile or a scoreboard as one page of HTML that needs nothing else: no network, no file beside it. The
+// pages' own source is in picture/, and is built into the program. Any thread.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "glimpse/cli/trace.h"
 #include "glimpse/plan/profile.h"
@@ -11,5 +12,7 @@ namespace glimpse::cli {
 
 std::string picture_page(const Trace& trace);
 std::string profile_page(const plan::Profile& profile);
+/// Of the text of scoreboard.json.
+std::string scoreboard_page(std::string_view json);
 
 }  // namespace glimpse::cli

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
 #include <initializer_list>
@@ -186,6 +187,23 @@ std::vector<std::string> split_commas(std::string_view list) {
     begin = end + 1;
   }
   return parts;
+}
+
+std::vector<std::int64_t> parse_numbers(std::string_view flag, std::string_view list, std::int64_t least,
+                                        std::int64_t most) {
+  std::vector<std::int64_t> numbers;
+  for (const std::string& part : split_commas(list)) {
+    std::int64_t value = -1;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || end != part.data() + part.size() || value < least || value > most) {
+      throw UserError(fmt::format("{} '{}': give whole numbers from {} to {} with commas between", flag, excerpt(list),
+                                  least, most));
+    }
+    numbers.push_back(value);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
 }
 
 std::vector<std::string> join_budgets(std::span<const std::string> parts) {

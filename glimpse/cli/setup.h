@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,6 +38,9 @@ plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy,
                             policies::PolicyOptions options);
 /// The parts of a list between its commas, empty ones too.
 std::vector<std::string> split_commas(std::string_view list);
+/// A list of whole numbers, ascending, each once. Throws UserError that names the flag.
+std::vector<std::int64_t> parse_numbers(std::string_view flag, std::string_view list, std::int64_t least,
+                                        std::int64_t most);
 /// Parts of a list in which a budget was parted at its own comma: "10%" and the "min=128" behind it are one again.
 std::vector<std::string> join_budgets(std::span<const std::string> parts);
 /// A whole file's bytes, or standard input's for "-"; `label` says in errors what it is.

@@ -41,6 +41,7 @@ std::vector<std::vector<std::int32_t>> Sequence::chosen_units(int layer, int kv_
   const kv::KeyIndex* const index = state.indices[state.head(layer, kv_head)].get();
   const attention::PublishedSet& set = state.sets.at({layer, kv_head});
   if (index == nullptr || set.everything || sequence.steps == 0) return {};
+  impl().runtime->device.backend->require_records("saying what an index chose");
   std::vector<std::vector<std::int32_t>> units;
   for (const std::vector<std::int32_t>& list : set.lists) units.push_back(index->units_of(list, sequence.length));
   return units;

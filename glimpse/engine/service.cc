@@ -157,6 +157,10 @@ void Service::Impl::give(const Tickets& tickets) {
     Ticket* const own = ticket.get();
     own->request.on_prefill = [this, own](std::int64_t done, std::int64_t total) { on_prefill(*own, done, total); };
     own->request.on_token = [this, own](Token token, std::string_view bytes) { on_token(*own, token, bytes); };
+    own->request.on_text = [own](std::string_view text) {
+      const std::lock_guard lock(own->mutex);
+      own->text += text;
+    };
     requests.push_back(std::move(own->request));
   }
   const std::vector<RequestId> ids = engine.submit_together(std::move(requests));
@@ -332,11 +336,11 @@ Service::~Service() {
   impl_->thread.join();
 }
 
-Stream Service::submit(Request request) {
-  return std::move(submit(std::move(request), 1).front());
+Stream Service::submit(Request request, const Wake& wake) {
+  return std::move(submit(std::move(request), 1, wake).front());
 }
 
-std::vector<Stream> Service::submit(Request request, int answers) {
+std::vector<Stream> Service::submit(Request request, int answers, const Wake& wake) {
   if (request.on_token || request.on_text || request.on_prefill || request.on_sets) {
     throw UserError("a request of a Service has callbacks, which would run on its thread; read the stream's events");
   }
@@ -351,10 +355,10 @@ std::vector<Stream> Service::submit(Request request, int answers) {
   std::vector<Stream> streams;
   streams.reserve(count);
   for (std::size_t i = 0; i + 1 < count; ++i) {
-    tickets.push_back(std::make_shared<Stream::Ticket>(request));
+    tickets.push_back(std::make_shared<Stream::Ticket>(request, wake));
     ++request.sampling.seed;
   }
-  tickets.push_back(std::make_shared<Stream::Ticket>(std::move(request)));
+  tickets.push_back(std::make_shared<Stream::Ticket>(std::move(request), wake));
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->broken) throw UserError(fmt::format("the service has ended: {}", *impl_->broken));

@@ -4,9 +4,9 @@
 // The Engine outlives the Service. Nobody else calls it meanwhile, but for what never changes: tokenizer, shape,
 // context, threads, kv_type, row_pair_bytes.
 //
-// No code of a caller's runs on the Service's thread, and a reader that is slow, or never reads, stalls no pass: events
-// that nobody took are put together. Of prefill progress the last stays, tokens are appended to those that wait. So a
-// stream holds at most the tokens of its own answer, which the request's max_tokens and the context bound.
+// No code of a caller's runs on the Service's thread but Wake, and a reader that is slow, or never reads, stalls no
+// pass: events that nobody took are put together. Of prefill progress the last stays, tokens are appended to those that
+// wait. So a stream holds at most the tokens of its own answer, which the request's max_tokens and the context bound.
 //
 // What fails. submit throws where the queue is full. What Engine::submit refuses, and a request that fails later, is
 // FinishReason::failed with the error in the stream's last event. A pass that fails for all requests ends the one that
@@ -14,6 +14,7 @@
 // end as failed, and submit throws.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -35,6 +36,11 @@ class QueueFull : public UserError {
   using UserError::UserError;
 };
 
+/// Called on the Service's thread behind each event of one stream, the last one too, and never after the end of the
+/// Service: for a caller with an event loop of its own, which it tells to read the stream. It must not wait, throw, or
+/// call the Service or the stream.
+using Wake = std::function<void()>;
+
 class Service {
  public:
   /// Throws UserError for options below 1, and where the system gives no thread.
@@ -46,11 +52,11 @@ class Service {
 
   /// Queues the request; never waits for a pass. Throws QueueFull, and UserError for a request with callbacks or
   /// `keep`, which are for callers of the Engine itself. Any thread.
-  Stream submit(Request request);
+  Stream submit(Request request, const Wake& wake = {});
   /// So many answers to one prompt, which is prefilled once (Engine::submit_together): a stream each, those that draw
   /// tokens with the seeds seed, seed + 1, ... They begin together. Throws UserError also for less than one answer, and
   /// for more than ServiceOptions::running or queue.
-  std::vector<Stream> submit(Request request, int answers);
+  std::vector<Stream> submit(Request request, int answers, const Wake& wake = {});
   /// Any thread.
   ServiceMetrics metrics() const;
 

@@ -29,7 +29,10 @@ struct StreamEvent {
   TimePoint at;                      ///< started: when the first pass with its prompt began
   std::int64_t done = 0, total = 0;  ///< prefill: tokens of the prompt
   std::vector<StreamToken> tokens;   ///< tokens: at least one
-  Result result;                     ///< finished
+  /// tokens, finished: what the answer's text has grown by, in whole UTF-8 sequences; it may come an event later than
+  /// its token. What stands before a stop string in the token that completes it is of no token: it comes here alone.
+  std::string text;
+  Result result;  ///< finished
 };
 
 /// The events of one request. Moves only; dropping it cancels the request. It may outlive its Service, whose end is the

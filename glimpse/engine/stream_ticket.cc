@@ -18,9 +18,11 @@ StreamEvent Stream::Ticket::take() {
     event.kind = StreamEvent::Kind::tokens;
     event.at = tokens.back().at;
     event.tokens = std::exchange(tokens, {});
+    event.text = std::exchange(text, {});
     return event;
   }
   closed = true;
+  finished->text = std::exchange(text, {});
   return out(finished);
 }
 

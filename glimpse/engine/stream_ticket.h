@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -18,6 +19,7 @@ namespace glimpse::engine {
 /// A place for each kind of event: their order is always the same.
 struct Stream::Ticket {
   const TimePoint submitted = std::chrono::steady_clock::now();
+  const std::function<void()> wake;     ///< service.h: Wake
   std::atomic<bool> cancelled = false;  ///< asked for
   std::int64_t group = 0;               ///< of those that share a prompt; 0: none. Set before it is queued
 
@@ -32,11 +34,12 @@ struct Stream::Ticket {
   // Under the mutex: what nobody has taken.
   std::optional<StreamEvent> started, prefill, finished;
   std::vector<StreamToken> tokens;
+  std::string text;          ///< goes with the next event of tokens, or with the last one
   bool closed = false;       ///< `finished` was taken
   Engine* engine = nullptr;  ///< that has the request as `id`; null before and after
   RequestId id = -1;
 
-  explicit Ticket(Request wanted) : request(std::move(wanted)) {}
+  Ticket(Request wanted, std::function<void()> told) : wake(std::move(told)), request(std::move(wanted)) {}
 
   /// Any thread. The Service looks between two passes, and a chunk of the prompt that is running stops in its middle.
   void cancel() {
@@ -54,6 +57,7 @@ struct Stream::Ticket {
       make();
     }
     news.notify_one();
+    if (wake) wake();
   }
 };
 

@@ -24,7 +24,7 @@ class Backend {
 
   /// Throws UserError, with the cure, for a plan that does not run on this device yet.
   virtual void require(const plan::Plan& plan) const = 0;
-  /// Throws UserError where passes do not say what each head read: `what` asks for it.
+  /// Throws UserError where the device does not do `what` yet, as "saying what an index chose".
   virtual void require_records(std::string_view what) const = 0;
 };
 

@@ -21,4 +21,8 @@ struct ChooseSpace {
 /// overwritten.
 std::size_t choose(const Choice& choice, std::span<float> pooled, const ChooseSpace& space, std::int32_t* out);
 
+/// The same where each unit has a value already (Choice::by_unit): [ceil(slots / block)], overwritten.
+std::size_t choose_units(const Choice& choice, std::span<float> units, std::size_t slots, const ChooseSpace& space,
+                         std::int32_t* out);
+
 }  // namespace glimpse::kernels

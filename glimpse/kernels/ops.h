@@ -42,6 +42,49 @@ struct ScoreOp {
   ScoreTable<place> out;
 };
 
+/// Pages [first, last) of the table of a sequence's KV head.
+struct PageRange {
+  std::int32_t sequence = 0;  ///< into KvTable::views
+  std::int32_t head = 0;
+  std::int32_t first = 0, last = 0;
+};
+
+/// Bounds of the keys of whole pages (Quest, section 3.3; ArkVale's cuboids): every slot of a page is in use, and none
+/// is freed. Where ranges share a page, as those of a fork do, each writes the same.
+template <Place place>
+struct SummariseOp {
+  KvTable<place> cache;
+  Pointer<const PageRange, place> ranges;  ///< [count]
+  int count = 0;
+  std::int32_t most = 0;  ///< pages of a range, at most: launches are sized by it
+  SummaryTable<place> out;
+};
+
+/// What a row asks of a KV head's bounds: scores of blocks [first, last), `pages` whole pages each.
+struct Search {
+  std::int32_t row = 0, head = 0;
+  std::int32_t pages = 1;
+  std::int32_t first = 0, last = 0;
+};
+
+/// The largest q.k * scale that the bounds of a block allow, for each query head: the sum over dimensions of q times
+/// the largest value, or the least where q is negative. A block's bounds are those of its pages together. Reads bounds,
+/// not K.
+template <Place place>
+struct SearchOp {
+  KvTable<place> cache;
+  RowTable<place> rows;
+  Pointer<const float, place> q;  ///< [R, H, d] after RoPE
+  int group = 1;                  ///< g
+  float scale = 1;                ///< positive
+  SummaryTable<place> summaries;
+  Pointer<const Search, place> searches;  ///< [count]
+  int count = 0;
+  std::int32_t most = 0;  ///< blocks of a search, at most: launches are sized by it
+  ScoreTable<place>
+      out;  ///< block b of a row's KV head at [row, query head, b]; the others are not written, nor is lse
+};
+
 /// How the scores of several query heads become one value a slot.
 enum class Pooling : std::uint8_t {
   mean_probability,  ///< mean of exp(score - lse): Kascade (section 3.3), TidalDecode
@@ -60,7 +103,8 @@ enum class ChoiceRule : std::uint8_t {
 
 /// One set: which scores it is made from and how. Units are `block` slots each (the last one may be short); a unit's
 /// value is the largest of its slots', under ChoiceRule::mass their sum. Equal values: the lower unit wins; NaN and
-/// -inf are never chosen.
+/// -inf are never chosen. Scores of units have no log-sum-exps, so they are pooled as scores and chosen by count; those
+/// of units that are always in are not read.
 struct Choice {
   std::int32_t row = 0, head = 0;  ///< the first KV head whose scores are read
   std::int32_t heads = 1;          ///< so many from there, pooled by mean (Pooling::max_*: by max) over them
@@ -71,6 +115,7 @@ struct Choice {
   std::int32_t wanted = 0;  ///< units
   double value = 0;
   std::int32_t block = 1;        ///< slots of a unit
+  std::int32_t by_unit = 0;      ///< 1: the table has a score for each unit (SearchOp), not for each slot
   std::int32_t head_units = 0;   ///< units [0, head_units) are always in the set
   std::int32_t tail_units = 0;   ///< and so are units [tail_units, ...); at least head_units
   std::int32_t tail_counts = 1;  ///< ChoiceRule::mass: what the tail holds counts towards `value`
@@ -138,6 +183,22 @@ struct PrefillOp {
   int group = 1;
   float scale = 1;
   Pointer<float, place> out;  ///< [R, H, d], of the whole pass
+  Pointer<float, place> lse;  ///< [R, H] of the whole pass, or null
+};
+
+/// What rows gave to each slot (H2O, section 4; TOVA, section 3.2): the sum over a piece's rows that see the slot, and
+/// over the query heads of a KV head, of exp(score - lse). Freed slots get 0. Reads K. A decoded row is a piece of one.
+template <Place place>
+struct ColumnSumsOp {
+  KvTable<place> cache;
+  Pointer<const PromptRows, place> pieces;  ///< [count]
+  int count = 0;
+  Pointer<const float, place> q;    ///< [R, H, d] after RoPE, of the whole pass
+  Pointer<const float, place> lse;  ///< [R, H] of all that the rows see, of the whole pass
+  int group = 1;
+  float scale = 1;
+  std::size_t stride = 0;      ///< at least the slots that the last row of a piece sees: launches are sized by it
+  Pointer<float, place> sums;  ///< [count, kv_heads, stride]; what lies behind what the last row sees is not written
 };
 
 /// The operations of one device.
@@ -147,9 +208,12 @@ class Operations {
   virtual ~Operations() = default;
   virtual void append(const AppendOp<place>& op) = 0;
   virtual void score(const ScoreOp<place>& op) = 0;
+  virtual void summarise(const SummariseOp<place>& op) = 0;
+  virtual void search(const SearchOp<place>& op) = 0;
   virtual void select(const SelectOp<place>& op) = 0;
   virtual void attend(const AttendOp<place>& op) = 0;
   virtual void prefill(const PrefillOp<place>& op) = 0;
+  virtual void column_sums(const ColumnSumsOp<place>& op) = 0;
 };
 
 }  // namespace glimpse::kernels

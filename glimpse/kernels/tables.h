@@ -7,6 +7,8 @@
 // N tokens that a row sees.
 #pragma once
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -49,6 +51,11 @@ struct RowTable {
   int rows = 0;
 };
 
+/// A row of memory that moves, by offsets in bytes.
+struct RowMove {
+  std::size_t from = 0, to = 0;
+};
+
 /// Sets: index lists that heads attend to. A set that covers everything has the count kEverything and no list.
 inline constexpr std::int32_t kEverything = -1;
 template <Place place>
@@ -59,12 +66,39 @@ struct SetTable {
   int sets = 0;
 };
 
-/// Scores of all slots for each query head, and the log-sum-exp of each row of scores (-inf: no slot).
+/// Scores of all slots for each query head, and the log-sum-exp of each row of scores (-inf: no slot). What a search
+/// makes (SearchOp) are scores of blocks instead, without log-sum-exps.
 template <Place place>
 struct ScoreTable {
   Pointer<float, place> scores;  ///< [R, H, stride]; what lies behind a row's N is not written
   Pointer<float, place> lse;     ///< [R, H]
   std::size_t stride = 0;        ///< at least the largest N
 };
+
+/// Bounds of the keys of pages: of each dimension the least and the largest value of a page's slots. They hang on the
+/// page, so sequences that share one share them, and a fork copies nothing.
+template <Place place>
+struct SummaryTable {
+  Pointer<std::byte, place> bounds;  ///< [pages, 2, d] least, then largest; pages by their PageId
+  KvType type = KvType::bf16;        ///< of the values: summary_type() of the cache's
+};
+
+/// The type that bounds of a cache's keys are kept in: its own, which holds them exactly; of q8_0 bf16, rounded
+/// outward.
+constexpr KvType summary_type(KvType cache) {
+  return cache == KvType::q8_0 ? KvType::bf16 : cache;
+}
+/// The bf16 next to `value` that is not above it (`up`: not below it).
+inline std::uint16_t bf16_toward(float value, bool up) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  auto half = static_cast<std::uint16_t>(bits >> 16);  // towards zero
+  const bool away = (bits >> 31 != 0) != up;
+  if ((bits & 0xffffU) != 0 && away && std::isfinite(value)) ++half;
+  return half;
+}
+/// Bytes of one page's bounds.
+constexpr std::size_t summary_bytes(const KvFormat& format) {
+  return 2 * glimpse::row_bytes(summary_type(format.type), format.dim);
+}
 
 }  // namespace glimpse::kernels

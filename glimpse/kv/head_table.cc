@@ -183,11 +183,18 @@ bool HeadTable::compact(PagePool& pool, const kernels::KvFormat& format) {
   auto to = static_cast<std::int32_t>(hole - positions_.begin());
   if (pages_to_own(pool, to) > static_cast<std::int64_t>(pool.pages_free())) return false;
   own_pages(pool, to);
+  const auto place = [&](std::int32_t slot) {
+    return RowPlace{pages_[static_cast<std::size_t>(slot >> kPageShift)], slot % kPageTokens};
+  };
+  std::vector<PagePool::Step> moves;
+  for (std::int32_t from = to; from < slots_; ++from) {
+    if (positions_[static_cast<std::size_t>(from)] < 0) continue;
+    moves.push_back({place(from), place(to + static_cast<std::int32_t>(moves.size()))});
+  }
+  pool.move_rows(format, moves);
   for (std::int32_t from = to; from < slots_; ++from) {
     const std::int32_t position = positions_[static_cast<std::size_t>(from)];
     if (position < 0) continue;
-    pool.copy_row(format, {pages_[static_cast<std::size_t>(from >> kPageShift)], from % kPageTokens},
-                  {pages_[static_cast<std::size_t>(to >> kPageShift)], to % kPageTokens});
     positions_[static_cast<std::size_t>(to)] = position;
     if (to % kPageTokens == 0) page_tokens_[static_cast<std::size_t>(to >> kPageShift)].first = position;
     ++to;

@@ -31,6 +31,10 @@ class HostPageMemory final : public PageMemory {
 
 }  // namespace
 
+void PageMemory::move(Plane which, std::span<const kernels::RowMove> rows, std::size_t bytes) {
+  for (const kernels::RowMove& row : rows) copy(which, row.from, row.to, bytes);
+}
+
 std::unique_ptr<PageMemory> make_host_page_memory(std::size_t plane_bytes) {
   return std::make_unique<HostPageMemory>(plane_bytes);
 }

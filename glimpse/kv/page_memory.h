@@ -22,6 +22,9 @@ class PageMemory {
   virtual std::byte* plane(Plane which) const = 0;
   /// Bytes inside a plane, from one offset to another; they do not overlap.
   virtual void copy(Plane which, std::size_t from, std::size_t to, std::size_t bytes) = 0;
+  /// Rows of `bytes` each inside a plane, as if one after the other. A row may move to where one before it in the list
+  /// lay, never to where one behind it lies.
+  virtual void move(Plane which, std::span<const kernels::RowMove> rows, std::size_t bytes);
   /// To and from the host's memory.
   virtual void read(Plane which, std::size_t from, std::span<std::byte> to) const = 0;
   virtual void write(Plane which, std::size_t to, std::span<const std::byte> from) = 0;

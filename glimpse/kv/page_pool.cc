@@ -118,14 +118,17 @@ void PagePool::write(Plane plane, std::span<const std::byte> from, PageId first)
   memory_->write(plane, first * page_bytes_, from);
 }
 
-void PagePool::copy_row(const kernels::KvFormat& format, RowPlace from, RowPlace to) {
-  const auto copy = [&](std::size_t offset, std::size_t bytes) {
-    const std::size_t source = from.page * page_bytes_ + offset + static_cast<std::size_t>(from.slot) * bytes;
-    const std::size_t target = to.page * page_bytes_ + offset + static_cast<std::size_t>(to.slot) * bytes;
-    for (const Plane plane : {Plane::k, Plane::v}) memory_->copy(plane, source, target, bytes);
+void PagePool::move_rows(const kernels::KvFormat& format, std::span<const Step> rows) {
+  std::vector<kernels::RowMove> moves(rows.size());
+  const auto move = [&](std::size_t offset, std::size_t bytes) {
+    const auto place = [&](const RowPlace& at) {
+      return at.page * page_bytes_ + offset + static_cast<std::size_t>(at.slot) * bytes;
+    };
+    for (std::size_t i = 0; i < rows.size(); ++i) moves[i] = {place(rows[i].from), place(rows[i].to)};
+    for (const Plane plane : {Plane::k, Plane::v}) memory_->move(plane, moves, bytes);
   };
-  copy(0, format.row_bytes());
-  if (format.type == KvType::q8_0) copy(format.scale_offset(), sizeof(float));
+  move(0, format.row_bytes());
+  if (format.type == KvType::q8_0) move(format.scale_offset(), sizeof(float));
 }
 
 }  // namespace glimpse::kv

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "glimpse/base/buffer.h"
@@ -72,8 +73,11 @@ class PagePool {
   /// Pages that lie together in one plane, to and from memory that is not the pool's.
   void read(Plane plane, PageId first, std::span<std::byte> to) const;
   void write(Plane plane, std::span<const std::byte> from, PageId first);
-  /// K and V of one token, its scales included.
-  void copy_row(const kernels::KvFormat& format, RowPlace from, RowPlace to);
+  /// K and V of tokens, their scales included, in the order of PageMemory::move.
+  struct Step {
+    RowPlace from, to;
+  };
+  void move_rows(const kernels::KvFormat& format, std::span<const Step> rows);
 
  private:
   std::size_t runs_ = 0;

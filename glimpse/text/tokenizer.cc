@@ -48,6 +48,7 @@ struct Tokenizer::State {
   bool adds_bos;
   Token bos;
   bool adds_space = false;  ///< SentencePiece: a space goes before the text
+  std::string chat_source;
   std::optional<ChatTemplate> chat;
 
   explicit State(const Metadata& metadata)
@@ -66,7 +67,8 @@ struct Tokenizer::State {
     const auto source = metadata.string("tokenizer.chat_template");
     if (!source || source->empty()) return;
     const Token eos = llama_vocab_eos(vocab);
-    chat.emplace(std::string(*source), bos >= 0 ? piece(bos, true) : "", eos >= 0 ? piece(eos, true) : "");
+    chat_source = *source;
+    chat.emplace(chat_source, bos >= 0 ? piece(bos, true) : "", eos >= 0 ? piece(eos, true) : "");
   }
 
   void check_token(Token token) const {
@@ -186,6 +188,12 @@ bool Tokenizer::adds_bos() const {
 Token Tokenizer::bos() const {
   return state_->bos;
 }
+Token Tokenizer::eos() const {
+  return llama_vocab_eos(state_->vocab);
+}
+Token Tokenizer::pad() const {
+  return llama_vocab_pad(state_->vocab);
+}
 
 bool Tokenizer::ends_generation(Token token) const {
   state_->check_token(token);
@@ -225,6 +233,10 @@ std::string Tokenizer::decode(std::span<const Token> tokens, bool with_control) 
 
 bool Tokenizer::has_chat_template() const {
   return state_->chat.has_value();
+}
+
+std::string_view Tokenizer::chat_template() const {
+  return state_->chat_source;
 }
 
 std::vector<Token> Tokenizer::apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {

@@ -33,7 +33,9 @@ class Tokenizer {
 
   int size() const;
   bool adds_bos() const;
-  Token bos() const;  ///< -1: none
+  Token bos() const;  ///< -1: none, here and below
+  Token eos() const;
+  Token pad() const;
   bool ends_generation(Token token) const;
   bool is_control(Token token) const;
 
@@ -49,6 +51,8 @@ class Tokenizer {
   std::string decode(std::span<const Token> tokens, bool with_control = false) const;
 
   bool has_chat_template() const;
+  /// Its source, as the model's file has it; empty: there is none.
+  std::string_view chat_template() const;
   /// The template's rendering as ids: template text may form control tokens, message text never does. Throws
   /// UserError when there is no template or it refuses the messages.
   std::vector<Token> apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const;

@@ -4,8 +4,8 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/calibrate/calibrate.h"
-#include "glimpse/calibrate/prose.h"
 #include "glimpse/evaluate/logit_statistics.h"
+#include "glimpse/evaluate/tasks/prose.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::calibrate {
@@ -68,6 +68,27 @@ TEST(Trials, DivergenceIsThatOfForcedLogits) {
   EXPECT_DOUBLE_EQ(outcome.agreement, static_cast<double>(agreed) / static_cast<double>(trial.answer.size() - 1));
   EXPECT_GT(sum, 0);
   EXPECT_NEAR(outcome.divergence, sum / static_cast<double>(trial.answer.size() - 1), 1e-5);
+}
+
+TEST(Trials, PositionsAreThoseOfTheWantedText) {
+  engine::Engine engine(engine::options_for(reference::test_model("llama")));
+  const PromptMaker maker(engine.tokenizer(), evaluate::generated_prose(400, 3));
+  for (const Task task : {Task::single, Task::vt}) {
+    const RetrievalPrompt prompt = maker.make(task, 2500, 6);
+    const std::vector<std::int32_t> positions = positions_of(engine.tokenizer(), prompt.tokens, prompt.wanted);
+    std::string text;
+    for (const std::int32_t position : positions) {
+      text += engine.tokenizer().piece(prompt.tokens[static_cast<std::size_t>(position)]);
+    }
+    // Every mention, whole: a name in the chain is mentioned twice but for the last.
+    std::size_t length = 0;
+    for (std::size_t i = 0; i < prompt.wanted.size(); ++i) {
+      EXPECT_THAT(text, HasSubstr(prompt.wanted[i]));
+      length += prompt.wanted[i].size() * (task == Task::vt && i + 1 < prompt.wanted.size() ? 2 : 1);
+    }
+    EXPECT_GE(text.size(), length);
+    EXPECT_LE(text.size(), length + 2 * positions.size());
+  }
 }
 
 TEST(Calibrate, MakesAProfileThatPoliciesTake) {

@@ -51,10 +51,9 @@ TEST(OptionTable, EveryCommandHasHelpThatNamesItsOptions) {
 TEST(OptionTable, HelpAndVersion) {
   const Outcome help = run_program({"--help"});
   EXPECT_EQ(help.code, 0);
-  for (const char* command : {"run", "plan", "inspect", "eval", "bench"}) {
+  for (const char* command : {"run", "plan", "inspect", "serve", "eval", "bench"}) {
     EXPECT_NE(help.out.find(command), std::string::npos) << command;
   }
-  EXPECT_EQ(help.out.find("serve"), std::string::npos);
   const Outcome version = run_program({"--version"});
   EXPECT_EQ(version.code, 0);
   EXPECT_EQ(version.out.rfind("glimpse ", 0), 0u);
@@ -130,10 +129,10 @@ TEST(Repeated, HelpSaysTheRule) {
   EXPECT_NE(help.out.find("joined by empty lines"), std::string::npos);
 }
 
-TEST(OutputFlag, IsAFileInEveryCommandThatHasIt) {
+TEST(OutputFlag, IsAFileInEveryCommandThatHasItOrTheScoreboardsFolder) {
   for (const Option& option : options()) {
     if (!option.flags.starts_with("-o")) continue;
-    EXPECT_EQ(option.value, "FILE") << option.flags;
+    EXPECT_EQ(option.value, option.commands == kScoreboard ? "DIR" : "FILE") << option.flags;
   }
   const auto table = scratch("table.md");
   const std::vector<std::string> bench{"bench", "attention", "--depth", "64", "--rows", "16", "-r", "1", "-t", "1"};

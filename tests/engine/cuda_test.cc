@@ -39,8 +39,9 @@ double divergence(std::span<const float> ours, std::span<const float> theirs, st
 }
 
 /// Weights that the file has in more than 16 bits lose some on the GPU, and so do activations. Of a quantised file the
-/// CPU rounds activations to 8 bits: libllama's own logits with and without flash attention are 2e-3 to 1e-2 apart.
-constexpr double kNear = 4e-3, kNearQuantised = 2e-2;
+/// CPU rounds activations to 8 bits: libllama's own logits with and without flash attention are 2e-3 to 1e-2 apart. The
+/// first tokens of SmolLM2 in Q4_1 are up to 0.027 from those of the same weights in f32.
+constexpr double kNear = 4e-3, kNearQuantised = 2e-2, kNearEmbedded = 4e-2;
 
 struct Forced {
   std::vector<float> logits;  ///< [decoded, vocabulary]
@@ -85,7 +86,14 @@ const std::vector<Method>& methods() {
                                        {"lychee_decode", {}},
                                        {"omnikv", {}},
                                        {"duo", {}},
-                                       {"oracle", {}}};
+                                       {"oracle", {}},
+                                       {"quest", {}},
+                                       {"quest", {{"set", "query-head"}}},
+                                       {"arkvale", {{"resident", "all"}}},
+                                       {"tidal", {{"selector", "quest"}}},
+                                       {"h2o", {}},
+                                       {"tova", {}},
+                                       {"raas", {}}};
   return all;
 }
 
@@ -105,7 +113,7 @@ TEST_F(Cuda, LogitsAreTheCpus) {
       const Forced ours = forced(gpu, make(gpu, "full"), prompt, 6);
       const Forced theirs = forced(cpu, make(cpu, "full"), prompt, 6);
       EXPECT_LT(divergence(ours.logits, theirs.logits, width),
-                model == reference::embedded_model() ? kNearQuantised : kNear);
+                model == reference::embedded_model() ? kNearEmbedded : kNear);
     }
   }
 }
@@ -134,7 +142,9 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         const Forced theirs = forced(cpu, plan_of(cpu, method, tokens), 600, 20);
         // Of near scores another one may be in the set.
         const double apart = divergence(ours.logits, theirs.logits, width);
-        EXPECT_LT(apart, model == reference::embedded_model() ? 0.2 : 0.05);
+        // What is forgotten by a near tie stays so.
+        const bool forgets = plan::forgets(plan_of(cpu, method, tokens));
+        EXPECT_LT(apart, forgets ? 0.4 : model == reference::embedded_model() ? 0.2 : 0.05);
         if (ours.stats.sparse_steps > 0) {
           EXPECT_LT(apart, 0.5 * divergence(dense.logits, theirs.logits, width));
         }
@@ -145,6 +155,27 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         EXPECT_EQ(ours.stats.dense_steps, theirs.stats.dense_steps);
       }
     }
+  }
+}
+
+TEST_F(Cuda, AuditsMeasureWhatTheCpusMeasure) {
+  Engine gpu(on_gpu(reference::test_model("llama256"))), cpu(on_cpu(reference::test_model("llama256")));
+  const std::vector<Token> tokens = random_tokens(420, gpu.tokenizer().size());
+  for (const Method& method : methods()) {
+    SCOPED_TRACE(method.name);
+    const auto audited = [&](Engine& engine) {
+      Sequence sequence = engine.open(plan_of(engine, method, "96"));
+      sequence.prefill(std::span(tokens).first(400));
+      for (std::size_t i = 400; i < tokens.size(); ++i) sequence.decode(tokens[i], i % 2 == 0);
+      return sequence.stats();
+    };
+    const AttentionStats ours = audited(gpu), theirs = audited(cpu);
+    EXPECT_EQ(ours.audits, 10);
+    EXPECT_EQ(ours.audits, theirs.audits);
+    EXPECT_EQ(ours.audited.sets, theirs.audited.sets);
+    EXPECT_NEAR(ours.audited.mean, theirs.audited.mean, 0.02);
+    EXPECT_NEAR(ours.audited.least, theirs.audited.least, 0.1);
+    EXPECT_EQ(ours.v_rows, theirs.v_rows);
   }
 }
 
@@ -210,10 +241,14 @@ TEST_F(Cuda, TwoRunsGiveTheSameBits) {
   }
 }
 
+plan::Plan quest(const Engine& engine, const char* tokens) {
+  return make(engine, "quest", budget(tokens));
+}
+
 TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
   Engine gpu(on_gpu(reference::test_model("llama256")));
-  for (const char* name : {"quest", "lychee-cluster", "h2o", "tova", "evosparse", "arkvale", "shadowkv", "clusterkv",
-                           "raas", "lessismore", "razor", "kascade"}) {
+  for (const char* name :
+       {"lychee-cluster", "evosparse", "arkvale", "shadowkv", "clusterkv", "lessismore", "razor", "kascade"}) {
     SCOPED_TRACE(name);
     try {
       gpu.open(make(gpu, name, budget("64")));
@@ -222,20 +257,23 @@ TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
       EXPECT_NE(std::string(error.what()).find("leave out --device"), std::string::npos) << error.what();
     }
   }
-  Request audited = request_for(gpu, 100, "tidal", 3);
-  audited.audit_every = 1;
-  EXPECT_THROW(gpu.submit(audited), UserError);
-  Request traced = request_for(gpu, 100, "tidal", 3);
-  traced.on_sets = [](const SetTrace&) {};
-  EXPECT_THROW(gpu.submit(traced), UserError);
+  EXPECT_THROW(gpu.open(make(gpu, "quest", budget("64", {{"score", "meanstd"}}))), UserError);
+  policies::PolicyOptions blocks = budget("96");
+  blocks.block = 24;
+  EXPECT_THROW(gpu.open(make(gpu, "quest", blocks)), UserError);
 }
 
 TEST_F(Cuda, RequestsTogetherAreAsAlone) {
   const auto model = reference::test_model("llama256");
   std::vector<Request> requests;
   Engine gpu(on_gpu(model));
-  for (const auto& [name, length] : std::vector<std::pair<std::string, std::size_t>>{
-           {"full", 40}, {"tidal", 600}, {"streaming", 300}, {"lychee-decode", 450}, {"tidal", 33}}) {
+  for (const auto& [name, length] : std::vector<std::pair<std::string, std::size_t>>{{"full", 40},
+                                                                                     {"tidal", 600},
+                                                                                     {"streaming", 300},
+                                                                                     {"quest", 500},
+                                                                                     {"h2o", 350},
+                                                                                     {"lychee-decode", 450},
+                                                                                     {"tidal", 33}}) {
     requests.push_back(request_for(gpu, length, name, static_cast<std::uint32_t>(length)));
   }
   std::vector<RequestId> ids;
@@ -246,7 +284,7 @@ TEST_F(Cuda, RequestsTogetherAreAsAlone) {
     EXPECT_EQ(gpu.result(ids[i]).reason, FinishReason::length);
     equal += gpu.result(ids[i]).tokens == alone(requests[i], on_gpu(model)) ? 1 : 0;
   }
-  EXPECT_GE(equal, 4);  // products of several rows round otherwise than those of one
+  EXPECT_GE(equal, 6);  // products of several rows round otherwise than those of one
 }
 
 TEST_F(Cuda, ForksShareTheirPast) {
@@ -281,6 +319,205 @@ TEST_F(Cuda, ASessionOfOneDeviceGoesOnOnTheOther) {
   std::filesystem::remove(file);
 }
 
+/// Bounds hang on pages. A sequence that forks, or comes from a file, decodes as the one that made them.
+TEST_F(Cuda, BoundsFollowTheirPages) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-bounds.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const std::vector<Token> tokens = random_tokens(560, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  Sequence own = gpu.open(quest(gpu, "64"));
+  own.prefill(part(0, 500));
+  decoded(own, part(500, 20));
+  Sequence same = own.fork(quest(gpu, "64"));  // shares pages, which have their bounds
+  own.save(file);
+  Sequence loaded = gpu.load(file, quest(gpu, "64"));
+  Sequence there = cpu.load(file, quest(cpu, "64"));
+  Sequence part_of = own.fork(quest(gpu, "64"), 507);  // the page that it ends in is written anew
+  decoded(part_of, part(507, 13));
+  const std::vector<float> want = decoded(own, part(520, 40));
+  EXPECT_TRUE(same_bits(decoded(same, part(520, 40)), want));
+  EXPECT_TRUE(same_bits(decoded(loaded, part(520, 40)), want));
+  EXPECT_TRUE(same_bits(decoded(part_of, part(520, 40)), want));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  EXPECT_LT(divergence(decoded(there, part(520, 40)), want, width), 0.05);
+  std::filesystem::remove(file);
+
+  // A dense sequence makes none; its fork makes them all.
+  Sequence dense = gpu.open(make(gpu, "full"));
+  dense.prefill(part(0, 500));
+  Sequence late = dense.fork(quest(gpu, "64"));
+  Sequence early = gpu.open(quest(gpu, "64"));
+  early.prefill(part(0, 500));
+  EXPECT_TRUE(same_bits(decoded(late, part(500, 30)), decoded(early, part(500, 30))));
+}
+
+/// A set as a trace tells of it.
+struct Traced {
+  int layer = 0, head = 0;
+  std::vector<float> query;
+  std::vector<std::int32_t> set;
+};
+
+/// The best of what each block may score, over the group: Quest, by the min and max of the block's keys.
+std::vector<double> block_bounds(const Sequence& sequence, const Traced& of, std::size_t dim, std::int64_t blocks) {
+  std::vector<double> best;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    std::vector<float> least(dim, 1e30F), most(dim, -1e30F);
+    for (std::int64_t at = 16 * block; at < 16 * (block + 1); ++at) {
+      const std::vector<float> key = sequence.key(of.layer, of.head, at);
+      for (std::size_t i = 0; i < dim; ++i) {
+        least[i] = std::min(least[i], key[i]);
+        most[i] = std::max(most[i], key[i]);
+      }
+    }
+    best.push_back(-1e30);
+    for (std::size_t q = 0; q < of.query.size(); q += dim) {
+      double sum = 0;
+      for (std::size_t i = 0; i < dim; ++i) {
+        const double x = of.query[q + i];
+        sum += std::max(x * static_cast<double>(least[i]), x * static_cast<double>(most[i]));
+      }
+      best.back() = std::max(best.back(), sum);
+    }
+  }
+  return best;
+}
+
+/// The mean over the group of each token's probability.
+std::vector<double> mean_probabilities(const Sequence& sequence, const Traced& of, std::size_t dim) {
+  std::vector<double> mean(static_cast<std::size_t>(sequence.length()), 0.0);
+  for (std::size_t q = 0; q < of.query.size(); q += dim) {
+    std::vector<double> weights;
+    double sum = 0;
+    for (std::int64_t at = 0; at < sequence.length(); ++at) {
+      const std::vector<float> key = sequence.key(of.layer, of.head, at);
+      double dot = 0;
+      for (std::size_t i = 0; i < dim; ++i) dot += static_cast<double>(of.query[q + i]) * static_cast<double>(key[i]);
+      weights.push_back(std::exp(dot / std::sqrt(static_cast<double>(dim))));
+      sum += weights.back();
+    }
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += weights[i] / sum;
+  }
+  return mean;
+}
+
+/// What a trace says of a set is what the keys and queries of the device give, by plain loops.
+TEST_F(Cuda, TracedSetsAreTheBestOfTheirKeys) {
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  const auto dim = static_cast<std::size_t>(gpu.shape().head_dim);
+  const std::vector<Token> tokens = random_tokens(304, gpu.tokenizer().size());
+  for (const char* name : {"quest", "tidal"}) {
+    SCOPED_TRACE(name);
+    const bool pages = std::string_view(name) == "quest";
+    const std::int64_t block = pages ? 16 : 1;
+    Sequence sequence = gpu.open(make(gpu, name, budget("64")));
+    sequence.prefill(std::span(tokens).first(300));
+    std::vector<Traced> traced;
+    sequence.on_sets([&](const SetTrace& trace) {
+      if (!trace.publishes || trace.publishes_all) return;
+      traced.push_back({trace.layer,
+                        trace.kv_head,
+                        {trace.query.begin(), trace.query.end()},
+                        {trace.published.begin(), trace.published.end()}});
+    });
+    for (std::size_t step = 300; step < tokens.size(); ++step) {
+      traced.clear();
+      sequence.decode(tokens[step], step % 2 == 0);
+      ASSERT_FALSE(traced.empty());
+      for (const Traced& of : traced) {
+        const std::int64_t open = (sequence.length() - 1) / block;  // the current token's block is in every set
+        std::vector<double> values =
+            pages ? block_bounds(sequence, of, dim, open) : mean_probabilities(sequence, of, dim);
+        values.resize(static_cast<std::size_t>(open));
+        std::vector<char> taken(static_cast<std::size_t>(open) + 1, 0);
+        for (const std::int32_t token : of.set) taken[static_cast<std::size_t>(token / block)] = 1;
+        EXPECT_EQ(std::count(taken.begin(), taken.end(), 1), 64 / block);
+        EXPECT_EQ(taken.back(), 1);
+        double worst = 1e30, left = -1e30;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          (taken[i] != 0 ? worst : left) = taken[i] != 0 ? std::min(worst, values[i]) : std::max(left, values[i]);
+        }
+        EXPECT_GT(worst, left - 1e-4 * std::abs(left)) << "layer " << of.layer << ", head " << of.head;
+      }
+    }
+  }
+}
+
+/// The share of tokens that both have not forgotten, over all layers and heads.
+double shared_tokens(const plan::ModelShape& shape, const Sequence& a, const Sequence& b) {
+  double both = 0, all = 0;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const std::vector<std::int32_t> ours = a.live(layer, head), theirs = b.live(layer, head);
+      std::vector<std::int32_t> common;
+      std::set_intersection(ours.begin(), ours.end(), theirs.begin(), theirs.end(), std::back_inserter(common));
+      both += static_cast<double>(common.size());
+      all += static_cast<double>(theirs.size());
+    }
+  }
+  return both / all;
+}
+
+/// What a plan forgets by is the host's. A sequence that forks, or comes from a file, forgets as the one before.
+TEST_F(Cuda, StatisticsGoOn) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-statistics.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(700, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  for (const char* name : {"h2o", "tova", "raas"}) {
+    SCOPED_TRACE(name);
+    // Decoding past what is compacted at a time.
+    Sequence own = gpu.open(make(gpu, name, budget("64")));
+    own.prefill(part(0, 300));
+    Sequence theirs = cpu.open(make(cpu, name, budget("64")));
+    theirs.prefill(part(0, 300));
+    if (std::string_view(name) != "raas") {  // which observes no prompt
+      const std::vector<float> got = own.statistic(1, 0), want = theirs.statistic(1, 0);
+      ASSERT_EQ(got.size(), want.size());
+      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.15 * want[i] + 2e-3) << i;
+    }
+    decoded(own, part(300, 1));
+    decoded(theirs, part(300, 1));
+    EXPECT_GT(shared_tokens(gpu.shape(), own, theirs), 0.9);  // near ties of what a prompt gave
+    decoded(own, part(301, 149));
+    decoded(theirs, part(301, 149));
+    EXPECT_EQ(own.live(1, 0).size(), theirs.live(1, 0).size());
+    Sequence same = own.fork(make(gpu, name, budget("64")));
+    own.save(file);
+    Sequence loaded = gpu.load(file, make(gpu, name, budget("64")));
+    Sequence there = cpu.load(file, make(cpu, name, budget("64")));
+    const std::vector<float> want = decoded(own, part(450, 100));
+    EXPECT_TRUE(same_bits(decoded(same, part(450, 100)), want));
+    EXPECT_TRUE(same_bits(decoded(loaded, part(450, 100)), want));
+    // The first steps: what is forgotten by a near tie stays so, and later steps go their own ways.
+    Sequence here = gpu.load(file, make(gpu, name, budget("64")));
+    EXPECT_LT(divergence(decoded(there, part(450, 4)), decoded(here, part(450, 4)), width), 0.05);
+    EXPECT_GT(shared_tokens(gpu.shape(), here, there), 0.9);
+    // A second prompt behind what was forgotten.
+    own.prefill(part(550, 100));
+    same.prefill(part(550, 100));
+    EXPECT_TRUE(same_bits(decoded(own, part(650, 50)), decoded(same, part(650, 50))));
+    std::filesystem::remove(file);
+  }
+}
+
+/// Rows that are written anew get new bounds: after a correction a sequence decodes as one that never had others.
+TEST_F(Cuda, BoundsOfCorrectedRows) {
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  const std::vector<Token> tokens = random_tokens(560, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  Sequence first = gpu.open(quest(gpu, "64"));
+  first.prefill(part(0, 480));
+  decoded(first, part(480, 40));
+  first.correct(40);
+  Sequence bare = first.fork(make(gpu, "full"));
+  Sequence again = bare.fork(quest(gpu, "64"));  // makes all bounds from the keys
+  EXPECT_TRUE(same_bits(decoded(first, part(520, 40)), decoded(again, part(520, 40))));
+}
+
 TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {
   const auto model = reference::test_model("llama256");
   Engine gpu(on_gpu(model));
@@ -289,13 +526,18 @@ TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {
   lossless.lossless = true;
   Request corrected = request_for(gpu, 400, "tidal", 9);
   corrected.correct_every = 4;
+  Request by_pages = request_for(gpu, 400, "quest", 9);
+  by_pages.lossless = true;
+  Request mended = request_for(gpu, 400, "quest", 9);
+  mended.correct_every = 4;
   std::vector<RequestId> ids;
-  for (const Request& request : {plain, lossless, corrected}) {
+  for (const Request& request : {plain, lossless, corrected, by_pages, mended}) {
     ids.push_back(gpu.submit(request));
     run_all(gpu);
     EXPECT_EQ(gpu.result(ids.back()).tokens.size(), 12U);
   }
   EXPECT_EQ(gpu.result(ids[1]).tokens, gpu.result(ids[0]).tokens);  // but for near ties, of which there are none here
+  EXPECT_EQ(gpu.result(ids[3]).tokens, gpu.result(ids[0]).tokens);
 }
 
 }  // namespace

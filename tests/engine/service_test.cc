@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <condition_variable>
 #include <deque>
+#include <mutex>
 #include <thread>
 
 #include "glimpse/base/error.h"
@@ -90,6 +92,12 @@ TEST(Service, GivesEachRequestTheTokensThatItGetsAlone) {
     }
     for (const Token token : events.back().result.tokens) pieces += engine.tokenizer().piece(token);
     EXPECT_EQ(text, pieces);
+    text::Utf8Stream whole;
+    std::string given;
+    for (const StreamEvent& event : events) given += event.text;
+    std::string wanted = whole.push(pieces);
+    wanted += whole.finish();
+    EXPECT_EQ(given, wanted);
   }
   const ServiceMetrics metrics = service.metrics();
   EXPECT_EQ(metrics.submitted, 3);
@@ -164,6 +172,63 @@ TEST(Service, ACancelledStreamGetsWhatWasHeldBackForAStopString) {
   for (const Token token : tokens_of(rest)) given.push_back(token);
   EXPECT_EQ(given, rest.back().result.tokens);
   EXPECT_EQ(given, std::vector<Token>(known.begin(), known.begin() + static_cast<std::ptrdiff_t>(given.size())));
+}
+
+TEST(Service, WakesItsCallerBehindEveryEvent) {
+  Engine engine(options_for(reference::test_model("llama")));
+  std::mutex mutex;
+  std::condition_variable news;
+  int woken = 0;
+  Service service(engine);
+  const Request request = request_for(engine, 700, "tidal", 1);
+  Stream stream = service.submit(request, [&] {
+    const std::lock_guard lock(mutex);
+    ++woken;
+    news.notify_one();
+  });
+  std::vector<StreamEvent> events;
+  int seen = 0;
+  while (!stream.ended()) {
+    std::unique_lock lock(mutex);
+    news.wait(lock, [&] { return woken > seen; });
+    seen = woken;
+    lock.unlock();
+    while (std::optional<StreamEvent> event = stream.next(std::chrono::nanoseconds(0))) {
+      events.push_back(std::move(*event));
+    }
+  }
+  expect_order(events);
+  EXPECT_EQ(tokens_of(events), alone(request));
+  EXPECT_EQ(woken, 1 + 2 + 12 + 1) << "started, two chunks, twelve tokens, finished";
+}
+
+TEST(Service, TextBeforeAStopStringComesWithoutItsToken) {
+  Engine engine(options_for(reference::test_model("llama")));
+  Request request = request_for(engine, 40, "full", 1);
+  request.max_tokens = 200;
+  const std::vector<Token> known = alone(request);
+  // The end of a token of several letters: its beginning is text, and it is none of the answer's tokens.
+  std::size_t at = 2;
+  const auto piece = [&](std::size_t i) { return engine.tokenizer().piece(known[i]); };
+  const auto letters = [](const std::string& text) {
+    return text.size() >= 3 && std::all_of(text.begin() + 1, text.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+  };
+  while (at < known.size() && !letters(piece(at))) ++at;
+  ASSERT_LT(at, known.size());
+  request.stop = {piece(at).substr(1)};
+  std::string before;
+  for (std::size_t i = 0; i <= at; ++i) before += piece(i);
+  before.resize(before.find(request.stop[0]));
+  text::Utf8Stream whole;
+  Service service(engine);
+  Stream stream = service.submit(request);
+  const std::vector<StreamEvent> events = rest_of(stream);
+  std::string text;
+  for (const StreamEvent& event : events) text += event.text;
+  std::string wanted = whole.push(before);
+  wanted += whole.finish();
+  EXPECT_EQ(text, wanted);
+  EXPECT_EQ(events.back().result.reason, FinishReason::stop);
 }
 
 TEST(Service, CancelsWhatWaits) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -278,16 +279,102 @@ inline std::vector<float> prefill_on_host(Operations<Place::host>& operations, c
   return out;
 }
 
+/// Log-sum-exps of a prompt's rows, NaN where nothing was written.
+inline std::vector<float> prompt_lse_on_host(Operations<Place::host>& operations, const OperationsBed& bed) {
+  std::vector<float> out(bed.q.size()), lse(bed.queries(), std::numeric_limits<float>::quiet_NaN());
+  operations.prefill({bed.cache(), prompt_of(bed), bed.q.data(), bed.of.group, 0.125F, out.data(), lse.data()});
+  return lse;
+}
+/// All rows of a prompt, its second half, and its last row.
+inline std::vector<PromptRows> pieces_of(const OperationsBed& bed) {
+  std::vector<PromptRows> pieces;
+  const PromptRows all = prompt_of(bed);
+  for (const std::int32_t skipped : {0, all.rows / 2, all.rows - 1}) {
+    pieces.push_back({all.sequence, all.row + skipped, all.rows - skipped, all.behind - skipped});
+  }
+  return pieces;
+}
+inline std::vector<float> column_sums_on_host(Operations<Place::host>& operations, const OperationsBed& bed,
+                                              std::vector<float>& lse) {
+  const std::vector<PromptRows> pieces = pieces_of(bed);
+  std::vector<float> sums(pieces.size() * static_cast<std::size_t>(bed.of.kv_heads) * bed.stride,
+                          std::numeric_limits<float>::quiet_NaN());
+  operations.column_sums({bed.cache(), pieces.data(), static_cast<int>(pieces.size()), bed.q.data(), lse.data(),
+                          bed.of.group, 0.125F, bed.stride, sums.data()});
+  return sums;
+}
+
+/// What a bed's operations make of pages: the bounds of all full ones, 0xff where nothing was written.
+inline std::vector<PageRange> page_ranges(const OperationsBed& bed) {
+  std::vector<PageRange> ranges;
+  for (std::size_t s = 0; s < bed.of.lengths.size(); ++s) {
+    for (int head = 0; head < bed.of.kv_heads; ++head) {
+      const std::int32_t pages = bed.of.lengths[s] / kPageTokens;
+      // In two pieces, and an empty one.
+      ranges.push_back({static_cast<std::int32_t>(s), head, 0, pages / 3});
+      ranges.push_back({static_cast<std::int32_t>(s), head, pages / 3, pages});
+      ranges.push_back({static_cast<std::int32_t>(s), head, pages, pages});
+    }
+  }
+  return ranges;
+}
+inline std::int32_t most_pages(const OperationsBed& bed) {
+  return *std::max_element(bed.of.lengths.begin(), bed.of.lengths.end()) / kPageTokens;
+}
+inline std::vector<std::byte> no_bounds(const OperationsBed& bed) {
+  return std::vector<std::byte>(bed.k_plane.size() / bed.format.page_bytes() * summary_bytes(bed.format),
+                                std::byte{0xff});
+}
+inline std::vector<std::byte> summarise_on_host(Operations<Place::host>& operations, const OperationsBed& bed) {
+  const std::vector<PageRange> ranges = page_ranges(bed);
+  std::vector<std::byte> bounds = no_bounds(bed);
+  operations.summarise({bed.cache(),
+                        ranges.data(),
+                        static_cast<int>(ranges.size()),
+                        most_pages(bed),
+                        {bounds.data(), summary_type(bed.format.type)}});
+  return bounds;
+}
+
+/// A search for each row and head, over most of the blocks that lie whole before the row.
+inline std::vector<Search> all_searches(const OperationsBed& bed) {
+  std::vector<Search> searches;
+  for (std::size_t i = 0; i < bed.row_heads.size(); ++i) {
+    const RowHead at = bed.row_heads[i];
+    const auto pages = static_cast<std::int32_t>(1 + i % 3);
+    const std::int32_t blocks = bed.seen(static_cast<std::size_t>(at.row)) / (pages * kPageTokens);
+    searches.push_back({at.row, at.head, pages, blocks / 5, blocks});
+  }
+  return searches;
+}
+inline std::vector<float> search_on_host(Operations<Place::host>& operations, const OperationsBed& bed,
+                                         std::vector<std::byte>& bounds) {
+  const std::vector<Search> searches = all_searches(bed);
+  std::vector<float> scores(bed.queries() * bed.stride, std::numeric_limits<float>::quiet_NaN());
+  operations.search({bed.cache(),
+                     bed.row_table(),
+                     bed.q.data(),
+                     bed.of.group,
+                     0.125F,
+                     {bounds.data(), summary_type(bed.format.type)},
+                     searches.data(),
+                     static_cast<int>(searches.size()),
+                     most_pages(bed),
+                     {scores.data(), nullptr, bed.stride}});
+  return scores;
+}
+
 /// Choices of every pooling and rule for one row each; `set` counts up from 0.
 inline std::vector<Choice> all_choices(const OperationsBed& bed) {
   std::vector<Choice> choices;
   for (std::size_t row = 0; row < bed.rows(); ++row) {
     for (const Pooling pooling :
          {Pooling::mean_probability, Pooling::max_probability, Pooling::mean_score, Pooling::max_score}) {
-      for (const int block : {1, 16}) {
+      for (const int block : {1, 16, -16}) {  // below 0: of units that have scores themselves
         for (const ChoiceRule rule : {ChoiceRule::count, ChoiceRule::mass, ChoiceRule::threshold}) {
           const bool probability = pooling == Pooling::mean_probability || pooling == Pooling::max_probability;
           if (rule != ChoiceRule::count && !probability) continue;
+          if (block < 0 && probability) continue;
           Choice choice;
           choice.row = static_cast<std::int32_t>(row);
           choice.head = static_cast<std::int32_t>(choices.size()) % bed.of.kv_heads;
@@ -296,8 +383,9 @@ inline std::vector<Choice> all_choices(const OperationsBed& bed) {
           choice.set = static_cast<std::int32_t>(choices.size());
           choice.pooling = pooling;
           choice.rule = rule;
-          choice.block = block;
-          const std::int32_t units = (bed.seen(row) + block - 1) / block;
+          choice.block = std::abs(block);
+          choice.by_unit = block < 0 ? 1 : 0;
+          const std::int32_t units = (bed.seen(row) + choice.block - 1) / choice.block;
           choice.head_units = std::min(units - 1, 1);
           choice.tail_units = std::max(choice.head_units, units - 2);
           choice.tail_counts = static_cast<std::int32_t>(choices.size() % 2);

@@ -89,6 +89,37 @@ TEST_P(OperationsTest, ScoresEqualTheReference) {
   });
 }
 
+/// A bound is not below any score of its block, and that of one query is one of its products' sums.
+void expect_bounds_hold(const OperationsBed& bed, const Scored& scored, const std::vector<float>& bounds) {
+  for (const Search& search : all_searches(bed)) {
+    for (int query = 0; query < bed.of.group; ++query) {
+      const std::size_t row =
+          static_cast<std::size_t>((search.row * bed.of.kv_heads + search.head) * bed.of.group + query) * bed.stride;
+      for (std::int32_t block = search.first; block < search.last; ++block) {
+        const std::int32_t slots = search.pages * kPageTokens;
+        for (std::int32_t slot = block * slots; slot < (block + 1) * slots; ++slot) {
+          ASSERT_GE(bounds[row + static_cast<std::size_t>(block)],
+                    scored.scores[row + static_cast<std::size_t>(slot)] - 1e-4F);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(OperationsTest, BoundsEqualTheReference) {
+  constexpr double kNearBounds = 3e-4;  // sums of up to 256 products, all of one sign
+  each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
+    if (bed.of.freed > 0) return;
+    std::vector<std::byte> want = summarise_on_host(reference_, bed);
+    EXPECT_TRUE(summarise_on_host(alone, bed) == want);
+    EXPECT_TRUE(summarise_on_host(together, bed) == want);
+    const std::vector<float> scores = search_on_host(reference_, bed, want);
+    expect_bounds_hold(bed, score_on_host(reference_, bed), scores);
+    expect_near(search_on_host(alone, bed, want), scores, kNearBounds);
+    expect_near(search_on_host(together, bed, want), scores, kNearBounds);
+  });
+}
+
 TEST_P(OperationsTest, SetsEqualTheReference) {
   each([&](OperationsBed& bed, Operations<Place::host>& alone, Operations<Place::host>& together) {
     Scored scored = score_on_host(reference_, bed);
@@ -171,6 +202,37 @@ TEST_P(OperationsTest, PromptsEqualTheReference) {
       // Of bf16 some machines multiply weights of 16 bits; values reach 5.
       expect_near(got, prefill_on_host(reference_, bed), type == KvType::bf16 ? 2e-2 : kNear);
       EXPECT_EQ(prefill_on_host(*together, bed), got);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+/// What rows gave is exp(score - lse), added up: of all rows of a query head 1 each.
+TEST_P(OperationsTest, ColumnSumsEqualTheReference) {
+  const std::unique_ptr<Operations<Place::host>> alone = make_cpu_operations();
+  ThreeWorkers workers;
+  const std::unique_ptr<Operations<Place::host>> together = make_cpu_operations(&workers);
+  for (const KvType type : {KvType::f32, KvType::bf16}) {
+    // Of bf16 some machines multiply queries of 16 bits that have been scaled.
+    const double near_lse = type == KvType::bf16 ? 2e-2 : kNear;
+    const double near_sum = type == KvType::bf16 ? 0.2 : 2e-4;  // of up to 513 rows and 3 query heads
+    for (const OperationsCase& c : prompt_cases()) {
+      if (c.dim > 64 || c.group > 3) continue;  // the reference is slow
+      SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
+      const OperationsBed bed = prompt_bed(c, type, seed_of_test());
+      std::vector<float> lse = prompt_lse_on_host(reference_, bed);
+      expect_near(prompt_lse_on_host(*alone, bed), lse, near_lse);
+      EXPECT_EQ(prompt_lse_on_host(*together, bed), prompt_lse_on_host(*alone, bed));
+      const std::vector<float> want = column_sums_on_host(reference_, bed, lse);
+      const std::vector<float> got = column_sums_on_host(*alone, bed, lse);
+      expect_near(got, want, near_sum);
+      const std::vector<float> again = column_sums_on_host(*together, bed, lse);
+      EXPECT_EQ(std::memcmp(again.data(), got.data(), got.size() * sizeof(float)), 0);
+      double sum = 0;
+      for (std::int32_t slot = 0; slot < bed.of.lengths[0] - bed.behind.back() + 1; ++slot) {
+        sum += static_cast<double>(want[static_cast<std::size_t>(slot)]);
+      }
+      EXPECT_NEAR(sum, static_cast<double>(bed.rows()) * bed.of.group, 1e-2);
       if (HasFatalFailure()) return;
     }
   }

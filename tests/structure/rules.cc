@@ -21,7 +21,9 @@ struct ThirdParty {
 constexpr ThirdParty kThirdParty[] = {
     {"fmt/", "*"},
     {"spdlog/", "base"},
+    {"nlohmann/json_fwd.hpp", "server"},
     {"nlohmann/", "plan text cli server", true},
+    {"boost/", "server"},
     {"hwy/", "kernels"},
     {"Eigen/", "kv", true},
     {"llama.h", "text"},

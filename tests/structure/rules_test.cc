@@ -59,8 +59,11 @@ TEST(Rules, ThirdPartyStaysInItsFolders) {
   EXPECT_NE(problem("glimpse/engine/engine.cc", "spdlog/spdlog.h"), "");
   EXPECT_NE(problem("glimpse/engine/engine.cc", "CLI/CLI.hpp"), "");
   EXPECT_NE(problem("glimpse/engine/engine.cc", "nlohmann/json.hpp"), "");
+  EXPECT_NE(problem("glimpse/engine/service.cc", "boost/asio/io_context.hpp"), "");
+  EXPECT_EQ(problem("glimpse/server/json.h", "nlohmann/json_fwd.hpp"), "");
+  EXPECT_THAT(problem("glimpse/server/json.h", "nlohmann/json.hpp"), HasSubstr("only .cc files"));
   EXPECT_THAT(problem("glimpse/plan/plan.h", "nlohmann/json.hpp"), HasSubstr("only .cc files"));
-  EXPECT_THAT(problem("glimpse/plan/plan.cc", "boost/json.hpp"), HasSubstr("third-party"));
+  EXPECT_THAT(problem("glimpse/plan/plan.cc", "absl/strings/str_cat.h"), HasSubstr("third-party"));
   EXPECT_THAT(problem("glimpse/plan/plan.cc", "plan.h"), HasSubstr("root"));
 }
 

@@ -55,6 +55,8 @@ TEST_P(RealTokenizer, TokensAreLibllamas) {
   const llama_vocab* vocab = reference().vocab();
   ASSERT_EQ(ours().size(), llama_vocab_n_tokens(vocab));
   EXPECT_EQ(ours().bos(), llama_vocab_bos(vocab));
+  EXPECT_EQ(ours().eos(), llama_vocab_eos(vocab));
+  EXPECT_EQ(ours().pad(), llama_vocab_pad(vocab));
   EXPECT_EQ(ours().adds_bos(), llama_vocab_get_add_bos(vocab));
   for (Token token = 0; token < ours().size(); ++token) {
     char buffer[256];

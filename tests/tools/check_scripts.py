@@ -49,7 +49,9 @@ def expect(words, part, env=None, stdout=subprocess.DEVNULL, notes=False):
 def bad_usage():
     for words, part in ((["build"], "usage: "), (["build", "fast"], "unknown preset 'fast'"),
                         (["build-deps"], "usage: "), (["build-deps", "fast"], "unknown flavour 'fast'"),
-                        (["fetch-model", "x"], "usage: "), (["python-env", "x"], "usage: "),
+                        (["fetch-model", "x"], "usage: "), (["python-env", "x", "y"], "usage: "),
+                        (["python-env", "/no/such"], "'/no/such'"),
+                        (["test-clients", "x", "y"], "usage: "), (["test-clients", "/no/such"], "'/no/such'"),
                         (["install-packages", "--all"], "usage: "), (["format", "--chek"], "usage: "),
                         (["lint", "x"], "usage: "), (["make-page-picture", "x"], "usage: "), (["test", "--al"], "usage: "),
                         (["bench", "a", "b"], "usage: "),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "glimpse/attention/forget.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
@@ -40,39 +41,10 @@ void feed(Pass& pass, const Call& call, BatchEntry& entry, const Unit& unit) {
     }
   }
   if (kept_statistic->empty() || kept == nullptr) return;
-  std::vector<float>& statistic = kept_statistic.own();
-  const auto at = [&](std::int32_t i) -> float& {
-    return statistic[static_cast<std::size_t>(position_of(unit, view, i))];
-  };
-  switch (kept->rule) {
-    case plan::RetentionRule::accumulated:  // H2O: summed over the group
-      for (std::int32_t i = 0; i < unit.entries; ++i) {
-        if (position_of(unit, view, i) >= 0) {
-          at(i) += mean[static_cast<std::size_t>(i)] * static_cast<float>(unit.group);
-        }
-      }
-      break;
-    case plan::RetentionRule::last_probability:
-      for (std::int32_t i = 0; i < unit.entries; ++i) {
-        if (position_of(unit, view, i) >= 0) at(i) = mean[static_cast<std::size_t>(i)];
-      }
-      break;
-    case plan::RetentionRule::stamps: {  // RaaS: the upper half of the step's probabilities renews its stamp
-      const std::int64_t live = pass.cache->live_tokens(entry.rows.sequence, call.layer, unit.head);
-      for (std::int32_t i = 0; i < unit.entries; ++i) {  // a freed slot's score is -inf: below any live one
-        if (position_of(unit, view, i) < 0) mean[static_cast<std::size_t>(i)] = -1;
-      }
-      const std::size_t count =
-          kernels::select_top_k(mean, static_cast<std::size_t>((live + 1) / 2), scratch.chosen, scratch.workspace);
-      for (std::size_t i = 0; i < count; ++i) {
-        float& stamp = at(scratch.chosen[i]);
-        if (stamp != kPromptStamp) stamp = static_cast<float>(state.decode_steps);
-      }
-      break;
-    }
-    default:
-      break;
-  }
+  feed_statistic(kept->rule,
+                 {mean, unit.list != nullptr ? unit.list : view.positions, unit.group,
+                  pass.cache->live_tokens(entry.rows.sequence, call.layer, unit.head), state.decode_steps},
+                 {scratch.chosen, scratch.workspace}, kept_statistic.own());
 }
 
 /// EvoSparse, section 3.1: h <- lambda h + s, s the mean over the layers and heads that read the block.

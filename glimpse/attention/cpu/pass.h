@@ -1,5 +1,5 @@
 // A pass that runs: its sequences, the work lists of the layer that is being run, and the buffers that a Runner keeps
-// between passes. Data that the rooms beside it work on (decode, prompt, tiles, select, feed, forget, tier, audit,
+// between passes. Data that the rooms beside it work on (decode, prompt, tiles, select, feed, tier, audit,
 // low_rank, records). Inside attention/cpu only; see runner.h for threads.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/cpu/runner.h"
 #include "glimpse/attention/cpu/work_list.h"
+#include "glimpse/attention/forget.h"
 #include "glimpse/base/buffer.h"
 #include "glimpse/kernels/attention.h"
 
@@ -159,7 +160,7 @@ struct Pass {
   std::vector<std::int32_t> evicted;
   std::vector<std::int32_t> missing;
   std::vector<std::int64_t> drafted_steps;  ///< a head's chosen_at during a draft
-  std::vector<ScoredUnit> evict_scores;     ///< of those that may go
+  ForgetSpace forget;
   std::vector<kv::Mark> marks;
   std::vector<ReadCounters> counters;  ///< [batch], filled by Runner::end()
   std::vector<int> heat_readers;

@@ -6,6 +6,7 @@
 
 #include "glimpse/attention/cpu/low_rank.h"
 #include "glimpse/attention/cpu/tiles.h"
+#include "glimpse/attention/forget.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
@@ -14,11 +15,6 @@ namespace {
 /// Keys of one item of few rows. Fixed, so that results do not depend on threads.
 constexpr std::int32_t kKeyRange = 2048;
 static_assert(kKeyRange % kernels::kSplitTokens == 0);
-
-/// Stamps begin with the first generated token.
-bool observes(plan::RetentionRule rule) {
-  return plan::forgets_by_statistic(rule) && rule != plan::RetentionRule::stamps;
-}
 
 /// The rows that are observed are steps of the heat: what was there fades by as many. A seed that begins before
 /// anything was decoded is the whole of it, so that pieces of a prompt leave what the prompt leaves.
@@ -97,7 +93,7 @@ void take_observed(Pass& pass, BatchEntry& entry, int layer, int head) {
     }
   };
   const plan::Retention* kept = entry.head(layer, head).kept;
-  if (kept != nullptr && observes(kept->rule)) {
+  if (kept != nullptr && observes_prompt(kept->rule)) {
     const bool last = kept->rule == plan::RetentionRule::last_probability;
     const float share = last ? 1.0F / static_cast<float>(pass.group) : 1.0F;  // TOVA: mean; H2O: summed over the group
     auto& statistic = state.statistics[state.head(layer, head)].own();
@@ -135,7 +131,7 @@ void observe_rows(Pass& pass, const Call& call, const Item& item, kernels::Prefi
   PromptWork& prompt = entry.prompt;
   const plan::Retention* kept = entry.head(call.layer, item.head).kept;
   const bool heats = entry.layer(call.layer).heats;
-  if (heats || (kept != nullptr && observes(kept->rule))) {
+  if (heats || (kept != nullptr && observes_prompt(kept->rule))) {
     const auto skip =
         static_cast<int>(std::max<std::int64_t>(0, prompt.observe_from - (entry.rows.position + item.begin)));
     work.query += static_cast<std::size_t>(skip) * work.query_stride;

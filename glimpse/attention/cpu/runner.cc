@@ -6,7 +6,6 @@
 #include "glimpse/attention/cpu/audit.h"
 #include "glimpse/attention/cpu/decode.h"
 #include "glimpse/attention/cpu/feed.h"
-#include "glimpse/attention/cpu/forget.h"
 #include "glimpse/attention/cpu/head_records.h"
 #include "glimpse/attention/cpu/low_rank.h"
 #include "glimpse/attention/cpu/pass.h"
@@ -51,7 +50,7 @@ void open_entry(Pass& pass, BatchEntry& entry, const SequenceRows& rows) {
   const std::int64_t positions = (std::max(rows.prompt_end, entry.tokens) + kStep - 1) / kStep * kStep;
   for (const auto& gates : rows.state->gates()) gates->prepare(positions);
   if (rows.decodes()) {
-    forget(pass, entry);
+    forget(*pass.cache, rows, pass.forget);
   } else {
     open_prompt(pass, entry);
   }

@@ -8,6 +8,16 @@ namespace {
 /// More pages than these are sent as a whole table: each write costs what four page numbers do.
 constexpr std::size_t kMostWrites = std::size_t{1} << 16;
 
+bool forgets_single_tokens(const Program& program) {
+  const plan::ModelShape& shape = program.shape();
+  for (int layer = 0; layer < shape.layers && program.forgets(); ++layer) {
+    for (const HeadOp& head : program.layer(layer).heads) {
+      if (head.kept != nullptr && plan::forgets_by_statistic(head.kept->rule)) return true;
+    }
+  }
+  return false;
+}
+
 std::size_t pages_of(std::int64_t slots) {
   return static_cast<std::size_t>((slots + kernels::kPageTokens - 1) / kernels::kPageTokens);
 }
@@ -16,15 +26,24 @@ std::size_t pages_of(std::int64_t slots) {
 
 PageTables::PageTables(const kv::Cache& cache, kernels::cuda::Stream& stream) : cache_(cache), stream_(stream) {}
 
-bool PageTables::make_room(Table& table, std::size_t pages) {
-  if (pages <= table.pages) return false;
-  table.pages = std::max<std::size_t>(64, pages + pages / 2);
+bool PageTables::make_room(Table& table, std::size_t pages, bool positions) {
+  const bool grows = pages > table.pages;
+  if (!grows && (!positions || table.positions.size() > 0)) return false;
   const std::size_t heads =
       static_cast<std::size_t>(cache_.shape().layers) * static_cast<std::size_t>(cache_.shape().kv_heads);
   stream_.synchronize();  // what is queued may read the old one
-  table.device = {};      // before the new one, which may need its memory
-  table.device = kernels::cuda::Array<kernels::PageId>(stream_, heads * table.pages);
-  table.known.assign(heads * table.pages, 0);
+  if (grows) {
+    table.pages = std::max<std::size_t>(64, pages + pages / 2);
+    table.device = {};  // before the new one, which may need its memory
+    table.device = kernels::cuda::Array<kernels::PageId>(stream_, heads * table.pages);
+    table.known.assign(heads * table.pages, 0);
+  }
+  if (positions || table.positions.size() > 0) {
+    const std::size_t slots = heads * table.pages * kernels::kPageTokens;
+    table.positions = {};
+    table.positions = kernels::cuda::Array<std::int32_t>(stream_, slots);
+    table.known_positions.assign(slots, 0);
+  }
   return true;
 }
 
@@ -39,13 +58,14 @@ void PageTables::begin() {
 void PageTables::follow(const SequenceRows& rows) {
   Table& table = tables_[rows.sequence];
   const std::uint64_t serial = cache_.serial(rows.sequence);
-  bool whole = make_room(table, pages_of(cache_.length(rows.sequence)));
+  const bool positions = forgets_single_tokens(*rows.program);
+  bool whole = make_room(table, pages_of(cache_.length(rows.sequence)), positions);
   whole |= table.serial != serial;
   table.serial = serial;
   // A sequence's rows before those of the pass lie where they lay in the last one.
   const std::size_t from =
       whole || rows.program->forgets() ? 0 : static_cast<std::size_t>(rows.position / kernels::kPageTokens);
-  const std::size_t before = writes_.size();
+  before_ = writes_.size();
   std::size_t at = 0;
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
     for (int head = 0; head < cache_.shape().kv_heads; ++head, at += table.pages) {
@@ -55,23 +75,45 @@ void PageTables::follow(const SequenceRows& rows) {
         kernels::PageId& known = table.known[at + i];
         if (!whole && known == view.pages[i]) continue;
         known = view.pages[i];
-        if (writes_.size() - before < kMostWrites) writes_.push_back({table.device.pointer().raw() + at + i, known});
+        write(table.device.pointer().raw() + at + i, known);
+      }
+      if (positions && view.positions != nullptr) {
+        follow_positions(table, at * kernels::kPageTokens, view, whole);
       }
     }
   }
-  if (writes_.size() - before < kMostWrites) return;
-  writes_.resize(before);
+  if (writes_.size() - before_ < kMostWrites) return;
+  writes_.resize(before_);
   table.device.set(table.known);
+  if (positions) table.positions.set(table.known_positions);
 }
 
-void PageTables::append_views(kv::SequenceId sequence, std::vector<kernels::HeadView>& views) const {
-  const Table& table = tables_.at(sequence);
-  const kernels::PageId* pages = table.device.constant().raw();
+void PageTables::follow_positions(Table& table, std::size_t at, const kernels::HeadView& view, bool whole) {
+  auto* const to = reinterpret_cast<std::uint32_t*>(table.positions.pointer().raw());
+  for (std::size_t i = at; i < at + static_cast<std::size_t>(view.slots); ++i) {
+    const std::int32_t position = view.positions[i - at];
+    if (!whole && table.known_positions[i] == position) continue;
+    table.known_positions[i] = position;
+    write(to + i, static_cast<std::uint32_t>(position));
+  }
+}
+
+void PageTables::write(std::uint32_t* to, std::uint32_t value) {
+  if (writes_.size() - before_ < kMostWrites) writes_.push_back({to, value});
+}
+
+void PageTables::append_views(const SequenceRows& rows, std::vector<kernels::HeadView>& views) const {
+  const Table& table = tables_.at(rows.sequence);
+  const bool positions = forgets_single_tokens(*rows.program);
+  std::size_t at = 0;
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
-    for (int head = 0; head < cache_.shape().kv_heads; ++head, pages += table.pages) {
-      kernels::HeadView view = cache_.view(sequence, layer, head);
-      view.pages = pages;
-      view.positions = nullptr;  // heads of plans that run here free whole pages alone
+    for (int head = 0; head < cache_.shape().kv_heads; ++head, at += table.pages) {
+      kernels::HeadView view = cache_.view(rows.sequence, layer, head);
+      view.pages = table.device.constant().raw() + at;
+      // Heads of other plans free whole pages alone.
+      view.positions = positions && view.positions != nullptr
+                           ? table.positions.constant().raw() + at * kernels::kPageTokens
+                           : nullptr;
       views.push_back(view);
     }
   }

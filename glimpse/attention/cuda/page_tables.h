@@ -22,8 +22,9 @@ class PageTables {
   /// Then, for each of the pass's sequences, which have their slots: adds to writes() what must change on the device.
   /// Heads that rows before the pass's own may have changed in are those of programs that forget.
   void follow(const SequenceRows& rows);
-  /// The views of all heads of a sequence that was followed, as the device sees them: [layers, kv_heads].
-  void append_views(kv::SequenceId sequence, std::vector<kernels::HeadView>& views) const;
+  /// The views of all heads of a sequence that was followed, as the device sees them: [layers, kv_heads]. Positions
+  /// are there where single slots may be freed.
+  void append_views(const SequenceRows& rows, std::vector<kernels::HeadView>& views) const;
 
   /// What is to be written before the pass's kernels run, and that it was.
   const std::vector<kernels::cuda::Write>& writes() const { return writes_; }
@@ -35,15 +36,24 @@ class PageTables {
     std::size_t pages = 0;               ///< room of each head
     std::vector<kernels::PageId> known;  ///< [layers, kv_heads, pages] what the device has
     kernels::cuda::Array<kernels::PageId> device;
+    // Of heads that forget single tokens: which slots are freed. Empty where the program has none.
+    std::vector<std::int32_t> known_positions;  ///< [layers, kv_heads, pages * kPageTokens]
+    kernels::cuda::Array<std::int32_t> positions;
   };
-  /// Room for so many pages of each head; what was known is forgotten when it moves.
-  bool make_room(Table& table, std::size_t pages);
+  /// Room for so many pages of each head, and their positions; what was known is forgotten when it moves.
+  bool make_room(Table& table, std::size_t pages, bool positions);
+
+  /// Of a head's positions, which lie at `at` in the table's, what is new; `whole`: all of them.
+  void follow_positions(Table& table, std::size_t at, const kernels::HeadView& view, bool whole);
+  /// One more write for the sequence that is followed, unless it has so many that its tables are sent whole.
+  void write(std::uint32_t* to, std::uint32_t value);
 
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
   std::map<kv::SequenceId, Table>
       tables_;  ///< of ids that were followed; an id that is used again is seen by its serial
   std::vector<kernels::cuda::Write> writes_;
+  std::size_t before_ = 0;  ///< writes of the sequences before
   bool written_ = true;
 };
 

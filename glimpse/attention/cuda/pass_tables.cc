@@ -6,17 +6,10 @@
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
+#include "glimpse/kv/index/block_search.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-/// Lengths in steps of an eighth of a power of two: launches are sized by it, and a graph of them holds for a while.
-std::int64_t length_step(std::int64_t tokens) {
-  constexpr std::int64_t kLeast = 1024;
-  const std::int64_t step =
-      std::max(kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))) / 8);
-  return (tokens + step - 1) / step * step;
-}
 
 kernels::Pooling pooling_of(const plan::Term& term) {
   switch (term.group) {
@@ -35,7 +28,44 @@ kernels::Pooling pooling_of(const plan::Term& term) {
   return term.source == plan::Source::probability ? kernels::Pooling::mean_probability : kernels::Pooling::mean_score;
 }
 
+/// Where a search of blocks may choose. The bounds of drafted tokens are there, but a draft is not to see them.
+kv::OpenBlocks open_blocks(const PassEntry& entry, const plan::Selector& selector) {
+  const std::int64_t indexed = entry.rows.kind == PassKind::draft ? entry.rows.committed : entry.tokens;
+  kv::IndexQuery query;
+  query.tokens = entry.tokens;
+  query.budget = plan::budget_tokens(selector.budget, entry.tokens);
+  return kv::open_blocks(selector, query, indexed / selector.block);
+}
+
+bool chooses(const kv::OpenBlocks& at) {
+  return at.room > 0 && at.room < at.open();
+}
+
+/// What a selector with an index asks of the scores of blocks. Where the budget takes all that are open, all are always
+/// in: nobody scores them.
+kernels::Choice choice_of(const plan::Selector& selector, const kv::OpenBlocks& at) {
+  kernels::Choice choice;
+  choice.block = selector.block;
+  choice.by_unit = 1;
+  choice.head_units = static_cast<std::int32_t>(at.sink);
+  choice.tail_units = static_cast<std::int32_t>(at.room > 0 && !chooses(at) ? at.sink : at.tail);
+  choice.wanted = static_cast<std::int32_t>(at.room);
+  return choice;
+}
+
 }  // namespace
+
+std::int64_t length_step(std::int64_t tokens) {
+  constexpr std::int64_t kLeast = 1024;
+  const std::int64_t step =
+      std::max(kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))) / 8);
+  return (tokens + step - 1) / step * step;
+}
+
+std::int64_t PassTables::searched_blocks(const PassEntry& entry, const plan::Selector& selector) {
+  const kv::OpenBlocks at = open_blocks(entry, selector);
+  return chooses(at) ? at.open() : 0;
+}
 
 void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths) {
   entries_.resize(batch.size());
@@ -45,7 +75,8 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
   behind_.clear();
   sets_ = 0;
   capacity_ = 0;
-  std::int64_t longest = 0;
+  stride_ = 0;
+  most_blocks_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     PassEntry& entry = entries_[i];
     entry.rows = batch[i];
@@ -53,8 +84,9 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     entry.dense = reads_everything(batch[i]);
     if (!entry.dense) {
       number_sets(entry);
-      longest = std::max(longest, entry.tokens);
+      size_selects(entry);
     }
+    if (batch[i].audit) stride_ = std::max(stride_, static_cast<std::size_t>(length_step(entry.tokens)));
     const std::int32_t behind = static_cast<std::int32_t>(lengths[i] - batch[i].position);
     for (int row = 0; row < batch[i].rows; ++row) {
       sequence_.push_back(static_cast<std::int32_t>(i));
@@ -70,14 +102,24 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     groups_.back().rows += batch[i].rows;
     ++groups_.back().entries;
   }
-  stride_ = longest > 0 ? static_cast<std::size_t>(length_step(longest)) : 0;
-  for (const PassEntry& entry : entries_) {
-    if (entry.dense) continue;
-    const Program& program = *entry.rows.program;
-    for (int layer = 0; layer < program.shape().layers; ++layer) {
-      for (const SelectOp& select : program.layer(layer).selects) {
-        capacity_ = std::max(capacity_, static_cast<std::int32_t>(select.capacity(length_step(entry.tokens))));
+}
+
+void PassTables::size_selects(const PassEntry& entry) {
+  const Program& program = *entry.rows.program;
+  const std::int64_t most = length_step(entry.tokens);
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (const SelectOp& select : program.layer(layer).selects) {
+      std::int64_t capacity = select.capacity(most), scores = most;
+      if (select.from == SelectOp::From::index) {
+        const std::int64_t block = select.selector->block;
+        const kv::OpenBlocks at = open_blocks(entry, *select.selector);
+        // What a draft does not see of the bounds is in every set, beside the budget.
+        capacity = std::max(capacity, std::min(most, entry.tokens - at.open() * block + at.room * block));
+        scores = (most + block - 1) / block;
+        most_blocks_ = std::max(most_blocks_, static_cast<std::int32_t>(scores));
       }
+      capacity_ = std::max(capacity_, static_cast<std::int32_t>(capacity));
+      stride_ = std::max(stride_, static_cast<std::size_t>((scores + 31) / 32 * 32));
     }
   }
 }
@@ -98,6 +140,12 @@ void PassTables::number_sets(PassEntry& entry) {
   sets_ += next;
 }
 
+int PassTables::first_set(const PassEntry& entry, plan::SlotId slot) const {
+  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
+  return entry.first_set +
+         entry.sets[static_cast<std::size_t>(slot.layer) * kv_heads + static_cast<std::size_t>(slot.head)];
+}
+
 kernels::Read PassTables::read_of(const PassEntry& entry, const HeadOp& head) const {
   kernels::Read read;
   if (entry.dense || head.reads == HeadOp::Reads::everything) return read;
@@ -111,29 +159,35 @@ kernels::Read PassTables::read_of(const PassEntry& entry, const HeadOp& head) co
   }
   const Program& program = *entry.rows.program;
   read.kind = kernels::Read::Kind::sets;
-  read.set = entry.first_set +
-             entry.sets[static_cast<std::size_t>(head.set.layer) * static_cast<std::size_t>(program.shape().kv_heads) +
-                        static_cast<std::size_t>(head.set.head)];
+  read.set = first_set(entry, head.set);
   read.per_query = program.select(head.set.layer, head.set.head).lists > 1 ? 1 : 0;
   return read;
 }
 
 void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const {
-  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
   for (const SelectOp& select : layer.selects) {
-    check(select.from != SelectOp::From::index, "plans with an index are refused");
-    for (int head = select.first_head; head < select.first_head + select.heads; ++head)
-      to.scores.push_back({row, head});
-    const int set = entry.first_set + entry.sets[static_cast<std::size_t>(select.writes.layer) * kv_heads +
-                                                 static_cast<std::size_t>(select.writes.head)];
+    const plan::Selector& selector = *select.selector;
+    kernels::Choice choice;
+    if (select.from == SelectOp::From::index) {
+      const kv::OpenBlocks at = open_blocks(entry, selector);
+      const auto first = static_cast<std::int32_t>(at.sink);
+      const auto last = static_cast<std::int32_t>(chooses(at) ? at.tail : at.sink);
+      to.searches.push_back({row, select.first_head, selector.block / kernels::kPageTokens, first, last});
+      choice = choice_of(selector, at);
+    } else {
+      for (int head = select.first_head; head < select.first_head + select.heads; ++head) {
+        to.scores.push_back({row, head});
+      }
+      choice = attention::choice_of(selector, static_cast<std::size_t>(entry.tokens));
+    }
+    const int set = first_set(entry, select.writes);
     for (int list = 0; list < select.lists; ++list) {
-      kernels::Choice choice = choice_of(*select.selector, static_cast<std::size_t>(entry.tokens));
       choice.row = row;
       choice.head = select.first_head;
       choice.heads = select.of_layer() ? select.heads : 1;
       choice.query = select.lists > 1 ? list : -1;
       choice.set = set + list;
-      choice.pooling = pooling_of(select.selector->terms.front());
+      choice.pooling = pooling_of(selector.terms.front());
       to.choices.push_back(choice);
     }
   }
@@ -141,7 +195,9 @@ void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, 
 
 void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) const {
   to.scores.clear();
+  to.searches.clear();
   to.choices.clear();
+  to.audits.clear();
   to.reads.clear();
   for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {
     const PassEntry& entry = entries_[i];
@@ -149,7 +205,12 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
     for (int row = 0; row < entry.rows.rows; ++row) {
       for (const HeadOp& head : program.heads) to.reads.push_back(read_of(entry, head));
     }
-    if (!entry.dense) add_selects(entry, program, entry.rows.first_row - group.row, to);
+    const int row = entry.rows.first_row - group.row;
+    if (!entry.dense) add_selects(entry, program, row, to);
+    for (int head = 0; head < static_cast<int>(program.heads.size()) && entry.rows.audit && !entry.dense; ++head) {
+      const HeadOp::Reads reads = program.heads[static_cast<std::size_t>(head)].reads;
+      if (reads != HeadOp::Reads::everything) to.audits.push_back({row, head});
+    }
   }
 }
 

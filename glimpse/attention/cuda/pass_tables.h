@@ -11,6 +11,9 @@
 
 namespace glimpse::attention::cuda {
 
+/// Lengths in steps of an eighth of a power of two: launches are sized by it, and a graph of them holds for a while.
+std::int64_t length_step(std::int64_t tokens);
+
 /// A sequence's rows in a pass.
 struct PassEntry {
   SequenceRows rows;
@@ -29,9 +32,11 @@ struct RowGroup {
 
 /// What a layer does for a group.
 struct GroupLayer {
-  std::vector<kernels::RowHead> scores;  ///< rows counted from the group's first
-  std::vector<kernels::Choice> choices;  ///< likewise
-  std::vector<kernels::Read> reads;      ///< [rows, kv_heads]
+  std::vector<kernels::RowHead> scores;   ///< rows counted from the group's first
+  std::vector<kernels::Search> searches;  ///< likewise
+  std::vector<kernels::Choice> choices;   ///< likewise
+  std::vector<kernels::RowHead> audits;   ///< likewise: heads whose keys are scored once more, behind all else
+  std::vector<kernels::Read> reads;       ///< [rows, kv_heads]
 };
 
 /// Host data of a pass; vectors are kept between passes.
@@ -52,14 +57,22 @@ class PassTables {
   int sets() const { return sets_; }
   /// Slots that a set may hold: of every set of the pass, at the length below which all rows see.
   std::int32_t capacity() const { return capacity_; }
-  /// Slots of a row of scores: a bound of what rows see that seldom changes; 0 where nothing selects.
+  /// Slots of a row of scores, or blocks where none scores slots: a bound of what rows see that seldom changes; 0 where
+  /// nothing selects.
   std::size_t stride() const { return stride_; }
+  /// Blocks of a search, at most; likewise.
+  std::int32_t most_blocks() const { return most_blocks_; }
+  /// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
+  static std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
 
+  /// The first of the sets that an entry's slot has.
+  int first_set(const PassEntry& entry, plan::SlotId slot) const;
   /// What `layer` does for a group.
   void layer_of(const RowGroup& group, int layer, GroupLayer& to) const;
 
  private:
   void number_sets(PassEntry& entry);
+  void size_selects(const PassEntry& entry);
   void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const;
   kernels::Read read_of(const PassEntry& entry, const HeadOp& head) const;
 
@@ -68,7 +81,7 @@ class PassTables {
   std::vector<kernels::PromptRows> prompts_;
   std::vector<std::int32_t> sequence_, behind_;
   int sets_ = 0;
-  std::int32_t capacity_ = 0;
+  std::int32_t capacity_ = 0, most_blocks_ = 0;
   std::size_t stride_ = 0;
 };
 

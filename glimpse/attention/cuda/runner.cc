@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "glimpse/attention/forget.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 
@@ -27,6 +28,18 @@ bool grow(kernels::cuda::Array<T>& array, kernels::cuda::Stream& stream, std::si
   return true;
 }
 
+/// Corrected keys are not those that an index of the CPU was made of: one that a session brought is built again there.
+void forget_indices(const SequenceRows& rows) {
+  SequenceState& state = *rows.state;
+  for (int layer = 0; layer < rows.program->shape().layers; ++layer) {
+    for (int head = 0; head < rows.program->shape().kv_heads; ++head) {
+      auto& index = state.indices[state.head(layer, head)];
+      if (index == nullptr || index->covered() == 0) continue;
+      index = kv::make_index(*rows.program->select(layer, head).selector, rows.program->shape().head_dim);
+    }
+  }
+}
+
 }  // namespace
 
 Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream& stream)
@@ -34,10 +47,15 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       cache_(cache),
       stream_(stream),
       operations_(kernels::cuda::make_operations(stream)),
-      pages_(cache, stream) {}
+      pages_(cache, stream),
+      summaries_(cache, stream),
+      feedback_(cache, stream),
+      audits_(cache, stream),
+      records_(cache, stream) {}
 
 void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
   began_ = false;
+  summaries_.begin(batch);
   give_slots(cache_, batch, marks_);
   began_ = true;
   staging_ = &staging;
@@ -45,25 +63,22 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   pages_.begin();
   for (const SequenceRows& rows : batch) {
     check(rows.program->shape().head_dim == shape_.head_dim, "a program is made for the model's head dimension");
-    if (rows.decodes() && rows.program->forgets() && !reads_everything(rows)) {
-      for (int layer = 0; layer < shape_.layers; ++layer) {
-        for (int head = 0; head < shape_.kv_heads; ++head) {
-          if (rows.program->head(layer, head).kept == nullptr) continue;
-          forget_window(cache_, rows, {layer, head}, rows.position + rows.rows, freed_);
-        }
-      }
-    }
+    if (rows.decodes()) forget(cache_, rows, forget_);
     lengths_.push_back(cache_.length(rows.sequence));
     pages_.follow(rows);
+    summaries_.follow(rows);
   }
   tables_.make(batch, lengths_);
+  feedback_.begin(batch, lengths_, shape_.heads);
+  audits_.begin(batch, tables_.rows(), shape_.heads);
+  records_.begin(tables_, static_cast<bool>(observer), shape_.heads * shape_.head_dim);
 
   // [layers, sequences, kv_heads]
   const std::size_t heads = size(shape_.kv_heads);
   views_.resize(size(shape_.layers) * batch.size() * heads);
   for (std::size_t i = 0; i < batch.size(); ++i) {
     of_sequence_.clear();
-    pages_.append_views(batch[i].sequence, of_sequence_);
+    pages_.append_views(batch[i], of_sequence_);
     for (std::size_t layer = 0; layer < size(shape_.layers); ++layer) {
       std::copy_n(of_sequence_.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads,
                   views_.begin() + static_cast<std::ptrdiff_t>((layer * batch.size() + i) * heads));
@@ -72,28 +87,50 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   views_place_ = staging.add(views_);
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
+  pieces_place_ = staging.add(feedback_.pieces());
+  watched_place_ = staging.add(records_.rows());
 
   make_space();
   key_.clear();
-  key_.insert(key_.end(), {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
-                           static_cast<std::int64_t>(tables_.stride()), moves_});
+  key_.insert(key_.end(),
+              {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
+               static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
+               static_cast<std::int64_t>(feedback_.pieces().size()), static_cast<std::int64_t>(feedback_.stride()),
+               feedback_.moves(), audits_.any(), audits_.moves(), static_cast<std::int64_t>(records_.rows().size()),
+               records_.moves(), moves_});
+  add_ranges();
   places_.clear();
   for (const RowGroup& group : tables_.groups()) {
     for (int layer = 0; layer < shape_.layers; ++layer) {
       tables_.layer_of(group, layer, group_layer_);
       LayerPlace place;
       place.scores = staging.add(group_layer_.scores);
+      place.searches = staging.add(group_layer_.searches);
       place.choices = staging.add(group_layer_.choices);
       place.reads = staging.add(group_layer_.reads);
+      place.audits = staging.add(group_layer_.audits);
       place.score_count = static_cast<int>(group_layer_.scores.size());
+      place.search_count = static_cast<int>(group_layer_.searches.size());
       place.choice_count = static_cast<int>(group_layer_.choices.size());
+      place.audit_count = static_cast<int>(group_layer_.audits.size());
       places_.push_back(place);
-      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.choice_count});
+      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.choice_count,
+                               place.audit_count});
     }
   }
   if (!tables_.prompts().empty()) key_.clear();
   // Last, so that all else lies where it lay.
   writes_place_ = staging.add(pages_.writes());
+}
+
+/// Where each layer's pages lie whose bounds it makes.
+void Runner::add_ranges() {
+  range_places_.clear();
+  for (int layer = 0; layer < shape_.layers; ++layer) {
+    summaries_.ranges_of(layer, ranges_);
+    range_places_.push_back({staging_->add(ranges_), static_cast<int>(ranges_.size())});
+    if (summaries_.most() > 0) key_.push_back(range_places_.back().count);
+  }
 }
 
 void Runner::make_space() {
@@ -134,29 +171,64 @@ void Runner::layer(int layer, const LayerRows& rows) {
   const kernels::KvTable<Place::device> cache = cache_of(layer);
   const std::int32_t* const sequence = staging_->at<std::int32_t>(sequence_place_).raw();
   const std::int32_t* const behind = staging_->at<std::int32_t>(behind_place_).raw();
+  float* const lse = audits_.any() ? audits_.read_lse(layer) : feedback_.lse();
   operations_->append({cache, {sequence, behind, tables_.rows()}, rows.k, rows.v});
+  if (const RangePlace& ranges = range_places_[size(layer)]; ranges.count > 0) {
+    operations_->summarise(
+        {cache, staging_->at<kernels::PageRange>(ranges.at), ranges.count, summaries_.most(), summaries_.table()});
+  }
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
-    operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out});
+    operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
   const kernels::SetTable<Place::device> sets{sets_.pointer(), counts_.pointer(), tables_.capacity(), tables_.sets()};
   for (std::size_t g = 0; g < tables_.groups().size(); ++g) {
     const RowGroup& group = tables_.groups()[g];
     const LayerPlace& place = places_[g * size(shape_.layers) + size(layer)];
     const kernels::RowTable<Place::device> own{sequence + group.row, behind + group.row, group.rows};
-    const std::size_t at = size(group.row) * size(shape_.heads) * size(shape_.head_dim);
+    const std::size_t first_query = size(group.row) * size(shape_.heads);
+    const std::size_t at = first_query * size(shape_.head_dim);
     const kernels::ScoreTable<Place::device> scores{scores_.pointer(), lse_.pointer(), tables_.stride()};
-    if (place.choice_count > 0) {
+    if (place.score_count > 0) {
       operations_->score({cache, own, rows.q.raw() + at, group_heads, scale,
                           staging_->at<kernels::RowHead>(place.scores), place.score_count, scores});
+    }
+    if (place.search_count > 0) {
+      operations_->search({cache, own, rows.q.raw() + at, group_heads, scale, summaries_.table(),
+                           staging_->at<kernels::Search>(place.searches), place.search_count, tables_.most_blocks(),
+                           scores});
+    }
+    if (place.choice_count > 0) {
       operations_->select(
           {cache, own, group_heads, scores, staging_->at<kernels::Choice>(place.choices), place.choice_count, sets});
     }
     operations_->attend({cache, own, rows.q.raw() + at, group_heads, scale, staging_->at<kernels::Read>(place.reads),
-                         sets, rows.out.raw() + at, nullptr});
+                         sets, rows.out.raw() + at, lse == nullptr ? nullptr : lse + first_query});
+    if (place.audit_count > 0) {
+      operations_->score({cache,
+                          own,
+                          rows.q.raw() + at,
+                          group_heads,
+                          scale,
+                          staging_->at<kernels::RowHead>(place.audits),
+                          place.audit_count,
+                          {scores_.pointer(), audits_.all_lse(layer) + first_query, tables_.stride()}});
+    }
+  }
+  if (records_.any()) {
+    kernels::cuda::take_rows(stream_, {rows.q, staging_->at<std::int32_t>(watched_place_), records_.queries(layer),
+                                       static_cast<int>(records_.rows().size()), shape_.heads * shape_.head_dim});
+  }
+  if (feedback_.any()) {
+    operations_->column_sums({cache, staging_->at<kernels::PromptRows>(pieces_place_),
+                              static_cast<int>(feedback_.pieces().size()), rows.q, lse, group_heads, scale,
+                              feedback_.stride(), feedback_.sums(layer)});
   }
 }
 
 void Runner::finish() {
+  feedback_.finish();
+  audits_.finish();
+  records_.finish(sets_.memory());
   if (tables_.sets() > 0) {
     counts_.memory().copy_out_later(0, host_counts_, size(tables_.sets()) * sizeof(std::int32_t));
   }
@@ -164,7 +236,7 @@ void Runner::finish() {
 
 /// Slots of K and V that a head of a decoding row read.
 std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const {
-  const std::int64_t slots = cache_.view(entry.rows.sequence, layer, head).slots;
+  const std::int64_t slots = cache_.live_tokens(entry.rows.sequence, layer, head);
   const HeadOp& op = entry.rows.program->head(layer, head);
   sparse |= slots < entry.tokens;
   if (entry.dense || op.reads == HeadOp::Reads::everything) return slots;
@@ -174,7 +246,7 @@ std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, boo
     return std::min(window, slots);
   }
   const auto* const counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
-  const int first = entry.first_set + entry.sets[size(op.set.layer) * size(shape_.kv_heads) + size(op.set.head)];
+  const int first = tables_.first_set(entry, op.set);
   const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
   std::int64_t sum = 0;
   bool all = true;
@@ -195,29 +267,43 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
       const std::int64_t slots = read_slots(entry, layer, head, sparse);
       counters.k_rows += slots;
       counters.v_rows += slots;
+      if (entry.rows.program->feeds()) counters.k_rows += slots;  // once more for what each slot got
       counters.dense_k_rows += entry.tokens;
       counters.dense_v_rows += entry.tokens;
     }
     if (entry.dense) continue;
     for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
-      counters.k_rows += select.heads * entry.tokens;  // scores are a pass of their own over K
+      if (select.from == SelectOp::From::index) {
+        counters.index_bytes += PassTables::searched_blocks(entry, *select.selector) * select.selector->block /
+                                kernels::kPageTokens *
+                                static_cast<std::int64_t>(kernels::summary_bytes(cache_.shape().format));
+      } else {
+        counters.k_rows += select.heads * entry.tokens;  // scores are a pass of their own over K
+      }
     }
   }
   (sparse ? counters.sparse_steps : counters.dense_steps) = 1;
 }
 
 std::span<const ReadCounters> Runner::end() {
+  summaries_.end();
+  records_.tell(tables_, reinterpret_cast<const std::int32_t*>(host_counts_.raw()), audits_, observer);
+  feedback_.end();
   counters_.clear();
   for (const PassEntry& entry : tables_.entries()) {
     ReadCounters& counters = counters_.emplace_back();
+    if (!failures().empty() && failures()[counters_.size() - 1]) continue;
     SequenceState& state = *entry.rows.state;
     if (entry.rows.decodes()) {
       count(entry, counters);
+      audits_.end(entry.rows, counters);
       if (entry.rows.kind != PassKind::draft) ++state.decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {
       counters.dense_steps = 1;
     } else if (entry.rows.kind == PassKind::prompt && ends_prompt(entry.rows)) {
       state.prompt_tokens = entry.tokens;
+    } else if (entry.rows.kind == PassKind::correct) {
+      forget_indices(entry.rows);
     }
   }
   began_ = false;

@@ -1,7 +1,8 @@
-// Runs plans on a GPU: for every layer of a forward pass append, score, select and attend over all sequences of the
-// batch, as the operations of kernels/ops.h on one stream. The host works out tables before the pass and reads the
-// counts of sets after it; nothing in between waits. Owns tables, scores and sets; borrows the cache, whose planes are
-// the device's, and the stream.
+// Runs plans on a GPU: for every layer of a forward pass append, summarise, score, search, select and attend over all
+// sequences of the batch, and column_sums for those that forget by it, as the operations of kernels/ops.h on one
+// stream. The host works out tables before the pass
+// and reads the counts of sets after it; nothing in between waits. Owns tables, scores and sets; borrows the cache,
+// whose planes are the device's, and the stream.
 //
 // The order of a pass: begin(), then what it added to the staging is sent, then prepare(), layer() for each layer in
 // order, finish(); and end() when the stream has passed. One thread at a time. Errors: begin() throws UserError when
@@ -13,8 +14,12 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/attention/cuda/audits.h"
+#include "glimpse/attention/cuda/feedback.h"
 #include "glimpse/attention/cuda/page_tables.h"
+#include "glimpse/attention/cuda/pass_records.h"
 #include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/summaries.h"
 #include "glimpse/attention/records.h"
 #include "glimpse/kernels/cuda/staging.h"
 
@@ -44,6 +49,10 @@ class Runner {
   void finish();
   /// Counters of each sequence of the batch, in order, valid until the next begin().
   std::span<const ReadCounters> end();
+  /// After end(): what ended the pass for sequences alone; empty: nothing.
+  const std::vector<std::exception_ptr>& failures() const { return records_.failures(); }
+  /// Sees what each head of a decoding row did, from end(), layer by layer; empty: nobody watches.
+  PassRecords::See observer;
   /// True when begin() gave slots to a pass that did not come to its end.
   bool began() const { return began_; }
 
@@ -55,10 +64,15 @@ class Runner {
   using Place = kernels::Place;
   /// Where a group's part of a layer lies in the staging.
   struct LayerPlace {
-    std::size_t scores = 0, choices = 0, reads = 0;
-    int score_count = 0, choice_count = 0;
+    std::size_t scores = 0, searches = 0, choices = 0, reads = 0, audits = 0;
+    int score_count = 0, search_count = 0, choice_count = 0, audit_count = 0;
+  };
+  struct RangePlace {
+    std::size_t at = 0;
+    int count = 0;
   };
 
+  void add_ranges();
   void make_space();
   void count(const PassEntry& entry, ReadCounters& counters) const;
   std::int64_t read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const;
@@ -69,19 +83,26 @@ class Runner {
   kernels::cuda::Stream& stream_;
   std::unique_ptr<kernels::Operations<Place::device>> operations_;
   PageTables pages_;
+  Summaries summaries_;
+  Feedback feedback_;
+  Audits audits_;
+  PassRecords records_;
   PassTables tables_;
   kernels::cuda::Staging* staging_ = nullptr;
   GroupLayer group_layer_;
-  std::vector<LayerPlace> places_;  ///< [groups, layers]
+  std::vector<LayerPlace> places_;        ///< [groups, layers]
+  std::vector<RangePlace> range_places_;  ///< [layers]
+  std::vector<kernels::PageRange> ranges_;
   std::vector<kernels::HeadView> views_, of_sequence_;
-  std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, writes_place_ = 0;
+  std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
+              writes_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
   kernels::cuda::Array<float> scores_, lse_;
   kernels::cuda::Array<std::int32_t> sets_, counts_;
   kernels::cuda::Pinned host_counts_;
   std::int64_t moves_ = 0;  ///< of the arrays above
   std::vector<kv::Mark> marks_;
-  std::vector<std::int32_t> freed_;
+  ForgetSpace forget_;
   std::vector<ReadCounters> counters_;
   bool began_ = false;
 };

@@ -67,10 +67,9 @@ void check_request(Runtime& runtime, Request& request, std::int64_t forgotten) {
   if (request.audit_every < 0) {
     throw UserError(fmt::format("an audit every {} tokens: give 1 or more, or 0 for none", request.audit_every));
   }
-  const exec::Backend& backend = *runtime.device.backend;
-  if (request.audit_every > 0) backend.require_records("measuring the coverage of every head");
-  if (request.prompt_logprobs) backend.require_records("computing a prompt's log-probabilities");
-  if (request.on_sets) backend.require_records("recording what each head reads");
+  if (request.prompt_logprobs) {
+    runtime.device.backend->require_records("computing a prompt's log-probabilities");
+  }
   if (request.lossless) check_lossless(request);
   const auto length = static_cast<std::int64_t>(request.prompt.size());
   if (length == 0) throw UserError("the prompt is empty: give at least one token of text");

@@ -27,16 +27,18 @@ class CudaBackend final : public Backend {
 
   std::optional<std::int64_t> cache_memory(std::int64_t) const override {
     const auto free = static_cast<std::int64_t>(kernels::cuda::free_memory(options_.device));
-    const auto weights = static_cast<std::int64_t>(cuda::weight_bytes(model_));
+    const cuda::WeightMemory memory = cuda::weight_memory(model_);
+    const auto weights = static_cast<std::int64_t>(memory.bytes);
     const auto passes = static_cast<std::int64_t>(
-        cuda::Activations::bytes(model_.config(), static_cast<std::size_t>(options_.most_rows)));
+        cuda::Activations::bytes(model_.config(), static_cast<std::size_t>(options_.most_rows)) +
+        (memory.quantised ? cuda::Products::scratch_bytes() : 0));
     const std::int64_t left = free - weights - passes - std::min(kReserve, free / 8);
     if (left <= 0) {
-      throw UserError(fmt::format(
-          "the model's weights take {:.1f} GB on the GPU (as bf16) and a pass of {} rows {:.1f}; {:.1f} GB are free "
-          "there; take a smaller model or --prefill-chunk, or leave out --device",
-          static_cast<double>(weights) / kGigabyte, options_.most_rows, static_cast<double>(passes) / kGigabyte,
-          static_cast<double>(free) / kGigabyte));
+      throw UserError(
+          fmt::format("the model's weights take {:.1f} GB on the GPU and a pass of {} rows {:.1f}; {:.1f} GB are free "
+                      "there; take a smaller model or --prefill-chunk, or leave out --device",
+                      static_cast<double>(weights) / kGigabyte, options_.most_rows,
+                      static_cast<double>(passes) / kGigabyte, static_cast<double>(free) / kGigabyte));
     }
     return left;
   }

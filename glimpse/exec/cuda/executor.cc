@@ -51,6 +51,7 @@ class CudaExecutor final : public Executor {
     stream_.synchronize();
     StepResult result;
     result.counters = runner_.end();
+    result.failures = runner_.failures();
     if (outputs > 0) result.logits = {reinterpret_cast<const float*>(logits_.raw()), logit_bytes / sizeof(float)};
     return result;
   }
@@ -71,7 +72,7 @@ class CudaExecutor final : public Executor {
     return costs;
   }
   void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
-    if (observer) throw UserError("what each head reads is recorded on the CPU alone for now; leave out --device");
+    runner_.observer = std::move(observer);
   }
   void measure_change(bool on) override {
     if (on) throw UserError("what attention changes is measured on the CPU alone for now; leave out --device");
@@ -112,11 +113,7 @@ class CudaExecutor final : public Executor {
 
   void queue() {
     Activations& a = activations_;
-    embed(stream_, {.table = weights_.token_embedding().data,
-                    .tokens = staging_.at<std::int32_t>(tokens_place_),
-                    .out = a.residual.pointer(),
-                    .rows = rows_,
-                    .width = config_.hidden});
+    embed_tokens();
     for (int layer = 0; layer < config_.layers; ++layer) {
       const LayerMatrices& weights = weights_.layers()[static_cast<std::size_t>(layer)];
       attend(layer, weights);
@@ -129,6 +126,17 @@ class CudaExecutor final : public Executor {
       products_.multiply(weights_.output(), a.normalised.constant(), outputs_, a.logits.pointer());
     }
     runner_.finish();
+  }
+
+  void embed_tokens() {
+    const MatrixPart& table = weights_.token_embedding().parts.front();
+    const auto tokens = staging_.at<std::int32_t>(tokens_place_);
+    const auto out = activations_.residual.pointer();
+    if (table.packed.words) {
+      unpack_rows(stream_, {table.packed, tokens, out, rows_});
+    } else {
+      embed(stream_, {table.data, tokens, out, rows_, config_.hidden});
+    }
   }
 
   /// The attention of a layer, up to its output before the projection.
@@ -170,8 +178,12 @@ class CudaExecutor final : public Executor {
                      static_cast<std::size_t>(rows) * static_cast<std::size_t>(q_width)});
     products_.multiply(weights.output, a.narrowed.constant(), rows, a.delta.pointer());
     normalise_rows(some ? a.rest : a.residual, true, weights.ffn_norm, rows);
-    products_.multiply(weights.gate_up, a.normalised.constant(), rows, a.gate_up.pointer());
-    gate(stream_, {a.gate_up.constant(), a.activated.pointer(), rows, config_.feed_forward});
+    if (weights.gates_paired && rows <= kMostPackedRows) {
+      products_.multiply_gated(weights.gate_up.parts.front(), a.normalised.constant(), rows, a.activated.pointer());
+    } else {
+      products_.multiply(weights.gate_up, a.normalised.constant(), rows, a.gate_up.pointer());
+      gate(stream_, {a.gate_up.constant(), a.activated.pointer(), rows, config_.feed_forward, weights.gates_paired});
+    }
     products_.multiply(weights.down, a.activated.constant(), rows, a.delta.pointer());
   }
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -17,6 +18,11 @@ constexpr int kPlain = 0, kTransposed = 1;
 constexpr int kBf16 = 14, kFloat = 0;
 constexpr int kSumsInFloat = 68;
 constexpr int kAnyAlgorithm = -1;
+
+using kernels::cuda::Bf16;
+
+/// Weights that are bf16 at a time: enough for a product to fill the device.
+constexpr std::size_t kScratch = std::size_t{64} << 20;
 
 /// What Hopper's products want; older ones want less.
 constexpr std::size_t kWorkspace = std::size_t{32} << 20;
@@ -54,7 +60,7 @@ struct Products::Library {
   }
 };
 
-Products::Products(kernels::cuda::Stream& stream) : library_(std::make_unique<Library>()) {
+Products::Products(kernels::cuda::Stream& stream) : stream_(stream), library_(std::make_unique<Library>()) {
   Library& library = *library_;
   for (const char* name : kNames) {
     library.file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -82,14 +88,65 @@ Products::Products(kernels::cuda::Stream& stream) : library_(std::make_unique<Li
 
 Products::~Products() = default;
 
-void Products::multiply(const Matrix& weight, kernels::cuda::DevicePointer<const kernels::cuda::Bf16> in, int rows,
-                        kernels::cuda::DevicePointer<float> out) {
+std::size_t Products::scratch_bytes() {
+  return kScratch * sizeof(Bf16);
+}
+
+void Products::multiply(const Matrix& weight, Input in, int rows, kernels::cuda::DevicePointer<float> out) {
+  float* to = out.raw();
+  for (const MatrixPart& part : weight.parts) {
+    const Shape shape{part.outputs, weight.inputs, rows, weight.outputs};
+    if (part.packed.words) {
+      multiply_packed(part, in, shape, to);
+    } else {
+      multiply_bf16(part.data, in, shape, to);
+    }
+    to += part.outputs;
+  }
+}
+
+void Products::multiply_gated(const MatrixPart& weight, Input in, int rows, kernels::cuda::DevicePointer<Bf16> out) {
+  const auto inputs = static_cast<std::size_t>(weight.packed.layout.inputs);
+  const auto width = static_cast<std::size_t>(weight.outputs / 2);
+  for (int row = 0; row < rows; row += kernels::cuda::kPackedFewRows) {
+    const auto at = static_cast<std::size_t>(row);
+    multiply_few_rows(stream_, {.weight = weight.packed,
+                                .in = in.raw() + at * inputs,
+                                .rows = std::min(kernels::cuda::kPackedFewRows, rows - row),
+                                .gated = out.raw() + at * width});
+  }
+}
+
+void Products::multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out) {
+  const auto inputs = static_cast<std::size_t>(shape.inputs);
+  if (shape.rows <= kMostPackedRows) {
+    for (int row = 0; row < shape.rows; row += kernels::cuda::kPackedFewRows) {
+      const auto at = static_cast<std::size_t>(row);
+      multiply_few_rows(stream_, {.weight = part.packed,
+                                  .in = in.raw() + at * inputs,
+                                  .out = out + at * static_cast<std::size_t>(shape.stride),
+                                  .rows = std::min(kernels::cuda::kPackedFewRows, shape.rows - row),
+                                  .stride = shape.stride});
+    }
+    return;
+  }
+  if (scratch_.size() == 0) scratch_ = kernels::cuda::Array<Bf16>(stream_, kScratch);
+  const int slice = static_cast<int>(kScratch / inputs) / kernels::cuda::kPackedRows * kernels::cuda::kPackedRows;
+  check(slice > 0, "room for a block row of weights");
+  for (int first = 0; first < shape.outputs; first += slice) {
+    const int count = std::min(slice, shape.outputs - first);
+    unpack(stream_, {part.packed, first, count, scratch_.pointer()});
+    multiply_bf16(scratch_.constant(), in, {count, shape.inputs, shape.rows, shape.stride}, out + first);
+  }
+}
+
+void Products::multiply_bf16(Input weight, Input in, const Shape& shape, float* out) {
   // Its matrices are column by column: the weight is [inputs, outputs] to it, and the result [outputs, rows].
   const float one = 1;
   const float zero = 0;
-  require(library_->multiply(library_->handle, kTransposed, kPlain, weight.outputs, rows, weight.inputs, &one,
-                             weight.data.raw(), kBf16, weight.inputs, in.raw(), kBf16, weight.inputs, &zero, out.raw(),
-                             kFloat, weight.outputs, kSumsInFloat, kAnyAlgorithm),
+  require(library_->multiply(library_->handle, kTransposed, kPlain, shape.outputs, shape.rows, shape.inputs, &one,
+                             weight.raw(), kBf16, shape.inputs, in.raw(), kBf16, shape.inputs, &zero, out, kFloat,
+                             shape.stride, kSumsInFloat, kAnyAlgorithm),
           "multiplying");
 }
 

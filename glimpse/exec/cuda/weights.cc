@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <span>
 #include <thread>
 
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
+#include "glimpse/exec/cuda/pack.h"
 
 namespace glimpse::exec::cuda {
 namespace {
@@ -28,27 +31,84 @@ std::size_t elements(const model::TensorInfo* tensor) {
   return count;
 }
 
-std::vector<const model::TensorInfo*> matrices_of(const model::LayerWeights& layer) {
-  return {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down};
+using Tensors = std::vector<const model::TensorInfo*>;
+
+std::vector<Tensors> matrices_of(const model::LayerWeights& layer) {
+  return {{layer.q, layer.k, layer.v}, {layer.output}, {layer.gate, layer.up}, {layer.down}};
 }
-std::vector<const model::TensorInfo*> floats_of(const model::LayerWeights& layer) {
+Tensors floats_of(const model::LayerWeights& layer) {
   return {layer.attention_norm, layer.ffn_norm, layer.q_bias, layer.k_bias, layer.v_bias, layer.q_norm, layer.k_norm};
 }
 
+/// Tensors of one matrix that are one part of it.
+struct Group {
+  Tensors tensors;
+  std::optional<kernels::cuda::Packing> packing;
+
+  int outputs() const {
+    std::int64_t sum = 0;
+    for (const model::TensorInfo* tensor : tensors) sum += tensor->shape[1];
+    return static_cast<int>(sum);
+  }
+  kernels::cuda::PackedLayout layout() const {
+    return {*packing, outputs(), static_cast<int>(tensors.front()->shape[0])};
+  }
+};
+
+/// Neighbours of one type are one part where each but the last ends with a block row.
+std::vector<Group> groups_of(const Tensors& tensors) {
+  std::vector<Group> groups;
+  for (const model::TensorInfo* tensor : tensors) {
+    const auto packing = packing_of(*tensor);
+    const bool joins = !groups.empty() && groups.back().packing == packing &&
+                       (!packing || groups.back().outputs() % kernels::cuda::kPackedRows == 0);
+    if (!joins) groups.push_back({{}, packing});
+    groups.back().tensors.push_back(tensor);
+  }
+  return groups;
+}
+
+/// Whether eight outputs of each in turn are block rows; they are as large as both behind each other.
+bool can_pair(const model::TensorInfo& gate, const model::TensorInfo& up) {
+  return packing_of(gate) && packing_of(gate) == packing_of(up) && gate.shape == up.shape &&
+         gate.shape[1] % kernels::cuda::kPackedRows == 0;
+}
+
 struct Counts {
-  std::size_t matrices = 0, floats = 0;
+  std::size_t words = 0, matrices = 0, floats = 0;
+
+  void add_matrix(const Tensors& tensors) {
+    for (const Group& group : groups_of(tensors)) {
+      if (group.packing) {
+        words += group.layout().words();
+      } else {
+        for (const model::TensorInfo* tensor : group.tensors) matrices += elements(tensor);
+        matrices = aligned(matrices);
+      }
+    }
+  }
 };
 
 Counts counts_of(const model::Model& model) {
   Counts counts;
-  counts.matrices = aligned(elements(&model.token_embedding()));
-  if (&model.output() != &model.token_embedding()) counts.matrices += aligned(elements(&model.output()));
+  counts.add_matrix({&model.token_embedding()});
+  if (&model.output() != &model.token_embedding()) counts.add_matrix({&model.output()});
   counts.floats = aligned(elements(&model.output_norm()));
   for (const model::LayerWeights& layer : model.layers()) {
-    for (const model::TensorInfo* tensor : matrices_of(layer)) counts.matrices += aligned(elements(tensor));
+    for (const Tensors& tensors : matrices_of(layer)) counts.add_matrix(tensors);
     for (const model::TensorInfo* tensor : floats_of(layer)) counts.floats += aligned(elements(tensor));
   }
   return counts;
+}
+
+/// Calls work(begin, end) for the pieces of [0, count), each on a thread of its own.
+template <class Work>
+void divide(std::size_t count, int threads, const Work& work) {
+  const std::size_t each = (count + static_cast<std::size_t>(threads) - 1) / static_cast<std::size_t>(threads);
+  std::vector<std::jthread> workers;
+  for (std::size_t begin = 0; begin < count; begin += each) {
+    workers.emplace_back([&work, begin, end = std::min(count, begin + each)] { work(begin, end); });
+  }
 }
 
 /// Rows [first, last) of a tensor as bf16.
@@ -76,24 +136,31 @@ void convert_rows(const model::TensorInfo& tensor, std::size_t first, std::size_
 
 }  // namespace
 
-std::size_t weight_bytes(const model::Model& model) {
+WeightMemory weight_memory(const model::Model& model) {
   const Counts counts = counts_of(model);
-  return counts.matrices * sizeof(Bf16) + counts.floats * sizeof(float);
+  return {counts.words * sizeof(std::uint32_t) + counts.matrices * sizeof(Bf16) + counts.floats * sizeof(float),
+          counts.words > 0};
 }
 
 Weights::Weights(const model::Model& model, kernels::cuda::Stream& stream, int threads) : threads_(threads) {
   const Counts counts = counts_of(model);
+  packed_ = kernels::cuda::Array<std::uint32_t>(stream, counts.words);
   matrices_ = kernels::cuda::Array<Bf16>(stream, counts.matrices);
   floats_ = kernels::cuda::Array<float>(stream, counts.floats);
   token_embedding_ = load({&model.token_embedding()});
   output_ = &model.output() == &model.token_embedding() ? token_embedding_ : load({&model.output()});
   output_norm_ = load_floats(&model.output_norm());
   for (const model::LayerWeights& layer : model.layers()) {
+    const std::vector<Tensors> matrices = matrices_of(layer);
     LayerMatrices& to = layers_.emplace_back();
-    to.qkv = load({layer.q, layer.k, layer.v});
-    to.output = load({layer.output});
-    to.gate_up = load({layer.gate, layer.up});
-    to.down = load({layer.down});
+    to.qkv = load(matrices[0]);
+    to.output = load(matrices[1]);
+    to.gates_paired = can_pair(*layer.gate, *layer.up);
+    to.gate_up = to.gates_paired ? Matrix{static_cast<int>(2 * layer.gate->shape[1]),
+                                          static_cast<int>(layer.gate->shape[0]),
+                                          {load_paired(*layer.gate, *layer.up)}}
+                                 : load(matrices[2]);
+    to.down = load(matrices[3]);
     to.attention_norm = load_floats(layer.attention_norm);
     to.ffn_norm = load_floats(layer.ffn_norm);
     to.q_bias = load_floats(layer.q_bias);
@@ -104,34 +171,72 @@ Weights::Weights(const model::Model& model, kernels::cuda::Stream& stream, int t
   }
 }
 
-Matrix Weights::load(std::initializer_list<const model::TensorInfo*> parts) {
+Matrix Weights::load(const Tensors& tensors) {
   Matrix matrix;
-  matrix.inputs = static_cast<int>((*parts.begin())->shape[0]);
-  matrix.data = matrices_.constant().raw() + matrices_used_;
+  matrix.inputs = static_cast<int>(tensors.front()->shape[0]);
+  for (const Group& group : groups_of(tensors)) {
+    matrix.parts.push_back(group.packing ? load_packed(group.tensors, *group.packing) : load_bf16(group.tensors));
+    matrix.outputs += matrix.parts.back().outputs;
+  }
+  return matrix;
+}
+
+MatrixPart Weights::load_packed(const Tensors& tensors, kernels::cuda::Packing packing) {
+  const Group group{tensors, packing};
+  const kernels::cuda::PackedLayout layout = group.layout();
+  std::vector<std::uint32_t> words(layout.words());
+  std::size_t at = 0;
+  for (const model::TensorInfo* tensor : tensors) {
+    const auto block_rows =
+        (static_cast<std::size_t>(tensor->shape[1]) + kernels::cuda::kPackedRows - 1) / kernels::cuda::kPackedRows;
+    divide(block_rows, threads_, [&](std::size_t first, std::size_t last) {
+      pack({*tensor, layout, at, first, last}, words);
+    });
+    at += block_rows;
+  }
+  return place(layout, words);
+}
+
+MatrixPart Weights::load_paired(const model::TensorInfo& gate, const model::TensorInfo& up) {
+  const kernels::cuda::PackedLayout layout = Group{{&gate, &up}, packing_of(gate)}.layout();
+  std::vector<std::uint32_t> words(layout.words());
+  divide(layout.block_rows(), threads_, [&](std::size_t first, std::size_t last) {
+    pack({gate, layout, 0, first, last, &up}, words);
+  });
+  return place(layout, words);
+}
+
+MatrixPart Weights::place(const kernels::cuda::PackedLayout& layout, std::span<const std::uint32_t> words) {
+  packed_.set(words, packed_used_);
+  MatrixPart part;
+  part.outputs = layout.outputs;
+  part.packed = {layout, packed_.constant().raw() + packed_used_};
+  packed_used_ += words.size();
+  return part;
+}
+
+MatrixPart Weights::load_bf16(const Tensors& tensors) {
+  MatrixPart part;
+  part.data = matrices_.constant().raw() + matrices_used_;
   std::size_t at = matrices_used_;
-  for (const model::TensorInfo* part : parts) {
-    const auto rows = static_cast<std::size_t>(part->shape[1]);
-    const auto width = static_cast<std::size_t>(part->shape[0]);
+  for (const model::TensorInfo* tensor : tensors) {
+    const auto rows = static_cast<std::size_t>(tensor->shape[1]);
+    const auto width = static_cast<std::size_t>(tensor->shape[0]);
     // In pieces, so that a large tensor does not need its whole size of the host's memory twice.
     const std::size_t piece = std::max<std::size_t>(1, (std::size_t{64} << 20) / (width * sizeof(Bf16)));
     std::vector<Bf16> converted(std::min(rows, piece) * width);
     for (std::size_t first = 0; first < rows; first += piece) {
       const std::size_t count = std::min(piece, rows - first);
-      const std::size_t each = (count + static_cast<std::size_t>(threads_) - 1) / static_cast<std::size_t>(threads_);
-      std::vector<std::jthread> workers;
-      for (std::size_t begin = 0; begin < count; begin += each) {
-        workers.emplace_back([&, begin] {
-          convert_rows(*part, first + begin, first + std::min(count, begin + each), converted.data() + begin * width);
-        });
-      }
-      workers.clear();  // waits for them
+      divide(count, threads_, [&](std::size_t begin, std::size_t end) {
+        convert_rows(*tensor, first + begin, first + end, converted.data() + begin * width);
+      });
       matrices_.set({converted.data(), count * width}, at + first * width);
     }
     at += rows * width;
-    matrix.outputs += static_cast<int>(rows);
+    part.outputs += static_cast<int>(rows);
   }
   matrices_used_ = aligned(at);
-  return matrix;
+  return part;
 }
 
 Floats Weights::load_floats(const model::TensorInfo* tensor) {

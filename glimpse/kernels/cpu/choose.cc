@@ -58,6 +58,12 @@ std::size_t choose(const Choice& choice, std::span<float> pooled, const ChooseSp
       block_max(pooled, choice.block, units);
     }
   }
+  return choose_units(choice, units, slots, space, out);
+}
+
+std::size_t choose_units(const Choice& choice, std::span<float> units, std::size_t slots, const ChooseSpace& space,
+                         std::int32_t* out) {
+  const auto block = static_cast<std::size_t>(choice.block);
   const auto head = static_cast<std::size_t>(choice.head_units);
   const auto tail = static_cast<std::size_t>(choice.tail_units);
   check(head <= tail && tail <= units.size(), "what is always in a set lies in the context");

@@ -7,6 +7,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
 #include "glimpse/kernels/choose.h"
+#include "glimpse/kernels/cpu/page_bounds.h"
 
 namespace glimpse::kernels {
 namespace {
@@ -34,6 +35,7 @@ struct ThreadSpace {
   std::vector<float> pooled, one, units;
   std::vector<std::int32_t> chosen, list;
   std::vector<std::byte> workspace, prefill;
+  std::vector<float> digests, lse;
 
   void reserve(std::size_t slots) {
     if (pooled.size() >= slots) return;
@@ -111,6 +113,17 @@ class CpuOperations final : public Operations<Place::host> {
     });
   }
 
+  void summarise(const SummariseOp<Place::host>& op) override {
+    share(op.count, [&](int i, int) { summarise_pages(op, op.ranges[size(i)]); });
+  }
+
+  void search(const SearchOp<Place::host>& op) override {
+    for (int i = 0; i < op.count; ++i) {
+      check(size(op.searches[size(i)].last) <= op.out.stride, "a row of scores has room for all blocks");
+    }
+    share(op.count, [&](int i, int thread) { search_blocks(op, op.searches[size(i)], spaces_[size(thread)].digests); });
+  }
+
   void select(const SelectOp<Place::host>& op) override {
     share(op.count, [&](int i, int thread) { select_set(op, op.choices[size(i)], spaces_[size(thread)]); });
   }
@@ -161,9 +174,25 @@ class CpuOperations final : public Operations<Place::host> {
                         .group = op.group,
                         .scale = op.scale,
                         .first_slot = view.slots - prompt.behind + first,
-                        .rows = std::min(tile, prompt.rows - first)},
+                        .rows = std::min(tile, prompt.rows - first),
+                        .lse = op.lse ? lse_of(tile * op.group, thread) : nullptr},
                        spaces_[size(thread)].prefill);
+      if (!op.lse) return;
+      const int rows = std::min(tile, prompt.rows - first);
+      for (int row = 0; row < rows; ++row) {  // [rows, g] to [R, H]
+        std::copy_n(lse_of(0, thread) + size(row) * size(op.group), op.group,
+                    op.lse.raw() + first_query(op.cache, op.group, {prompt.row + first + row, head}));
+      }
     });
+  }
+
+  void column_sums(const ColumnSumsOp<Place::host>& op) override {
+    const std::size_t bytes = prefill_workspace(op.cache.format, op.group);
+    for (ThreadSpace& space : spaces_) {
+      if (space.prefill.size() < bytes) space.prefill.resize(bytes);
+    }
+    share(op.count * op.cache.kv_heads,
+          [&](int i, int thread) { sum_columns(op, op.pieces[size(i / op.cache.kv_heads)], i, thread); });
   }
 
  private:
@@ -178,6 +207,42 @@ class CpuOperations final : public Operations<Place::host> {
     workers_->run([&](int thread) {
       for (int i = next++; i < count; i = next++) work(i, thread);
     });
+  }
+
+  float* lse_of(int count, int thread) {
+    std::vector<float>& lse = spaces_[size(thread)].lse;
+    if (lse.size() < size(count)) lse.resize(size(count));
+    return lse.data();
+  }
+
+  /// One KV head of a piece, tile by tile: the order of a sum is that of the rows. `number` of the sums.
+  void sum_columns(const ColumnSumsOp<Place::host>& op, const PromptRows& piece, int number, int thread) {
+    const int head = number % op.cache.kv_heads;
+    const int tile = prefill_tile_rows(op.group);
+    const std::size_t dim = size(op.cache.format.dim);
+    const HeadView& view = op.cache.views[size(piece.sequence) * size(op.cache.kv_heads) + size(head)];
+    ColumnSumsItem item;
+    item.end = view.slots - piece.behind + piece.rows;
+    item.sums = op.sums.raw() + size(number) * op.stride;
+    check(size(item.end) <= op.stride, "a row of sums has room for all slots");
+    std::fill_n(item.sums, item.end, 0.0F);
+    for (std::int32_t first = 0; first < piece.rows; first += tile) {
+      const int rows = std::min(tile, piece.rows - first);
+      float* const lse = lse_of(tile * op.group, thread);
+      for (int row = 0; row < rows; ++row) {
+        const std::size_t from = first_query(op.cache, op.group, {piece.row + first + row, head});
+        std::copy_n(op.lse.raw() + from, op.group, lse + size(row) * size(op.group));
+      }
+      item.tile = {.head = &view,
+                   .query = op.q.raw() + first_query(op.cache, op.group, {piece.row + first, head}) * dim,
+                   .query_stride = size(op.cache.kv_heads) * size(op.group) * dim,
+                   .group = op.group,
+                   .scale = op.scale,
+                   .first_slot = view.slots - piece.behind + first,
+                   .rows = rows,
+                   .lse = lse};
+      prefill_column_sums(op.cache.format, item, spaces_[size(thread)].prefill);
+    }
   }
 
   /// The outputs and their parts: those that read everything first, by range over all heads, as the cache lies in
@@ -280,20 +345,23 @@ class CpuOperations final : public Operations<Place::host> {
 
   static void select_set(const SelectOp<Place::host>& op, const Choice& choice, ThreadSpace& space) {
     const std::size_t slots = size(seen(op.cache, op.rows, {choice.row, choice.head}));
+    const std::size_t scored = choice.by_unit != 0 ? (slots + size(choice.block) - 1) / size(choice.block) : slots;
     space.reserve(slots);
-    const std::span<float> pooled(space.pooled.data(), slots);
-    const std::span<float> one(space.one.data(), slots);
+    const std::span<float> pooled(space.pooled.data(), scored);
+    const std::span<float> one(space.one.data(), scored);
     pool(op, choice, choice.head, pooled);
     const bool largest = choice.pooling == Pooling::max_probability || choice.pooling == Pooling::max_score;
     for (std::int32_t head = choice.head + 1; head < choice.head + choice.heads; ++head) {
       pool(op, choice, head, one);
-      for (std::size_t i = 0; i < slots; ++i) pooled[i] = largest ? std::max(pooled[i], one[i]) : pooled[i] + one[i];
+      for (std::size_t i = 0; i < scored; ++i) pooled[i] = largest ? std::max(pooled[i], one[i]) : pooled[i] + one[i];
     }
     if (!largest && choice.heads > 1) {
       const float share = 1.0F / static_cast<float>(choice.heads);
       for (float& value : pooled) value *= share;
     }
-    const std::size_t count = choose(choice, pooled, {space.units, space.chosen, space.workspace}, space.list.data());
+    const ChooseSpace room{space.units, space.chosen, space.workspace};
+    const std::size_t count = choice.by_unit != 0 ? choose_units(choice, pooled, slots, room, space.list.data())
+                                                  : choose(choice, pooled, room, space.list.data());
     const auto set = size(choice.set);
     const std::size_t kept = std::min(count, size(op.sets.capacity));
     op.sets.count[set] = count == slots ? kEverything : static_cast<std::int32_t>(kept);

@@ -88,6 +88,27 @@ struct SelectArguments {
   std::size_t share = 0;           ///< units of one block, at most
 };
 
+struct SummariseArguments {
+  Cache cache;
+  const PageRange* ranges = nullptr;
+  int count = 0;
+  int parts = 1;  ///< blocks that share a range
+  std::byte* bounds = nullptr;
+};
+
+struct SearchArguments {
+  Cache cache;
+  int group = 1;
+  float scale = 1;
+  const float* q = nullptr;
+  const std::byte* bounds = nullptr;
+  const Search* searches = nullptr;
+  int count = 0;
+  int parts = 1;  ///< blocks that share a search
+  float* scores = nullptr;
+  std::size_t stride = 0;
+};
+
 struct PrefillArguments {
   Cache cache;
   PromptRows prompt;
@@ -95,6 +116,20 @@ struct PrefillArguments {
   float scale = 1;  ///< times log2(e)
   const float* q = nullptr;
   float* out = nullptr;
+  float* lse = nullptr;
+};
+
+struct ColumnSumsArguments {
+  Cache cache;
+  const PromptRows* pieces = nullptr;
+  int count = 0;
+  int tiles = 1;  ///< of slots
+  int group = 1;
+  float scale = 1;  ///< times log2(e)
+  const float* q = nullptr;
+  const float* lse = nullptr;
+  float* sums = nullptr;
+  std::size_t stride = 0;
 };
 
 struct AppendArguments {
@@ -107,8 +142,14 @@ struct AppendArguments {
 void launch_attend(const AttendArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_score(const ScoreArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_select(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_summarise(const SummariseArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_search(const SearchArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_prefill(const PrefillArguments& arguments, const Limits& limits, CUstream_st* stream);
+void launch_column_sums(const ColumnSumsArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_append(const AppendArguments& arguments, const Limits& limits, CUstream_st* stream);
+
+/// Slots of a block of launch_column_sums.
+inline constexpr int kColumns = 64;
 
 /// Blocks that share one choice, and how many units of it fit into their shared memory.
 int select_blocks(const Limits& limits);

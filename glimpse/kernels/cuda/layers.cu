@@ -142,8 +142,10 @@ __global__ void gate_kernel(const __grid_constant__ GateOp of) {
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(of.rows) * of.width) return;
   const float* const row = of.gate_up.raw() + i / of.width * 2 * of.width;
-  const float x = row[i % of.width];
-  of.out.raw()[i] = bits_of(x / (1 + expf(-x)) * row[of.width + i % of.width]);
+  const std::size_t at = i % of.width;
+  const std::size_t gate = of.paired ? at + at / 8 * 8 : at;
+  const float x = row[gate];
+  of.out.raw()[i] = bits_of(x / (1 + expf(-x)) * row[gate + (of.paired ? 8 : of.width)]);
 }
 
 __global__ void take_rows_kernel(const __grid_constant__ TakeRowsOp of) {
@@ -165,6 +167,37 @@ __global__ void write_kernel(const __grid_constant__ WriteOp of) {
   begin();
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i < of.count) *of.writes.raw()[i].to = of.writes.raw()[i].value;
+}
+
+/// One block: it reads some rows, and writes them when all of them have been read.
+__global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_constant__ MoveRowsOp of) {
+  constexpr int kPieces = 4;
+  begin();
+  const int pieces = of.bytes / 16;
+  const std::size_t all = static_cast<std::size_t>(of.count) * pieces;
+  const auto place = [&](std::size_t at) { return reinterpret_cast<uint4*>(of.memory.raw() + at); };
+  // Whole rows at a time.
+  const std::size_t step = static_cast<std::size_t>(kMostThreads * kPieces / pieces) * pieces;
+  for (std::size_t first = 0; first < all; first += step) {
+    uint4 read[kPieces];
+    std::size_t to[kPieces];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const std::size_t piece = static_cast<std::size_t>(i) * kMostThreads + threadIdx.x;
+      to[i] = ~std::size_t{0};
+      if (piece >= step || first + piece >= all) continue;
+      const RowMove row = of.rows.raw()[(first + piece) / pieces];
+      const std::size_t offset = (first + piece) % pieces * 16;
+      read[i] = *place(row.from + offset);
+      to[i] = row.to + offset;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (to[i] != ~std::size_t{0}) *place(to[i]) = read[i];
+    }
+    __syncthreads();
+  }
 }
 
 template <class Op>
@@ -209,6 +242,10 @@ void narrow(Stream& stream, const NarrowOp& op) {
 }
 void write(Stream& stream, const WriteOp& op) {
   launch_blocks(stream, write_kernel, op, blocks_of(size(op.count)));
+}
+void move_rows(Stream& stream, const MoveRowsOp& op) {
+  check(op.bytes > 0 && op.bytes % 16 == 0 && op.bytes / 16 <= kMostThreads, "rows of whole 16 bytes");
+  if (op.count > 0) launch_blocks(stream, move_rows_kernel, op, 1, kMostThreads);
 }
 
 }  // namespace glimpse::kernels::cuda

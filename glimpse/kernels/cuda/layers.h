@@ -9,12 +9,9 @@
 #include <cstdint>
 
 #include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kernels/cuda/packed.h"
 
 namespace glimpse::kernels::cuda {
-
-using Bf16 = std::uint16_t;  ///< the bits of one
-template <class T>
-using DevicePointer = Pointer<T, Place::device>;
 
 /// out[row] = table[tokens[row]], widened.
 struct EmbedOp {
@@ -56,6 +53,7 @@ struct GateOp {
   DevicePointer<const float> gate_up;  ///< [rows, 2 width]
   DevicePointer<Bf16> out;             ///< [rows, width]
   int rows = 0, width = 0;
+  bool paired = false;  ///< rows have eight values of gate and eight of up in turn
 };
 void gate(Stream& stream, const GateOp& op);
 
@@ -86,5 +84,14 @@ struct WriteOp {
   int count = 0;
 };
 void write(Stream& stream, const WriteOp& op);
+
+/// Rows of memory move, as if one after the other; none to where one behind it in the list lies.
+struct MoveRowsOp {
+  DevicePointer<std::byte> memory;  ///< aligned to 16 bytes
+  DevicePointer<const RowMove> rows;
+  int count = 0;
+  int bytes = 0;  ///< of a row, a multiple of 16; so are all offsets
+};
+void move_rows(Stream& stream, const MoveRowsOp& op);
 
 }  // namespace glimpse::kernels::cuda

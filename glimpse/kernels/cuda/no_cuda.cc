@@ -1,5 +1,6 @@
 // What stands in for the CUDA kernels where they are not built.
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
 
 namespace glimpse::kernels::cuda {
@@ -107,6 +108,19 @@ void narrow(Stream&, const NarrowOp&) {
   refuse();
 }
 void write(Stream&, const WriteOp&) {
+  refuse();
+}
+void move_rows(Stream&, const MoveRowsOp&) {
+  refuse();
+}
+
+void multiply_few_rows(Stream&, const FewRowsOp&) {
+  refuse();
+}
+void unpack(Stream&, const UnpackOp&) {
+  refuse();
+}
+void unpack_rows(Stream&, const UnpackRowsOp&) {
   refuse();
 }
 

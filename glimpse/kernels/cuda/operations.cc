@@ -15,6 +15,9 @@ namespace {
 constexpr std::array kDims{64, 96, 128, 256};
 /// Query heads of one launch, so that the sum of what they read fits into 32 bits up to a million slots.
 constexpr int kMostUnits = 4096;
+/// What a block of a launch takes of a long range of pages, and of a long search.
+constexpr int kPagesOfBlock = 64;
+constexpr int kDigestsOfBlock = 64;
 constexpr double kLog2OfE = 1.4426950408889634;
 
 Limits limits_of(const Device& device) {
@@ -36,6 +39,12 @@ Cache cache_of(const KvTable<Place::device>& cache, const RowTable<Place::device
           .views = cache.views.raw(),
           .sequence = rows.sequence.raw(),
           .behind = rows.behind.raw()};
+}
+
+/// Blocks for something of up to `most` pieces, of which one takes about `each`.
+int parts_of(int most, int each) {
+  constexpr int kMostParts = 4096;
+  return std::clamp((most + each - 1) / each, 1, kMostParts);
 }
 
 class DeviceOperations final : public Operations<Place::device> {
@@ -71,6 +80,38 @@ class DeviceOperations final : public Operations<Place::device> {
                     .partials = partials()},
                    limits_, raw_stream());
     }
+  }
+
+  void summarise(const SummariseOp<Place::device>& op) override {
+    require_supported(op.cache.format);
+    check(op.out.type == op.cache.format.type, "bounds are kept in the cache's type");
+    if (op.count == 0 || op.most == 0) return;
+    launch_summarise({.cache = cache_of(op.cache, {}),
+                      .ranges = op.ranges.raw(),
+                      .count = op.count,
+                      .parts = parts_of(op.most, kPagesOfBlock),
+                      .bounds = op.out.bounds.raw()},
+                     limits_, raw_stream());
+  }
+
+  void search(const SearchOp<Place::device>& op) override {
+    require_supported(op.cache.format);
+    check(op.group > 0, "a group of no query heads");
+    check(op.summaries.type == op.cache.format.type, "bounds are kept in the cache's type");
+    check(op.most >= 0 && static_cast<std::size_t>(op.most) <= op.out.stride,
+          "a row of scores has room for all blocks");
+    if (op.count == 0 || op.most == 0) return;
+    launch_search({.cache = cache_of(op.cache, op.rows),
+                   .group = op.group,
+                   .scale = op.scale,
+                   .q = op.q.raw(),
+                   .bounds = op.summaries.bounds.raw(),
+                   .searches = op.searches.raw(),
+                   .count = op.count,
+                   .parts = parts_of(op.most, kDigestsOfBlock),
+                   .scores = op.out.scores.raw(),
+                   .stride = op.out.stride},
+                  limits_, raw_stream());
   }
 
   void select(const SelectOp<Place::device>& op) override {
@@ -135,8 +176,26 @@ class DeviceOperations final : public Operations<Place::device> {
                     .group = op.group,
                     .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
                     .q = op.q.raw(),
-                    .out = op.out.raw()},
+                    .out = op.out.raw(),
+                    .lse = op.lse.raw()},
                    limits_, raw_stream());
+  }
+
+  void column_sums(const ColumnSumsOp<Place::device>& op) override {
+    require_supported(op.cache.format);
+    check(op.group > 0, "a group of no query heads");
+    if (op.count == 0 || op.stride == 0) return;
+    launch_column_sums({.cache = cache_of(op.cache, {}),
+                        .pieces = op.pieces.raw(),
+                        .count = op.count,
+                        .tiles = static_cast<int>((op.stride + kColumns - 1) / kColumns),
+                        .group = op.group,
+                        .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
+                        .q = op.q.raw(),
+                        .lse = op.lse.raw(),
+                        .sums = op.sums.raw(),
+                        .stride = op.stride},
+                       limits_, raw_stream());
   }
 
  private:

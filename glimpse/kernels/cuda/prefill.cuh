@@ -210,6 +210,9 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const __grid_c
       const int row = own(m) + r * 8;
       if (row >= count) continue;
       const float share = sum > 0 ? 1 / sum : 0;
+      if (of.lse != nullptr && lane % 4 == 0) {
+        of.lse[row_at(row) / kDim] = sum > 0 ? (largest[m][r] + log2f(sum)) * kLogOf2 : -INFINITY;
+      }
       float* const to = of.out + row_at(row) + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kDim / 8; ++j) {

@@ -77,6 +77,8 @@ class Selection {
     const HeadView& view = view_of(of.cache, choice_.row, choice_.head);
     slots_ = seen_slots(of.cache, choice_.row, view);
     units_ = (slots_ + choice_.block - 1) / choice_.block;
+    scored_ = choice_.by_unit != 0 ? units_ : slots_;
+    each_ = choice_.by_unit != 0 ? 1 : choice_.block;
     const int share = ((units_ + kBlocks - 1) / kBlocks + 31) / 32 * 32;
     first_ = min(units_, rank_ * share);
     mine_ = min(units_ - first_, share);
@@ -137,7 +139,7 @@ class Selection {
     return key == 0 ? 1 : key;
   }
 
-  /// The pooled values of four slots from `slot` (those behind the end: -inf).
+  /// The pooled values of four slots (or units, where these have scores) from `slot` (those behind the end: -inf).
   __device__ void pooled(int slot, float (&values)[4]) const {
     const bool probability =
         choice_.pooling == Pooling::mean_probability || choice_.pooling == Pooling::max_probability;
@@ -152,12 +154,12 @@ class Selection {
         const float* const from = of_.scores + (at + query) * of_.stride + slot;
         const float lse = of_.lse[at + query];
         float x[4];
-        if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0 && slot + 3 < slots_) {
+        if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0 && slot + 3 < scored_) {
           const float4 four = __ldg(reinterpret_cast<const float4*>(from));
           x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
         } else {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) x[e] = slot + e < slots_ ? from[e] : -INFINITY;
+          for (int e = 0; e < 4; ++e) x[e] = slot + e < scored_ ? from[e] : -INFINITY;
         }
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
@@ -168,11 +170,11 @@ class Selection {
     }
     const float share = largest ? 1.0F : 1.0F / static_cast<float>((last - first) * choice_.heads);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) values[e] = slot + e < slots_ ? values[e] * share : -INFINITY;
+    for (int e = 0; e < 4; ++e) values[e] = slot + e < scored_ ? values[e] * share : -INFINITY;
   }
 
   __device__ void pool() {
-    const int block = choice_.block;
+    const int block = each_;
     const bool mass = choice_.rule == ChoiceRule::mass;
     if (block > 1 && mass) {
       sum_units();
@@ -182,7 +184,7 @@ class Selection {
         __syncthreads();
       }
       const int begin = first_ * block;
-      const int end = min(slots_, (first_ + mine_) * block);
+      const int end = min(scored_, (first_ + mine_) * block);
 #pragma unroll 2
       for (int slot = begin + static_cast<int>(threadIdx.x) * 4; slot < end; slot += kThreads * 4) {
         float values[4];
@@ -226,8 +228,8 @@ class Selection {
   }
   __device__ void sum_units() {
     for (int i = static_cast<int>(threadIdx.x); i < mine_; i += kThreads) {
-      const int begin = (first_ + i) * choice_.block;
-      const int end = min(slots_, begin + choice_.block);
+      const int begin = (first_ + i) * each_;
+      const int end = min(scored_, begin + each_);
       double sum = 0;
       for (int slot = begin; slot < end; slot += 4) {
         float values[4];
@@ -495,6 +497,8 @@ class Selection {
   const Choice choice_;
   std::uint32_t* keys_ = nullptr;
   int rank_ = 0, slots_ = 0, units_ = 0, first_ = 0, mine_ = 0, head_units_ = 0, tail_units_ = 0;
+  int scored_ = 0;  ///< scores of a query head: of slots, or of units
+  int each_ = 1;    ///< of them a unit has
 };
 
 }  // namespace selection

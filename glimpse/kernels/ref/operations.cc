@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <vector>
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/ref/attention_ref.h"
+#include "glimpse/kernels/ref/index_ref.h"
 #include "glimpse/kernels/ref/rows.h"
 
 namespace glimpse::kernels::ref {
@@ -97,14 +99,17 @@ std::vector<std::size_t> best_units(const Choice& choice, const std::vector<doub
   return order;
 }
 
-/// What a choice's slots are ranked by, before units are made of them: [slots that the row sees].
-std::vector<double> pooled_values(const SelectOp<Place::host>& op, const Choice& choice) {
-  const std::int32_t slots = seen(op.cache, op.rows, choice.row, choice.head);
+std::size_t units_of(const Choice& choice, std::int32_t slots) {
+  return static_cast<std::size_t>((slots + choice.block - 1) / choice.block);
+}
+
+/// The scores of a choice, pooled: [slots that the row sees], or [units].
+std::vector<double> pooled_values(const SelectOp<Place::host>& op, const Choice& choice, std::size_t count) {
   const bool probability = choice.pooling == Pooling::mean_probability || choice.pooling == Pooling::max_probability;
   const bool largest = choice.pooling == Pooling::max_probability || choice.pooling == Pooling::max_score;
   const int first = choice.query < 0 ? 0 : choice.query;
   const int last = choice.query < 0 ? op.group : choice.query + 1;
-  std::vector<double> pooled(static_cast<std::size_t>(slots), largest ? kMinusInfinity : 0.0);
+  std::vector<double> pooled(count, largest ? kMinusInfinity : 0.0);
   for (std::int32_t head = choice.head; head < choice.head + choice.heads; ++head) {
     for (int query = first; query < last; ++query) {
       const std::size_t at = query_head(op.cache, op.group, {choice.row, head}, query);
@@ -117,6 +122,38 @@ std::vector<double> pooled_values(const SelectOp<Place::host>& op, const Choice&
     }
   }
   return pooled;
+}
+
+/// The next bf16 above (below) one; both zeros are one step.
+std::uint16_t next_bf16(std::uint16_t bits, bool up) {
+  if ((bits & 0x7fffU) == 0) return up ? 0x0001 : 0x8001;
+  return static_cast<std::uint16_t>((bits >> 15 != 0) == up ? bits - 1 : bits + 1);
+}
+
+/// A page's bound, as bits of its type.
+double bound(KvType type, const std::byte* page, std::size_t i) {
+  float whole = 0;
+  std::uint16_t half = 0;
+  if (type == KvType::f32) {
+    std::memcpy(&whole, page + 4 * i, sizeof whole);
+    return whole;
+  }
+  std::memcpy(&half, page + 2 * i, sizeof half);
+  return type == KvType::f16 ? float_from_f16(half) : float_from_bf16(half);
+}
+
+/// Writes one of a cache of `type`: exact, but of q8_0 the next bf16 that is not below it (not above it).
+void put_bound(KvType type, std::byte* page, std::size_t i, float value, bool up) {
+  if (type == KvType::f32) {
+    std::memcpy(page + 4 * i, &value, sizeof value);
+    return;
+  }
+  std::uint16_t half = type == KvType::f16 ? f16_from_float(value) : bf16_from_float(value);
+  if (type == KvType::q8_0) {
+    const float got = float_from_bf16(half);
+    if (up ? got < value : got > value) half = next_bf16(half, up);
+  }
+  std::memcpy(page + 2 * i, &half, sizeof half);
 }
 
 }  // namespace
@@ -156,15 +193,63 @@ void Operations::score(const ScoreOp<Place::host>& op) {
   }
 }
 
+void Operations::summarise(const SummariseOp<Place::host>& op) {
+  const KvFormat& format = op.cache.format;
+  const auto dim = static_cast<std::size_t>(format.dim);
+  for (int i = 0; i < op.count; ++i) {
+    const PageRange& range = op.ranges[static_cast<std::size_t>(i)];
+    const HeadView& view = op.cache.views[static_cast<std::size_t>(range.sequence * op.cache.kv_heads + range.head)];
+    for (std::int32_t page = range.first; page < range.last; ++page) {
+      std::vector<float> keys(kPageTokens * dim);
+      ref::read_keys(format, view, page * kPageTokens, kPageTokens, keys.data());
+      std::vector<float> least(dim), most(dim);
+      ref::row_bounds({keys.data(), kPageTokens, format.dim}, least.data(), most.data());
+      std::byte* const to = op.out.bounds.raw() + view.pages[page] * summary_bytes(format);
+      for (std::size_t d = 0; d < dim; ++d) {
+        put_bound(format.type, to, d, least[d], false);
+        put_bound(format.type, to, dim + d, most[d], true);
+      }
+    }
+  }
+}
+
+void Operations::search(const SearchOp<Place::host>& op) {
+  const auto dim = static_cast<std::size_t>(op.cache.format.dim);
+  for (int i = 0; i < op.count; ++i) {
+    const Search& search = op.searches[static_cast<std::size_t>(i)];
+    const HeadView& view = view_of(op.cache, op.rows, search.row, search.head);
+    for (int query = 0; query < op.group; ++query) {
+      const std::size_t of = query_head(op.cache, op.group, {search.row, search.head}, query);
+      for (std::int32_t block = search.first; block < search.last; ++block) {
+        double score = 0;
+        for (std::size_t d = 0; d < dim; ++d) {
+          double least = std::numeric_limits<double>::infinity(), most = -least;
+          for (std::int32_t page = block * search.pages; page < (block + 1) * search.pages; ++page) {
+            const std::byte* from = op.summaries.bounds.raw() + view.pages[page] * summary_bytes(op.cache.format);
+            least = std::min(least, bound(op.summaries.type, from, d));
+            most = std::max(most, bound(op.summaries.type, from, dim + d));
+          }
+          const double q = op.q[of * dim + d];
+          score += std::max(q * least, q * most);
+        }
+        op.out.scores[of * op.out.stride + static_cast<std::size_t>(block)] =
+            static_cast<float>(score * static_cast<double>(op.scale));
+      }
+    }
+  }
+}
+
 void Operations::select(const SelectOp<Place::host>& op) {
   for (int c = 0; c < op.count; ++c) {
     const Choice& choice = op.choices[static_cast<std::size_t>(c)];
-    const std::vector<double> pooled = pooled_values(op, choice);
+    const auto slots = static_cast<std::size_t>(seen(op.cache, op.rows, choice.row, choice.head));
     const auto block = static_cast<std::size_t>(choice.block);
-    std::vector<double> units((pooled.size() + block - 1) / block,
+    std::vector<double> units(units_of(choice, static_cast<std::int32_t>(slots)),
                               choice.rule == ChoiceRule::mass ? 0.0 : kMinusInfinity);
-    for (std::size_t i = 0; i < pooled.size(); ++i) {
-      double& unit = units[i / block];
+    const std::size_t scored = choice.by_unit != 0 ? units.size() : slots;
+    const std::vector<double> pooled = pooled_values(op, choice, scored);
+    for (std::size_t i = 0; i < scored; ++i) {
+      double& unit = units[choice.by_unit != 0 ? i : i / block];
       unit = choice.rule == ChoiceRule::mass ? unit + pooled[i] : std::max(unit, pooled[i]);
     }
     std::vector<char> taken(units.size(), 0);
@@ -174,10 +259,10 @@ void Operations::select(const SelectOp<Place::host>& op) {
     }
     for (const std::size_t unit : best_units(choice, units)) taken[unit] = 1;
     std::vector<std::int32_t> set;
-    for (std::size_t i = 0; i < pooled.size(); ++i) {
+    for (std::size_t i = 0; i < slots; ++i) {
       if (taken[i / block] != 0) set.push_back(static_cast<std::int32_t>(i));
     }
-    const bool everything = set.size() == pooled.size();
+    const bool everything = set.size() == slots;
     set.resize(std::min(set.size(), static_cast<std::size_t>(op.sets.capacity)));
     const auto number = static_cast<std::size_t>(choice.set);
     op.sets.count[number] = everything ? kEverything : static_cast<std::int32_t>(set.size());
@@ -230,7 +315,33 @@ void Operations::prefill(const PrefillOp<Place::host>& op) {
     one.scale = op.scale;
     one.reads = reads.data();
     one.out = op.out.raw() + at;
+    if (op.lse) one.lse = op.lse.raw() + at / static_cast<std::size_t>(op.cache.format.dim);
     attend(one);
+  }
+}
+
+void Operations::column_sums(const ColumnSumsOp<Place::host>& op) {
+  const auto dim = static_cast<std::size_t>(op.cache.format.dim);
+  const auto kv_heads = static_cast<std::size_t>(op.cache.kv_heads);
+  for (int p = 0; p < op.count; ++p) {
+    const PromptRows& piece = op.pieces[static_cast<std::size_t>(p)];
+    for (std::size_t head = 0; head < kv_heads; ++head) {
+      const HeadView& view = op.cache.views[static_cast<std::size_t>(piece.sequence) * kv_heads + head];
+      const std::int32_t before = view.slots - piece.behind + 1;
+      for (std::int32_t slot = 0; slot < before + piece.rows - 1; ++slot) {
+        double sum = 0;
+        for (std::int32_t row = std::max(0, slot - before + 1); row < piece.rows && !freed(view, slot); ++row) {
+          for (int query = 0; query < op.group; ++query) {
+            const std::size_t at =
+                query_head(op.cache, op.group, {piece.row + row, static_cast<std::int32_t>(head)}, query);
+            sum += std::exp(score_of(op.cache.format, view, op.q.raw() + at * dim, slot, op.scale) -
+                            static_cast<double>(op.lse[at]));
+          }
+        }
+        op.sums[(static_cast<std::size_t>(p) * kv_heads + head) * op.stride + static_cast<std::size_t>(slot)] =
+            static_cast<float>(sum);
+      }
+    }
   }
 }
 

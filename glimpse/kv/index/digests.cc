@@ -1,26 +1,13 @@
 #include "glimpse/kv/index/digests.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/tables.h"
 
 namespace glimpse::kv {
-namespace {
-
-/// The bf16 next to `value` that is not above it (not below it).
-std::uint16_t bf16_toward(float value, bool up) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  auto half = static_cast<std::uint16_t>(bits >> 16);  // towards zero
-  const bool away = (bits >> 31 != 0) != up;
-  if ((bits & 0xffffU) != 0 && away && std::isfinite(value)) ++half;
-  return half;
-}
-
-}  // namespace
-
 std::size_t mean_query_floats(int dim) {
   return static_cast<std::size_t>(dim);
 }
@@ -137,7 +124,7 @@ void Digests::store_bounds(const float* bounds, bool outward, std::int32_t at) {
       continue;
     }
     const std::uint16_t half = type_ == KvType::f16 ? f16_from_float(bounds[i])
-                               : outward            ? bf16_toward(bounds[i], most)
+                               : outward            ? kernels::bf16_toward(bounds[i], most)
                                                     : bf16_from_float(bounds[i]);
     std::memcpy(bytes + 2 * to, &half, sizeof half);
   }

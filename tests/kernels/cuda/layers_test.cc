@@ -77,6 +77,32 @@ TEST_F(Layers, NormaliseAddsAndScales) {
   }
 }
 
+TEST_F(Layers, RowsMoveDownOverOthers) {
+  for (const int bytes : {128, 192, 512}) {
+    SCOPED_TRACE(bytes);
+    const auto row = static_cast<std::size_t>(bytes);
+    const std::size_t slots = 3000;
+    std::vector<std::byte> memory(slots * row);
+    for (std::byte& x : memory) x = static_cast<std::byte>(random_());
+    // Slots lie anywhere; those that stay move together in the order of their numbers.
+    std::vector<std::size_t> where(slots);
+    std::iota(where.begin(), where.end(), std::size_t{0});
+    std::shuffle(where.begin(), where.end(), random_);
+    std::vector<RowMove> moves;
+    for (std::size_t slot = 0; slot < slots; ++slot) {
+      if (random_() % 4 != 0) moves.push_back({where[slot] * row, where[moves.size()] * row});
+    }
+    std::vector<std::byte> want = memory;
+    for (const RowMove& move : moves) {
+      if (move.from != move.to) std::memcpy(want.data() + move.to, want.data() + move.from, row);
+    }
+    const Array<std::byte> device(*stream_, memory);
+    const Array<RowMove> rows(*stream_, moves);
+    move_rows(*stream_, {device.pointer(), rows.constant(), static_cast<int>(moves.size()), bytes});
+    EXPECT_TRUE(device.values() == want);
+  }
+}
+
 /// One head's row after bias, norm and rotation.
 std::vector<double> finished(const float* from, const float* bias, const float* norm, const float* cos_sin,
                              const QkvOp& op) {
@@ -160,6 +186,12 @@ TEST_F(Layers, GateRowsAndNarrow) {
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double x = both[i / 40 * 80 + i % 40];
     want[i] = x / (1 + std::exp(-x)) * both[i / 40 * 80 + 40 + i % 40];
+  }
+  expect_rounded(widened(out.values()), want);
+  gate(*stream_, {from.constant(), out.pointer(), 3, 40, true});
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const std::size_t at = i / 40 * 80 + i % 40 / 8 * 16 + i % 8;
+    want[i] = both[at] / (1 + std::exp(-static_cast<double>(both[at]))) * both[at + 8];
   }
   expect_rounded(widened(out.values()), want);
 

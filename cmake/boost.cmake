@@ -1,0 +1,13 @@
+# boost: the headers of Boost 1.81 or newer; Asio and Beast have nothing to link but threads.
+find_path(GLIMPSE_BOOST boost/beast/http.hpp DOC "folder of Boost's headers")
+set(glimpse_boost_version 0)
+if(GLIMPSE_BOOST)
+  file(STRINGS ${GLIMPSE_BOOST}/boost/version.hpp line REGEX "define BOOST_VERSION ")
+  string(REGEX REPLACE ".* ([0-9]+).*" "\\1" glimpse_boost_version "${line}")
+endif()
+if(glimpse_boost_version LESS 108100)
+  message(FATAL_ERROR "Boost 1.81 or newer is not here; scripts/install-packages installs it, or pass -DGLIMPSE_BOOST=FOLDER of its headers")
+endif()
+add_library(boost INTERFACE)
+target_include_directories(boost SYSTEM INTERFACE ${GLIMPSE_BOOST})
+target_link_libraries(boost INTERFACE Threads::Threads)

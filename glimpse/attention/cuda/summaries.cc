@@ -1,0 +1,82 @@
+#include "glimpse/attention/cuda/summaries.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention::cuda {
+
+bool searches_pages(const Program& program, int layer, int head) {
+  const int select = program.head(layer, head).select;
+  if (select < 0) return false;
+  const SelectOp& op = program.layer(layer).selects[static_cast<std::size_t>(select)];
+  return op.from == SelectOp::From::index && op.selector->terms.front().source == plan::Source::page_bounds;
+}
+
+bool searches_pages(const Program& program) {
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (int head = 0; head < program.shape().kv_heads; ++head) {
+      if (searches_pages(program, layer, head)) return true;
+    }
+  }
+  return false;
+}
+
+void Summaries::begin(std::span<const SequenceRows> batch) {
+  if (!ended_) known_.clear();
+  ended_ = true;
+  ranges_.clear();
+  most_ = 0;
+  if (bounds_.size() > 0) return;
+  if (std::none_of(batch.begin(), batch.end(), [](const SequenceRows& rows) { return searches_pages(*rows.program); }))
+    return;
+  const std::size_t bytes = cache_.usage().pages_total * kernels::summary_bytes(cache_.shape().format);
+  const std::size_t free = kernels::cuda::free_memory(stream_.device().number);
+  if (bytes > free) {
+    constexpr double kGigabyte = 1e9;
+    throw UserError(fmt::format(
+        "method '{}' keeps bounds of all pages of the cache on the GPU: {:.1f} GB, and {:.1f} are free there; use a "
+        "smaller context (-c) or another method",
+        batch.front().program->plan().policy, static_cast<double>(bytes) / kGigabyte,
+        static_cast<double>(free) / kGigabyte));
+  }
+  bounds_ = kernels::cuda::Memory(stream_, bytes);
+}
+
+void Summaries::follow(const SequenceRows& rows) {
+  const std::uint64_t serial = cache_.serial(rows.sequence);
+  Known& known = known_[rows.sequence];
+  ended_ = false;  // what is known is made by this pass
+  if (known.serial != serial) known = {serial, 0};
+  known.tokens = std::min(known.tokens, rows.position);  // rows from there on are written anew
+  Range range{rows.program, 0, 0};
+  if (searches_pages(*rows.program)) {
+    const std::int64_t length = cache_.length(rows.sequence);
+    range.first = static_cast<std::int32_t>(known.tokens / kernels::kPageTokens);
+    range.last = static_cast<std::int32_t>(length / kernels::kPageTokens);
+    known.tokens = length;
+    const auto pages = static_cast<unsigned>(std::max(1, range.last - range.first));
+    most_ = std::max(most_, static_cast<int>(std::bit_ceil(pages)));
+  }
+  ranges_.push_back(range);
+}
+
+void Summaries::ranges_of(int layer, std::vector<kernels::PageRange>& ranges) const {
+  ranges.clear();
+  for (std::size_t i = 0; i < ranges_.size() && most_ > 0; ++i) {
+    const Range& range = ranges_[i];
+    for (int head = 0; head < range.program->shape().kv_heads; ++head) {
+      if (!searches_pages(*range.program, layer, head)) continue;
+      ranges.push_back({static_cast<std::int32_t>(i), head, range.first, range.last});
+    }
+  }
+}
+
+kernels::SummaryTable<kernels::Place::device> Summaries::table() const {
+  return {bounds_.raw(), kernels::summary_type(cache_.shape().format.type)};
+}
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,62 @@
+// Bounds of pages in the memory of a device (kernels::SummaryTable), for plans that search them instead of keys. They
+// hang on the page: one array for all pages of the cache, taken when the first such plan runs. The pass that writes a
+// page's rows makes its bounds; of a sequence whose pages are not known to have theirs (a fork, a loaded session, one
+// that came back from a file) the first pass makes them all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "glimpse/attention/batch.h"
+#include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kv/cache.h"
+
+namespace glimpse::attention::cuda {
+
+/// True where some head of the plan searches the bounds of its pages.
+bool searches_pages(const Program& program);
+/// The same of one head.
+bool searches_pages(const Program& program, int layer, int head);
+
+/// Owned by a runner; borrows cache and stream. One thread at a time.
+class Summaries {
+ public:
+  Summaries(const kv::Cache& cache, kernels::cuda::Stream& stream) : cache_(cache), stream_(stream) {}
+
+  /// Before anything of a pass has changed: takes the memory where the batch needs it and there is none. Throws
+  /// UserError when the device has too little left. What a pass that did not end made is made again.
+  void begin(std::span<const SequenceRows> batch);
+  /// Then, for each of the pass's sequences in order, which have their slots.
+  void follow(const SequenceRows& rows);
+  /// The pages whose bounds a layer of the pass makes, for each sequence and head that searches; empty ranges among
+  /// them, so that passes of one shape have as many. Replaces `ranges`.
+  void ranges_of(int layer, std::vector<kernels::PageRange>& ranges) const;
+  /// Pages of a range, at most: a power of two, 0 where nobody searches.
+  int most() const { return most_; }
+  /// The pass has run.
+  void end() { ended_ = true; }
+
+  kernels::SummaryTable<kernels::Place::device> table() const;
+
+ private:
+  struct Known {
+    std::uint64_t serial = 0;
+    std::int64_t tokens = 0;  ///< full pages below have their bounds
+  };
+  struct Range {
+    const Program* program = nullptr;
+    std::int32_t first = 0, last = 0;
+  };
+
+  const kv::Cache& cache_;
+  kernels::cuda::Stream& stream_;
+  kernels::cuda::Memory bounds_;
+  std::map<kv::SequenceId, Known> known_;  ///< an id that is used again is seen by its serial
+  std::vector<Range> ranges_;              ///< [sequences of the pass]
+  int most_ = 0;
+  bool ended_ = true;
+};
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,109 @@
+// glimpse serve: requests over HTTP until SIGINT or SIGTERM.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "glimpse/base/error.h"
+#include "glimpse/cli/auto_method.h"
+#include "glimpse/cli/commands.h"
+#include "glimpse/cli/profiles.h"
+#include "glimpse/cli/setup.h"
+#include "glimpse/cli/terminal.h"
+#include "glimpse/server/server.h"
+
+namespace glimpse::cli {
+namespace {
+
+server::Limits limits_of(const Arguments& arguments) {
+  server::Limits limits;
+  limits.body_bytes = arguments.max_body;
+  limits.header_bytes = arguments.max_headers;
+  limits.header_s = arguments.header_timeout;
+  limits.body_s = arguments.body_timeout;
+  limits.idle_s = arguments.idle_timeout;
+  limits.write_s = arguments.write_timeout;
+  limits.connections = arguments.max_connections;
+  limits.waiting = arguments.max_waiting;
+  limits.json_depth = arguments.max_depth;
+  limits.choices = arguments.max_n;
+  limits.prompts = arguments.max_prompts;
+  limits.stops = arguments.max_stops;
+  return limits;
+}
+
+server::MethodWish method_of(const Arguments& arguments) {
+  const policies::PolicyOptions options = policy_options(arguments);
+  server::MethodWish wish;
+  wish.policy = arguments.policy;
+  wish.budget = arguments.budget;
+  wish.options = options.extra;
+  for (const auto& [key, value] :
+       {std::pair("block", options.block), std::pair("sink", options.sink), std::pair("local", options.local)}) {
+    if (value) wish.options[key] = fmt::format("{}", *value);
+  }
+  wish.min_context = arguments.min_context;
+  return wish;
+}
+
+/// Empty where there is none: then the model's fingerprint is never asked for, which reads the whole file.
+std::filesystem::path profiles_of(const Arguments& arguments) {
+  std::error_code failed;
+  std::filesystem::path folder = profile_folder(arguments);
+  if (std::filesystem::is_directory(folder, failed)) return folder;
+  if (arguments.typed.contains("--profile-dir")) {
+    throw UserError(fmt::format("--profile-dir '{}': no such folder; give one that is there", folder.string()));
+  }
+  return {};
+}
+
+/// Each connection is a descriptor, and systems allow a thousand unless asked for more.
+void allow_descriptors(std::int64_t connections) {
+  constexpr std::int64_t kOthers = 64;  // the model, the cache's file, pipes of templates
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const auto wanted = static_cast<rlim_t>(connections + kOthers);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+int serve_command(const Arguments& arguments) {
+  set_log(arguments);
+  if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
+  server::ServerOptions options;
+  options.engine = engine_options(arguments);
+  options.engine.slice_layers = static_cast<int>(arguments.slice_layers);
+  options.host = arguments.host;
+  options.port = static_cast<int>(arguments.port);
+  options.api_key = arguments.api_key;
+  options.insecure = arguments.insecure;
+  options.hosts = arguments.allowed_hosts;
+  options.origins = arguments.cors_origins;
+  options.limits = limits_of(arguments);
+  options.running = static_cast<int>(arguments.parallel);
+  options.model_name =
+      arguments.alias.empty() ? std::filesystem::path(arguments.model).stem().string() : arguments.alias;
+  options.profile_folder = profiles_of(arguments);
+  options.method = method_of(arguments);
+  options.signals = true;
+  int port = options.port;
+  if (!arguments.quiet) {
+    options.on_ready = [&arguments, &port] {
+      const bool bracket = arguments.host.find(':') != std::string::npos;
+      print_note(
+          fmt::format("serving at http://{}{}{}:{}", bracket ? "[" : "", arguments.host, bracket ? "]" : "", port));
+    };
+  }
+  allow_descriptors(options.limits.connections);
+  server::Server server(std::move(options));
+  port = server.port();
+  server.run();
+  return kExitOk;
+}
+
+}  // namespace glimpse::cli

@@ -1,0 +1,219 @@
+#include <algorithm>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/few_rows.cuh"
+#include "glimpse/kernels/cuda/launch.cuh"
+
+namespace glimpse::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// Calls function<bits, scales>() of the packing.
+template <class Function>
+void with_packing(const Packing& packing, Function&& function) {
+  const auto is = [&](int bits, Scales scales) { return packing == Packing{bits, scales}; };
+  if (is(4, Scales::block)) return function.template operator()<4, Scales::block>();
+  if (is(4, Scales::block_offset)) return function.template operator()<4, Scales::block_offset>();
+  if (is(4, Scales::super_offset)) return function.template operator()<4, Scales::super_offset>();
+  if (is(5, Scales::block)) return function.template operator()<5, Scales::block>();
+  if (is(5, Scales::block_offset)) return function.template operator()<5, Scales::block_offset>();
+  if (is(5, Scales::super_offset)) return function.template operator()<5, Scales::super_offset>();
+  if (is(6, Scales::super_signed)) return function.template operator()<6, Scales::super_signed>();
+  if (is(8, Scales::block)) return function.template operator()<8, Scales::block>();
+  check(false, "a packing that GGUF has");
+}
+
+struct UnpackArguments {
+  PackedParts parts;
+  Bf16* out;
+  int first_block, supers, inputs, count;
+};
+
+/// A warp for a super block of 16 outputs: each thread has rows r and r + 8.
+template <int kBits, Scales kScales>
+__global__ void unpack_kernel(const __grid_constant__ UnpackArguments of) {
+  constexpr Packing kPacking{kBits, kScales};
+  constexpr int kBytes = SuperBytes<kPacking>::kAll;
+  extern __shared__ std::byte shared[];  // [warps, bytes]
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int super = static_cast<int>(blockIdx.y) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
+  if (super >= of.supers) return;
+  const std::byte* const block = shared + threadIdx.x / 32 * kBytes;
+  copy_super<kPacking>(shared_address(block), of.parts,
+                       (static_cast<std::size_t>(of.first_block) + blockIdx.x) * of.supers + super);
+  end_copies();
+  wait_for_copies<0>();
+  __syncwarp();
+  const SuperScales scales = read_super_scales<kPacking>(block);
+#pragma unroll
+  for (int group = 0; group < 8; ++group) {
+    const int input = super * kPackedInputs + group * 32;
+    if (input >= of.inputs) break;
+    const Tile<kPacking> tile = read_tile<kPacking>(block, group / 2);
+    const GroupScales by = group_scales<kPacking>(tile, scales, group % 2);
+    std::uint32_t integers[2][4];
+    widen_integers<kPacking, false>(tile, group % 2 * 2, integers[0]);
+    widen_integers<kPacking, false>(tile, group % 2 * 2 + 1, integers[1]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = static_cast<int>(blockIdx.x) * kPackedRows + lane / 4 + 8 * i;
+      if (row >= of.count) continue;
+      std::uint32_t made[2][2];
+#pragma unroll
+      for (int step = 0; step < 2; ++step) {
+#pragma unroll
+        for (int two = 0; two < 2; ++two) {
+          const std::uint32_t both = integers[step][i + 2 * two];
+          const float scale = by.scale[step][i];
+          const __nv_bfloat162 rounded =
+              __floats2bfloat162_rn(scale * __uint_as_float(both << 16) + by.offset[i],
+                                    scale * __uint_as_float(both & 0xffff0000U) + by.offset[i]);
+          memcpy(&made[step][two], &rounded, sizeof rounded);
+        }
+      }
+      Bf16* const to = of.out + static_cast<std::size_t>(row) * of.inputs + input;
+      if constexpr (kScales == Scales::super_signed) {
+        *reinterpret_cast<uint2*>(to + 4 * (lane % 4)) = make_uint2(made[0][0], made[0][1]);
+        *reinterpret_cast<uint2*>(to + 16 + 4 * (lane % 4)) = make_uint2(made[1][0], made[1][1]);
+      } else {
+        *reinterpret_cast<uint4*>(to + 8 * (lane % 4)) = make_uint4(made[0][0], made[0][1], made[1][0], made[1][1]);
+      }
+    }
+  }
+}
+
+struct UnpackRowsArguments {
+  PackedParts parts;
+  PackedLayout layout;
+  const std::int32_t* tokens;
+  float* out;
+};
+
+__device__ float value_at(const UnpackRowsArguments& of, int output, int input) {
+  const PackedLayout& layout = of.layout;
+  const int row = output % kPackedRows;
+  const int in_super = input % kPackedInputs;
+  const PackedPlace place = packed_place(layout.packing.scales, row, in_super);
+  const std::size_t number = static_cast<std::size_t>(output / kPackedRows) * layout.supers() + input / kPackedInputs;
+  unsigned q = of.parts.low[number * layout.low_words() + PackedLayout::low_word(place)] >> place.shift & 15U;
+  if (layout.packing.bits > 4) {
+    const unsigned high = of.parts.high[number * layout.high_words() + layout.high_word(place)];
+    q |= (high >> layout.high_shift(place) & ((1U << (layout.packing.bits - 4)) - 1U)) << 4;
+  }
+  const float value = static_cast<float>(static_cast<int>(q) - layout.packing.zero());
+  const int group = in_super / 32;
+  const std::uint32_t* const scales = of.parts.scales + number * 64 + row * 4;
+  switch (layout.packing.scales) {
+    case Scales::block:
+      return half_of(scales[group / 2], group % 2) * value;
+    case Scales::block_offset: {
+      const std::uint32_t offsets = of.parts.more[number * 64 + row * 4 + group / 2];
+      return half_of(scales[group / 2], group % 2) * value + half_of(offsets, group % 2);
+    }
+    case Scales::super_offset: {
+      const std::uint32_t both = of.parts.more[number * 16 + row];
+      return half_of(both, 0) * byte_of(scales[group / 4], group % 4) * value -
+             half_of(both, 1) * byte_of(scales[2 + group / 4], group % 4);
+    }
+    case Scales::super_signed: {
+      const float scale = byte_of(scales[in_super / 64], in_super / 16 % 4) - 128.0F;
+      return half_of(of.parts.more[number * 16 + row], 0) * scale * value;
+    }
+  }
+  return 0;
+}
+
+/// A block for each row.
+__global__ void unpack_rows_kernel(const __grid_constant__ UnpackRowsArguments of) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+#endif
+  const int token = of.tokens[blockIdx.x];
+  const int inputs = of.layout.inputs;
+  for (int i = static_cast<int>(threadIdx.x); i < inputs; i += kThreads) {
+    of.out[static_cast<std::size_t>(blockIdx.x) * inputs + i] = value_at(of, token, i);
+  }
+}
+
+Limits limits_of(const Stream& stream) {
+  Limits limits;
+  limits.clusters = stream.device().capability >= 90;
+  return limits;
+}
+
+/// How a launch divides a matrix: warps, on which bits depend, share the inputs of a block row.
+struct Division {
+  int warps = 1, blocks = 1;
+};
+/// As many warps as make all block rows run at once. Where there are too many of those, blocks with all warps that one
+/// may have take turns while the rows are up to eight; of more rows a warp has enough to do, and blocks are small.
+Division divide(const PackedLayout& layout, int rows, int processors) {
+  constexpr int kOfProcessor = 16, kFewest = 4;
+  const auto block_rows = static_cast<int>(layout.block_rows());
+  const auto supers = static_cast<int>(layout.supers());
+  const int wanted = (kOfProcessor * processors + block_rows - 1) / block_rows;
+  if (wanted < kFewest && rows <= 8) {
+    return {std::min(kFewRowsWarps, supers), std::min(block_rows, 2 * processors)};
+  }
+  return {std::min(std::clamp(wanted, 2, kFewRowsWarps), supers), block_rows};
+}
+
+template <int kTiles>
+void launch_tiles(Stream& stream, const FewRowsArguments& arguments, dim3 shape) {
+  with_packing(arguments.op.weight.layout.packing, [&]<int bits, Scales scales>() {
+    constexpr Packing kPacking{bits, scales};
+    constexpr int kStages = kFewRowsStages<kPacking> * SuperBytes<kPacking>::kAll;
+    const auto kernel = few_rows_kernel<bits, scales, kTiles>;
+    constexpr int kSums = kTiles * 8 * kPackedRows * static_cast<int>(sizeof(float));
+    const int bytes = static_cast<int>(shape.y) / 32 * (kStages + kSums);
+    allow_shared(kernel, bytes);
+    launch(kernel, arguments, shape, bytes, {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
+  });
+}
+
+}  // namespace
+
+void multiply_few_rows(Stream& stream, const FewRowsOp& op) {
+  const PackedLayout& layout = op.weight.layout;
+  check(op.rows > 0 && op.rows <= kPackedFewRows && layout.inputs % 32 == 0, "few rows of inputs in blocks of 32");
+  check(!op.gated || layout.outputs % kPackedRows == 0, "outputs in pairs of eight");
+  const FewRowsArguments arguments{parts_of(op.weight),
+                                   op,
+                                   layout.outputs,
+                                   layout.inputs,
+                                   static_cast<int>(layout.supers()),
+                                   static_cast<int>(layout.block_rows())};
+  const Division division = divide(layout, op.rows, stream.device().processors);
+  const dim3 shape(static_cast<unsigned>(division.blocks), 32 * static_cast<unsigned>(division.warps));
+  if (op.rows <= 8) return launch_tiles<1>(stream, arguments, shape);
+  if (op.rows <= 16) return launch_tiles<2>(stream, arguments, shape);
+  launch_tiles<4>(stream, arguments, shape);
+}
+
+void unpack(Stream& stream, const UnpackOp& op) {
+  const PackedLayout& layout = op.weight.layout;
+  check(op.first % kPackedRows == 0 && op.first + op.count <= layout.outputs, "whole block rows of the matrix");
+  const UnpackArguments arguments{parts_of(op.weight),    op.out.raw(),
+                                  op.first / kPackedRows, static_cast<int>(layout.supers()),
+                                  layout.inputs,          op.count};
+  const auto warps = static_cast<unsigned>(kThreads / 32);
+  const dim3 grid(static_cast<unsigned>((op.count + kPackedRows - 1) / kPackedRows),
+                  (static_cast<unsigned>(layout.supers()) + warps - 1) / warps);
+  with_packing(layout.packing, [&]<int bits, Scales scales>() {
+    unpack_kernel<bits, scales>
+        <<<grid, kThreads, warps * SuperBytes<Packing{bits, scales}>::kAll, static_cast<cudaStream_t>(stream.raw())>>>(
+            arguments);
+    check_cuda(cudaGetLastError(), "launching a kernel");
+  });
+}
+
+void unpack_rows(Stream& stream, const UnpackRowsOp& op) {
+  if (op.rows == 0) return;
+  launch(unpack_rows_kernel, UnpackRowsArguments{parts_of(op.weight), op.weight.layout, op.tokens.raw(), op.out.raw()},
+         dim3(static_cast<unsigned>(op.rows), kThreads), 0,
+         {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
+}
+
+}  // namespace glimpse::kernels::cuda

@@ -1,0 +1,44 @@
+// Products with quantised weights on a GPU, queued on a stream: by few rows of inputs straight from the packed
+// integers, and for many rows the weights as bf16. Inputs are bf16; integers and inputs are multiplied exactly on
+// tensor cores and summed in f32, and scales join the sums of their inputs. A row's result does not depend on the other
+// rows, but on whether there are more than eight. Memory is the device's, owned by the caller until the stream has
+// passed the call. Errors: as operations.h.
+#pragma once
+
+#include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kernels/cuda/packed.h"
+
+namespace glimpse::kernels::cuda {
+
+/// The most rows of one FewRowsOp.
+inline constexpr int kPackedFewRows = 32;
+
+/// out[row, output] = sum over inputs of in[row, input] * weight[output, input]
+struct FewRowsOp {
+  Packed<Place::device> weight;
+  DevicePointer<const Bf16> in;   ///< [rows, inputs]; inputs in multiples of 32
+  DevicePointer<float> out = {};  ///< [rows, stride]
+  int rows = 0, stride = 0;
+  /// Instead of `out`, [rows, outputs / 2]: silu of outputs 0 to 7 of a block row times outputs 8 to 15.
+  DevicePointer<Bf16> gated = {};
+};
+void multiply_few_rows(Stream& stream, const FewRowsOp& op);
+
+/// Rows [first, first + count) of the weights, rounded to bf16; both in multiples of 16, but for a last end.
+struct UnpackOp {
+  Packed<Place::device> weight;
+  int first = 0, count = 0;
+  DevicePointer<Bf16> out;  ///< [count, inputs]
+};
+void unpack(Stream& stream, const UnpackOp& op);
+
+/// out[row] = weight[tokens[row]]
+struct UnpackRowsOp {
+  Packed<Place::device> weight;
+  DevicePointer<const std::int32_t> tokens;
+  DevicePointer<float> out;  ///< [rows, inputs]
+  int rows = 0;
+};
+void unpack_rows(Stream& stream, const UnpackRowsOp& op);
+
+}  // namespace glimpse::kernels::cuda

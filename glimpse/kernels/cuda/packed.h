@@ -1,0 +1,108 @@
+// Matrices of quantised weights in the memory of a GPU: the integers and scales of GGUF's blocks, in the order in which
+// tensor cores take them. Nothing is rounded anew. Plain C++ that device code reads too; any thread.
+//
+// A block row is 16 outputs, a super block 256 inputs of one: the rest of a last one is zeros. A super block is four
+// tiles of 64 inputs, a tile four steps of 16: the products of m16n8k16. A thread of a warp holds eight values of a
+// step: of outputs r = lane / 4 and r + 8, four neighbouring inputs each. Its low words have four bits of each value,
+// its high words the bits above.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "glimpse/kernels/tables.h"
+
+namespace glimpse::kernels::cuda {
+
+using Bf16 = std::uint16_t;  ///< the bits of one
+template <class T>
+using DevicePointer = Pointer<T, Place::device>;
+
+/// What an integer q is multiplied by. d, e, m are f16.
+enum class Scales : std::uint8_t {
+  block,         ///< d q; a d for 32 inputs
+  block_offset,  ///< d q + m; a d and an m for 32 inputs
+  super_offset,  ///< d s q - e t; d and e for 256 inputs, bytes s and t for 32 of them
+  super_signed,  ///< d s q; d for 256 inputs, a signed byte s for 16 of them
+};
+
+struct Packing {
+  int bits = 4;  ///< 4, 5, 6 or 8 of an integer
+  Scales scales = Scales::block;
+
+  /// Integers are stored with this much added, so that none is negative.
+  constexpr int zero() const {
+    return scales == Scales::block ? 1 << (bits - 1) : scales == Scales::super_signed ? 32 : 0;
+  }
+  /// 32-bit words above the low four bits that a thread has of a tile.
+  constexpr int high_words() const { return bits == 5 ? 1 : bits == 6 ? 2 : bits == 8 ? 4 : 0; }
+  friend bool operator==(const Packing&, const Packing&) = default;
+};
+
+inline constexpr int kPackedRows = 16, kPackedInputs = 256;
+
+/// Where a value lies in its super block.
+struct PackedPlace {
+  int tile, lane, step;  ///< of four, of 32, of four
+  int shift;             ///< of its four bits in the low word
+  int half, pair;        ///< which 16 bits of a word, and which of four values there
+};
+
+constexpr PackedPlace packed_place(Scales scales, int row, int input) {
+  const int in_block = input % 32;
+  // The inputs of a step share a scale: 16 of them, where 16 have one, else every other four.
+  const bool sixteen = scales == Scales::super_signed;
+  const int step = sixteen ? in_block / 16 : in_block / 4 % 2;
+  const int column = sixteen ? in_block % 16 / 4 : in_block / 8;
+  const int pair = row / 8 + 2 * (input % 4 / 2);
+  const int half = input % 2;
+  return {input / 64, row % 8 * 4 + column, input % 64 / 32 * 2 + step, 4 * pair + 16 * half, half, pair};
+}
+
+/// Sizes and places in 32-bit words, from the matrix's beginning.
+struct PackedLayout {
+  Packing packing;
+  int outputs = 0, inputs = 0;
+
+  constexpr std::size_t block_rows() const {
+    return static_cast<std::size_t>((outputs + kPackedRows - 1) / kPackedRows);
+  }
+  constexpr std::size_t supers() const {
+    return static_cast<std::size_t>((inputs + kPackedInputs - 1) / kPackedInputs);
+  }
+  /// Of one super block.
+  constexpr std::size_t low_words() const { return 512; }
+  constexpr std::size_t high_words() const { return 128 * static_cast<std::size_t>(packing.high_words()); }
+  constexpr std::size_t scale_words() const { return 64; }
+  constexpr std::size_t more_words() const {
+    return packing.scales == Scales::block ? 0 : packing.scales == Scales::block_offset ? 64 : 16;
+  }
+  constexpr std::size_t high() const { return block_rows() * supers() * low_words(); }
+  constexpr std::size_t scales() const { return high() + block_rows() * supers() * high_words(); }
+  constexpr std::size_t more() const { return scales() + block_rows() * supers() * scale_words(); }
+  constexpr std::size_t words() const { return more() + block_rows() * supers() * more_words(); }
+
+  /// The word of a value's low bits, and of its high bits; counted from the super block's first.
+  static constexpr std::size_t low_word(const PackedPlace& at) {
+    return static_cast<std::size_t>(at.tile * 128 + at.lane * 4 + at.step);
+  }
+  constexpr std::size_t high_word(const PackedPlace& at) const {
+    const int of_lane = at.tile * packing.high_words() + at.step * packing.high_words() / 4;
+    return static_cast<std::size_t>(of_lane / 4 * 128 + at.lane * 4 + of_lane % 4);
+  }
+  /// The first of a value's high bits in that word.
+  constexpr int high_shift(const PackedPlace& at) const {
+    const int bits = packing.bits - 4;
+    const int values = packing.high_words() == 1 ? at.step * 4 : packing.high_words() == 2 ? at.step % 2 * 4 : 0;
+    return (values + at.pair) * bits + 16 * at.half;
+  }
+};
+
+/// A matrix [outputs, inputs] on the device, or in the host's memory.
+template <Place place>
+struct Packed {
+  PackedLayout layout;
+  Pointer<const std::uint32_t, place> words;  ///< [layout.words()], aligned to 16 bytes
+};
+
+}  // namespace glimpse::kernels::cuda

@@ -1,0 +1,115 @@
+#include "glimpse/server/answer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "glimpse/server/answer_json.h"
+
+namespace glimpse::server {
+
+Answer::Answer(AnswerHead head, std::vector<engine::Stream> streams) : head_(std::move(head)) {
+  choices_.reserve(streams.size());
+  for (engine::Stream& stream : streams) choices_.emplace_back(std::move(stream));
+}
+
+void Answer::collect() {
+  for (Choice& choice : choices_) {
+    while (auto event = choice.stream.next(std::chrono::nanoseconds(0))) take(choice, std::move(*event));
+  }
+}
+
+void Answer::take(Choice& choice, engine::StreamEvent event) {
+  using Kind = engine::StreamEvent::Kind;
+  if (event.kind == Kind::started) choice.begun = true;
+  choice.text += event.text;
+  choice.tokens += std::ssize(event.tokens);
+  for (engine::StreamToken& token : event.tokens) {
+    if (token.logprobs) choice.logprobs.push_back(std::move(*token.logprobs));
+  }
+  if (event.kind != Kind::finished) return;
+  choice.result = std::move(event.result);
+  const auto& known = choice.result.logprobs;
+  if (!head_.chat && known.size() > choice.result.tokens.size()) choice.logprobs.push_back(known.back());
+  choice.ended = true;
+  if (choice.result.reason != engine::FinishReason::failed || failure_) return;
+  // What the engine refuses is the client's; what it began and could not finish is ours.
+  failure_.emplace(choice.begun ? 500 : 400, choice.result.error);
+  cancel();
+}
+
+bool Answer::begun() const {
+  return ended() || std::any_of(choices_.begin(), choices_.end(), [](const Choice& each) { return each.begun; });
+}
+
+bool Answer::ended() const {
+  return std::all_of(choices_.begin(), choices_.end(), [](const Choice& each) { return each.ended; });
+}
+
+void Answer::cancel() {
+  for (const Choice& choice : choices_) choice.stream.cancel();
+}
+
+std::int64_t Answer::generated() const {
+  std::int64_t sum = 0;
+  for (const Choice& choice : choices_) sum += choice.tokens;
+  return sum;
+}
+
+std::vector<engine::Result> Answer::take_finished() {
+  std::vector<engine::Result> results;
+  for (Choice& choice : choices_) {
+    if (choice.ended && !std::exchange(choice.counted, true)) results.push_back(choice.result);
+  }
+  return results;
+}
+
+std::string Answer::events() {
+  std::string out;
+  if (told_all_) return out;
+  if (failure_) {
+    told_all_ = true;
+    return event_text(error_json(*failure_)) + event_text("[DONE]");
+  }
+  const bool all = ended();
+  AnswerSums sums;
+  for (const Choice& choice : choices_) sums.add(choice.result, head_.choices);
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    if (!choice.begun && !choice.ended) continue;
+    ChunkText chunk{head_, static_cast<std::int64_t>(i)};
+    if (!std::exchange(choice.told_role, true)) {
+      out += event_text(chunk.role());
+      if (const EchoedPrompt* echoed = echoed_of(i)) out += event_text(chunk.text(echoed->text, {}, choice.offset));
+    }
+    if (!choice.text.empty() || (choice.ended && !choice.logprobs.empty())) {
+      out += event_text(chunk.text(choice.text, choice.logprobs, choice.offset));
+      choice.text.clear();
+      choice.logprobs.clear();
+    }
+    if (!choice.ended || std::exchange(choice.told_end, true)) continue;
+    const bool last = all && std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.told_end; });
+    out += event_text(chunk.end(choice.result.reason, last && !head_.include_usage ? &sums : nullptr));
+  }
+  if (all) {
+    if (head_.include_usage) out += event_text(ChunkText{head_, 0}.usage(sums));
+    out += event_text("[DONE]");
+    told_all_ = true;
+  }
+  return out;
+}
+
+const EchoedPrompt* Answer::echoed_of(std::size_t choice) const {
+  return head_.echoed.empty() ? nullptr : &head_.echoed.at(choice / static_cast<std::size_t>(head_.choices));
+}
+
+std::string Answer::whole() const {
+  AnswerSums sums;
+  std::vector<WholeChoice> choices;
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    sums.add(choices_[i].result, head_.choices);
+    choices.push_back({choices_[i].text, &choices_[i].result, echoed_of(i)});
+  }
+  return whole_json(head_, choices, sums);
+}
+
+}  // namespace glimpse::server

@@ -1,0 +1,76 @@
+// The answer to one HTTP request: the streams of its prompts and choices, and what is written of them, as OpenAI's API
+// has it. Waits for nothing: whoever is woken by a stream calls collect(). One thread at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glimpse/engine/service.h"
+#include "glimpse/server/api_error.h"
+#include "glimpse/server/prepare.h"
+
+namespace glimpse::server {
+
+struct AnswerHead {
+  std::string id, model, policy;
+  std::int64_t created = 0;  ///< seconds since 1970
+  bool chat = false, include_usage = false;
+  std::int64_t choices = 1;  ///< of each prompt
+  std::vector<std::string> ignored;
+  bool logprobs = false;
+  const text::Tokenizer* tokenizer = nullptr;  ///< outlives the answer
+  std::vector<EchoedPrompt> echoed;            ///< [prompts], or none
+};
+
+class Answer {
+ public:
+  Answer(AnswerHead head, std::vector<engine::Stream> streams);
+
+  /// Takes all events that are there.
+  void collect();
+  /// A prompt has been begun, or all is over.
+  bool begun() const;
+  bool ended() const;
+  /// What went wrong, once something has; the other choices are cancelled then.
+  const std::optional<ApiError>& failure() const { return failure_; }
+  /// Ends all that runs, as soon as the engine can.
+  void cancel();
+
+  /// Server-sent events of what was collected since the last call; the last ones have the usage and "[DONE]". Either
+  /// this or whole() is called.
+  std::string events();
+  /// The answer as one JSON object, when it has ended.
+  std::string whole() const;
+
+  const AnswerHead& head() const { return head_; }
+  engine::TimePoint submitted() const { return submitted_; }
+  std::int64_t generated() const;
+  /// Results of what has ended since the last call, for the metrics.
+  std::vector<engine::Result> take_finished();
+
+ private:
+  struct Choice {
+    explicit Choice(engine::Stream from) : stream(std::move(from)) {}
+    engine::Stream stream;
+    std::string text;                           ///< all of it or, in a stream, since the last events()
+    std::vector<text::TokenLogprobs> logprobs;  ///< the same
+    std::int64_t tokens = 0;
+    std::int64_t offset = 0;  ///< characters that logprobs were told of
+    bool begun = false, told_role = false, ended = false, told_end = false, counted = false;
+    engine::Result result;
+  };
+  void take(Choice& choice, engine::StreamEvent event);
+  /// The prompt that stands before a choice's text; null: none does.
+  const EchoedPrompt* echoed_of(std::size_t choice) const;
+
+  AnswerHead head_;
+  const engine::TimePoint submitted_ = std::chrono::steady_clock::now();
+  std::vector<Choice> choices_;
+  std::optional<ApiError> failure_;
+  bool told_all_ = false;
+};
+
+}  // namespace glimpse::server

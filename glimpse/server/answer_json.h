@@ -1,0 +1,49 @@
+// Answers in OpenAI's words. Pure functions; any thread.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "glimpse/engine/request.h"
+#include "glimpse/server/answer.h"
+
+namespace glimpse::server {
+
+/// Of all choices together.
+struct AnswerSums {
+  std::int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  engine::AttentionStats attention;
+  /// Choices come prompt by prompt, and a prompt counts once.
+  void add(const engine::Result& result, std::int64_t choices_of_a_prompt);
+
+ private:
+  std::int64_t seen_ = 0;
+};
+
+/// Events of one choice, as JSON.
+struct ChunkText {
+  const AnswerHead& head;
+  std::int64_t index = 0;
+
+  std::string role() const;
+  /// `logprobs`: of the tokens that came with the text. `offset`, characters before them, is moved behind them.
+  std::string text(std::string_view text, std::span<const text::TokenLogprobs> logprobs, std::int64_t& offset) const;
+  /// With `sums`: of the last choice, where no usage follows.
+  std::string end(engine::FinishReason reason, const AnswerSums* sums) const;
+  std::string usage(const AnswerSums& sums) const;
+};
+
+struct WholeChoice {
+  std::string_view text;
+  const engine::Result* result = nullptr;
+  const EchoedPrompt* echoed = nullptr;
+};
+std::string whole_json(const AnswerHead& head, std::span<const WholeChoice> choices, const AnswerSums& sums);
+
+/// "data: ...", with the empty line behind it.
+std::string event_text(std::string_view json);
+/// stop, length, cancelled.
+std::string_view finish_word(engine::FinishReason reason);
+
+}  // namespace glimpse::server

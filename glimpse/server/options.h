@@ -1,0 +1,58 @@
+// What a server is made with. Values; any thread. docs/server.md is the users' page.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "glimpse/engine/options.h"
+
+namespace glimpse::server {
+
+/// What a client may cost. Each has a flag of `glimpse serve`.
+struct Limits {
+  std::int64_t body_bytes = std::int64_t{8} << 20;
+  std::int64_t header_bytes = std::int64_t{16} << 10;
+  std::int64_t header_s = 10;  ///< from a request's first byte (or the connection's begin) to its last header
+  std::int64_t body_s = 30;    ///< from there to the body's last byte
+  std::int64_t idle_s = 75;    ///< between two requests of a connection
+  std::int64_t write_s = 30;   ///< for one write: a reader that stalls for longer is cut
+  std::int64_t connections = 2048;
+  std::int64_t waiting = 256;  ///< requests that wait for the engine; and bodies that wait for a thread of the pool
+  std::int64_t json_depth = 64;
+  std::int64_t choices = 16;  ///< `n`
+  std::int64_t prompts = 32;
+  std::int64_t stops = 16;
+};
+
+/// A method as a request or the command line names it.
+struct MethodWish {
+  std::string policy = "full";  ///< or "auto"
+  std::optional<std::string> budget;
+  std::map<std::string, std::string> options;  ///< as --attn-opt has them; block, sink and local too
+  std::optional<std::string> profile;          ///< a name under the folder of profiles; "none"; unset: the model's own
+  std::int64_t min_context = 0;
+};
+
+struct ServerOptions {
+  engine::EngineOptions engine;
+  std::string host = "127.0.0.1";    ///< an address, or localhost
+  int port = 8080;                   ///< 0: one that is free
+  std::string api_key;               ///< empty: none is asked for
+  bool insecure = false;             ///< an address that others reach, without a key
+  std::vector<std::string> hosts;    ///< names that a request's Host may have, beside addresses and localhost
+  std::vector<std::string> origins;  ///< of web pages that may call, as "https://example.org"
+  Limits limits;
+  int running = 8;  ///< requests that the engine works on at a time
+  std::string model_name;
+  std::filesystem::path profile_folder;  ///< empty: no profile is looked for
+  MethodWish method;                     ///< of requests that name none
+  bool signals = false;                  ///< SIGINT and SIGTERM stop the server
+  std::function<void()> on_ready;        ///< the model is loaded; on the server's thread
+};
+
+}  // namespace glimpse::server

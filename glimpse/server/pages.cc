@@ -1,0 +1,151 @@
+#include "glimpse/server/pages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "glimpse/server/api_error.h"
+#include "glimpse/server/json.h"
+#include "glimpse/server/prompt_fields.h"
+
+namespace glimpse::server {
+namespace {
+
+/// A body whose fields are known; another one is refused, since it would change what comes out.
+class Fields {
+ public:
+  Fields(std::string_view body, const Limits& limits, std::initializer_list<std::string_view> known)
+      : body_(parse_json(body, limits.json_depth)) {
+    if (!body_.is_object()) throw ApiError(400, "the body is no JSON object");
+    for (const auto& [name, value] : body_.items()) {
+      if (name == "model" || value.is_null()) continue;
+      if (std::find(known.begin(), known.end(), name) == known.end()) throw bad_field(name, "is no field of this");
+    }
+  }
+  /// Null: it is missing.
+  const Body* find(const char* name) const {
+    const auto found = body_.find(name);
+    return found == body_.end() || found->is_null() ? nullptr : &*found;
+  }
+  bool flag(const char* name, bool otherwise) const {
+    const Body* value = find(name);
+    if (value == nullptr) return otherwise;
+    if (!value->is_boolean()) throw bad_field(name, "must be true or false");
+    return value->get<bool>();
+  }
+
+ private:
+  Body body_;
+};
+
+void require_template(const Backend& backend) {
+  if (!backend.tokenizer().has_chat_template()) {
+    throw ApiError(400, "the model has no chat template").about("messages");
+  }
+}
+
+std::vector<text::Token> tokens_of(const Fields& fields, const Backend& backend) {
+  const text::Tokenizer& tokenizer = backend.tokenizer();
+  if (const Body* messages = fields.find("messages")) {
+    require_template(backend);
+    return tokenizer.apply_chat(chat_messages(*messages, "messages"), fields.flag("add_generation_prompt", true));
+  }
+  // llama.cpp's `content` begins without the beginning-of-sequence token, vLLM's `prompt` with it.
+  const Body* content = fields.find("content");
+  const Body* prompt = fields.find("prompt");
+  const Body* text = content != nullptr ? content : prompt;
+  if (text == nullptr || !text->is_string()) {
+    throw ApiError(400, "give 'prompt' or 'content', a text, or 'messages'").about("prompt");
+  }
+  const bool begins = fields.flag("add_special", fields.flag("add_special_tokens", content == nullptr));
+  const auto special = fields.flag("parse_special", true) ? text::Special::as_tokens : text::Special::as_text;
+  return tokenizer.encode(text->get<std::string>(), special, begins);
+}
+
+Json the_model(const Backend& backend) {
+  return {{"id", backend.name},
+          {"object", "model"},
+          {"created", backend.created},
+          {"owned_by", "glimpse"},
+          {"max_model_len", backend.engine.context()}};
+}
+
+}  // namespace
+
+std::string models_json(const Backend& backend) {
+  return text_of({{"object", "list"}, {"data", Json::array({the_model(backend)})}});
+}
+
+std::string model_json(const Backend& backend, std::string_view name) {
+  backend.require_name(name);
+  return text_of(the_model(backend));
+}
+
+std::string props_json(const Backend& backend, const ServerOptions& options) {
+  const text::Tokenizer& tokenizer = backend.tokenizer();
+  return text_of({{"default_generation_settings", {{"n_ctx", backend.engine.context()}}},
+                  {"total_slots", options.running},
+                  {"model_alias", backend.name},
+                  {"modalities", {{"vision", false}, {"audio", false}}},
+                  {"chat_template", tokenizer.chat_template()},
+                  {"bos_token", backend.token_text(tokenizer.bos())},
+                  {"eos_token", backend.token_text(tokenizer.eos())},
+                  {"is_sleeping", false}});
+}
+
+std::string tokenizer_info_json(const Backend& backend) {
+  const text::Tokenizer& tokenizer = backend.tokenizer();
+  const auto word = [&](text::Token token) { return token < 0 ? Json() : Json(backend.token_text(token)); };
+  return text_of({{"tokenizer_class", "glimpse"},
+                  {"bos_token", word(tokenizer.bos())},
+                  {"eos_token", word(tokenizer.eos())},
+                  {"pad_token", word(tokenizer.pad())},
+                  {"add_bos_token", tokenizer.adds_bos()},
+                  {"vocab_size", tokenizer.size()},
+                  {"model_max_length", backend.engine.context()},
+                  {"chat_template", tokenizer.has_chat_template() ? Json(tokenizer.chat_template()) : Json()}});
+}
+
+std::string tokenize_json(std::string_view body, const Backend& backend, const Limits& limits) {
+  const Fields fields(body, limits,
+                      {"content", "prompt", "messages", "add_special", "add_special_tokens", "parse_special",
+                       "add_generation_prompt", "with_pieces", "return_token_strs"});
+  const std::vector<text::Token> tokens = tokens_of(fields, backend);
+  Json json{{"count", tokens.size()}, {"max_model_len", backend.engine.context()}, {"tokens", tokens}};
+  if (fields.flag("with_pieces", false)) {
+    json["tokens"] = Json::array();
+    for (const text::Token token : tokens) {
+      json["tokens"].push_back({{"id", token}, {"piece", backend.token_text(token)}});
+    }
+  }
+  if (fields.flag("return_token_strs", false)) {
+    json["token_strs"] = Json::array();
+    for (const text::Token token : tokens) json["token_strs"].push_back(backend.token_text(token));
+  }
+  return text_of(json);
+}
+
+std::string detokenize_json(std::string_view body, const Backend& backend, const Limits& limits) {
+  const Fields fields(body, limits, {"tokens"});
+  const Body* given = fields.find("tokens");
+  if (given == nullptr) throw ApiError(400, "'tokens' is missing").about("tokens");
+  const std::vector<text::Token> tokens = token_ids(*given, "tokens");
+  for (const text::Token token : tokens) {
+    if (token < backend.tokenizer().size()) continue;
+    throw bad_field("tokens", fmt::format("has the token {}, and the model has {}", token, backend.tokenizer().size()));
+  }
+  const std::string text = backend.tokenizer().decode(tokens, true);
+  return text_of({{"content", text}, {"prompt", text}});
+}
+
+std::string template_json(std::string_view body, const Backend& backend, const Limits& limits) {
+  const Fields fields(body, limits, {"messages", "add_generation_prompt"});
+  const Body* messages = fields.find("messages");
+  if (messages == nullptr) throw ApiError(400, "'messages' is missing").about("messages");
+  require_template(backend);
+  return text_of({{"prompt", backend.tokenizer().render_chat(chat_messages(*messages, "messages"),
+                                                             fields.flag("add_generation_prompt", true))}});
+}
+
+}  // namespace glimpse::server

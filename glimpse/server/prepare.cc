@@ -1,0 +1,149 @@
+#include "glimpse/server/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "glimpse/base/error.h"
+#include "glimpse/server/api_error.h"
+
+namespace glimpse::server {
+namespace {
+
+constexpr std::int64_t kUsualCompletion = 16;  ///< tokens, as OpenAI's
+constexpr std::int64_t kUsualAnswer = 256;     ///< tokens that `auto` counts on where none are named
+
+std::vector<text::Token> tokens_of(const Prompt& prompt, const text::Tokenizer& tokenizer) {
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    return tokenizer.encode(*text, text::Special::as_tokens, true);
+  }
+  const auto& ids = std::get<std::vector<text::Token>>(prompt);
+  for (const text::Token id : ids) {
+    if (id < tokenizer.size()) continue;
+    throw bad_field("prompt", fmt::format("has the token {}, and the model has {}", id, tokenizer.size()));
+  }
+  return ids;
+}
+
+std::vector<std::vector<text::Token>> prompts_of(const Wanted& wanted, bool chat, const Backend& backend) {
+  const text::Tokenizer& tokenizer = backend.tokenizer();
+  std::vector<std::vector<text::Token>> prompts;
+  if (chat) {
+    if (wanted.messages.empty()) throw ApiError(400, "'messages' is missing").about("messages");
+    if (!tokenizer.has_chat_template()) {
+      throw ApiError(400, "the model has no chat template; use /v1/completions").about("messages");
+    }
+    prompts.push_back(tokenizer.apply_chat(wanted.messages, true));
+  } else {
+    if (wanted.prompts.empty()) throw ApiError(400, "'prompt' is missing").about("prompt");
+    for (const Prompt& prompt : wanted.prompts) prompts.push_back(tokens_of(prompt, tokenizer));
+  }
+  const std::string_view field = chat ? "messages" : "prompt";
+  for (const auto& tokens : prompts) {
+    if (tokens.empty()) throw bad_field(field, "has no token; give some text");
+    if (std::ssize(tokens) < backend.engine.context()) continue;
+    throw bad_field(field,
+                    fmt::format("has {} tokens, and the context holds {}, one of them for the answer; shorten it",
+                                tokens.size(), backend.engine.context()))
+        .coded("context_length_exceeded");
+  }
+  return prompts;
+}
+
+/// Fields that only a sparse method heeds are refused beside one that reads everything.
+void check_idle(const Wanted& wanted, const plan::Plan& plan) {
+  if (!reads_everything(plan)) return;
+  for (const auto& [name, given] :
+       {std::pair("attention.lossless", wanted.lossless.has_value()),
+        std::pair("attention.correct", wanted.correct > 0), std::pair("attention.audit", wanted.audit > 0)}) {
+    if (given) throw bad_field(name, "has no effect on a method that reads everything; name another, or leave it out");
+  }
+}
+
+plan::Plan plan_of(const Wanted& wanted, const Backend& backend, std::int64_t prompt_tokens) {
+  const MethodWish wish = backend.methods.resolved(wanted.method, wanted.names_method);
+  const std::int64_t tokens = prompt_tokens + wanted.max_tokens.value_or(kUsualAnswer);
+  try {
+    plan::Plan plan =
+        backend.methods.plan_for(wish, std::min(tokens, backend.engine.context()), wanted.lossless.has_value());
+    if (wish.policy != "auto") check_idle(wanted, plan);
+    return plan;
+  } catch (const UserError& error) {
+    throw ApiError(400, fmt::format("'attention': {}", error.what())).about("attention");
+  }
+}
+
+/// What one field says of another.
+void check_together(const Wanted& wanted, const Backend& backend) {
+  if (wanted.include_usage && !wanted.stream) {
+    throw bad_field("stream_options.include_usage", "is for a stream; give 'stream': true, or leave it out");
+  }
+  if (wanted.top_logprobs && !wanted.logprobs) {
+    throw bad_field("top_logprobs", "needs 'logprobs': true; give that, or leave it out");
+  }
+  if (wanted.echo && wanted.logprobs && wanted.stream) {
+    throw bad_field("logprobs", "of an echoed prompt are not for a stream; leave out 'stream', or one of them");
+  }
+  if (wanted.max_tokens && wanted.min_tokens > *wanted.max_tokens) {
+    throw bad_field("min_tokens",
+                    fmt::format("is {}, more than 'max_tokens' ({})", wanted.min_tokens, *wanted.max_tokens));
+  }
+  for (const text::TokenBias& bias : wanted.sampling.logit_bias) {
+    if (bias.token < backend.tokenizer().size()) continue;
+    throw bad_field("logit_bias",
+                    fmt::format("has the token {}, and the model has {}", bias.token, backend.tokenizer().size()));
+  }
+  text::validate(wanted.sampling);
+}
+
+engine::Request request_of(const Wanted& wanted, const Backend& backend, std::vector<text::Token> prompt) {
+  engine::Request request;
+  request.plan = plan_of(wanted, backend, std::ssize(prompt));
+  request.prompt = std::move(prompt);
+  request.sampling = wanted.sampling;
+  request.max_tokens = wanted.max_tokens.value_or(-1);
+  request.min_tokens = wanted.min_tokens;
+  request.ignore_end = wanted.ignore_end;
+  request.stop = wanted.stop;
+  if (wanted.logprobs) request.logprobs = wanted.top_logprobs.value_or(*wanted.logprobs);
+  if (wanted.echo) request.prompt_logprobs = request.logprobs;
+  if (!reads_everything(request.plan)) {
+    request.correct_every = wanted.correct;
+    request.audit_every = wanted.audit;
+    request.lossless = wanted.lossless.has_value();
+    request.draft_tokens = wanted.lossless.value_or(0);
+  }
+  return request;
+}
+
+}  // namespace
+
+Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend, const Limits& limits) {
+  Wanted wanted = read_fields(body, place, limits);
+  if (!wanted.model.empty()) backend.require_name(wanted.model);
+  const bool chat = place == kInChat;
+  if (!chat && !wanted.max_tokens) wanted.max_tokens = std::max(kUsualCompletion, wanted.min_tokens);
+  check_together(wanted, backend);
+  wanted.sampling.seed = wanted.seed ? *wanted.seed : std::random_device{}();
+
+  Prepared out;
+  out.chat = chat;
+  out.stream = wanted.stream;
+  out.include_usage = wanted.include_usage;
+  out.logprobs = wanted.logprobs.has_value();
+  out.choices = wanted.choices;
+  std::vector<std::vector<text::Token>> prompts = prompts_of(wanted, chat, backend);
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    if (wanted.echo) {
+      const auto* text = std::get_if<std::string>(&wanted.prompts[i]);
+      out.echoed.push_back({text != nullptr ? *text : backend.tokenizer().decode(prompts[i], true), prompts[i]});
+    }
+    out.requests.push_back(request_of(wanted, backend, std::move(prompts[i])));
+  }
+  out.policy = out.requests.front().plan.policy;
+  out.ignored = std::move(wanted.ignored);
+  return out;
+}
+
+}  // namespace glimpse::server

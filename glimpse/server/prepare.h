@@ -1,0 +1,33 @@
+// From a body to what the engine is asked: fields, chat template, tokens, plan. Slow (a long text takes seconds), so it
+// runs in the pool. Any thread; throws ApiError and UserError.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "glimpse/engine/request.h"
+#include "glimpse/server/backend.h"
+#include "glimpse/server/fields.h"
+
+namespace glimpse::server {
+
+/// A prompt as a completion may echo it.
+struct EchoedPrompt {
+  std::string text;
+  std::vector<text::Token> tokens;
+};
+
+struct Prepared {
+  bool chat = false, stream = false, include_usage = false;
+  std::vector<std::string> ignored;
+  std::string policy;        ///< of the first prompt's plan
+  std::int64_t choices = 1;  ///< of each prompt
+  bool logprobs = false;
+  std::vector<EchoedPrompt> echoed;       ///< [prompts], or none
+  std::vector<engine::Request> requests;  ///< [prompts], each with the seed of its first choice
+};
+
+Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend, const Limits& limits);
+
+}  // namespace glimpse::server

@@ -1,0 +1,74 @@
+"""langchain-openai's ChatOpenAI and OpenAI, as they are."""
+import asyncio
+import unittest
+
+import openai
+from langchain_openai import ChatOpenAI, OpenAI
+
+from support import KEY, METHODS, MODEL, QUESTION, URL
+
+WORDS = QUESTION[0]["content"]
+
+
+def model(kind=ChatOpenAI, **fields):
+    return kind(**{"model": MODEL, "base_url": URL + "/v1", "api_key": KEY, "temperature": 0, "max_tokens": 16,
+                   "max_retries": 0, "timeout": 120, **fields})
+
+
+class LangChain(unittest.TestCase):
+    def test_invoke(self):
+        answer = model().invoke(WORDS)
+        self.assertIn("river", answer.content)
+        self.assertEqual(answer.usage_metadata["output_tokens"], 16)
+        self.assertEqual(answer.response_metadata["finish_reason"], "length")
+
+    def test_system_and_turns(self):
+        turns = [("system", "You answer briefly."), ("human", "Hello."), ("ai", "Hello!"), ("human", WORDS)]
+        self.assertTrue(model().invoke(turns).content)
+
+    def test_stream(self):
+        parts = list(model(stream_usage=True).stream(WORDS))
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole + part
+        self.assertGreater(len(parts), 4)
+        self.assertEqual(whole.content, model().invoke(WORDS).content)
+        self.assertEqual(whole.usage_metadata["output_tokens"], 16)
+
+    def test_batch(self):
+        alone = [model().invoke(words).content for words in (WORDS, "What is the sea?")]
+        self.assertEqual([answer.content for answer in model().batch([WORDS, "What is the sea?"])], alone)
+
+    def test_async(self):
+        async def text():
+            return "".join([part.content async for part in model().astream(WORDS)])
+
+        self.assertEqual(asyncio.run(text()), model().invoke(WORDS).content)
+
+    def test_method(self):
+        for name, method in METHODS.items():
+            with self.subTest(name):
+                self.assertTrue(model(extra_body={"attention": method}).invoke(WORDS).content)
+
+    def test_logprobs(self):
+        answer = model(logprobs=True, top_logprobs=2).invoke(WORDS)
+        self.assertEqual(len(answer.response_metadata["logprobs"]["content"]), 16)
+
+    def test_stop(self):
+        text = model().invoke(WORDS).content
+        word = text.split()[3]
+        self.assertEqual(model().invoke(WORDS, stop=[word]).content, text[:text.index(word)])
+
+    def test_tools_are_refused(self):
+        def tide(day: int) -> int:
+            """How high the tide is."""
+            return day
+
+        with self.assertRaises(openai.BadRequestError):
+            model().bind_tools([tide]).invoke(WORDS)
+
+    def test_completion(self):
+        model_of_text = model(OpenAI)
+        text = model_of_text.invoke("One, two, three,")
+        self.assertIn("four", text)
+        self.assertEqual("".join(model_of_text.stream("One, two, three,")), text)

@@ -1,0 +1,83 @@
+// Generated prompts hold what they ask for, are functions of their seed, and need no file.
+#include "glimpse/evaluate/tasks/prompts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "glimpse/base/error.h"
+#include "glimpse/evaluate/tasks/prose.h"
+#include "tests/engine/support.h"
+#include "tests/support/refusal.h"
+
+namespace glimpse::evaluate {
+namespace {
+
+using testing::HasSubstr;
+using testing::SizeIs;
+
+TEST(RetrievalPrompts, AnswersAreHeldAsWholeWords) {
+  EXPECT_EQ(share_found("It is 1234567.", {"1234567"}), 1);
+  EXPECT_EQ(share_found("It is 12345678.", {"1234567"}), 0);
+  EXPECT_EQ(share_found("ABCDE and FGHIJ", {"ABCDE", "FGHIJ", "KLMNO", "PQRST"}), 0.5);
+  EXPECT_EQ(share_found("Alpha\nbravo,  charlie", {"alpha bravo charlie"}), 1);
+  EXPECT_EQ(share_found("", {"x"}), 0);
+}
+
+TEST(RetrievalPrompts, HoldWhatTheyAskForInsideTheirLength) {
+  engine::Engine engine(engine::options_for(reference::test_model("llama")));
+  std::string filler;
+  for (int i = 0; i < 400; ++i) filler += "The tide came in and the boats went out again. Nobody spoke!\n\nIt rained. ";
+  const PromptMaker maker(engine.tokenizer(), filler);
+  for (const Task task : {Task::single, Task::multikey, Task::vt, Task::passkey}) {
+    SCOPED_TRACE(name(task));
+    EXPECT_EQ(parse_task(name(task)), task);
+    const RetrievalPrompt prompt = maker.make(task, 8000, 7);
+    EXPECT_LE(prompt.tokens.size(), 8000U);
+    EXPECT_GE(prompt.tokens.size(), 7800U);
+    EXPECT_EQ(prompt.tokens, maker.make(task, 8000, 7).tokens);
+    EXPECT_NE(prompt.content, maker.make(task, 8000, 8).content);
+    EXPECT_THAT(prompt.wanted, SizeIs(task == Task::vt ? 5 : 1));
+    EXPECT_EQ(share_found(prompt.content, prompt.wanted), 1);
+    EXPECT_EQ(prompt.content.find("again.One"), std::string::npos);
+  }
+  const std::string chain = maker.make(Task::vt, 8000, 9).content;
+  const std::vector<std::string> names = maker.make(Task::vt, 8000, 9).wanted;
+  for (std::size_t i = 1; i < names.size(); ++i) {
+    EXPECT_THAT(chain, HasSubstr("\nVAR " + names[i] + " = VAR " + names[i - 1] + "\n"));
+  }
+  EXPECT_THAT(refusal([&] { maker.make(Task::passkey, 300, 1); }), HasSubstr("passkey"));
+  EXPECT_THAT(refusal([&] { PromptMaker(engine.tokenizer(), "Too short. "); }), HasSubstr("sentences"));
+  EXPECT_THAT(refusal([] { parse_task("singel"); }), HasSubstr("did you mean 'single'"));
+}
+
+TEST(RetrievalPrompts, QuestionsShareTheirHaystack) {
+  engine::Engine engine(engine::options_for(reference::test_model("llama")));
+  const PromptMaker maker(engine.tokenizer(), generated_prose(400, 3));
+  const std::vector<RetrievalPrompt> prompts = maker.make_all(Task::multikey, 3000, 5, 9);
+  ASSERT_THAT(prompts, SizeIs(4));
+  EXPECT_EQ(prompts.front().tokens, maker.make(Task::multikey, 3000, 5).tokens);
+  const auto haystack = [](const RetrievalPrompt& prompt) {
+    return prompt.content.substr(0, prompt.content.rfind("\n\n"));
+  };
+  for (const RetrievalPrompt& prompt : prompts) {
+    EXPECT_EQ(haystack(prompt), haystack(prompts.front()));
+    EXPECT_EQ(share_found(haystack(prompt), prompt.wanted), 1);
+    EXPECT_EQ(std::count_if(prompts.begin(), prompts.end(),
+                            [&](const RetrievalPrompt& other) { return other.wanted == prompt.wanted; }),
+              1);
+  }
+}
+
+TEST(Prose, IsPlainAndHasItsSeed) {
+  const std::string prose = generated_prose(200, 1);
+  EXPECT_EQ(prose, generated_prose(200, 1));
+  EXPECT_NE(prose, generated_prose(200, 2));
+  EXPECT_EQ(std::count(prose.begin(), prose.end(), '.'), 200);
+  EXPECT_TRUE(std::none_of(prose.begin(), prose.end(), [](unsigned char c) { return std::isdigit(c) != 0; }));
+}
+
+}  // namespace
+}  // namespace glimpse::evaluate

@@ -142,6 +142,7 @@ int bench_serve_command(const Arguments& arguments) {
         fmt::format("-c {}: the longest request has {} tokens, prompt and answer; give that or leave -c out",
                     options.context, needed));
   }
+  options.slice_layers = static_cast<int>(arguments.slice_layers);
   options.sequences = static_cast<int>(std::min<std::int64_t>(arguments.running, std::ssize(planned)));
   std::vector<Arm> arms;
   for (const PlannedArrival& each : planned) arms.push_back(each.arm);

@@ -77,6 +77,7 @@ int serve_command(const Arguments& arguments) {
   if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
   server::ServerOptions options;
   options.engine = engine_options(arguments);
+  options.engine.slice_layers = static_cast<int>(arguments.slice_layers);
   options.host = arguments.host;
   options.port = static_cast<int>(arguments.port);
   options.api_key = arguments.api_key;

@@ -9,6 +9,7 @@
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/prompt_start.h"
 #include "glimpse/engine/requests/shared_prompt.h"
+#include "glimpse/engine/requests/slices.h"
 #include "glimpse/engine/requests/step.h"
 #include "glimpse/engine/sequence_impl.h"
 #include "glimpse/engine/session/saved.h"
@@ -96,7 +97,8 @@ void Engine::cancel(RequestId id) {
   std::optional<Busy> busy;  // unless a callback of another call runs: those of this one may release nothing, either
   if (!runtime.busy) busy.emplace(runtime, "Engine::cancel");
   try {
-    end_answer(runtime, request, FinishReason::cancelled);
+    leave_slices(impl_->requests, request);
+    if (request.phase != Phase::done) end_answer(runtime, request, FinishReason::cancelled);
   } catch (...) {
     const std::exception_ptr why = std::current_exception();
     if (request.phase != Phase::done) fail(runtime, request, why);

@@ -25,6 +25,10 @@ struct EngineOptions {
   int prefill_chunk = 512;       ///< prompt rows of one request in a forward pass
   int step_tokens = 0;  ///< rows of a step: of all that decode, then chunks of prompts, in turn, as many as fit
                         ///< and at least one; 0: prefill_chunk
+  /// While others decode, a chunk of a prompt runs so many layers at a time, with a step of theirs between, and alone
+  /// in its pass; its bits are those of a pass of its own. 0: a chunk is one pass, with the rows of those that decode.
+  /// On the CPU.
+  int slice_layers = 0;
   /// Of the file where plans with a host tier keep cold pages, and preempted requests theirs. Empty: /var/tmp, or /tmp
   /// where only that is on a disk.
   std::filesystem::path tier_folder;

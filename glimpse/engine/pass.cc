@@ -46,6 +46,16 @@ std::size_t chunk_rows(const plan::Plan& plan, int prefill_chunk) {
 }
 
 void PassRunner::gather() {
+  try {
+    gather_rows();
+    failures_.assign(entries_.size(), nullptr);
+  } catch (...) {
+    for (const PassEntry& entry : entries_) forget_appended(entry);
+    throw;
+  }
+}
+
+void PassRunner::gather_rows() {
   tokens_.clear();
   rows_.clear();
   output_rows_.clear();
@@ -91,19 +101,18 @@ void PassRunner::record_sets() {
   });
 }
 
-exec::StepResult PassRunner::forward() {
+exec::StepBatch PassRunner::batch() const {
+  const bool keeps =
+      std::any_of(entries_.begin(), entries_.end(), [](const PassEntry& entry) { return entry.keeps_rows; });
+  return {tokens_, rows_, output_rows_, keeps};
+}
+
+template <class Work>
+auto PassRunner::guarded(const Work& work) {
   running_ = true;
   try {
-    failures_.assign(entries_.size(), nullptr);
-    const bool keeps =
-        std::any_of(entries_.begin(), entries_.end(), [](const PassEntry& entry) { return entry.keeps_rows; });
-    exec::StepResult result = device_->executor->forward({tokens_, rows_, output_rows_, keeps});
+    auto result = work();
     running_ = false;
-    for (std::size_t i = 0; i < result.failures.size(); ++i) {
-      if (!result.failures[i]) continue;
-      failures_[i] = result.failures[i];
-      recover(entries_[i], failures_[i]);
-    }
     return result;
   } catch (...) {
     running_ = false;
@@ -173,20 +182,41 @@ void PassRunner::take_in(const PassEntry& entry, const attention::ReadCounters& 
   sequence.last_bytes = pass.bytes_read;
 }
 
-std::span<const float> PassRunner::run(std::span<const PassEntry> entries) {
-  entries_ = entries;
-  try {
-    gather();
-  } catch (...) {
-    for (const PassEntry& entry : entries_) forget_appended(entry);
-    throw;
+std::span<const float> PassRunner::take_result(const exec::StepResult& result) {
+  for (std::size_t i = 0; i < result.failures.size(); ++i) {
+    if (!result.failures[i]) continue;
+    failures_[i] = result.failures[i];
+    recover(entries_[i], failures_[i]);
   }
-  const exec::StepResult result = forward();
   refuse_not_finite(result.logits);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (!failures_[i]) take_in(entries_[i], result.counters[i]);
   }
   return result.logits;
+}
+
+std::span<const float> PassRunner::run(std::span<const PassEntry> entries) {
+  entries_ = entries;
+  gather();
+  return take_result(guarded([&] { return device_->executor->forward(batch()); }));
+}
+
+void PassRunner::open(const PassEntry& entry) {
+  open_ = entry;
+  entries_ = {&open_, 1};
+  gather();
+  guarded([&] {
+    device_->executor->begin_slices(batch());
+    return true;
+  });
+}
+
+bool PassRunner::advance(int layers) {
+  return guarded([&] { return device_->executor->run_slice(layers); });
+}
+
+std::span<const float> PassRunner::close() {
+  return take_result(guarded([&] { return device_->executor->end_slices(); }));
 }
 
 std::span<const float> PassRunner::logits_of(std::size_t entry, std::size_t first, std::size_t count) {

@@ -54,6 +54,12 @@ class PassRunner {
   std::span<const float> run(std::span<const PassEntry> entries);
   /// Runs one entry; throws what ended it.
   std::span<const float> run_alone(const PassEntry& entry);
+  /// run_alone() in slices of layers: open(), advance() until no layer is left (true), close(). An entry that was
+  /// stopped may be closed before that. Its sequence is nobody else's until then; another PassRunner may run passes.
+  void open(const PassEntry& entry);
+  bool advance(int layers);
+  /// As run(): what ended the entry is in failures().
+  std::span<const float> close();
   /// Logits [count, vocabulary] of rows of an entry of the last pass that kept them, at most exec::kLogitRows, valid
   /// until the next call. Throws UserError when memory is short.
   std::span<const float> logits_of(std::size_t entry, std::size_t first, std::size_t count);
@@ -65,9 +71,15 @@ class PassRunner {
  private:
   /// Makes the batch of the entries, and notes the tokens that they append.
   void gather();
+  void gather_rows();
   /// on_sets of the entries that decode.
   void record_sets();
-  exec::StepResult forward();
+  exec::StepBatch batch() const;
+  /// What the executor throws ends the pass: entries are taken back or broken.
+  template <class Work>
+  auto guarded(const Work& work);
+  /// What a pass that went through leaves.
+  std::span<const float> take_result(const exec::StepResult& result);
   /// Fails entries whose logits hold NaN or infinity; `logits` are the pass's, in order. The pass is in the cache then
   /// and not yet in the sequences, so nothing may leave from here: what memory is short for is left unsaid.
   void refuse_not_finite(std::span<const float> logits) noexcept;
@@ -80,6 +92,7 @@ class PassRunner {
   LoadedModel* loaded_;
   Device* device_;
   std::span<const PassEntry> entries_;  ///< of the pass that runs
+  PassEntry open_;                      ///< of the one in slices
   std::vector<Token> tokens_;
   std::vector<attention::SequenceRows> rows_;
   std::vector<std::int32_t> output_rows_, wanted_rows_;

@@ -42,6 +42,9 @@ EngineOptions checked(const EngineOptions& wanted, const LoadedModel& loaded) {
     throw UserError(fmt::format("{} tokens of a step: give 1 or more, or 0 for as many as a prefill chunk has",
                                 options.step_tokens));
   }
+  if (options.slice_layers < 0) {
+    throw UserError(fmt::format("slices of {} layers: give 1 or more, or 0 for whole chunks", options.slice_layers));
+  }
   require_one_vocabulary(loaded);
   return options;
 }
@@ -52,7 +55,12 @@ Runtime::Runtime(const EngineOptions& wanted)
     : loaded(wanted.model),
       options(checked(wanted, loaded)),
       device(open_backend(loaded, options)),
-      passes(loaded, device) {}
+      passes(loaded, device),
+      sliced(loaded, device) {
+  if (options.slice_layers > 0 && !device.executor->slices()) {
+    throw UserError("slices of layers run on the CPU alone for now; leave out slice_layers or the device");
+  }
+}
 
 Busy::Busy(Runtime& runtime, std::string_view call) : flag_(runtime.busy) {
   if (flag_)

@@ -21,6 +21,7 @@ struct Runtime {
   Device device;
   Programs programs;
   PassRunner passes;
+  PassRunner sliced;  ///< of a pass in slices, which may be open while `passes` has others
   bool busy = false;  ///< inside a public call that runs passes: callbacks may not start another
 
   kv::Cache& cache() const { return *device.cache; }

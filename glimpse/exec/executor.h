@@ -12,6 +12,7 @@
 
 #include "glimpse/attention/batch.h"
 #include "glimpse/attention/records.h"
+#include "glimpse/base/error.h"
 #include "glimpse/exec/row_costs.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/model/model.h"
@@ -41,11 +42,20 @@ class Executor {
   /// (began() is false); else caches are longer by the batch's rows, and states may have taken in some of them. What
   /// ended it for one sequence alone is in `failures`: the same holds for that one, and its logits mean nothing.
   virtual StepResult forward(const StepBatch& batch) = 0;
+  /// A forward() in slices of layers, between which forward() may be called for other sequences: with its bits, and one
+  /// such pass at a time. begin_slices() throws as forward() does; the batch's spans stay until end_slices().
+  /// run_slice() runs the next `layers` at most, true: none is left. end_slices() gives what forward() returns or
+  /// throws; of a pass that has layers left every sequence fails as attention::Stopped. False: the device has no such
+  /// passes, and nobody calls these.
+  virtual bool slices() const { return false; }
+  virtual void begin_slices(const StepBatch&) { check(false, "a device that runs slices"); }
+  virtual bool run_slice(int) { return true; }
+  virtual StepResult end_slices() { return {}; }
   /// After a forward() with `keep_rows` and before the next one: logits [rows, vocabulary] of 1 to kLogitRows of its
   /// rows, valid until the next call. The pass itself is as without `keep_rows`, bit for bit, and a row's logits are
   /// the same whichever others are asked for. Throws UserError when memory is short.
   virtual std::span<const float> logits_of(std::span<const std::int32_t> rows) = 0;
-  /// True after a forward() that threw when the pass had begun to change caches and states.
+  /// True after a forward(), or a part of one, that threw when the pass had begun to change caches and states.
   virtual bool began() const = 0;
   /// Wall time of attention in all passes so far, as one thread saw it. Seconds; none where it is not measured.
   virtual std::optional<double> attention_seconds() const = 0;

@@ -28,6 +28,7 @@ struct ActiveRequest {
   Phase phase = Phase::prefill;
   bool begun = false;       ///< has been running
   bool running = false;     ///< takes part in passes; else it waits for pages
+  bool open = false;        ///< its chunk runs in slices (slices.h)
   bool away = false;        ///< the sequence's pages are in the tier
   bool load_later = false;  ///< its session is read when it begins
   std::int64_t served = 0;  ///< the step of its last chunk, or the one in which it began

@@ -1,12 +1,14 @@
 #include "glimpse/engine/requests/admission.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "glimpse/engine/requests/decode_plain.h"
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/jobs.h"
 #include "glimpse/engine/requests/preempt.h"
 #include "glimpse/engine/requests/shared_prompt.h"
+#include "glimpse/engine/requests/slices.h"
 
 namespace glimpse::engine {
 namespace {
@@ -57,6 +59,8 @@ Schedule admit(Requests& requests, Ongoing& ongoing) {
         if (request->sequence) cache.trim(request->sequence->id);
       }
       trimmed = true;
+    } else if ((next.preempt || next.full) && requests.open.request != nullptr) {
+      run_slices(requests, std::numeric_limits<int>::max());  // it may be its turn to give pages back
     } else if (next.preempt) {
       preempt(requests, *ongoing.requests[*next.preempt]);
       room.admits = false;

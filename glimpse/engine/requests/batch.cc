@@ -14,6 +14,8 @@ PassEntry decoding_entry(Runtime& runtime, ActiveRequest& request) {
   return entry;
 }
 
+}  // namespace
+
 PassEntry chunk_entry(const Runtime& runtime, ActiveRequest& request) {
   const std::span<const Token> prompt(request.request.prompt);
   const auto first = static_cast<std::size_t>(request.prefilled);
@@ -29,13 +31,12 @@ PassEntry chunk_entry(const Runtime& runtime, ActiveRequest& request) {
   return entry;
 }
 
-}  // namespace
-
 void make_batch(Requests& requests, Batch& batch) {
   Runtime& runtime = requests.runtime;
   batch.entries.clear();
   batch.owners.clear();
-  const Schedule next = admit(requests, batch.ongoing);
+  batch.opens = nullptr;
+  Schedule next = admit(requests, batch.ongoing);
   std::int64_t pages = 0;
   for (const auto* list : {&next.decode, &next.prefill}) {
     for (const std::size_t i : *list) pages += batch.ongoing.jobs[i].pages;
@@ -45,6 +46,13 @@ void make_batch(Requests& requests, Batch& batch) {
   const std::int64_t most = parties * all_heads(runtime) * (kv::kRunPages - 1);
   kv::Cache& cache = runtime.cache();
   if (pages + most > static_cast<std::int64_t>(cache.usage().pages_free)) cache.set_sparing(true);
+  const bool decodes = !next.decode.empty();
+  if (requests.open.request != nullptr || (runtime.options.slice_layers > 0 && decodes)) {
+    if (requests.open.request == nullptr && !next.prefill.empty()) {
+      batch.opens = batch.ongoing.requests[next.prefill.front()];
+    }
+    next.prefill.clear();
+  }
   const auto add = [&](ActiveRequest& request, const PassEntry& entry) {
     batch.entries.push_back(entry);
     batch.owners.push_back(&request);

@@ -15,10 +15,14 @@ struct Batch {
   Ongoing ongoing;
   std::vector<PassEntry> entries;
   std::vector<ActiveRequest*> owners;  ///< [entries]
+  ActiveRequest* opens = nullptr;      ///< its next chunk begins to run in slices
 };
 
 /// Begins and preempts requests until a pass fits, and makes its entries; none: there is nothing to do. Throws
 /// CacheFull while others leave no room.
 void make_batch(Requests& requests, Batch& batch);
+
+/// The next rows of a request's prompt.
+PassEntry chunk_entry(const Runtime& runtime, ActiveRequest& request);
 
 }  // namespace glimpse::engine

@@ -88,7 +88,7 @@ void fail_broken(Requests& requests) {
 void end_cancelled(Requests& requests) {
   for (auto& [id, request] : requests.all) {
     const bool asked = request.cancelled || request.stop->load(std::memory_order_relaxed);
-    if (!asked || request.phase == Phase::done) continue;
+    if (!asked || request.phase == Phase::done || request.open) continue;
     try {
       end_answer(requests.runtime, request, FinishReason::cancelled);
     } catch (...) {

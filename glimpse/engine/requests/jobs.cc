@@ -69,6 +69,14 @@ Job job_of(const Runtime& runtime, const ActiveRequest& request) {
   const std::int64_t left = request.result.stats.prompt_tokens - request.prefilled;
   const bool prefills = request.phase == Phase::prefill;
   Job job;
+  if (request.open) {  // it has its pages, and keeps them
+    job.phase = Job::Phase::prefill;
+    job.open = true;
+    job.rows = 0;
+    const std::int64_t behind = request.result.stats.prompt_tokens - runtime.cache().length(request.sequence->id);
+    if (behind > 0) job.ahead = pages_needed(runtime.device, *request.sequence, behind, true);
+    return job;
+  }
   job.holds = request.sequence.has_value() && !request.away && runtime.cache().pages_held(request.sequence->id) > 0;
   job.served = request.served;
   if (!request.running) {

@@ -6,7 +6,7 @@
 
 namespace glimpse::engine {
 
-void take_prompt_logprobs(Runtime& runtime, ActiveRequest& request, std::size_t index) {
+void take_prompt_logprobs(Runtime& runtime, ActiveRequest& request, const ChunkRows& rows) {
   const std::vector<Token>& prompt = request.request.prompt;
   const std::size_t vocabulary = runtime.loaded.vocabulary();
   const auto first = static_cast<std::size_t>(request.prefilled);
@@ -14,7 +14,7 @@ void take_prompt_logprobs(Runtime& runtime, ActiveRequest& request, std::size_t 
   const std::size_t end = std::min(static_cast<std::size_t>(request.sequence->length), prompt.size() - 1);
   for (std::size_t at = first; at < end; at += exec::kLogitRows) {
     const std::size_t count = std::min(exec::kLogitRows, end - at);
-    const std::span<const float> logits = runtime.passes.logits_of(index, at - first, count);
+    const std::span<const float> logits = rows.passes.logits_of(rows.entry, at - first, count);
     if (const auto bad = first_not_finite(logits, vocabulary)) {
       std::rethrow_exception(not_finite_error(runtime.loaded, runtime.cache().shape().format.type,
                                               static_cast<std::int64_t>(at) + bad->row, *bad));

@@ -8,9 +8,15 @@
 
 namespace glimpse::engine {
 
-/// Adds those that a chunk's rows tell, behind the pass that ran it as entry `index` and before the next one. The
+/// Rows of a pass that a runner has run as this entry.
+struct ChunkRows {
+  PassRunner& passes;
+  std::size_t entry = 0;
+};
+
+/// Adds those that a chunk's rows tell, behind the pass that ran it, and before the next one. The
 /// chunk's tokens follow the `prefilled` ones of the request. Throws UserError for logits that are not finite, and when
 /// memory is short.
-void take_prompt_logprobs(Runtime& runtime, ActiveRequest& request, std::size_t index);
+void take_prompt_logprobs(Runtime& runtime, ActiveRequest& request, const ChunkRows& rows);
 
 }  // namespace glimpse::engine

@@ -13,6 +13,13 @@
 
 namespace glimpse::engine {
 
+/// A chunk of a prompt that runs in slices of layers.
+struct OpenChunk {
+  ActiveRequest* request = nullptr;
+  PassEntry entry;
+  double seconds = 0;  ///< that it has run
+};
+
 struct Requests {
   explicit Requests(Runtime& served) : runtime(served) {}
 
@@ -22,6 +29,7 @@ struct Requests {
   std::mutex stops_mutex;                                         ///< of `stops` alone
   std::map<RequestId, std::shared_ptr<std::atomic<bool>>> stops;  ///< of the requests, for other threads
   std::int64_t steps = 0, preemptions = 0;                        ///< so far
+  OpenChunk open;                                                 ///< slices.h
   std::exception_ptr bug;                                         ///< that one request of the step showed
 };
 

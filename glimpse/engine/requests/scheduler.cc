@@ -47,7 +47,7 @@ void add_chunks(std::span<const Job> jobs, const Room& room, Schedule& out) {
   }
   std::vector<std::size_t> turns;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
-    if (jobs[i].phase == Phase::prefill) turns.push_back(i);
+    if (jobs[i].phase == Phase::prefill && !jobs[i].open) turns.push_back(i);
   }
   std::sort(turns.begin(), turns.end(),
             [&](std::size_t a, std::size_t b) { return std::tie(jobs[a].served, a) < std::tie(jobs[b].served, b); });

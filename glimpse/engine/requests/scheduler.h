@@ -21,6 +21,7 @@ struct Job {
   std::int64_t pages = 0;   ///< running: that those rows take
   std::int64_t ahead = 0;   ///< not decoding: that it takes until its prompt is in
   bool holds = false;       ///< has pages, which it can give back
+  bool open = false;        ///< prefill: its chunk runs already
   std::int64_t served = 0;  ///< prefill: the step of its last chunk, or the one in which it began
 };
 

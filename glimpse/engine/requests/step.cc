@@ -1,5 +1,7 @@
 #include "glimpse/engine/requests/step.h"
 
+#include <limits>
+
 #include "glimpse/engine/requests/decode_corrected.h"
 #include "glimpse/engine/requests/decode_lossless.h"
 #include "glimpse/engine/requests/decode_plain.h"
@@ -7,6 +9,7 @@
 #include "glimpse/engine/requests/prompt_logprobs.h"
 #include "glimpse/engine/requests/prompt_start.h"
 #include "glimpse/engine/requests/shared_prompt.h"
+#include "glimpse/engine/requests/slices.h"
 
 namespace glimpse::engine {
 namespace {
@@ -35,16 +38,36 @@ void take_chunk(Requests& requests, ActiveRequest& request, std::span<const floa
   }
 }
 
-/// What the pass means for each request, and nothing for those that it ended.
-void take_results(Requests& requests, const Batch& batch, std::span<const float> logits, double seconds) {
+/// Chunks that run in slices, behind the step of those that decode; where nobody does the whole rest.
+void step_slices(Requests& requests, const Batch& batch) {
+  if (batch.opens != nullptr && batch.opens->phase == Phase::prefill) open_slices(requests, *batch.opens);
+  if (requests.open.request == nullptr) return;
+  run_slices(requests, batch.entries.empty() ? std::numeric_limits<int>::max() : requests.runtime.options.slice_layers);
+}
+
+/// Chunk by chunk pages are taken as sparingly as admission says, until the step has ended.
+class Sparing {
+ public:
+  explicit Sparing(kv::Cache& cache) : cache_(cache) {}
+  ~Sparing() { cache_.set_sparing(false); }
+  Sparing(const Sparing&) = delete;
+  Sparing& operator=(const Sparing&) = delete;
+
+ private:
+  kv::Cache& cache_;
+};
+
+}  // namespace
+
+void take_results(Requests& requests, const Ran& ran, double seconds) {
   Runtime& runtime = requests.runtime;
-  const std::vector<PassEntry>& entries = batch.entries;
+  const std::span<const PassEntry> entries = ran.entries;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const std::exception_ptr& failure = runtime.passes.failures()[i];
-    if (failure && !entries[i].is_stopped()) fail_live(requests, *batch.owners[i], failure);
+    const std::exception_ptr& failure = ran.passes.failures()[i];
+    if (failure && !entries[i].is_stopped()) fail_live(requests, *ran.owners[i], failure);
   }
   end_cancelled(requests);
-  for (ActiveRequest* request : batch.owners) {
+  for (ActiveRequest* request : ran.owners) {
     if (request->phase != Phase::decode) continue;
     request->result.stats.decode_s += seconds;
     request->result.stats.attention = request->sequence->stats;
@@ -53,28 +76,28 @@ void take_results(Requests& requests, const Batch& batch, std::span<const float>
   const std::size_t vocabulary = runtime.loaded.vocabulary();
   const auto is_chunk = [](const PassEntry& entry) { return entry.kind == attention::PassKind::prompt; };
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (!entries[i].keeps_rows || batch.owners[i]->phase != Phase::prefill) continue;
+    if (!entries[i].keeps_rows || ran.owners[i]->phase != Phase::prefill) continue;
     try {
-      take_prompt_logprobs(runtime, *batch.owners[i], i);
+      take_prompt_logprobs(runtime, *ran.owners[i], {ran.passes, i});
     } catch (...) {
-      fail_live(requests, *batch.owners[i], std::current_exception());
+      fail_live(requests, *ran.owners[i], std::current_exception());
     }
   }
   std::size_t row = 0;
   const auto next_logits = [&](const PassEntry& entry) {
-    const auto own = logits.subspan(row * vocabulary, entry.logits_rows() * vocabulary);
+    const auto own = ran.logits.subspan(row * vocabulary, entry.logits_rows() * vocabulary);
     row += entry.logits_rows();
     return own;
   };
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto own = next_logits(entries[i]);
-    if (is_chunk(entries[i]) && batch.owners[i]->phase == Phase::prefill) {
-      take_chunk(requests, *batch.owners[i], own, seconds);
+    if (is_chunk(entries[i]) && ran.owners[i]->phase == Phase::prefill) {
+      take_chunk(requests, *ran.owners[i], own, seconds);
     }
   }
   row = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    ActiveRequest& request = *batch.owners[i];
+    ActiveRequest& request = *ran.owners[i];
     const auto own = next_logits(entries[i]);
     try {
       if (own.empty() || request.phase != Phase::decode) {
@@ -91,31 +114,31 @@ void take_results(Requests& requests, const Batch& batch, std::span<const float>
   }
 }
 
-}  // namespace
-
 bool run_step(Requests& requests, Batch& batch) {
   const auto start = std::chrono::steady_clock::now();
-  kv::Cache& cache = requests.runtime.cache();
   requests.bug = nullptr;
+  if (ActiveRequest* open = requests.open.request; open != nullptr && (open->cancelled || open->stop->load())) {
+    leave_slices(requests, *open);
+  }
   end_cancelled(requests);
   answer_loaded(requests);
+  const Sparing sparing(requests.runtime.cache());
   make_batch(requests, batch);
-  const bool runs = !batch.entries.empty();
-  if (runs) {
-    ++requests.steps;
+  const bool runs = !batch.entries.empty() || requests.open.request != nullptr;
+  if (runs) ++requests.steps;
+  if (!batch.entries.empty()) {
     std::span<const float> logits;
     try {
       logits = requests.runtime.passes.run(batch.entries);
-      cache.set_sparing(false);
     } catch (...) {
-      cache.set_sparing(false);
       end_cancelled(requests);
       fail_broken(requests);
       throw;
     }
-    take_results(requests, batch, logits, seconds_since(start));
+    take_results(requests, {batch.entries, batch.owners, requests.runtime.passes, logits}, seconds_since(start));
     for (ActiveRequest* request : batch.owners) correct_due(requests, *request);
   }
+  step_slices(requests, batch);
   if (requests.bug) std::rethrow_exception(requests.bug);
   return runs;
 }

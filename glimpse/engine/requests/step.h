@@ -7,6 +7,17 @@
 
 namespace glimpse::engine {
 
+/// A pass that went through, its logits, and who asked for it.
+struct Ran {
+  std::span<const PassEntry> entries;
+  std::span<ActiveRequest* const> owners;  ///< [entries]
+  PassRunner& passes;
+  std::span<const float> logits;
+};
+
+/// What a pass that took so many seconds means for each of its requests, and nothing for those that it ended.
+void take_results(Requests& requests, const Ran& ran, double seconds);
+
 /// Engine::step(). False: there was nothing to do.
 bool run_step(Requests& requests, Batch& batch);
 

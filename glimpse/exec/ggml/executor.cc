@@ -1,102 +1,61 @@
-// The CPU executor: keeps a graph per shape of pass, ggml's state of a pool and one work buffer for its life. The
-// threads are OpenMP's: a team for each thread that calls, kept between passes.
+// The CPU executor: weights, threads and one or two lanes of passes. The threads are OpenMP's: a team for each thread
+// that calls, kept between passes.
 #include "glimpse/exec/executor.h"
 
-#include <ggml-cpu.h>
-#include <ggml.h>
-
-#include <algorithm>
-#include <cstring>
-#include <list>
+#include <limits>
+#include <memory>
 
 #include "glimpse/base/error.h"
-#include "glimpse/exec/ggml/graph.h"
+#include "glimpse/exec/ggml/lane.h"
 #include "glimpse/kernels/attention.h"
 
 namespace glimpse::exec {
 namespace {
 
-/// Decoding, full chunks, a last chunk, and the same with a plan that selects: more shapes than these are rebuilt. That
-/// takes 2 us a layer, under 1 % of any pass, so rows are not padded to fewer shapes; each graph kept holds
-/// activations.
-constexpr std::size_t kGraphsKept = 6;
+constexpr int kAllLayers = std::numeric_limits<int>::max();
 
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(const model::Model& model, kv::Cache& cache, const CpuOptions& options)
       : model_(model),
         weights_(model),
-        rope_(model.config().rope),
-        runner_({model.config().layers, model.config().heads, model.config().kv_heads, model.config().head_dim,
-                 options.threads, &rope_},
-                cache),
-        threads_(options.threads),
-        pool_(make_pool(options.threads)) {
-    pass_.model = &model;
-    pass_.runner = &runner_;
-    pass_.rope = &rope_;
-    pass_.products.resize(static_cast<std::size_t>(options.threads));
-    pass_.scratch.assign(static_cast<std::size_t>(options.threads),
-                         std::vector<float>(static_cast<std::size_t>(2 * kAppendBlock * model.config().head_dim)));
-  }
+        machine_{model, weights_, cache, options.threads, make_pool(options.threads), {}},
+        whole_(machine_) {}
   CpuExecutor(const CpuExecutor&) = delete;
   CpuExecutor& operator=(const CpuExecutor&) = delete;
 
   StepResult forward(const StepBatch& batch) override {
-    for (const std::int32_t token : batch.tokens) {
-      check(token >= 0 && token < model_.config().vocabulary, "a token id of the vocabulary");
-    }
-    kept_ = nullptr;
-    runner_.begin(batch.sequences);
-    positions_.clear();
-    for (const attention::SequenceRows& sequence : batch.sequences) {
-      check(sequence.first_row == static_cast<int>(positions_.size()), "rows follow the order of sequences");
-      for (int row = 0; row < sequence.rows; ++row) positions_.push_back(sequence.position + row);
-    }
-    check(positions_.size() == batch.tokens.size(), "a token for each row");
-    rope_.fill(positions_);
-    pass_.sequences = batch.sequences;
-    pass_.output_rows = batch.output_rows;
-    pass_.rows = static_cast<int>(batch.tokens.size());
-
-    Graph& graph = graph_for(batch);
-    std::memcpy(graph.tokens()->data, batch.tokens.data(), batch.tokens.size_bytes());
-    run(graph);
-    if (batch.keep_rows) kept_ = &graph;
-    StepResult result;
-    result.counters = runner_.end();
-    for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
-      std::exception_ptr failure = runner_.failure(i);
-      if (!failure) continue;
-      result.failures.resize(batch.sequences.size());
-      result.failures[i] = std::move(failure);
-    }
-    if (graph.logits() != nullptr) {
-      result.logits = {static_cast<const float*>(graph.logits()->data),
-                       batch.output_rows.size() * static_cast<std::size_t>(model_.config().vocabulary)};
-    }
-    return result;
+    last_ = &whole_;
+    whole_.begin(batch);
+    whole_.run(kAllLayers);
+    return whole_.end();
   }
 
-  std::span<const float> logits_of(std::span<const std::int32_t> rows) override {
-    check(kept_ != nullptr && !rows.empty() && rows.size() <= kLogitRows, "rows of the last pass, which kept them");
-    if (tail_ == nullptr) {
-      tail_ = std::make_unique<Graph>(*kept_, weights_, pass_);
-    } else {
-      tail_->read(*kept_);
+  bool slices() const override { return true; }
+
+  void begin_slices(const StepBatch& batch) override {
+    if (sliced_ == nullptr) {
+      sliced_ = std::make_unique<Lane>(machine_);
+      sliced_->pass().changes = whole_.pass().changes;
     }
-    // Always as many, so that a row's bits do not depend on how many there are.
-    tail_rows_.assign(rows.begin(), rows.end());
-    tail_rows_.resize(kLogitRows, rows.back());
-    pass_.output_rows = tail_rows_;
-    check(compute(*tail_, nullptr) == GGML_STATUS_SUCCESS, "ggml runs a graph to its end");
-    return {static_cast<const float*>(tail_->logits()->data),
-            rows.size() * static_cast<std::size_t>(model_.config().vocabulary)};
+    last_ = sliced_.get();
+    sliced_->begin(batch);
   }
 
-  bool began() const override { return runner_.began(); }
+  bool run_slice(int layers) override { return sliced_->run(layers); }
 
-  std::optional<double> attention_seconds() const override { return runner_.seconds(); }
+  StepResult end_slices() override {
+    last_ = sliced_.get();
+    return sliced_->end();
+  }
+
+  std::span<const float> logits_of(std::span<const std::int32_t> rows) override { return last_->logits_of(rows); }
+
+  bool began() const override { return last_->runner().began(); }
+
+  std::optional<double> attention_seconds() const override {
+    return whole_.runner().seconds() + (sliced_ == nullptr ? 0 : sliced_->runner().seconds());
+  }
 
   RowCosts row_costs() const override {
     RowCosts costs;
@@ -112,23 +71,29 @@ class CpuExecutor final : public Executor {
   }
 
   void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
-    runner_.observer = std::move(observer);
+    whole_.runner().observer = std::move(observer);  // rows that decode run there alone
   }
 
   void measure_change(bool on) override {
-    pass_.changes.clear();
-    if (!on) return;
-    pass_.changes.assign(static_cast<std::size_t>(threads_),
-                         std::vector<ChangeSum>(static_cast<std::size_t>(model_.config().layers)));
+    std::vector<std::vector<ChangeSum>> none;
+    if (on) {
+      none.assign(static_cast<std::size_t>(machine_.threads),
+                  std::vector<ChangeSum>(static_cast<std::size_t>(model_.config().layers)));
+    }
+    if (sliced_ != nullptr) sliced_->pass().changes = none;
+    whole_.pass().changes = std::move(none);
   }
 
   std::vector<double> attention_change() const override {
     std::vector<double> means(static_cast<std::size_t>(model_.config().layers));
     for (std::size_t layer = 0; layer < means.size(); ++layer) {
       ChangeSum all;
-      for (const std::vector<ChangeSum>& thread : pass_.changes) {
-        all.sum += thread[layer].sum;
-        all.rows += thread[layer].rows;
+      for (const Lane* lane : {&whole_, static_cast<const Lane*>(sliced_.get())}) {
+        if (lane == nullptr) continue;
+        for (const std::vector<ChangeSum>& thread : lane->pass().changes) {
+          all.sum += thread[layer].sum;
+          all.rows += thread[layer].rows;
+        }
       }
       if (all.rows > 0) means[layer] = all.sum / static_cast<double>(all.rows);
     }
@@ -136,59 +101,12 @@ class CpuExecutor final : public Executor {
   }
 
  private:
-  Graph& graph_for(const StepBatch& batch) {
-    key_.rows = static_cast<int>(batch.tokens.size());
-    key_.outputs = static_cast<int>(batch.output_rows.size());
-    key_.selects.resize(static_cast<std::size_t>(model_.config().layers));
-    for (int layer = 0; layer < model_.config().layers; ++layer) {
-      key_.selects[static_cast<std::size_t>(layer)] = runner_.needs_select(layer);
-    }
-    key_.keeps_rows = batch.keep_rows;
-    key_.ends_attending = batch.output_rows.empty() && runner_.needs_attend(model_.config().layers - 1);
-    const auto found = std::find_if(graphs_.begin(), graphs_.end(),
-                                    [&](const std::unique_ptr<Graph>& graph) { return graph->shape() == key_; });
-    if (found != graphs_.end()) {
-      graphs_.splice(graphs_.begin(), graphs_, found);
-    } else {
-      if (graphs_.size() == kGraphsKept) graphs_.pop_back();
-      graphs_.push_front(std::make_unique<Graph>(key_, weights_, pass_));
-    }
-    return *graphs_.front();
-  }
-
-  /// The graph of the runner's pass.
-  void run(Graph& graph) {
-    pass_.narrow = [&graph](int rows) { graph.set_rows(rows); };
-    const ggml_status status =
-        compute(graph, [](void* runner) { return static_cast<const attention::Runner*>(runner)->stopped(); });
-    if (pass_.rows != graph.shape().rows) graph.set_rows(graph.shape().rows);
-    if (status == GGML_STATUS_ABORTED) return runner_.abandon();
-    check(status == GGML_STATUS_SUCCESS, "ggml runs a graph to its end");
-  }
-
-  ggml_status compute(Graph& graph, ggml_abort_callback stopped) {
-    ggml_cplan plan = ggml_graph_plan(graph.graph(), threads_, pool_.get());
-    if (work_.size() < plan.work_size) work_.resize(plan.work_size);
-    plan.work_data = work_.data();
-    plan.abort_callback = stopped;
-    plan.abort_callback_data = &runner_;
-    return ggml_graph_compute(graph.graph(), &plan);
-  }
-
   const model::Model& model_;
   Weights weights_;
-  RopeTable rope_;
-  attention::Runner runner_;
-  int threads_;
-  PoolPointer pool_;
-  PassState pass_;
-  std::vector<std::int64_t> positions_;
-  GraphShape key_;
-  std::list<std::unique_ptr<Graph>> graphs_;  ///< most recently used first
-  const Graph* kept_ = nullptr;               ///< of the last pass, where it keeps its rows
-  std::unique_ptr<Graph> tail_;               ///< what makes logits of such rows
-  std::vector<std::int32_t> tail_rows_;
-  std::vector<std::uint8_t> work_;
+  Machine machine_;
+  Lane whole_;                    ///< of forward()
+  std::unique_ptr<Lane> sliced_;  ///< made when it is first asked for
+  Lane* last_ = &whole_;          ///< that had the last pass
 };
 
 }  // namespace

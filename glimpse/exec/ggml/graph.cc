@@ -64,6 +64,27 @@ void Graph::allocate() {
   }
 }
 
+ggml_cgraph* Graph::part(int layer) {
+  if (parts_.empty()) {
+    // All that comes behind the first node of a layer needs it: the order of the nodes is cut there.
+    const int nodes = ggml_graph_n_nodes(graph_);
+    const auto layers = static_cast<int>(firsts_.size());
+    parts_context_ = make_context(static_cast<std::size_t>(layers) *
+                                  (ggml_graph_overhead_custom(static_cast<std::size_t>(nodes), false) + 64));
+    const AbortTrap trap(kWanted);
+    int node = 0;
+    for (int l = 0; l < layers; ++l) {
+      ggml_tensor* end = l + 1 < layers ? firsts_[static_cast<std::size_t>(l) + 1] : nullptr;
+      ggml_cgraph* made = ggml_new_graph_custom(parts_context_.get(), static_cast<std::size_t>(nodes), false);
+      while (node < nodes && ggml_graph_node(graph_, node) != end)
+        ggml_graph_add_node(made, ggml_graph_node(graph_, node++));
+      parts_.push_back(made);
+    }
+    check(node == nodes, "every node is in a part");
+  }
+  return parts_[static_cast<std::size_t>(layer)];
+}
+
 void Graph::set_rows(int rows) {
   for (ggml_tensor* tensor : row_tensors_) tensor->ne[1] = rows;
 }
@@ -136,6 +157,7 @@ void Graph::build(const Weights& weights, PassState& pass) {
     const bool last = l + 1 == config.layers;
 
     ggml_tensor* normalised = normalise(residual, delta, names.attention_norm, {&pass, l});
+    firsts_.push_back(normalised);
     std::vector<ggml_tensor*> qkv;
     for (ggml_tensor* part : tensors.qkv.parts) qkv.push_back(multiply(pass, part, normalised));
     ggml_tensor* query = custom(q_width, shape_.rows, qkv, append_node, {&pass, l});

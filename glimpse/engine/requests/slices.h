@@ -1,0 +1,21 @@
+// A chunk of a prompt that runs in slices of layers, between the steps of requests that decode
+// (EngineOptions::slice_layers). At most one at a time. Its sequence is in the hands of the pass until that has ended:
+// the request is neither preempted nor ended before. One thread at a time. Inside engine only.
+#pragma once
+
+#include "glimpse/engine/requests/requests.h"
+
+namespace glimpse::engine {
+
+/// Begins the pass of the request's next chunk. Throws what ended it before its first layer.
+void open_slices(Requests& requests, ActiveRequest& request);
+
+/// Runs the next layers of the chunk that is open; where none is left, or it was stopped, its results are taken. Throws
+/// what ended the pass.
+void run_slices(Requests& requests, int layers);
+
+/// The request is to be ended: where its chunk is open, ends the pass, in its middle where the chunk may be stopped.
+/// Throws what ended the pass.
+void leave_slices(Requests& requests, ActiveRequest& request);
+
+}  // namespace glimpse::engine

@@ -78,6 +78,7 @@ int serve_command(const Arguments& arguments) {
   server::ServerOptions options;
   options.engine = engine_options(arguments);
   options.engine.slice_layers = static_cast<int>(arguments.slice_layers);
+  options.engine.prefix_bytes = arguments.cache_ram < 0 ? -1 : arguments.cache_ram << 20;
   options.host = arguments.host;
   options.port = static_cast<int>(arguments.port);
   options.api_key = arguments.api_key;

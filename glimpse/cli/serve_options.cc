@@ -22,6 +22,16 @@ const std::array kServeOptions{
            kServer,
            "layers of a prompt's chunk between two tokens of the answers that stream; 0: all, in one pass with them",
            kServe},
+    Option{
+        "--cache-ram",
+        "MIB",
+        &A::cache_ram,
+        {-1, 1 << 30},
+        "-1",
+        kServer,
+        "MiB that are kept of requests that have ended, for prompts that begin alike; 0: none, -1: as many as the KV "
+        "cache has room for",
+        kServe},
     Option{"--api-key",
            "KEY",
            &A::api_key,

@@ -45,6 +45,11 @@ EngineOptions checked(const EngineOptions& wanted, const LoadedModel& loaded) {
   if (options.slice_layers < 0) {
     throw UserError(fmt::format("slices of {} layers: give 1 or more, or 0 for whole chunks", options.slice_layers));
   }
+  if (options.prefix_bytes < -1) {
+    throw UserError(
+        fmt::format("{} bytes of kept prefixes: give 0 or more, or -1 for as many as the cache has room for",
+                    options.prefix_bytes));
+  }
   require_one_vocabulary(loaded);
   return options;
 }
@@ -56,7 +61,8 @@ Runtime::Runtime(const EngineOptions& wanted)
       options(checked(wanted, loaded)),
       device(open_backend(loaded, options)),
       passes(loaded, device),
-      sliced(loaded, device) {
+      sliced(loaded, device),
+      prefixes(options.prefix_bytes) {
   if (options.slice_layers > 0 && !device.executor->slices()) {
     throw UserError("slices of layers run on the CPU alone for now; leave out slice_layers or the device");
   }

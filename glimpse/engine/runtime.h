@@ -8,6 +8,7 @@
 #include "glimpse/engine/loaded_model.h"
 #include "glimpse/engine/options.h"
 #include "glimpse/engine/pass.h"
+#include "glimpse/engine/prefix/prefix_cache.h"
 #include "glimpse/engine/programs.h"
 
 namespace glimpse::engine {
@@ -22,12 +23,26 @@ struct Runtime {
   Programs programs;
   PassRunner passes;
   PassRunner sliced;  ///< of a pass in slices, which may be open while `passes` has others
+  PrefixCache prefixes;
   bool busy = false;  ///< inside a public call that runs passes: callbacks may not start another
 
   kv::Cache& cache() const { return *device.cache; }
   /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
   void require(const plan::Plan& plan) { require_plan(plan, loaded, device, programs); }
 };
+
+/// What `work` returns; where the cache is full for it, kept prefixes give way and it is tried again. Throws CacheFull
+/// when none is left.
+template <class Work>
+auto with_room(Runtime& runtime, const Work& work) {
+  for (;;) {
+    try {
+      return work();
+    } catch (const kv::CacheFull&) {
+      if (!runtime.prefixes.evict(runtime.cache())) throw;
+    }
+  }
+}
 
 /// Holds a runtime for the length of a public call. Throws UserError when a callback calls what only callers may.
 class Busy {

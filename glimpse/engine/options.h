@@ -33,6 +33,10 @@ struct EngineOptions {
   /// kept prefix gives way before a request waits for pages, the one used longest ago first. 0: none are kept; -1: as
   /// many as the cache has room for.
   std::int64_t prefix_bytes = 0;
+  /// Where kept prefixes that give way are written, and all of them at the engine's end: one of the same model that is
+  /// made with this folder finds them. At most so many bytes lie there, the oldest file goes first. Empty: nowhere.
+  std::filesystem::path prefix_folder;
+  std::int64_t prefix_folder_bytes = std::int64_t{16} << 30;
   /// Of the file where plans with a host tier keep cold pages, and preempted requests theirs. Empty: /var/tmp, or /tmp
   /// where only that is on a disk.
   std::filesystem::path tier_folder;

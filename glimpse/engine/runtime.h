@@ -9,6 +9,7 @@
 #include "glimpse/engine/options.h"
 #include "glimpse/engine/pass.h"
 #include "glimpse/engine/prefix/prefix_cache.h"
+#include "glimpse/engine/prefix/prefix_store.h"
 #include "glimpse/engine/programs.h"
 
 namespace glimpse::engine {
@@ -16,6 +17,9 @@ namespace glimpse::engine {
 struct Runtime {
   /// Throws UserError for a model or option that cannot be served.
   explicit Runtime(const EngineOptions& wanted);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
 
   LoadedModel loaded;
   EngineOptions options;  ///< threads and context are set
@@ -24,6 +28,7 @@ struct Runtime {
   PassRunner passes;
   PassRunner sliced;  ///< of a pass in slices, which may be open while `passes` has others
   PrefixCache prefixes;
+  PrefixStore store;
   bool busy = false;  ///< inside a public call that runs passes: callbacks may not start another
 
   kv::Cache& cache() const { return *device.cache; }

@@ -300,22 +300,6 @@ std::int64_t Cache::pages_held(SequenceId sequence) const {
   return sum;
 }
 
-std::int64_t Cache::distinct_pages(std::span<const SequenceId> sequences) const {
-  if (sequences.empty()) return 0;
-  std::vector<bool> seen(state_->pool.pages_total());
-  std::int64_t sum = 0;
-  for (const SequenceId sequence : sequences) {
-    for (const HeadTable& head : state_->at(sequence).heads) {
-      for (const PageId page : head.pages()) {
-        if (page == kNoPage || seen[page]) continue;
-        seen[page] = true;
-        ++sum;
-      }
-    }
-  }
-  return sum;
-}
-
 void Cache::set_sparing(bool on) {
   state_->sparing = on;
 }

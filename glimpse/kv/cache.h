@@ -98,8 +98,6 @@ class Cache {
   /// Free pages that extend by so many tokens needs, and those that the sequence has in its tables.
   std::int64_t pages_to_extend(SequenceId sequence, std::int64_t tokens) const;
   std::int64_t pages_held(SequenceId sequence) const;
-  /// Pages of the pool that these sequences have in their tables, each once.
-  std::int64_t distinct_pages(std::span<const SequenceId> sequences) const;
   /// While it is on, extend and adopt take no more pages than they need; off, as at first, they take whole runs where
   /// they can.
   void set_sparing(bool on);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "glimpse/engine/requests/reuse.h"
-#include "glimpse/kernels/views.h"
+#include "glimpse/kv/cache.h"
 
 namespace glimpse::engine {
 namespace {

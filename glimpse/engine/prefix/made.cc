@@ -101,4 +101,30 @@ bool MadeRows::begins(const MadeRows& other) const {
   return true;
 }
 
+void MadeRows::save(ByteWriter& to) const {
+  to.value(static_cast<std::uint64_t>(runs_.size()));
+  for (const MadeRun& run : runs_) {
+    to.value(run.end);
+    to.value(static_cast<std::uint8_t>(run.how));
+    to.value(static_cast<std::uint8_t>(run.alone ? 1 : 0));
+    to.value(static_cast<std::uint8_t>(run.observed ? 1 : 0));
+  }
+}
+
+void MadeRows::load(ByteReader& from, std::int64_t length) {
+  runs_.clear();
+  const auto count = from.value<std::uint64_t>(0, static_cast<std::uint64_t>(length), "runs of rows");
+  std::int64_t begin = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    MadeRun run;
+    run.end = from.value<std::int64_t>(begin + 1, length, "the end of a run of rows");
+    run.how = static_cast<Made>(from.value<std::uint8_t>(0, 3, "how rows were made"));
+    run.alone = from.flag("whether a chunk was alone");
+    run.observed = from.flag("whether a chunk was observed");
+    begin = run.end;
+    runs_.push_back(run);
+  }
+  from.require(begin == length, "the rows that were made");
+}
+
 }  // namespace glimpse::engine

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "glimpse/base/bytes.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::engine {
@@ -47,6 +48,10 @@ class MadeRows {
   bool is_prefill_alone(std::int64_t chunk, std::int64_t length) const;
   /// True where the other one begins with these rows.
   bool begins(const MadeRows& other) const;
+
+  /// As bytes, and back for a sequence of `length`: throws UserError for what no sequence has.
+  void save(ByteWriter& to) const;
+  void load(ByteReader& from, std::int64_t length);
 
  private:
   std::vector<MadeRun> runs_;

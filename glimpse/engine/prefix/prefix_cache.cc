@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "glimpse/engine/fork.h"
-#include "glimpse/kernels/views.h"
+#include "glimpse/kv/cache.h"
+#include "glimpse/kv/page_pool.h"
 
 namespace glimpse::engine {
 namespace {
@@ -61,21 +62,19 @@ void PrefixCache::add(kv::Cache& cache, std::list<KeptPrefix>& fresh) {
   cache.trim(kept.id);
   for (auto each = prefixes_.begin(); each != prefixes_.end();) {
     const auto old = each++;
-    if (!covers(prefix, *old)) continue;
-    close_sequence(cache, old->sequence);
-    prefixes_.erase(old);
+    if (covers(prefix, *old)) drop(cache, old);
   }
+  readers_.resize(cache.usage().pages_total);
+  prefix.other_bytes = other_bytes(kept);
+  count(cache, prefix, true);
   prefixes_.splice(prefixes_.end(), fresh);
-  count(cache);
-  while (limit_ > 0 && bytes_ > limit_ && evict(cache)) {
-  }
+  while ((limit_ > 0 && bytes_ > limit_) || prefixes_.size() > kMost) evict(cache);
 }
 
 bool PrefixCache::evict(kv::Cache& cache) {
   if (prefixes_.empty()) return false;
-  close_sequence(cache, prefixes_.front().sequence);
-  prefixes_.pop_front();
-  count(cache);
+  if (on_evict_) on_evict_(prefixes_.front());
+  drop(cache, prefixes_.begin());
   return true;
 }
 
@@ -96,15 +95,29 @@ void PrefixCache::touch(const KeptPrefix& prefix) {
   if (place != prefixes_.end()) prefixes_.splice(prefixes_.end(), prefixes_, place);
 }
 
-void PrefixCache::count(const kv::Cache& cache) {
-  std::vector<kv::SequenceId> ids;
-  bytes_ = 0;
-  for (const KeptPrefix& prefix : prefixes_) {
-    ids.push_back(prefix.sequence.id);
-    bytes_ += other_bytes(prefix.sequence);
+void PrefixCache::drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix) {
+  count(cache, *prefix, false);
+  close_sequence(cache, prefix->sequence);
+  prefixes_.erase(prefix);
+}
+
+void PrefixCache::count(const kv::Cache& cache, const KeptPrefix& prefix, bool comes) {
+  const kv::CacheShape& shape = cache.shape();
+  const std::int64_t page_bytes = 2 * static_cast<std::int64_t>(shape.format.page_bytes());
+  std::int64_t pages = 0;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const kernels::HeadView view = cache.view(prefix.sequence.id, layer, head);
+      const auto used = (view.slots + kernels::kPageTokens - 1) / kernels::kPageTokens;
+      for (std::int32_t i = 0; i < used; ++i) {
+        if (view.pages[i] == kv::kNoPage) continue;  // waits in the tier
+        std::uint32_t& readers = readers_[view.pages[i]];
+        pages += comes ? (readers++ == 0 ? 1 : 0) : (--readers == 0 ? 1 : 0);
+      }
+    }
   }
-  pages_ = cache.distinct_pages(ids);
-  bytes_ += pages_ * 2 * static_cast<std::int64_t>(cache.shape().format.page_bytes());
+  pages_ += comes ? pages : -pages;
+  bytes_ += (comes ? 1 : -1) * (pages * page_bytes + prefix.other_bytes);
 }
 
 ActiveSequence fork_prefix(const ActiveSequence& source, const plan::Plan& plan, const Admitted& share,

@@ -5,9 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "glimpse/engine/active_sequence.h"
 #include "glimpse/engine/prefix/admitted.h"
@@ -17,7 +18,8 @@ namespace glimpse::engine {
 struct KeptPrefix {
   ActiveSequence sequence;  ///< with logits: as the end of its prompt left it; without: rows alone
   std::string salt;
-  bool whole = true;  ///< no head forgot a token
+  bool whole = true;             ///< no head forgot a token
+  std::int64_t other_bytes = 0;  ///< of what it keeps beside its pages
 
   bool at_end() const { return !sequence.logits.empty(); }
   Offered offered() const { return {sequence.tokens, &sequence.plan(), &sequence.made, whole, at_end()}; }
@@ -26,6 +28,7 @@ struct KeptPrefix {
 class PrefixCache {
  public:
   /// Keeps so many bytes at most; 0: nothing, -1: no bound of its own.
+  static constexpr std::size_t kMost = 256;  ///< prefixes; so looking through them stays cheap
   explicit PrefixCache(std::int64_t bytes) : limit_(bytes) {}
 
   bool on() const { return limit_ != 0; }
@@ -45,6 +48,10 @@ class PrefixCache {
   /// It was used last of all.
   void touch(const KeptPrefix& prefix);
 
+  /// Called with each one that evict() gives back, before it does.
+  void on_evict(std::function<void(const KeptPrefix&)> callback) { on_evict_ = std::move(callback); }
+  /// The one used longest ago first.
+  const std::list<KeptPrefix>& all() const { return prefixes_; }
   std::size_t size() const { return prefixes_.size(); }
   /// Pages that kept prefixes hold, each once, whoever else reads them.
   std::int64_t pages() const { return pages_; }
@@ -54,10 +61,14 @@ class PrefixCache {
  private:
   /// Takes the only one of the list, or leaves it.
   void add(kv::Cache& cache, std::list<KeptPrefix>& fresh);
-  void count(const kv::Cache& cache);
+  /// Its pages and bytes come to the sums, or leave them.
+  void count(const kv::Cache& cache, const KeptPrefix& prefix, bool comes);
+  void drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix);
 
   std::int64_t limit_ = 0, pages_ = 0, bytes_ = 0;
   std::list<KeptPrefix> prefixes_;  ///< the one used longest ago first
+  std::function<void(const KeptPrefix&)> on_evict_;
+  std::vector<std::uint32_t> readers_;  ///< [page of the pool] kept prefixes that have it
 };
 
 /// A new sequence for a request of that plan with what `share` says of the source, by admitted(). Throws CacheFull

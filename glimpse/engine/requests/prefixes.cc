@@ -8,7 +8,7 @@
 #include "glimpse/engine/fork.h"
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/shared_prompt.h"
-#include "glimpse/kernels/views.h"
+#include "glimpse/kv/cache.h"
 
 namespace glimpse::engine {
 namespace {
@@ -80,6 +80,19 @@ void take(Requests& requests, ActiveRequest& request, const ActiveSequence& sour
   request.result.stats.reused_tokens = request.result.stats.prefix_found = share.tokens;
 }
 
+/// True when a stored prefix that serves more than `have` tokens was read back, or could not be and is forgotten: what
+/// is kept is another than before.
+bool read_stored(Runtime& runtime, const Asked& asked, const std::string& salt, std::int64_t have) {
+  const StoredPrefix* stored = runtime.store.find(asked, salt);
+  if (stored == nullptr) return false;
+  const Admitted share = admitted(stored->offered(), asked);
+  if (share.tokens < have + (share.at_end ? 1 : kernels::kPageTokens)) return false;
+  const std::filesystem::path file = stored->file;
+  if_there_is_room([&] { runtime.store.load(*stored, runtime); });
+  if (runtime.prefixes.find(asked, salt).share.tokens < share.tokens) runtime.store.forget(file);
+  return true;
+}
+
 }  // namespace
 
 bool take_prefix(Requests& requests, ActiveRequest& request) {
@@ -101,6 +114,9 @@ bool take_prefix(Requests& requests, ActiveRequest& request) {
   }
   const std::int64_t gain = later.tokens - std::max(best.tokens, request.prefilled);
   if (gain >= kernels::kPageTokens || (gain > 0 && later.at_end)) return true;
+  if (read_stored(runtime, asked, request.request.cache_salt, std::max(best.tokens, request.prefilled))) {
+    return take_prefix(requests, request);
+  }
   if (source == nullptr || best.tokens <= request.prefilled) return false;
   if_there_is_room([&] {
     if (found.prefix != nullptr && source == &found.prefix->sequence) runtime.prefixes.touch(*found.prefix);

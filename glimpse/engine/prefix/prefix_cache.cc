@@ -11,6 +11,11 @@
 namespace glimpse::engine {
 namespace {
 
+/// What lies beside the pages may be so much, or this share of the cache: pages give way to requests, the rest does
+/// not.
+constexpr std::int64_t kOtherBytes = std::int64_t{64} << 20;
+constexpr std::size_t kOtherShare = 8;
+
 /// True when whoever is served by `old` is served as well by `fresh`.
 bool covers(const KeptPrefix& fresh, const KeptPrefix& old) {
   const std::vector<Token>&of = fresh.sequence.tokens, &tokens = old.sequence.tokens;
@@ -68,7 +73,8 @@ void PrefixCache::add(kv::Cache& cache, std::list<KeptPrefix>& fresh) {
   prefix.other_bytes = other_bytes(kept);
   count(cache, prefix, true);
   prefixes_.splice(prefixes_.end(), fresh);
-  while ((limit_ > 0 && bytes_ > limit_) || prefixes_.size() > kMost) evict(cache);
+  const auto most_others = std::max(kOtherBytes, static_cast<std::int64_t>(cache.usage().bytes_reserved / kOtherShare));
+  while ((limit_ > 0 && bytes_ > limit_) || other_bytes_ > most_others || prefixes_.size() > kMost) evict(cache);
 }
 
 bool PrefixCache::evict(kv::Cache& cache) {
@@ -117,7 +123,8 @@ void PrefixCache::count(const kv::Cache& cache, const KeptPrefix& prefix, bool c
     }
   }
   pages_ += comes ? pages : -pages;
-  bytes_ += (comes ? 1 : -1) * (pages * page_bytes + prefix.other_bytes);
+  other_bytes_ += (comes ? 1 : -1) * prefix.other_bytes;
+  bytes_ = pages_ * page_bytes + other_bytes_;
 }
 
 ActiveSequence fork_prefix(const ActiveSequence& source, const plan::Plan& plan, const Admitted& share,

@@ -65,7 +65,7 @@ class PrefixCache {
   void count(const kv::Cache& cache, const KeptPrefix& prefix, bool comes);
   void drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix);
 
-  std::int64_t limit_ = 0, pages_ = 0, bytes_ = 0;
+  std::int64_t limit_ = 0, pages_ = 0, bytes_ = 0, other_bytes_ = 0;
   std::list<KeptPrefix> prefixes_;  ///< the one used longest ago first
   std::function<void(const KeptPrefix&)> on_evict_;
   std::vector<std::uint32_t> readers_;  ///< [page of the pool] kept prefixes that have it

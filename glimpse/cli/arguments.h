@@ -38,7 +38,7 @@ enum CommandBit : std::uint32_t {
 /// One field for each row of the option table (options.cc), which holds the defaults.
 struct Arguments {
   // Model and machine.
-  std::string model, device, kv_type, tier_folder;
+  std::string model, device, kv_type, tier_folder, session_folder;
   std::int64_t context = 0, threads = 0, prefill_chunk = 0;
   // Prompt and answer.
   std::vector<std::string> prompts, files;
@@ -72,7 +72,7 @@ struct Arguments {
   std::int64_t text_steps = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
   std::string depths, lengths, tasks, arms, rate, prompt_tokens;
-  std::int64_t requests = 0, running = 0, examples = 0, slice_layers = 0;
+  std::int64_t requests = 0, running = 0, examples = 0, slice_layers = 0, cache_ram = 0, session_disk = 0;
   std::optional<std::string> arrivals, metric;
   // serve.
   std::string host, api_key, alias;

@@ -197,7 +197,7 @@ void Service::Impl::pass() {
 
 void Service::Impl::count_engine() {
   const EngineStats stats = engine.stats();
-  metrics.pages_used = stats.pages_total - stats.pages_free;
+  metrics.pages_used = std::max<std::int64_t>(0, stats.pages_total - stats.pages_free - stats.pages_kept);
   metrics.pages_total = stats.pages_total;
   metrics.preemptions = stats.preemptions;
 }
@@ -302,6 +302,8 @@ void Service::Impl::finish(Ticket& ticket, Result result) {
     ++metrics.finished.at(static_cast<std::size_t>(result.reason));
     metrics.prompt_tokens += result.stats.prompt_tokens;
     metrics.reused_tokens += result.stats.reused_tokens;
+    metrics.prefix_queried += result.stats.prefix_queried;
+    metrics.prefix_found += result.stats.prefix_found;
     metrics.running = static_cast<std::int64_t>(running.size());
     count_engine();
   }

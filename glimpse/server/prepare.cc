@@ -106,6 +106,8 @@ engine::Request request_of(const Wanted& wanted, const Backend& backend, std::ve
   request.min_tokens = wanted.min_tokens;
   request.ignore_end = wanted.ignore_end;
   request.stop = wanted.stop;
+  request.reuse = wanted.reuse;
+  request.cache_salt = wanted.cache_salt;
   if (wanted.logprobs) request.logprobs = wanted.top_logprobs.value_or(*wanted.logprobs);
   if (wanted.echo) request.prompt_logprobs = request.logprobs;
   if (!reads_everything(request.plan)) {

@@ -45,6 +45,10 @@ TEST(Serve, RefusesWhatItCannotServe) {
   has(error({"-m", model(), "--profile-dir", "/nowhere"}), "no such folder");
   has(error({"-m", model(), "--port", "70000"}), "from 0 to 65535");
   has(error({"-m", model(), "--parallel", "0"}), "from 1");
+  has(error({"-m", model(), "--cache-ram", "-2"}), "from -1");
+  has(error({"-m", model(), "--cache-ram", "0", "--session-dir", "/tmp"}), "keeps nothing");
+  has(error({"-m", model(), "--session-disk", "4"}), "without --session-dir");
+  has(error({"-m", model(), "--session-dir", "/no/such"}), "/no/such");
 }
 
 TEST(Serve, DefaultsAreTheServers) {

@@ -41,6 +41,7 @@ struct Wanted {
   MethodWish method;
   std::optional<int> lossless;  ///< drafts at a time; 0: as many as should pay
   std::int64_t correct = 0, audit = 0;
+  bool watch = false;                ///< what each step reads is kept for the microscope
   std::vector<std::string> ignored;  ///< names of fields that nobody knows
 };
 

@@ -109,7 +109,7 @@ void WatchRecord::token(text::Token token) noexcept {
   try {
     WatchedToken made{token, texts_.push(request_.tokenizer->piece(token, true))};
     const std::lock_guard lock(mutex_);
-    answer_.push_back(std::move(made));
+    if (!reason_) answer_.push_back(std::move(made));
   } catch (...) {  // memory is short: the answer is told by its own stream
   }
 }
@@ -142,6 +142,7 @@ void WatchRecord::close_step(const AttentionStats& so_far) {
     step = std::make_shared<WatchedStep>(std::exchange(open_, {}));
   }
   const std::lock_guard lock(mutex_);
+  if (reason_) return;  // its client left while the pass ran
   if (!whole) {
     steps_.clear();
     bytes_ = 0;

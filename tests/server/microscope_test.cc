@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -355,6 +356,30 @@ TEST_F(Microscope, HasNamesRolesAndContrast) {
     page_->call("Emulation.setEmulatedMedia", {{"features", {{{"name", "prefers-color-scheme"}, {"value", scheme}}}}});
     page_->evaluate("frame()");
     EXPECT_EQ(page_->evaluate(kAccess), JsonValue::array()) << scheme;
+  }
+}
+
+TEST_F(Microscope, AxeFindsNothing) {
+  const char* file = std::getenv("GLIMPSE_TEST_AXE");
+  if (file == nullptr)
+    GTEST_SKIP() << "GLIMPSE_TEST_AXE names no axe.min.js (axe-core; PyPI's axe-playwright-python has it)";
+  std::ifstream source(file);
+  const std::string axe{std::istreambuf_iterator<char>(source), {}};
+  ASSERT_FALSE(axe.empty()) << file;
+  give_key();
+  ask("byId('two').click(); byId('policy-a').value = 'tidal'; byId('budget-a').value = '16'; "
+      "byId('policy-b').value = 'full'");
+  look(*page_, 0, 3);
+  look(*page_, 1, 1);
+  page_->call("Runtime.evaluate", {{"expression", axe}});
+  for (const char* scheme : {"light", "dark"}) {
+    page_->call("Emulation.setEmulatedMedia", {{"features", {{{"name", "prefers-color-scheme"}, {"value", scheme}}}}});
+    page_->evaluate("frame()");
+    const JsonValue found = page_->evaluate(
+        "axe.run().then((said) => said.violations.map((each) => [each.impact, each.id, each.nodes.map((node) => "
+        "node.html.slice(0, 160))]))");
+    EXPECT_EQ(found, JsonValue::array()) << scheme;
+    EXPECT_GT(page_->evaluate("axe.run().then((said) => said.passes.length)"), 20);
   }
 }
 

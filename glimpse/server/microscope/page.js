@@ -5,6 +5,7 @@ let panels = [];
 let props = null;      // GET /props
 let talks = [];        // messages of each panel's conversation
 let running = null;    // AbortController of what is being asked
+const mostSets = 1e7;  // positions that a saved page holds, some 2 bytes each; later steps have their bins
 
 function say(text, wrong) {
   byId('status').textContent = text;
@@ -183,12 +184,15 @@ const scriptSafe = (data) => JSON.stringify(data).replace(/</g, '\\u003c');
 async function savedPage() {
   const part = async (path) => (await ask(path)).text();
   const [page, style, script] = await Promise.all(['/', '/microscope.css', '/microscope.js'].map(part));
+  let room = mostSets;
   for (const panel of panels) {
     for (const step of panel.run.known()) {  // exact sets, of steps that the server still has
-      if (step.sets !== null || step.width === 1) continue;
+      if (step.sets !== null || step.width === 1 || room < 0) continue;
       const sets = await fetchSets(panel)(step.number).catch(() => null);
-      if (sets === null) break;
-      panel.run.add({kind: 'sets', step: step.number, sets});
+      if (sets === null) continue;
+      const event = packedSets(step.number, sets);
+      room -= sumOf(event.lists.map((list) => list.length));
+      panel.run.add(event);
     }
   }
   const data = {runs: panels.map((panel) => ({name: panel.name, events: panel.run.events}))};

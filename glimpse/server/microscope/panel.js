@@ -15,6 +15,7 @@ class Panel {
     this.tokens = [];      // elements of the answer
     this.timer = null;     // of Play
     this.due = false;      // a redraw is coming
+    this.ranked = -1;      // steps that the list of passages is of
     this.element = document.getElementById('panel').content.firstElementChild.cloneNode(true);
     this.map = new MapView(this.element, (position, words) => this.showWhere(position, words));
     const label = (name, text) => this.find(name).setAttribute('aria-label', text + ', ' + this.name);
@@ -141,7 +142,7 @@ class Panel {
     const sets = await this.fetchSets(step.number).catch(() => null);
     if (this.wanted === step) this.wanted = null;
     if (sets === null) return;
-    this.run.add({kind: 'sets', step: step.number, sets});
+    this.run.add(packedSets(step.number, sets));
     if (this.step !== step) return;
     this.map.show(this.run, step);
     if (!this.find('.table').hidden) this.showTable(true);
@@ -232,11 +233,11 @@ class Panel {
         percent(anySets, 1) + ' of the prompt’s tokens' + (run.width > 1 ? ', in parts of ' + run.width + '.' : '.');
   }
 
-  /** The place of the prompt that most sets hold, beside its ends, which most methods always read. */
+  /** The place of the prompt that this token read most above the mean: what every token reads says little. */
   mostRead() {
-    const readers = this.run.readersAt(this.step), ends = this.run.prompt > 400 ? 64 : 0;
-    let best = ends;
-    for (let p = ends; p < this.run.prompt - ends; ++p) if (readers[p] > readers[best]) best = p;
+    const above = this.run.standsOut(this.step);
+    let best = 0;
+    for (let p = 0; p < this.run.prompt; ++p) if (above[p] > above[best]) best = p;
     return best;
   }
 
@@ -249,7 +250,10 @@ class Panel {
 
   showPassages() {
     const run = this.run, place = this.find('.passages');
-    if (this.follows && run.end === null && run.written % 8 !== 0) return;  // they change little
+    const steps = run.steps.length;
+    if (steps === this.ranked) return;
+    if (this.follows && run.end === null && steps % 8 !== 1) return;  // they change little
+    this.ranked = steps;
     const list = run.passages(20);
     if (list.length === 0) {
       place.replaceChildren(element('p', 'hint', 'No head has read from a set yet.'));

@@ -29,7 +29,8 @@ class Run {
     this.end = null;
     this.cells = [];   // [row] digits of the last step
     this.width = 1;    // tokens of a bin
-    this.total = [];   // [bin] heads that read it from a set, all steps together
+    this.total = [];   // [bin] heads that read a token of it from a set, all steps together
+    this.setCount = 0;  // sets of all steps
   }
 
   get rows() { return this.header ? this.header.model.layers * this.header.model.kv_heads : 0; }
@@ -52,7 +53,7 @@ class Run {
       this.lost += event.steps;
     } else if (event.kind === 'sets') {
       const step = this.steps[event.step];
-      if (step !== undefined) step.sets = event.sets;
+      if (step !== undefined) step.sets = unpackedSets(event);
     } else if (event.kind === 'end') {
       this.end = event;
     } else if (event.kind === 'step') {
@@ -86,6 +87,7 @@ class Run {
     });
     while (this.total.length < bins) this.total.push(0);
     for (let bin = 0; bin < bins; ++bin) this.total[bin] += readers[bin];
+    this.setCount += sets;
     this.steps[event.step] = {
       number: event.step, position: event.position, read: event.bytes_read, index: event.index_bytes,
       dense: event.dense_bytes, mean: event.coverage_mean, least: event.coverage_min, coverage: event.coverage,
@@ -94,11 +96,11 @@ class Run {
     };
   }
 
-  /** Bins grow by doubling: what was counted for two goes to the one that holds them. */
+  /** Bins grow by doubling: the one that holds two has their mean. */
   widen(width) {
     for (; this.width < width; this.width *= 2) {
       const half = [];
-      for (let i = 0; i < this.total.length; i += 2) half.push(this.total[i] + (this.total[i + 1] || 0));
+      for (let i = 0; i < this.total.length; i += 2) half.push((this.total[i] + (this.total[i + 1] || 0)) / 2);
       this.total = half;
     }
   }
@@ -114,6 +116,12 @@ class Run {
       for (let p = 0; p < readers.length; ++p) readers[p] = step.readers[Math.floor(p / step.width)];
     }
     return readers;
+  }
+
+  /** What a step read above the mean of all steps, as a share of its sets, by position. */
+  standsOut(step) {
+    return this.readersAt(step).map(
+        (heads, p) => heads / step.setCount - this.total[Math.floor(p / this.width)] / this.setCount);
   }
 
   neverRead(position) { return !(this.total[Math.floor(position / this.width)] > 0); }
@@ -152,11 +160,33 @@ class Run {
       passage.mean = sumOf(passage.shares.map((each) => each.share)) / steps.length;
       passage.words = passage.shares.filter((each) => each.share > 0).sort((a, b) => b.share - a.share).slice(0, 6);
       passage.best = passage.words.length > 0 ? passage.words[0].share : 0;
+      // In units of what chance would make of the mean; the floor keeps what is hardly ever read from ranking high.
+      passage.rank = (passage.best - passage.mean) / Math.sqrt(passage.mean + 0.005);
       delete passage.shares;
     }
     return list.filter((passage) => passage.best > 0)
-        .sort((a, b) => b.best - b.mean - (a.best - a.mean) || b.mean - a.mean).slice(0, most);
+        .sort((a, b) => b.rank - a.rank || b.mean - a.mean).slice(0, most);
   }
+}
+
+/** Sets of a step, [row] positions or null for everything, as an event of a saved page: each set once, as differences. */
+function packedSets(step, sets) {
+  const known = new Map(), lists = [];
+  const rows = sets.map((set) => {
+    if (set === null) return -1;
+    const list = set.map((position, i) => i === 0 ? position : position - set[i - 1]), key = list.join();
+    if (!known.has(key)) known.set(key, lists.push(list) - 1);
+    return known.get(key);
+  });
+  return {kind: 'sets', step, lists, rows};
+}
+
+function unpackedSets(event) {
+  const lists = event.lists.map((list) => {
+    let position = 0;
+    return list.map((difference) => position += difference);
+  });
+  return event.rows.map((row) => row < 0 ? null : lists[row]);
 }
 
 const sumOf = (values) => values.reduce((a, b) => a + b, 0);

@@ -292,6 +292,22 @@ TEST_F(Microscope, TwoMethodsStandSideBySideAndAreSaved) {
   std::filesystem::remove(file);
 }
 
+TEST_F(Microscope, AnotherClientsRequestIsWatchedByItsId) {
+  give_key();
+  JsonValue body{{"messages", {{{"role", "user"}, {"content", kDocument + "\n\n" + kQuestion}}}},
+                 {"max_tokens", kMostTokens},
+                 {"temperature", 0},
+                 {"attention", {{"policy", "tidal"}, {"budget", 16}, {"audit", 1}, {"watch", true}}}};
+  const Reply reply = server_->client().post("/v1/chat/completions", body, "Authorization: Bearer secret\r\n");
+  const std::string id = reply.json()["id"];
+  page_->evaluate("location.hash = '#request=" + id +
+                  "'; until(() => byId('status').textContent.includes('has ended'))");
+  expect_step(look(*page_, 0, 2), told_of("tidal", 16), 1);
+  EXPECT_EQ(page_->evaluate("location.hash = '#request=nobody'; "
+                            "until(() => byId('status').textContent.includes('no watched request'))"),
+            true);
+}
+
 /// Controls without a name, ids that are there twice, headings that skip a level, and text of too little contrast.
 const std::string kAccess = R"((() => {
   const problems = [];

@@ -277,6 +277,10 @@ TEST(Watch, AViewerThatIsSlowLosesStepsAndIsToldHowMany) {
       }
     }
   }
+  std::int64_t memory = 0;
+  for (std::int64_t n = record->state().first_step; n < record->state().steps; ++n)
+    memory += record->step_at(n)->memory;
+  EXPECT_LE(memory, request.most_bytes);
   EXPECT_TRUE(viewer.ended());
   EXPECT_EQ(seen + lost, stats.sparse_steps);
   EXPECT_GT(lost, 0);

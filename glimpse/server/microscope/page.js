@@ -38,13 +38,15 @@ async function loadProps() {
   for (const side of ['a', 'b']) {
     const select = byId('policy-' + side), before = select.value;
     select.replaceChildren();
-    for (const {name, help} of props.attention.policies) {
+    const standard = props.attention.policy, policies = props.attention.policies;
+    const known = policies.some(({name}) => name === standard);
+    for (const {name, help} of known ? policies : [{name: standard, help: 'the server’s own'}, ...policies]) {
       const option = element('option', '', name);
       option.value = name;
       option.title = help;
       select.append(option);
     }
-    select.value = before || (side === 'a' ? props.attention.policy : 'full');
+    select.value = before || (side === 'a' ? standard : 'full');
     if (select.selectedIndex < 0) select.selectedIndex = 0;
   }
 }
@@ -149,6 +151,24 @@ async function send() {
   showSums();
 }
 
+/** A request of another client, watched by its id: /#request=ID. */
+async function showOther() {
+  const found = /^#request=([\w-]+)$/.exec(location.hash);
+  if (found === null || running !== null && !running.signal.aborted && byId('send').disabled) return;
+  clearPanels();
+  running = new AbortController();
+  const panel = addPanel('Request ' + found[1], new Run());
+  panel.id = found[1];
+  setRunning(true);
+  say('Watching ' + panel.id + ' …');
+  try {
+    await watch(panel, running.signal);
+    say('The request has ended.');
+  } finally {
+    setRunning(false);
+  }
+}
+
 function setRunning(is) {
   byId('send').disabled = is;
   byId('stop').disabled = !is;
@@ -224,7 +244,7 @@ async function save() {
 
 const guarded = (work) => () => work().catch((error) => {
   setRunning(false);
-  say(error.message, true);
+  say(running !== null && running.signal.aborted ? 'Stopped.' : error.message, true);
 });
 
 function openRecord(record) {
@@ -263,8 +283,13 @@ function begin() {
     const file = byId('file').files[0];
     if (file !== undefined) byId('document').value = await file.text();
   }));
-  byId('key').addEventListener('change', guarded(loadProps));
-  guarded(loadProps)();
+  const enter = guarded(async () => {
+    await loadProps();
+    await showOther();
+  });
+  byId('key').addEventListener('change', enter);
+  window.addEventListener('hashchange', guarded(showOther));
+  enter();
 }
 
 const record = byId('record');

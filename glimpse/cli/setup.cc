@@ -19,6 +19,7 @@
 #include "glimpse/cli/document.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/model/gguf.h"
+#include "glimpse/plan/budget_text.h"
 #include "glimpse/plan/words.h"
 #include "glimpse/policies/policy.h"
 #include "glimpse/text/utf8.h"
@@ -244,17 +245,7 @@ std::string read_file(const std::string& path) {
 }
 
 std::string budget_text(const plan::Plan& plan) {
-  std::vector<std::string> budgets;
-  const auto add = [&](const plan::Budget& budget) {
-    std::string text = plan::to_string(budget);
-    if (std::find(budgets.begin(), budgets.end(), text) == budgets.end()) budgets.push_back(std::move(text));
-  };
-  for (const plan::Selector& selector : plan.selectors) add(selector.budget);
-  for (const plan::Retention& retention : plan.retentions) {
-    // A window's budget is its stream's, and a host tier forgets nothing.
-    if (plan::forgets_by_statistic(retention.rule)) add(retention.budget);
-  }
-  return fmt::format("{}", fmt::join(budgets, ", "));
+  return plan::budget_text(plan);
 }
 
 std::string sets_text(const plan::Plan& plan) {

@@ -247,6 +247,12 @@ constexpr Field kFields[] = {
      .default_value = "`dense`",
      .help = "what of earlier requests may serve the prompt ([below](#prefixes))",
      .read = read_reuse},
+    {.name = "attention.watch",
+     .value = "true or false",
+     .default_value = "false",
+     .help = "keep what each step reads, for the microscope and `/v1/requests/ID/events`; one prompt, `n` 1, not "
+             "`lossless`",
+     .read = [](R r) { r.wanted.watch = r.flag(); }},
 };
 
 /// What other servers have and this one has not. With content they would change the answer, so they are refused.

@@ -44,6 +44,7 @@ struct Wanted {
   std::int64_t correct = 0, audit = 0;
   engine::Reuse reuse = engine::Reuse::dense;
   std::string cache_salt;
+  bool watch = false;                ///< what each step reads is kept for the microscope
   std::vector<std::string> ignored;  ///< names of fields that nobody knows
 };
 

@@ -67,6 +67,9 @@ TEST(Serve, DefaultsAreTheServers) {
   EXPECT_EQ(arguments.max_n, limits.choices);
   EXPECT_EQ(arguments.max_prompts, limits.prompts);
   EXPECT_EQ(arguments.max_stops, limits.stops);
+  EXPECT_EQ(arguments.max_viewers, limits.viewers);
+  EXPECT_EQ(arguments.max_watched, limits.watched);
+  EXPECT_EQ(arguments.watch_memory, limits.watch_bytes);
   const server::ServerOptions options;
   EXPECT_EQ(arguments.host, options.host);
   EXPECT_EQ(arguments.port, options.port);

@@ -243,7 +243,8 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Know
     const std::size_t wanted = bytes + bytes / 8;
     if (wanted > kernels::cuda::free_memory(device)) {  // those of others come again when they are searched
       for (auto& [id, other] : known_) {
-        if (std::find(followed_.begin(), followed_.end(), id) == followed_.end()) other = {};
+        const bool needed = std::find(followed_.begin(), followed_.end(), id) != followed_.end();
+        if (!needed && &other != &known) other = {};
       }
     }
     const std::size_t free = kernels::cuda::free_memory(device);

@@ -104,6 +104,7 @@ TEST(Student, LogitsOfTheEmbeddedModel) {
   for (const bool dense : {true, false}) {
     if (dense) std::fill(request.gates.begin(), request.gates.end(), 1.0);
     const Difference difference = difference_of(engine, path, request);
+    RecordProperty(dense ? "dense" : "sparse", std::to_string(difference.most));
     EXPECT_LT(difference.divergence, 5e-2);
     EXPECT_LT(difference.most, 0.3 * difference.spread) << "of logits that spread " << difference.spread;
     request.gates = request_for(engine.shape(), engine.tokenizer().size(), 1).gates;

@@ -23,7 +23,7 @@ Setting installed() {
   return setting;
 }
 
-/// Beside it a program whose heads are worth more the later they come; `before` runs before each answer, where n
+/// Beside it a program for which the last two heads are worth something; `before` runs before each answer, where n
 /// counts.
 void install_gradients(const Setting& setting, const std::string& before = "") {
   const auto path = setting.program.parent_path() / "glimpse-gradients";
@@ -35,7 +35,7 @@ for line in sys.stdin:
     tokens = int(words[4])
     gates = [float(word) for word in words[6 + tokens:]]
     assert int(words[5 + tokens]) == len(gates)
-    worth = [2.0 ** i for i in range(len(gates))]
+    worth = [0.01] * (len(gates) - 2) + [50, 100]
     n += 1
 )" + (before.empty() ? "" : "    " + before + "\n") +
                        R"(    loss = sum(w * (1 - z) ** 2 for w, z in zip(worth, gates))

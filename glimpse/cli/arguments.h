@@ -61,6 +61,11 @@ struct Arguments {
   std::optional<std::int64_t> lossless;  ///< drafts at a time; 0: as many as pay
   std::int64_t min_context = 0;
   bool calibrate = false;
+  // calibrate roles.
+  std::string retrieval, train_budget, gate, hand_on, curve;
+  std::int64_t train_steps = 0;
+  double learning_rate = 0;
+  bool exact = false;
   std::int64_t plan_tokens = 0;  ///< context that --attn auto chooses for in `plan`; 0: the model's
   // Output.
   bool json = false, quiet = false, verbose = false, list = false;

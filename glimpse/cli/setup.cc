@@ -86,7 +86,8 @@ void check_outputs(const Arguments& arguments) {
     std::string path;
   };
   const auto given = [](const std::optional<std::string>& path) { return path.value_or(""); };
-  const std::array<Place, 4> written{{{"--trace", given(arguments.trace)},
+  const std::array<Place, 5> written{{{"--trace", given(arguments.trace)},
+                                      {"--curve", arguments.curve},
                                       {"-o", arguments.output},
                                       {"--html", given(arguments.html)},
                                       {"--session", given(arguments.session)}}};

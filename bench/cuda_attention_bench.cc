@@ -1,6 +1,6 @@
-// Attention on a GPU: dense, gathered, anchor layers and mixed heads, each as launches back to back in one graph over
-// different memory, against the speed of plain reads of the same run. Every shape's answers are held against the
-// reference first.
+// Attention on a GPU: dense, gathered, anchor layers, mixed heads and chunks of prompts, each as launches back to back
+// in one graph over different memory, against the speed of plain reads of the same run. Every shape's answers are held
+// against the reference first.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -37,6 +37,7 @@ struct Wanted {
   std::vector<int> batches{1, 8, 64}, tokens{8192, 32768, 131072};
   bool shuffled = false;
   bool check = true;
+  int prefill = 0;  ///< rows of a chunk of a prompt, or none
   double share = 0.1;
   std::string json;  ///< where the results go, or nowhere
   std::string command;
@@ -93,6 +94,8 @@ class Bed {
   }
   RowTable<Place::device> rows() const { return {sequence_.constant(), behind_.constant(), batch}; }
   Pointer<const float, Place::device> q() const { return q_.constant(); }
+  const std::vector<float>& queries() const { return queries_; }
+  std::vector<float> outputs() const { return out_.values(); }
   SetTable<Place::device> sets() const {
     return {slots_.pointer(), count_.pointer(), capacity_, static_cast<int>(heads())};
   }
@@ -249,6 +252,10 @@ class Bench {
       bed.make_sets(random, tokens / 10, tokens, 16);
       report(bed, "gathered blocks of 16", attend(none), set_bytes);
     }
+    if (wanted_.prefill > 0 && batch == 1) {
+      attend(all)(bed.layers - 1);
+      prompt(bed, std::min(wanted_.prefill, tokens));
+    }
   }
 
   void anchor(Bed& bed, const Array<Read>& none, double dense_bytes, double set_bytes) {
@@ -287,6 +294,44 @@ class Bench {
     };
     report(bed, "anchor", all, dense_bytes / 2 + set_bytes);
     if (wanted_.check && !wanted_.shuffled) select_again(bed);
+  }
+  /// The last rows of a prompt. The last of them asks what the bed's row asked, which was held against the reference.
+  void prompt(const Bed& bed, int rows) {
+    constexpr std::size_t kRow = static_cast<std::size_t>(kKvHeads * kGroup) * kDim;
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    std::vector<float> queries(static_cast<std::size_t>(rows) * kRow);
+    for (float& x : queries) x = normal(random);
+    std::copy(bed.queries().begin(), bed.queries().end(), queries.end() - static_cast<std::ptrdiff_t>(kRow));
+    const Array<float> q(stream_, queries), out(stream_, queries.size()), lse(stream_, queries.size() / kDim);
+    const auto work = [&](int layer) {
+      operations_->prefill({bed.cache(layer),
+                            {.rows = rows, .behind = rows},
+                            q.constant(),
+                            kGroup,
+                            kScale,
+                            out.pointer(),
+                            lse.pointer()});
+    };
+    work(bed.layers - 1);
+    const std::vector<float> got = out.values(), want = bed.outputs();
+    double wrong = 0, size = 0;
+    for (std::size_t i = 0; i < kRow; ++i) {
+      wrong += std::pow(got[got.size() - kRow + i] - want[i], 2);
+      size += std::pow(want[i], 2);
+    }
+    if (!(std::sqrt(wrong / size) < 5e-3)) fmt::print("WRONG: relative error {:.2e}\n", std::sqrt(wrong / size));
+    const double seconds = measure(stream_, bed.layers, work);
+    const double flops =
+        4.0 * kDim * kKvHeads * kGroup * rows * (static_cast<double>(bed.tokens) - (rows - 1) / 2.0) / seconds;
+    fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.1f} TFLOP/s\n", bed.batch, bed.tokens, "prefill", seconds * 1e6,
+               flops * 1e-12);
+    rows_.push_back({{"batch", bed.batch},
+                     {"tokens", bed.tokens},
+                     {"what", "prefill"},
+                     {"rows", rows},
+                     {"us", std::round(seconds * 1e8) / 100},
+                     {"tflops", std::round(flops * 1e-11) / 10}});
   }
   /// Bounds of pages of 16 tokens: made for all pages, searched, the best chosen and attended to.
   void by_pages(Bed& bed, const Array<Read>& none, double set_bytes) {
@@ -407,6 +452,7 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", wanted.tokens, "slots of each sequence")->delimiter(',');
   app.add_option("--share", wanted.share, "what gathered heads read of them");
   app.add_option("--only", wanted.only, "measure these alone, such as dense,gathered")->delimiter(',');
+  app.add_option("--prefill", wanted.prefill, "measure so many rows of a prompt too, where there is one sequence");
   app.add_option("--json", wanted.json, "write the results to this file");
   app.add_flag("--shuffled", wanted.shuffled, "pages in random order");
   app.add_flag("!--no-check", wanted.check, "leave the answers unchecked");

@@ -16,15 +16,23 @@ using ::testing::ThrowsMessage;
 
 namespace fs = std::filesystem;
 
-fs::path store_folder() {
-  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-  std::string name = std::string("prefixes-") + test->test_suite_name() + "-" + test->name();
-  std::replace(name.begin(), name.end(), '/', '-');
-  const fs::path folder = fs::temp_directory_path() / (name + std::to_string(::getpid()));
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
+/// Of one test, gone with it.
+class StoreFolder {
+ public:
+  StoreFolder() {
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+    std::string name = std::string("prefixes-") + test->test_suite_name() + "-" + test->name();
+    std::replace(name.begin(), name.end(), '/', '-');
+    path = fs::temp_directory_path() / (name + std::to_string(::getpid()));
+    fs::remove_all(path);
+    fs::create_directories(path);
+  }
+  ~StoreFolder() { fs::remove_all(path); }
+  StoreFolder(const StoreFolder&) = delete;
+  StoreFolder& operator=(const StoreFolder&) = delete;
+
+  fs::path path;
+};
 
 EngineOptions storing_options(const fs::path& folder) {
   EngineOptions options = prefix_options(-1);
@@ -39,7 +47,8 @@ std::size_t files_in(const fs::path& folder) {
 class StoredPrefixes : public testing::TestWithParam<std::string> {};
 
 TEST_P(StoredPrefixes, GiveTheBitsOfAMissInTheNextEngine) {
-  const fs::path folder = store_folder();
+  const StoreFolder owned;
+  const fs::path& folder = owned.path;
   Engine plain(prefix_options(0));
   const std::vector<Token> document = random_tokens(400, plain.tokenizer().size(), 7);
   const auto request = [&](std::size_t more, std::uint32_t seed) {
@@ -76,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Policies, StoredPrefixes,
                          });
 
 TEST(PrefixFolder, HasWhatGaveWay) {
-  const fs::path folder = store_folder();
+  const StoreFolder owned;
+  const fs::path& folder = owned.path;
   EngineOptions options = storing_options(folder);
   options.prefix_bytes = 1;  // nothing stays in memory
   Engine engine(options);
@@ -89,7 +99,8 @@ TEST(PrefixFolder, HasWhatGaveWay) {
 }
 
 TEST(PrefixFolder, IsBounded) {
-  const fs::path folder = store_folder();
+  const StoreFolder owned;
+  const fs::path& folder = owned.path;
   EngineOptions options = storing_options(folder);
   {
     Engine engine(options);
@@ -117,7 +128,8 @@ TEST(PrefixFolder, IsBounded) {
 }
 
 TEST(PrefixFolder, IsNotTrusted) {
-  const fs::path folder = store_folder();
+  const StoreFolder owned;
+  const fs::path& folder = owned.path;
   Request request;
   {
     Engine engine(storing_options(folder));
@@ -148,8 +160,9 @@ TEST(PrefixFolder, IsNotTrusted) {
 }
 
 TEST(PrefixFolder, ThatIsNoneIsRefused) {
+  const StoreFolder owned;
   EXPECT_THAT([] { Engine{storing_options("/no/such/folder")}; }, ThrowsMessage<UserError>(HasSubstr("/no/such")));
-  EngineOptions options = storing_options(store_folder());
+  EngineOptions options = storing_options(owned.path);
   options.prefix_bytes = 0;
   EXPECT_THAT([&] { Engine{options}; }, ThrowsMessage<UserError>(HasSubstr("leave the folder out")));
 }

@@ -227,6 +227,38 @@ TEST(PrefixInFlight, ThatFailsLeavesTheOthersAlone) {
   EXPECT_EQ(engine.result(second).stats.prefilled_tokens + engine.result(second).stats.reused_tokens, 341);
 }
 
+// A chunk that ran beside a row of another request may have other bits; one in slices runs alone.
+TEST(PrefixBesideOthers, IsExactWhereItsChunksRanAlone) {
+  for (const int layers : {0, 1}) {
+    EngineOptions options = prefix_options(-1);
+    options.slice_layers = layers;
+    Engine plain(prefix_options(0)), engine(options);
+    Request stream = prefix_request(engine, "full", words(engine, 40, 2));
+    stream.max_tokens = 200;
+    const RequestId id = engine.submit(stream);
+    while (engine.result(id).tokens.empty()) engine.step();
+    const std::vector<Request> requests = questions(engine, "quest", Reuse::exact, 2);
+    const RequestId first = engine.submit(requests[0]);
+    while (!engine.finished(first)) engine.step();
+    ASSERT_FALSE(engine.finished(id));
+    engine.cancel(id);
+    const Result second = answered(engine, requests[1]);
+    EXPECT_EQ(second.stats.reused_tokens, layers > 0 ? 320 : 0);
+    EXPECT_TRUE(same_answer(second, answered(plain, requests[1])));
+  }
+}
+
+TEST(PrefixTogether, ServesAllAnswersToAPrompt) {
+  Engine engine(prefix_options(-1)), plain(prefix_options(0));
+  std::vector<Request> requests = questions(engine, "quest", Reuse::exact, 2);
+  answered(engine, requests[0]);
+  const std::vector<RequestId> ids = engine.submit_together({requests[1], requests[1], requests[1]});
+  run_all(engine);
+  EXPECT_EQ(engine.result(ids[0]).stats.prefix_found, 320);
+  const Result expected = answered(plain, requests[1]);
+  for (const RequestId id : ids) EXPECT_EQ(engine.result(id).tokens, expected.tokens);
+}
+
 TEST(PrefixService, CountsWhatItFinds) {
   Engine engine(prefix_options(-1));
   Service service(engine);

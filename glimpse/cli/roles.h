@@ -12,7 +12,8 @@ namespace glimpse::cli {
 inline constexpr std::string_view kRolesPart = "roles";
 
 /// Trains, compares, writes the profile; the program's exit status. The state is kept beside the profile, and the same
-/// command goes on from it. Throws UserError, among others where glimpse-gradients is not installed beside this program.
+/// command goes on from it. Throws UserError, among others where glimpse-gradients is not installed beside this
+/// program.
 int train_roles(const Arguments& arguments, engine::EngineOptions how);
 
 }  // namespace glimpse::cli

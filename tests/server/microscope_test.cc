@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -218,6 +219,38 @@ TEST_F(Microscope, EveryCellIsWhatTheEngineTells) {
   EXPECT_EQ(page_->evaluate("document.querySelectorAll('.panel b b, .panel script, .panel img, .panel i').length"), 0);
   EXPECT_EQ(page_->evaluate("document.title"), "glimpse: the microscope");
   EXPECT_GT(seen["passages"].size(), 0u);
+  EXPECT_EQ(page_->evaluate("panels[0].find('.chosen').getAttribute('aria-live')"), "polite");
+  // In the text's order there is each passage of 32 tokens that a set held.
+  const JsonValue passages = page_->evaluate(
+      "panels[0].find('.order').value = 'first'; panels[0].find('.order').dispatchEvent(new Event('change')); "
+      "[...panels[0].find('.passages').querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => "
+      "cell.textContent))");
+  std::map<std::size_t, std::vector<double>> shares;  // of each step, by the passage's first position
+  std::size_t steps = 0;
+  for (const JsonValue& step : told.steps) {
+    std::map<std::size_t, double> reads;
+    double all = 0;
+    for (const JsonValue& line : step["heads"]) {
+      if (line["tokens"].is_null()) continue;
+      for (const std::size_t p : line["tokens"]) {
+        ++all;
+        if (p < prompt) ++reads[p / 32 * 32];
+      }
+    }
+    ++steps;
+    for (const auto& [first, count] : reads) shares[first].push_back(count / all);
+  }
+  ASSERT_EQ(passages.size(), shares.size());
+  std::size_t place = 0;
+  for (const auto& [first, of_steps] : shares) {
+    const JsonValue& row = passages[place++];
+    double sum = 0;
+    for (const double share : of_steps) sum += share;
+    EXPECT_EQ(row[0], std::to_string(first) + "–" + std::to_string(std::min(first + 32, prompt) - 1));
+    EXPECT_NEAR(std::stod(row[1].get<std::string>()), 100 * *std::max_element(of_steps.begin(), of_steps.end()),
+                0.0051);
+    EXPECT_NEAR(std::stod(row[2].get<std::string>()), 100 * sum / static_cast<double>(steps), 0.0051);
+  }
   char bytes[64];
   std::snprintf(bytes, sizeof bytes, "%.2f KB of %.2f KB", told.steps[1]["bytes_read"].get<double>() / 1000,
                 told.steps[1]["dense_bytes"].get<double>() / 1000);

@@ -157,6 +157,8 @@ class Panel {
   showFacts() {
     const run = this.run, step = this.step, chosen = this.find('.chosen'), bytes = this.find('.bytes');
     bytes.replaceChildren();
+    // Read out where the user chose it, not token by token.
+    chosen.setAttribute('aria-live', this.follows || this.timer !== null ? 'off' : 'polite');
     chosen.textContent = '';
     if (run.written > 0) {
       chosen.append(element('b', '', 'Token ' + (this.token + 1) + ' of ' + run.written + ': ' +

@@ -154,8 +154,8 @@ class Run {
       const per = size / step.width;
       list.forEach((passage, i) => {
         let tokens = 0;
-        for (let bin = i * per; bin < (i + 1) * per && bin < step.bins; ++bin) {
-          tokens += step.readers[bin] * Math.min(step.width, step.position + 1 - bin * step.width);
+        for (let bin = i * per; bin < (i + 1) * per && bin * step.width < this.prompt; ++bin) {
+          tokens += step.readers[bin] * Math.min(step.width, this.prompt - bin * step.width);
         }
         passage.shares.push({token: step.number + 1, share: tokens / step.reads});
       });

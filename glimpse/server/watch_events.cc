@@ -113,6 +113,7 @@ std::string Viewer::step(const WatchedStep& step) {
   if (whole) cells_.assign(step.heads.size(), {});
   width_ = width;
   std::vector<std::string> digits(step.lists.size());
+  std::vector<std::ptrdiff_t> shown(step.lists.size(), -1);  // the first row that reads a list
   Json rows = Json::array(), read = Json::array(), coverage = Json::array();
   std::string roles;
   bool known = false;
@@ -133,7 +134,16 @@ std::string Viewer::step(const WatchedStep& step) {
     std::string& before = cells_[row];
     before.resize(bins, '0');
     now.resize(bins, '0');
+    const auto own = static_cast<std::ptrdiff_t>(row);
+    std::ptrdiff_t* const same = head.tokens >= 0 ? &shown[static_cast<std::size_t>(head.tokens)] : nullptr;
+    const std::ptrdiff_t source = same == nullptr || *same < 0 ? own : *same;
+    if (same != nullptr && *same < 0) *same = own;
     if (now == before) continue;
+    if (source != own) {
+      rows.push_back({row, source});
+      before = std::move(now);
+      continue;
+    }
     const auto first = std::mismatch(now.begin(), now.end(), before.begin()).first - now.begin();
     const auto last = now.rend() - std::mismatch(now.rbegin(), now.rend(), before.rbegin()).first;
     rows.push_back({row, first, now.substr(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first))});

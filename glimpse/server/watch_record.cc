@@ -116,6 +116,10 @@ void WatchRecord::token(text::Token token) noexcept {
 
 void WatchRecord::step(const AttentionStats& so_far) noexcept {
   if (so_far.dense_steps + so_far.sparse_steps == before_.dense_steps + before_.sparse_steps) return;
+  if (noted_ == 0) {  // no step of this request: what its sequence had counted before
+    before_ = so_far;
+    return;
+  }
   try {
     close_step(so_far);
   } catch (...) {  // memory is short: the step is not kept, and what is kept goes
@@ -130,7 +134,7 @@ void WatchRecord::step(const AttentionStats& so_far) noexcept {
 
 void WatchRecord::close_step(const AttentionStats& so_far) {
   const std::int64_t number = made_++;
-  const bool whole = noted_ == std::ssize(open_.heads) && noted_ > 0;
+  const bool whole = noted_ == std::ssize(open_.heads);
   std::shared_ptr<WatchedStep> step;
   if (whole) {
     set_coverage(open_, before_, so_far);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -27,6 +28,7 @@ const std::string kQuestion = "where did the fox go <i>now</i>?";
 ServerOptions page_options() {
   ServerOptions options = small_options("llama2");  // which has a chat template
   options.api_key = "secret";
+  options.engine.prefill_chunk = 16;
   return options;
 }
 
@@ -217,6 +219,38 @@ TEST_F(Microscope, EveryCellIsWhatTheEngineTells) {
   EXPECT_EQ(page_->evaluate("document.querySelectorAll('.panel b b, .panel script, .panel img, .panel i').length"), 0);
   EXPECT_EQ(page_->evaluate("document.title"), "glimpse: the microscope");
   EXPECT_GT(seen["passages"].size(), 0u);
+  EXPECT_EQ(page_->evaluate("panels[0].find('.chosen').getAttribute('aria-live')"), "polite");
+  // In the text's order there is each passage of 32 tokens that a set held.
+  const JsonValue passages = page_->evaluate(
+      "panels[0].find('.order').value = 'first'; panels[0].find('.order').dispatchEvent(new Event('change')); "
+      "[...panels[0].find('.passages').querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => "
+      "cell.textContent))");
+  std::map<std::size_t, std::vector<double>> shares;  // of each step, by the passage's first position
+  std::size_t steps = 0;
+  for (const JsonValue& step : told.steps) {
+    std::map<std::size_t, double> reads;
+    double all = 0;
+    for (const JsonValue& line : step["heads"]) {
+      if (line["tokens"].is_null()) continue;
+      for (const std::size_t p : line["tokens"]) {
+        ++all;
+        if (p < prompt) ++reads[p / 32 * 32];
+      }
+    }
+    ++steps;
+    for (const auto& [first, count] : reads) shares[first].push_back(count / all);
+  }
+  ASSERT_EQ(passages.size(), shares.size());
+  std::size_t place = 0;
+  for (const auto& [first, of_steps] : shares) {
+    const JsonValue& row = passages[place++];
+    double sum = 0;
+    for (const double share : of_steps) sum += share;
+    EXPECT_EQ(row[0], std::to_string(first) + "–" + std::to_string(std::min(first + 32, prompt) - 1));
+    EXPECT_NEAR(std::stod(row[1].get<std::string>()), 100 * *std::max_element(of_steps.begin(), of_steps.end()),
+                0.0051);
+    EXPECT_NEAR(std::stod(row[2].get<std::string>()), 100 * sum / static_cast<double>(steps), 0.0051);
+  }
   char bytes[64];
   std::snprintf(bytes, sizeof bytes, "%.2f KB of %.2f KB", told.steps[1]["bytes_read"].get<double>() / 1000,
                 told.steps[1]["dense_bytes"].get<double>() / 1000);
@@ -401,12 +435,13 @@ TEST_F(Microscope, AxeFindsNothing) {
 
 TEST_F(Microscope, StopEndsTheRequestsAndErrorsAreTold) {
   give_key();
+  // A prompt of many chunks: it is being prefilled when Stop comes.
   page_->evaluate(
-      "byId('document').value = 'the river'; byId('tokens').value = 100000; byId('policy-a').value = 'tidal'; "
-      "byId('send').click(); until(() => panels.length > 0 && panels[0].run.steps.length > 3)");
+      "byId('document').value = 'the river was high '.repeat(props.default_generation_settings.n_ctx / 8); "
+      "byId('policy-a').value = 'tidal'; byId('send').click(); until(() => panels.length > 0)");
   page_->evaluate("byId('stop').click(); until(() => !byId('send').disabled)");
   EXPECT_EQ(page_->evaluate("byId('status').textContent"), "Stopped.");
-  EXPECT_EQ(page_->evaluate("byId('save').disabled"), false) << "what came is there";
+  page_->evaluate("byId('document').value = 'the river'");
   page_->evaluate("byId('budget-a').value = 'nonsense'; byId('send').click(); until(() => !byId('send').disabled)");
   EXPECT_THAT(page_->evaluate("byId('status').textContent").get<std::string>(), HasSubstr("nonsense"));
   page_->evaluate(

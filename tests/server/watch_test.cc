@@ -59,6 +59,11 @@ std::vector<std::vector<std::string>> maps_of(const std::vector<JsonValue>& step
     if (step["whole"]) rows.assign(step["read"].size(), {});
     for (std::string& row : rows) row.resize(bins, '0');
     for (const JsonValue& change : step["rows"]) {
+      if (change.size() == 2) {
+        EXPECT_LT(change[1], change[0]);
+        rows.at(change[0]) = rows.at(change[1]);
+        continue;
+      }
       const std::string digits = change[2];
       rows.at(change[0]).replace(change[1].get<std::size_t>(), digits.size(), digits);
     }

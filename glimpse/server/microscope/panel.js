@@ -23,11 +23,16 @@ class Panel {
     label('.slider', 'Token of the answer');
     label('.play', 'Play the answer again');
     label('.document', 'Document');
+    label('.order', 'Order of the passages');
     label('.passages', 'Passages and the words they fed');
     label('.table', 'What each layer and head read');
     this.find('.slider').addEventListener('input', (event) => this.choose(Number(event.target.value), true));
     this.find('.play').addEventListener('click', () => this.play());
     this.find('.as-table').addEventListener('click', () => this.showTable(this.find('.table').hidden));
+    this.find('.order').addEventListener('change', () => {
+      this.ranked = -1;
+      this.showPassages();
+    });
     this.find('.back').addEventListener('click', () => this.showPart(this.part - 1));
     this.find('.on').addEventListener('click', () => this.showPart(this.part + 1));
     this.find('.most').addEventListener('click', () => this.showPosition(this.mostRead()));
@@ -152,6 +157,8 @@ class Panel {
   showFacts() {
     const run = this.run, step = this.step, chosen = this.find('.chosen'), bytes = this.find('.bytes');
     bytes.replaceChildren();
+    // Read out where the user chose it, not token by token.
+    chosen.setAttribute('aria-live', this.follows || this.timer !== null ? 'off' : 'polite');
     chosen.textContent = '';
     if (run.written > 0) {
       chosen.append(element('b', '', 'Token ' + (this.token + 1) + ' of ' + run.written + ': ' +
@@ -252,9 +259,10 @@ class Panel {
     const run = this.run, place = this.find('.passages');
     const steps = run.steps.length;
     if (steps === this.ranked) return;
-    if (this.follows && run.end === null && steps % 8 !== 1) return;  // they change little
+    const order = this.find('.order').value;
+    if (this.follows && run.end === null && this.ranked > 0 && steps < this.ranked + 8) return;  // they change little
     this.ranked = steps;
-    const list = run.passages(20);
+    const list = run.passages(order === 'first' ? 2000 : 20, order);
     if (list.length === 0) {
       place.replaceChildren(element('p', 'hint', 'No head has read from a set yet.'));
       return;

@@ -74,6 +74,10 @@ class Run {
       return longer;
     });
     for (const [row, first, digits] of event.rows) {
+      if (digits === undefined) {
+        this.cells[row] = this.cells[first];  // the same set as that row's
+        continue;
+      }
       for (let i = 0; i < digits.length; ++i) this.cells[row][first + i] = parseInt(digits[i], 16);
     }
     const readers = new Float32Array(bins);
@@ -140,8 +144,8 @@ class Run {
             mean: means.length > 0 ? sumOf(means) / means.length : null};
   }
 
-  /** Passages of the prompt, the one that stands out most first, with the tokens of the answer that read it most. */
-  passages(most) {
+  /** Passages of the prompt by `order` (rank, mean, first), with the tokens of the answer that read each most. */
+  passages(most, order) {
     const steps = this.known().filter((step) => step.reads > 0);
     if (steps.length === 0) return [];
     const size = Math.max(32, this.width), count = Math.ceil(this.prompt / size), list = [];
@@ -150,8 +154,8 @@ class Run {
       const per = size / step.width;
       list.forEach((passage, i) => {
         let tokens = 0;
-        for (let bin = i * per; bin < (i + 1) * per && bin < step.bins; ++bin) {
-          tokens += step.readers[bin] * Math.min(step.width, step.position + 1 - bin * step.width);
+        for (let bin = i * per; bin < (i + 1) * per && bin * step.width < this.prompt; ++bin) {
+          tokens += step.readers[bin] * Math.min(step.width, this.prompt - bin * step.width);
         }
         passage.shares.push({token: step.number + 1, share: tokens / step.reads});
       });
@@ -165,7 +169,7 @@ class Run {
       delete passage.shares;
     }
     return list.filter((passage) => passage.best > 0)
-        .sort((a, b) => b.rank - a.rank || b.mean - a.mean).slice(0, most);
+        .sort((a, b) => order === 'first' ? a.first - b.first : b[order] - a[order] || a.first - b.first).slice(0, most);
   }
 }
 

@@ -169,11 +169,11 @@ void write_curve(const std::string& path, const train::RoleTraining& training, i
 
 std::string comparison_text(const train::Comparison& comparison) {
   std::string text = fmt::format(
-      "\n{} passkeys of other books, of which dense attention gives {:.0f} %\n\n"
-      "| as many heads by | budget | KL to dense | agreement | passkeys |\n| --- | --- | --- | --- | --- |\n",
+      "\n{} passkeys of other books; dense attention gives {:.1f} % of their words\n\n"
+      "| as many heads by | budget | KL to dense | agreement | words |\n| --- | --- | --- | --- | --- |\n",
       comparison.prompts, 100 * comparison.dense);
   for (const train::ComparedRow& row : comparison.rows) {
-    text += fmt::format("| {} | {} | {:.4f} | {:.1f} % | {:.0f} % |\n", row.choice, row.budget, row.divergence,
+    text += fmt::format("| {} | {} | {:.4f} | {:.1f} % | {:.1f} % |\n", row.choice, row.budget, row.divergence,
                         100 * row.agreement, 100 * row.passkeys);
   }
   return text;

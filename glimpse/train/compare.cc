@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSentences = 900;
 constexpr int kTail = 6;        // last tokens of a prompt that are recorded
-constexpr int kAnswer = 96;     // tokens of a passkey at most
+constexpr int kAnswer = 96;     // tokens of an answer that are tried
 constexpr int kScoreBooks = 2;  // that retrieval scores are of
 /// Seeds of books beside those of the training.
 constexpr std::uint64_t kScoreSeed = 0x5c0e0000, kHeldOut = 0x7e570000;
@@ -27,10 +27,11 @@ std::vector<evaluate::Trial> trials_of(engine::Engine& engine, const CompareOpti
   const evaluate::PromptMaker maker(engine.tokenizer(), filler);
   std::vector<evaluate::Trial> trials;
   for (int book = 0; book < books; ++book) {
-    const auto prompts =
+    auto prompts =
         maker.make_all(evaluate::Task::passkey, options.length, seed + static_cast<std::uint64_t>(book), questions);
     const engine::Sequence dense = evaluate::dense_prefill(engine, prompts.front().tokens, progress);
-    for (const evaluate::RetrievalPrompt& prompt : prompts) {
+    for (evaluate::RetrievalPrompt& prompt : prompts) {
+      prompt.metric = evaluate::Metric::rouge_l;  // a small model gives few of the 32 words without a mistake
       const std::int64_t shared = evaluate::shared_tokens(prompts.front().tokens, prompt.tokens);
       trials.push_back(evaluate::make_trial(engine, dense, shared, prompt,
                                             {.limit = kAnswer, .tried = kAnswer, .progress = &progress}));
@@ -63,7 +64,7 @@ void add_to(ComparedRow& row, engine::Engine& engine, const std::vector<evaluate
     const double share = weight / static_cast<double>(trials.size());
     row.divergence += share * outcome.divergence;
     row.agreement += share * outcome.agreement;
-    row.passkeys += outcome.right ? share : 0;
+    row.passkeys += share * outcome.score;
   }
 }
 
@@ -85,7 +86,7 @@ Comparison compared(engine::Engine& engine, const plan::RolesProfile& trained, c
   Comparison comparison;
   comparison.prompts = static_cast<int>(trials.size());
   for (const evaluate::Trial& trial : trials) {
-    comparison.dense += trial.right ? 1.0 / static_cast<double>(trials.size()) : 0;
+    comparison.dense += trial.score / static_cast<double>(trials.size());
   }
   struct Choice {
     std::string name;

@@ -27,11 +27,11 @@ struct ComparedRow {
   std::string choice, budget;
   double divergence = 0;  ///< KL(dense || choice) of a passkey's tokens, nats, the mean over prompts
   double agreement = 0;   ///< share of those tokens that are dense attention's first choice
-  double passkeys = 0;    ///< share of the passkeys that are given whole, from dense attention's first token on
+  double passkeys = 0;    ///< of a passkey's words and those of the answer in common, in order: ROUGE-L, 0 to 1
 };
 struct Comparison {
   std::vector<ComparedRow> rows;
-  double dense = 0;  ///< share of the passkeys that dense attention gives
+  double dense = 0;  ///< `passkeys` of dense attention
   int prompts = 0;
 };
 

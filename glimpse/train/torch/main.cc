@@ -1,7 +1,10 @@
 // glimpse-gradients MODEL THREADS DEVICE: answers what draws of gates cost, a line for each line
 // (glimpse/train/gradients.h). Started by `glimpse calibrate roles`; ends with its standard input.
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <optional>
@@ -33,9 +36,17 @@ std::string answer(std::optional<train::Student>& student, const Setting& settin
   }
 }
 
+/// LibTorch's threads would spin at each barrier, and wait for one that has no core where the machine is busy. OpenMP
+/// reads what they do before main() runs.
+void let_threads_sleep(char** words) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || ::setenv("OMP_WAIT_POLICY", "passive", 0) != 0) return;
+  ::execv("/proc/self/exe", words);  // where that fails, they spin
+}
+
 }  // namespace
 
 int main(int count, char** words) {
+  let_threads_sleep(words);
   int threads = 0;
   const std::string number = count == 4 ? words[2] : "";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), threads);

@@ -1,5 +1,5 @@
 // Dense attention of a prompt's rows by warpgroup products. A block takes 128 (token, query head) rows of one KV head,
-// 64 for each of two warpgroups, and goes over the keys that its last row sees, 128 at a time, from the last to the
+// 64 for each of two warpgroups, and goes over the keys that its last row sees, 160 at a time, from the last to the
 // first, so that those that not every row sees come first. A third warpgroup brings K and V into shared memory. Scores
 // and sums stay in registers. The softmax of some keys runs beside the products of the next ones with K and of the last
 // ones with V, and while one warpgroup is at its softmax the other one has the tensor cores.
@@ -16,7 +16,8 @@ struct HopperShape {
   static constexpr int kWorkers = 2;  ///< warpgroups
   static constexpr int kThreads = (kWorkers + 1) * 128;
   static constexpr int kRows = kWorkers * 64;
-  static constexpr int kKeys = 128;
+  static constexpr int kKeys = 160;
+  static constexpr int kWords = kKeys / 32;
   static constexpr int kStages = 2;             ///< of K, and as many of V
   static constexpr int kBlocks = kDim / 64;     ///< of 64 dimensions
   static constexpr int kQueryBlock = 64 * 128;  ///< bytes of one
@@ -31,11 +32,16 @@ struct HopperTurns {
   std::uint64_t full[4], empty[4];
 };
 
-/// Which keys of a tile there are, for tiles where some are missing.
-template <int kStages>
+/// A bit for each key of a tile that is there.
+template <int kWords>
+struct HopperKeys {
+  std::uint32_t words[kWords];
+};
+
+template <int kDim>
 struct HopperHandover {
   HopperTurns keys, values;
-  uint4 there[kStages];
+  HopperKeys<HopperShape<kDim>::kWords> there[HopperShape<kDim>::kStages];
 };
 
 /// The warpgroup that brings K and V. A thread brings the same piece of every eighth row (or sixteenth), so that its
@@ -44,7 +50,8 @@ template <int kDim>
 class HopperFeed {
  public:
   using Shape = HopperShape<kDim>;
-  using Handover = HopperHandover<Shape::kStages>;
+  using Handover = HopperHandover<kDim>;
+  using Keys = HopperKeys<Shape::kWords>;
 
   __device__ HopperFeed(const HeadView& view, int seen, std::uint32_t tiles, Handover& handover)
       : view_(view),
@@ -65,7 +72,7 @@ class HopperFeed {
       const int parity = turn / Shape::kStages % 2 ^ 1;
       const int next = page_of(tile - 1);
       if (view_.positions == nullptr && (tile + 1) * Shape::kKeys <= seen_) {
-        bring<true>(page, stage, parity, {~0U, ~0U, ~0U, ~0U});
+        bring<true>(page, stage, parity, all());
       } else {
         bring<false>(page, stage, parity, there_in(tile));
       }
@@ -86,16 +93,24 @@ class HopperFeed {
     if (tile < 0 || lane_ >= kPages || page * kPageTokens >= seen_) return 0;
     return view_.pages[page];
   }
-  /// A bit for each slot of a tile that is there.
-  __device__ uint4 there_in(int tile) const {
-    const auto word = [&](int i) {
+  static __device__ Keys all() {
+    Keys there;
+#pragma unroll
+    for (std::uint32_t& word : there.words) word = ~0U;
+    return there;
+  }
+  /// What slots of a tile are in use and not behind what the last row sees.
+  __device__ Keys there_in(int tile) const {
+    Keys there;
+#pragma unroll
+    for (int i = 0; i < Shape::kWords; ++i) {
       const int slot = tile * Shape::kKeys + i * 32 + lane_;
-      return __ballot_sync(~0U, slot < seen_ && (view_.positions == nullptr || view_.positions[slot] >= 0));
-    };
-    return {word(0), word(1), word(2), word(3)};
+      there.words[i] = __ballot_sync(~0U, slot < seen_ && (view_.positions == nullptr || view_.positions[slot] >= 0));
+    }
+    return there;
   }
   template <bool kWhole>
-  __device__ void bring(unsigned page, int stage, int parity, const uint4& there) {
+  __device__ void bring(unsigned page, int stage, int parity, const Keys& there) {
     const int at = stage * Shape::kTileBytes;
     take(shared_address(&handover_.keys.empty[stage]), parity);
     if (threadIdx.x % 128 == 0) handover_.there[stage] = there;
@@ -106,15 +121,14 @@ class HopperFeed {
     hand_over(shared_address(&handover_.values.full[stage]));
   }
   template <bool kWhole>
-  __device__ void copy(const std::byte* from, int at, unsigned page, const uint4& there) const {
-    const std::uint32_t words[4] = {there.x, there.y, there.z, there.w};
+  __device__ void copy(const std::byte* from, int at, unsigned page, const Keys& there) const {
 #pragma unroll
     for (int i = 0; i < kPages; ++i) {
       const std::byte* const rows = from + static_cast<std::size_t>(__shfl_sync(~0U, page, i)) * kPageBytes;
 #pragma unroll
       for (int row = 0; row < kPageTokens; row += kRowsAtOnce) {
         const int slot = i * kPageTokens + row;
-        const bool present = kWhole || (words[slot / 32] >> (slot % 32 + row_) & 1U) != 0;
+        const bool present = kWhole || (there.words[slot / 32] >> (slot % 32 + row_) & 1U) != 0;
         copy_16_bytes<false>(to_ + at + slot * 128, rows + row * kDim * 2, present);
       }
     }
@@ -159,9 +173,10 @@ template <class T, int kDim>
 class HopperRows {
  public:
   using Shape = HopperShape<kDim>;
+  using Keys = HopperKeys<Shape::kWords>;
 
-  __device__ HopperRows(std::uint32_t queries, std::uint32_t tiles, HopperHandover<Shape::kStages>& handover,
-                        float scale, int worker)
+  __device__ HopperRows(std::uint32_t queries, std::uint32_t tiles, HopperHandover<kDim>& handover, float scale,
+                        int worker)
       : q_(operand(queries, 0)),
         k_(operand(tiles, Shape::kKeyBlock)),
         v_(operand(tiles + Shape::kStages * Shape::kTileBytes, Shape::kKeyBlock)),
@@ -178,7 +193,7 @@ class HopperRows {
     multiply_keys(0);
     wait_products<0>();
     hold(scores_);
-    const uint4 there = there_in(0);
+    const Keys there = there_in(0);
     give_back(shared_address(&handover_.keys.empty[0]));
     leave_out(tiles - 1, sees, there);
     float shrink[2];
@@ -226,7 +241,7 @@ class HopperRows {
     pass_on(2 - worker_, Shape::kWorkers * 128);
     wait_products<1>();
     hold(scores_);
-    uint4 there{};
+    Keys there{};
     if constexpr (kSome) there = there_in(stage);
     give_back(shared_address(&handover_.keys.empty[stage]));
     if constexpr (kSome) leave_out(tile, sees, there);
@@ -262,21 +277,24 @@ class HopperRows {
     if (lane_ == 0) arrive(empty);
   }
   /// Read by the lane that gives the tile back.
-  __device__ uint4 there_in(int stage) const {
-    uint4 there{};
-    if (lane_ == 0) there = handover_.there[stage];
-    return {__shfl_sync(~0U, there.x, 0), __shfl_sync(~0U, there.y, 0), __shfl_sync(~0U, there.z, 0),
-            __shfl_sync(~0U, there.w, 0)};
+  __device__ Keys there_in(int stage) const {
+    Keys there;
+#pragma unroll
+    for (int i = 0; i < Shape::kWords; ++i) {
+      std::uint32_t word = 0;
+      if (lane_ == 0) word = handover_.there[stage].words[i];
+      there.words[i] = __shfl_sync(~0U, word, 0);
+    }
+    return there;
   }
   /// Scores of keys that a row does not see, or that are not there, become -inf.
-  __device__ void leave_out(int tile, const int (&sees)[2], const uint4& there) {
+  __device__ void leave_out(int tile, const int (&sees)[2], const Keys& there) {
     const int column = lane_ % 4 * 2;
     const int left[2] = {sees[0] - tile * Shape::kKeys - column, sees[1] - tile * Shape::kKeys - column};
-    const std::uint32_t words[4] = {there.x >> column, there.y >> column, there.z >> column, there.w >> column};
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < Shape::kKeys / 2; ++i) {
       const int key = i / 4 * 8 + i % 2;
-      const bool seen = key < left[i / 2 % 2] && (words[key / 32] & 1U << key % 32) != 0;
+      const bool seen = key < left[i / 2 % 2] && (there.words[key / 32] >> column & 1U << key % 32) != 0;
       if (!seen) scores_[i] = -INFINITY;
     }
   }
@@ -287,7 +305,8 @@ class HopperRows {
     for (int r = 0; r < 2; ++r) {
       float top = largest_[r];
 #pragma unroll
-      for (int i = 0; i < 16; ++i) top = fmaxf(top, fmaxf(scores_[i * 4 + r * 2], scores_[i * 4 + r * 2 + 1]));
+      for (int i = 0; i < Shape::kKeys / 8; ++i)
+        top = fmaxf(top, fmaxf(scores_[i * 4 + r * 2], scores_[i * 4 + r * 2 + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0U, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0U, top, 2));
       base[r] = or_zero(top) * scale_;
@@ -296,7 +315,7 @@ class HopperRows {
       total_[r] *= shrink[r];
     }
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < Shape::kKeys / 2; ++i) {
       const int r = i / 2 % 2;
       scores_[i] = exp2_of(fmaf(scores_[i], scale_, -base[r]));
       total_[r] += scores_[i];
@@ -304,16 +323,16 @@ class HopperRows {
   }
   __device__ void pack() {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < Shape::kKeys / 4; ++i) {
       weights_[i / 4][i % 4] = both<T>(scores_[i * 2], scores_[i * 2 + 1]);
     }
   }
 
   std::uint64_t q_, k_, v_;
-  HopperHandover<Shape::kStages>& handover_;
+  HopperHandover<kDim>& handover_;
   float scale_;
   int worker_, lane_;
-  float scores_[64];
+  float scores_[Shape::kKeys / 2];
   float sums_[kDim / 2] = {};
   std::uint32_t weights_[Shape::kKeys / 16][4];
   float largest_[2] = {-INFINITY, -INFINITY}, total_[2] = {};
@@ -324,7 +343,7 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
     prefill_hopper_kernel(const __grid_constant__ PrefillArguments of) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = HopperShape<kDim>;
-  __shared__ HopperHandover<Shape::kStages> handover;
+  __shared__ HopperHandover<kDim> handover;
   extern __shared__ uint4 memory[];
   const std::uint32_t base = (shared_address(memory) + 1023U) & ~1023U;
   const std::uint32_t keys = base + Shape::kQueryBytes;

@@ -48,11 +48,11 @@ TEST_F(Prefill, EqualsTheReference) {
 }
 
 TEST_F(Prefill, WhereTilesEnd) {
-  // Tiles are 128 rows and 32 or 128 slots: one less, all, and one more of both, at a prompt's beginning and behind it.
+  // Tiles are 128 rows and 32 or 160 slots: one less, all, and one more of both, at a prompt's beginning and behind it.
   for (const int dim : {64, 128}) {
     for (const int group : {1, 4}) {
-      for (const std::int32_t rows : {32, 33, 127, 129}) {
-        for (const std::int32_t before : {0, 1, 127, 255}) {
+      for (const std::int32_t rows : {32, 33, 127, 129, 160}) {
+        for (const std::int32_t before : {0, 1, 127, 287}) {
           OperationsCase c = prompt_case(dim, group, rows + before, rows);
           c.kv_heads = 1;
           SCOPED_TRACE(c.name);

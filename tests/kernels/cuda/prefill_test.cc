@@ -64,6 +64,19 @@ TEST_F(Prefill, WhereTilesEnd) {
   }
 }
 
+TEST_F(Prefill, FewRowsBehindMany) {
+  // Blocks share the keys of few rows.
+  for (const double freed : {0.0, 0.2}) {
+    for (OperationsCase c : {prompt_case(128, 4, 6000, 20), prompt_case(64, 8, 9001, 3), prompt_case(128, 1, 3000, 130),
+                             prompt_case(64, 3, 700, 9), prompt_case(128, 4, 641, 33)}) {
+      c.freed = freed;
+      SCOPED_TRACE(c.name);
+      expect_reference(prompt_bed(c, KvType::bf16, 6));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_F(Prefill, FullSize) {
   // Some rows of a chunk behind many tokens, each against the reference.
   for (const auto& [dim, group] : {std::pair{128, 4}, std::pair{128, 8}, std::pair{64, 4}}) {

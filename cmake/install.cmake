@@ -7,7 +7,7 @@ set(glimpse_package ${CMAKE_INSTALL_LIBDIR}/cmake/glimpse)
 
 # What programs build on: the engine and all below it.
 set(glimpse_installed ${GLIMPSE_FOLDERS})
-list(REMOVE_ITEM glimpse_installed server evaluate calibrate cli)
+list(REMOVE_ITEM glimpse_installed server evaluate calibrate train cli)
 
 if(TARGET glimpse)
   install(TARGETS glimpse RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

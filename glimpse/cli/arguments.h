@@ -38,7 +38,7 @@ enum CommandBit : std::uint32_t {
 /// One field for each row of the option table (options.cc), which holds the defaults.
 struct Arguments {
   // Model and machine.
-  std::string model, device, kv_type, tier_folder;
+  std::string model, device, kv_type, tier_folder, session_folder;
   std::int64_t context = 0, threads = 0, prefill_chunk = 0;
   // Prompt and answer.
   std::vector<std::string> prompts, files;
@@ -61,6 +61,11 @@ struct Arguments {
   std::optional<std::int64_t> lossless;  ///< drafts at a time; 0: as many as pay
   std::int64_t min_context = 0;
   bool calibrate = false;
+  // calibrate roles.
+  std::string retrieval, train_budget, gate, hand_on, curve;
+  std::int64_t train_steps = 0;
+  double learning_rate = 0;
+  bool exact = false;
   std::int64_t plan_tokens = 0;  ///< context that --attn auto chooses for in `plan`; 0: the model's
   // Output.
   bool json = false, quiet = false, verbose = false, list = false;
@@ -72,7 +77,7 @@ struct Arguments {
   std::int64_t text_steps = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
   std::string depths, lengths, tasks, arms, rate, prompt_tokens;
-  std::int64_t requests = 0, running = 0, examples = 0, slice_layers = 0;
+  std::int64_t requests = 0, running = 0, examples = 0, slice_layers = 0, cache_ram = 0, session_disk = 0;
   std::optional<std::string> arrivals, metric;
   // serve.
   std::string host, api_key, alias;
@@ -82,6 +87,7 @@ struct Arguments {
   std::int64_t max_body = 0, max_headers = 0, max_connections = 0, max_waiting = 0;
   std::int64_t header_timeout = 0, body_timeout = 0, idle_timeout = 0, write_timeout = 0;
   std::int64_t max_depth = 0, max_n = 0, max_prompts = 0, max_stops = 0;
+  std::int64_t max_viewers = 0, max_watched = 0, watch_memory = 0;
 
   /// First long names of the options that were given, by flag or environment.
   std::set<std::string, std::less<>> given;

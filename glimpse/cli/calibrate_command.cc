@@ -9,41 +9,15 @@
 #include "glimpse/cli/calibration.h"
 #include "glimpse/cli/calibration_report.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/profile_output.h"
 #include "glimpse/cli/profiles.h"
+#include "glimpse/cli/roles.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/plan/profile_file.h"
 
 namespace glimpse::cli {
 namespace {
-
-/// The file that is named, or the model's own in the folder of profiles.
-std::filesystem::path output_of(const Arguments& arguments, const PlanModel& model) {
-  if (!arguments.output.empty()) {
-    const std::filesystem::path named(arguments.output);
-    if (named.has_parent_path() && !std::filesystem::is_directory(named.parent_path())) {
-      throw UserError(fmt::format("cannot write '{}': there is no such folder", printable(arguments.output)));
-    }
-    return named;
-  }
-  const std::filesystem::path folder = profile_folder(arguments);
-  if (folder.empty()) {
-    throw UserError("there is no folder for profiles: HOME and XDG_DATA_HOME are not set; name a file with -o");
-  }
-  return plan::profile_path(folder, model.fingerprint());
-}
-
-/// Of a part alone the file keeps the other parts, where they are this model's.
-plan::Profile with_other_parts(const std::filesystem::path& path, plan::Profile found) {
-  std::optional<plan::Profile> there;
-  try {
-    there = plan::load_profile(path);
-  } catch (const UserError&) {  // broken: it is replaced
-  }
-  if (!there || !(there->model == found.model) || there->fingerprint != found.fingerprint) return found;
-  plan::merge(*there, found);
-  return *std::move(there);
-}
 
 calibrate::CalibrationOptions calibration_options(const Arguments& arguments) {
   calibrate::CalibrationOptions options;
@@ -58,6 +32,7 @@ calibrate::CalibrationOptions calibration_options(const Arguments& arguments) {
 int calibrate_command(const Arguments& arguments) {
   set_log(arguments);
   engine::EngineOptions engine_how = engine_options(arguments);
+  if (arguments.part == kRolesPart) return train_roles(arguments, engine_how);
   if (engine_how.device.kind != DeviceName::Kind::cpu) {
     throw UserError("a model is calibrated on the CPU, and its profile serves every device; leave out --device");
   }
@@ -66,7 +41,7 @@ int calibrate_command(const Arguments& arguments) {
   const InterruptGuard interrupt;
   engine::Engine engine(engine_how);
   const PlanModel model = plan_model(engine);
-  const std::filesystem::path path = output_of(arguments, model);
+  const std::filesystem::path path = profile_output(arguments, model);
   require_profile_place(path);
   const std::int64_t made_for = engine.shape().context;
   if (made_for < engine.context() && arguments.typed.contains("--ctx-size")) {

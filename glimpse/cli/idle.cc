@@ -85,6 +85,10 @@ std::string idle_calibrate(const Arguments& arguments) {
   return arguments.profile ? "has no effect beside --attn-profile, which says the profile: leave one out" : "";
 }
 
+std::string idle_beside_roles(const Arguments& arguments) {
+  return arguments.part == "roles" ? "" : "has no effect without the part 'roles': give that, or leave it out";
+}
+
 std::string idle_minimum(const Arguments& arguments) {
   if (arguments.plan_file) return idle_beside_plan_file(arguments);
   if (arguments.policy != "full") return "";

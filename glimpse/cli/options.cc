@@ -106,7 +106,7 @@ const std::array kOptions{
     Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "the text; -: standard input", kEval | kBenchModel},
     Option{
         "-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate | kExam},
-    Option{"part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal or retrieval", kCalibrate},
+    Option{"part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal, retrieval or roles", kCalibrate},
     Option{"--system",
            "TEXT",
            &A::system,
@@ -494,6 +494,7 @@ std::span<const Option> options() {
   static const std::vector<Option> all = [] {
     std::vector<Option> rows(kOptions.begin(), kOptions.end());
     rows.insert(rows.end(), bench_options().begin(), bench_options().end());
+    rows.insert(rows.end(), calibrate_options().begin(), calibrate_options().end());
     rows.insert(rows.end(), serve_options().begin(), serve_options().end());
     rows.insert(rows.end(), exam_options().begin(), exam_options().end());
     return rows;

@@ -31,6 +31,9 @@ server::Limits limits_of(const Arguments& arguments) {
   limits.choices = arguments.max_n;
   limits.prompts = arguments.max_prompts;
   limits.stops = arguments.max_stops;
+  limits.viewers = arguments.max_viewers;
+  limits.watched = arguments.max_watched;
+  limits.watch_bytes = arguments.watch_memory;
   return limits;
 }
 
@@ -59,6 +62,19 @@ std::filesystem::path profiles_of(const Arguments& arguments) {
   return {};
 }
 
+/// What is kept of requests that have ended.
+void set_prefixes(const Arguments& arguments, engine::EngineOptions& options) {
+  options.prefix_bytes = arguments.cache_ram < 0 ? -1 : arguments.cache_ram << 20;
+  options.prefix_folder = arguments.session_folder;
+  options.prefix_folder_bytes = arguments.session_disk << 30;
+  if (!arguments.session_folder.empty() && arguments.cache_ram == 0) {
+    throw UserError("--session-dir has no effect with --cache-ram 0, which keeps nothing; leave one of them out");
+  }
+  if (arguments.session_folder.empty() && arguments.typed.contains("--session-disk")) {
+    throw UserError("--session-disk has no effect without --session-dir; give a folder, or leave it out");
+  }
+}
+
 /// Each connection is a descriptor, and systems allow a thousand unless asked for more.
 void allow_descriptors(std::int64_t connections) {
   constexpr std::int64_t kOthers = 64;  // the model, the cache's file, pipes of templates
@@ -77,7 +93,10 @@ int serve_command(const Arguments& arguments) {
   if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
   server::ServerOptions options;
   options.engine = engine_options(arguments);
+  constexpr int kSliceLayers = 4;  // a stream waits for so many layers of another's chunk; the chunk takes a fifth longer
   options.engine.slice_layers = static_cast<int>(arguments.slice_layers);
+  if (arguments.slice_layers < 0) options.engine.slice_layers = arguments.device == "cpu" ? kSliceLayers : 0;
+  set_prefixes(arguments, options.engine);
   options.host = arguments.host;
   options.port = static_cast<int>(arguments.port);
   options.api_key = arguments.api_key;

@@ -9,7 +9,7 @@ namespace {
 using A = Arguments;
 
 constexpr std::string_view kServer = "Server", kLimits = "Limits";
-constexpr double kMostCount = 65536, kMostSeconds = 86400, kMostBytes = 1 << 30;
+constexpr double kMostCount = 65536, kMostSeconds = 86400, kMostBytes = 1 << 30, kMostWatched = 1LL << 40;
 
 const std::array kServeOptions{
     Option{"--host", "ADDRESS", &A::host, {}, "127.0.0.1", kServer, "address to listen on", kServe},
@@ -17,10 +17,37 @@ const std::array kServeOptions{
     Option{"--slice-layers",
            "N",
            &A::slice_layers,
-           {0, 1024},
-           "0",
+           {-1, 1024},
+           "-1",
            kServer,
-           "layers of a prompt's chunk between two tokens of the answers that stream; 0: all, in one pass with them",
+           "layers of a prompt's chunk between two tokens of the answers that stream; 0: all, in one pass with them; "
+           "-1: 4 on the CPU, 0 on a GPU",
+           kServe},
+    Option{
+        "--cache-ram",
+        "MIB",
+        &A::cache_ram,
+        {-1, 1 << 30},
+        "-1",
+        kServer,
+        "MiB that are kept of requests that have ended, for prompts that begin alike; 0: none, -1: as many as the KV "
+        "cache has room for",
+        kServe},
+    Option{"--session-dir",
+           "DIR",
+           &A::session_folder,
+           {},
+           "",
+           kServer,
+           "folder where what is kept is written when it gives way and when the server ends; the next server finds it",
+           kServe},
+    Option{"--session-disk",
+           "GIB",
+           &A::session_disk,
+           {1, 1 << 20},
+           "16",
+           kServer,
+           "GiB that may lie in --session-dir; the oldest file goes first",
            kServe},
     Option{"--api-key",
            "KEY",
@@ -89,6 +116,23 @@ const std::array kServeOptions{
     Option{"--max-waiting", "N", &A::max_waiting, {1, kMostCount}, "256", kLimits, "requests that wait", kServe},
     Option{"--max-depth", "N", &A::max_depth, {1, 512}, "64", kLimits, "nesting of a body's JSON", kServe},
     Option{"--max-n", "N", &A::max_n, {1, 1024}, "16", kLimits, "answers to a prompt, the field n", kServe},
+    Option{"--max-viewers", "N", &A::max_viewers, {1, 1024}, "8", kLimits, "viewers of watched requests", kServe},
+    Option{"--max-watched",
+           "N",
+           &A::max_watched,
+           {1, 1024},
+           "8",
+           kLimits,
+           "watched requests that are kept, those that have ended too",
+           kServe},
+    Option{"--watch-memory",
+           "BYTES",
+           &A::watch_memory,
+           {1, kMostWatched},
+           "67108864",
+           kLimits,
+           "bytes of steps that are kept of each; the oldest go",
+           kServe},
     Option{"--max-prompts", "N", &A::max_prompts, {1, 1024}, "32", kLimits, "prompts of a request", kServe},
     Option{"--max-stops", "N", &A::max_stops, {1, 1024}, "16", kLimits, "stop strings of a request", kServe},
 };

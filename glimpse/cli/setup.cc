@@ -19,6 +19,7 @@
 #include "glimpse/cli/document.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/model/gguf.h"
+#include "glimpse/plan/budget_text.h"
 #include "glimpse/plan/words.h"
 #include "glimpse/policies/policy.h"
 #include "glimpse/text/utf8.h"
@@ -85,7 +86,8 @@ void check_outputs(const Arguments& arguments) {
     std::string path;
   };
   const auto given = [](const std::optional<std::string>& path) { return path.value_or(""); };
-  const std::array<Place, 4> written{{{"--trace", given(arguments.trace)},
+  const std::array<Place, 5> written{{{"--trace", given(arguments.trace)},
+                                      {"--curve", arguments.curve},
                                       {"-o", arguments.output},
                                       {"--html", given(arguments.html)},
                                       {"--session", given(arguments.session)}}};
@@ -244,17 +246,7 @@ std::string read_file(const std::string& path) {
 }
 
 std::string budget_text(const plan::Plan& plan) {
-  std::vector<std::string> budgets;
-  const auto add = [&](const plan::Budget& budget) {
-    std::string text = plan::to_string(budget);
-    if (std::find(budgets.begin(), budgets.end(), text) == budgets.end()) budgets.push_back(std::move(text));
-  };
-  for (const plan::Selector& selector : plan.selectors) add(selector.budget);
-  for (const plan::Retention& retention : plan.retentions) {
-    // A window's budget is its stream's, and a host tier forgets nothing.
-    if (plan::forgets_by_statistic(retention.rule)) add(retention.budget);
-  }
-  return fmt::format("{}", fmt::join(budgets, ", "));
+  return plan::budget_text(plan);
 }
 
 std::string sets_text(const plan::Plan& plan) {

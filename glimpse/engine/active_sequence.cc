@@ -52,6 +52,7 @@ void note_tokens(ActiveSequence& sequence, std::span<const Token> appended,
 void forget_tokens(ActiveSequence& sequence, std::int64_t kept) {
   sequence.tokens.resize(static_cast<std::size_t>(kept));
   sequence.attention.boundaries.resize(static_cast<std::size_t>(kept));
+  sequence.made.cut(kept);
 }
 
 void truncate(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length) {

@@ -13,6 +13,7 @@
 #include "glimpse/attention/program.h"
 #include "glimpse/attention/sequence_state.h"
 #include "glimpse/engine/attention_stats.h"
+#include "glimpse/engine/prefix/made.h"
 #include "glimpse/engine/programs.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/text/boundaries.h"
@@ -29,6 +30,7 @@ struct ActiveSequence {
   bool open_prompt = false;   ///< the last tokens are the beginning of a prompt whose rest has not come
   std::int64_t steps = 0;     ///< decoded tokens
   std::vector<Token> tokens;  ///< [length] what is in the cache
+  MadeRows made;              ///< [length] how it came there
   std::vector<float> logits;  ///< [vocabulary] of the last token, as a saved session brought them; else empty
   AttentionStats stats;
   std::int64_t last_bytes = 0;  ///< read by attention in its last decoding or verifying pass

@@ -39,6 +39,11 @@ std::string_view name(FinishReason reason) {
   return names[static_cast<int>(reason)];
 }
 
+std::string_view name(Reuse reuse) {
+  constexpr std::string_view names[] = {"exact", "dense", "any", "none"};
+  return names[static_cast<int>(reuse)];
+}
+
 Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Engine::~Engine() = default;
 
@@ -138,6 +143,8 @@ EngineStats Engine::stats() const {
   const kv::CacheUsage usage = impl_->runtime.cache().usage();
   stats.pages_total = static_cast<std::int64_t>(usage.pages_total);
   stats.pages_free = static_cast<std::int64_t>(usage.pages_free);
+  stats.pages_kept = impl_->runtime.prefixes.pages();
+  stats.prefixes = static_cast<std::int64_t>(impl_->runtime.prefixes.size());
   return stats;
 }
 
@@ -167,7 +174,9 @@ Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan)
                     session.plan.policy));
   }
   auto impl = std::make_unique<Sequence::Impl>(runtime, impl_);
-  impl->sequence = adopt(reader, session, {&plan, session.length(), same_plan}, runtime);
+  impl->sequence = with_room(runtime, [&] {
+    return adopt(reader, session, {&plan, session.length(), same_plan}, runtime);
+  });
   if (!same_plan) impl->sequence.attention.prompt_tokens = session.prompt_tokens;
   return Sequence(std::move(impl));
 }

@@ -10,7 +10,8 @@
 // Requests share the cache. One that does not fit beside the others waits, those that came first begin first. A step
 // takes a row of every request that decodes and chunks of prompts, in turn. When the cache is full, the newest request
 // is preempted: its pages wait in a file until there is room again, and its answer is bit for bit the same. Sequences
-// are never preempted: their calls throw when the cache is full.
+// are never preempted: their calls throw when the cache is full. What requests leave behind for others
+// (EngineOptions::prefix_bytes) gives way before anybody waits, is preempted or fails.
 //
 // Callbacks may call cancel, finished, result and what only reads the engine; on_token, on_text, on_prefill and
 // on_logits also submit, open and load. step, release, and prefill, decode, correct, fork and save of any Sequence
@@ -52,6 +53,7 @@ struct EngineStats {
   std::int64_t preemptions = 0;                  ///< since the engine was made
   std::int64_t steps = 0;                        ///< since then, that ran a pass
   std::int64_t pages_total = 0, pages_free = 0;  ///< of kernels::kPageTokens tokens of one (layer, KV head)
+  std::int64_t prefixes = 0, pages_kept = 0;     ///< kept ones, and pages that they hold, whoever else reads them
 };
 
 class Engine {

@@ -101,6 +101,9 @@ ActiveSequence forked(const ActiveSequence& source, const plan::Plan& plan, std:
   make_state(source, tokens, programs.gates, fork);
   fork.tokens.assign(source.tokens.begin(), source.tokens.begin() + static_cast<std::ptrdiff_t>(tokens));
   fork.length = tokens;
+  fork.made = source.made;
+  fork.made.cut(tokens);
+  if (!(fork.plan() == source.plan())) fork.made.change_plan();
   fork.id = cache.fork(source.id);
   try {
     // When what has to come back does not fit, the fork goes as it came.

@@ -29,6 +29,14 @@ struct EngineOptions {
   /// in its pass; its bits are those of a pass of its own. 0: a chunk is one pass, with the rows of those that decode.
   /// On the CPU.
   int slice_layers = 0;
+  /// Bytes of K, V and state that may be kept of requests that have ended, for later ones whose prompts begin alike; a
+  /// kept prefix gives way before a request waits for pages, the one used longest ago first. 0: none are kept; -1: as
+  /// many as the cache has room for.
+  std::int64_t prefix_bytes = 0;
+  /// Where kept prefixes that give way are written, and all of them at the engine's end: one of the same model that is
+  /// made with this folder finds them. At most so many bytes lie there, the oldest file goes first. Empty: nowhere.
+  std::filesystem::path prefix_folder;
+  std::int64_t prefix_folder_bytes = std::int64_t{16} << 30;
   /// Of the file where plans with a host tier keep cold pages, and preempted requests theirs. Empty: /var/tmp, or /tmp
   /// where only that is on a disk.
   std::filesystem::path tier_folder;

@@ -31,6 +31,21 @@ void forget_appended(const PassEntry& entry) {
   if (entry.kind != PassKind::correct) forget_tokens(*entry.sequence, entry.sequence->length);
 }
 
+/// How the rows that a pass appended or replaced came to be. The sequence has not its new length yet.
+void note_made(const PassEntry& entry, bool sparse, bool alone) {
+  ActiveSequence& sequence = *entry.sequence;
+  const auto rows = static_cast<std::int64_t>(entry.tokens.size());
+  if (entry.kind == PassKind::correct) {
+    const std::int64_t begin = entry.tokens.data() - sequence.tokens.data();
+    return sequence.made.correct(begin, begin + rows);
+  }
+  const bool whole = entry.kind == PassKind::verify || entry.kind == PassKind::dense_decode;
+  const std::int64_t end = sequence.length + rows;
+  sequence.made.add(sequence.length, entry.kind == PassKind::prompt
+                                         ? made_chunk(sequence.plan(), end, entry.prompt_end, alone)
+                                         : MadeRun{end, sparse && !whole ? Made::sparse : Made::dense});
+}
+
 }  // namespace
 
 bool can_take_back(const PassEntry& entry) {
@@ -166,6 +181,7 @@ void PassRunner::take_in(const PassEntry& entry, const attention::ReadCounters& 
   ActiveSequence& sequence = *entry.sequence;
   sequence.stats.index_build_s += counters.index_build_s;
   sequence.stats.index_memory = static_cast<std::int64_t>(sequence.attention.index_memory());
+  note_made(entry, counters.sparse_steps > 0, entries_.size() == 1);  // the length before it
   if (entry.kind == PassKind::correct) return;
   sequence.length += static_cast<std::int64_t>(entry.tokens.size());
   sequence.logits.clear();

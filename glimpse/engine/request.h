@@ -24,6 +24,16 @@ using text::Token;
 enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled, failed, stop };
 std::string_view name(FinishReason reason);
 
+/// Which rows of K and V that other requests left behind serve a prompt (EngineOptions::prefix_bytes). Each level takes
+/// what those before it take.
+enum class Reuse : std::uint8_t {
+  exact,  ///< those that have the very bits of a prefill by the request alone: its answer is the same from them
+  dense,  ///< those that were made reading everything: prefilled in whatever chunks, decoded, verified or corrected
+  any,    ///< those that were made sparsely, too
+  none,   ///< none; and the request leaves nothing behind
+};
+std::string_view name(Reuse reuse);
+
 /// Lossless decoding, in tokens and passes.
 struct LosslessStats {
   std::int64_t drafted = 0, accepted = 0;
@@ -34,9 +44,11 @@ struct LosslessStats {
 
 struct RequestStats {
   std::int64_t prompt_tokens = 0, generated_tokens = 0;
-  /// Of the prompt: from a session or from the sequence that the request went on from; and computed, in prefill_s.
-  /// Fewer than all together: the prefill was not completed.
+  /// Of the prompt: from a session, a kept prefix or the sequence that the request went on from; and computed, in
+  /// prefill_s. Fewer than all together: the prefill was not completed.
   std::int64_t reused_tokens = 0, prefilled_tokens = 0;
+  /// Of the prompt: looked for among kept prefixes, and found there.
+  std::int64_t prefix_queried = 0, prefix_found = 0;
   double prefill_s = 0, decode_s = 0;
   double correction_s = 0;  ///< beside decode_s
   std::int64_t corrections = 0;
@@ -67,6 +79,10 @@ struct Request {
   /// prompt_logprobs: nothing of a session or sequence is used.
   std::optional<int> logprobs, prompt_logprobs;
   bool keep = false;  ///< when it has ended, Engine::take() hands its sequence over
+  /// Of what others left behind, where the engine keeps prefixes. Nothing is used by a request with a session or
+  /// prompt_logprobs.
+  Reuse reuse = Reuse::dense;
+  std::string cache_salt;  ///< only requests of the same salt use what each other left behind
   /// A saved session: what it has of the prompt is not prefilled again; made or replaced after the prefill where it is
   /// missing or the prompt has grown (docs/sessions.md), and after a part of it where the request is cancelled
   /// there. A file that is refused, or in a folder that cannot be written to, is left as it is.

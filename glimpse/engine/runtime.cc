@@ -45,6 +45,14 @@ EngineOptions checked(const EngineOptions& wanted, const LoadedModel& loaded) {
   if (options.slice_layers < 0) {
     throw UserError(fmt::format("slices of {} layers: give 1 or more, or 0 for whole chunks", options.slice_layers));
   }
+  if (options.prefix_bytes < -1) {
+    throw UserError(
+        fmt::format("{} bytes of kept prefixes: give 0 or more, or -1 for as many as the cache has room for",
+                    options.prefix_bytes));
+  }
+  if (!options.prefix_folder.empty() && options.prefix_bytes == 0) {
+    throw UserError("a folder for kept prefixes, and none are kept; set prefix_bytes, or leave the folder out");
+  }
   require_one_vocabulary(loaded);
   return options;
 }
@@ -56,10 +64,17 @@ Runtime::Runtime(const EngineOptions& wanted)
       options(checked(wanted, loaded)),
       device(open_backend(loaded, options)),
       passes(loaded, device),
-      sliced(loaded, device) {
+      sliced(loaded, device),
+      prefixes(options.prefix_bytes),
+      store(*this) {
   if (options.slice_layers > 0 && !device.executor->slices()) {
     throw UserError("slices of layers run on the CPU alone for now; leave out slice_layers or the device");
   }
+  if (store.on()) prefixes.on_evict([this](const KeptPrefix& prefix) { store.save(prefix, *this); });
+}
+
+Runtime::~Runtime() {
+  for (const KeptPrefix& prefix : prefixes.all()) store.save(prefix, *this);
 }
 
 Busy::Busy(Runtime& runtime, std::string_view call) : flag_(runtime.busy) {

@@ -71,7 +71,7 @@ std::span<const float> Sequence::prefill(std::span<const Token> tokens,
     entry.kind = attention::PassKind::prompt;
     entry.prompt_end = end;
     entry.logits = all ? PassEntry::Logits::all : last ? PassEntry::Logits::last : PassEntry::Logits::none;
-    logits = runtime.passes.run_alone(entry);
+    logits = with_room(runtime, [&] { return runtime.passes.run_alone(entry); });
     if (!all) continue;
     for (std::size_t row = 0; row < count; ++row) {
       if (position + static_cast<std::int64_t>(row) < first_wanted) continue;
@@ -89,7 +89,7 @@ std::span<const float> Sequence::decode(Token token, bool audit) {
   close_prompt(impl().sequence);
   PassEntry entry{&impl().sequence, {&token, 1}};
   entry.audit = audit;
-  return runtime.passes.run_alone(entry);
+  return with_room(runtime, [&] { return runtime.passes.run_alone(entry); });
 }
 
 void Sequence::correct(std::int64_t tokens) {
@@ -122,7 +122,8 @@ Sequence Sequence::fork(const plan::Plan& plan, std::int64_t tokens) const {
   require_whole(mine.sequence);
   runtime.require(plan);
   auto other = std::make_unique<Impl>(runtime, mine.alive);
-  other->sequence = forked(mine.sequence, plan, tokens, runtime.programs, runtime.cache());
+  other->sequence =
+      with_room(runtime, [&] { return forked(mine.sequence, plan, tokens, runtime.programs, runtime.cache()); });
   return Sequence(std::move(other));
 }
 

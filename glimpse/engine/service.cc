@@ -161,6 +161,7 @@ void Service::Impl::give(const Tickets& tickets) {
       const std::lock_guard lock(own->mutex);
       own->text += text;
     };
+    if (own->watcher) own->request.on_sets = [own](const SetTrace& trace) { own->watcher->sets(trace); };
     requests.push_back(std::move(own->request));
   }
   const std::vector<RequestId> ids = engine.submit_together(std::move(requests));
@@ -189,6 +190,11 @@ void Service::Impl::pass() {
     (chunk ? metrics.chunk_pass : metrics.decode_pass).add(seconds_between(pass_began, Clock::now()));
     if (failure) ++metrics.failed_passes;
   }
+  for (const auto& ticket : running) {
+    if (!ticket->watcher) continue;
+    ticket->watcher->step(engine.result(ticket->id).stats.attention);
+    if (ticket->wake) ticket->wake();
+  }
   // A bug that one request met is thrown too, and that one has ended.
   if (collect() == 0 && failure) end(running.size() - 1, FinishReason::failed, words_of(failure));
   const std::lock_guard lock(mutex);
@@ -197,7 +203,7 @@ void Service::Impl::pass() {
 
 void Service::Impl::count_engine() {
   const EngineStats stats = engine.stats();
-  metrics.pages_used = stats.pages_total - stats.pages_free;
+  metrics.pages_used = std::max<std::int64_t>(0, stats.pages_total - stats.pages_free - stats.pages_kept);
   metrics.pages_total = stats.pages_total;
   metrics.preemptions = stats.preemptions;
 }
@@ -292,6 +298,7 @@ void Service::Impl::on_token(Ticket& ticket, Token token, std::string_view bytes
   const std::vector<text::TokenLogprobs>& logprobs = engine.result(ticket.id).logprobs;
   if (!logprobs.empty()) given.logprobs = logprobs.at(ticket.given);
   ++ticket.given;
+  if (ticket.watcher) ticket.watcher->token(token);
   ticket.change([&] { ticket.tokens.push_back(std::move(given)); });
 }
 
@@ -302,6 +309,8 @@ void Service::Impl::finish(Ticket& ticket, Result result) {
     ++metrics.finished.at(static_cast<std::size_t>(result.reason));
     metrics.prompt_tokens += result.stats.prompt_tokens;
     metrics.reused_tokens += result.stats.reused_tokens;
+    metrics.prefix_queried += result.stats.prefix_queried;
+    metrics.prefix_found += result.stats.prefix_found;
     metrics.running = static_cast<std::int64_t>(running.size());
     count_engine();
   }
@@ -340,7 +349,7 @@ Stream Service::submit(Request request, const Wake& wake) {
   return std::move(submit(std::move(request), 1, wake).front());
 }
 
-std::vector<Stream> Service::submit(Request request, int answers, const Wake& wake) {
+std::vector<Stream> Service::submit(Request request, int answers, const Wake& wake, std::shared_ptr<Watcher> watcher) {
   if (request.on_token || request.on_text || request.on_prefill || request.on_sets) {
     throw UserError("a request of a Service has callbacks, which would run on its thread; read the stream's events");
   }
@@ -349,6 +358,9 @@ std::vector<Stream> Service::submit(Request request, int answers, const Wake& wa
     throw UserError(
         fmt::format("{} answers to one prompt; ask for 1 to {}, as many as ServiceOptions::queue and running allow",
                     answers, most));
+  }
+  if (watcher && answers != 1) {
+    throw UserError(fmt::format("a Watcher is for one answer, and {} are asked for; submit them one by one", answers));
   }
   const auto count = static_cast<std::size_t>(answers);
   Impl::Tickets tickets;
@@ -359,6 +371,7 @@ std::vector<Stream> Service::submit(Request request, int answers, const Wake& wa
     ++request.sampling.seed;
   }
   tickets.push_back(std::make_shared<Stream::Ticket>(std::move(request), wake));
+  tickets.back()->watcher = std::move(watcher);
   {
     const std::lock_guard lock(impl_->mutex);
     if (impl_->broken) throw UserError(fmt::format("the service has ended: {}", *impl_->broken));

@@ -4,9 +4,10 @@
 // The Engine outlives the Service. Nobody else calls it meanwhile, but for what never changes: tokenizer, shape,
 // context, threads, kv_type, row_pair_bytes.
 //
-// No code of a caller's runs on the Service's thread but Wake, and a reader that is slow, or never reads, stalls no
-// pass: events that nobody took are put together. Of prefill progress the last stays, tokens are appended to those that
-// wait. So a stream holds at most the tokens of its own answer, which the request's max_tokens and the context bound.
+// No code of a caller's runs on the Service's thread but Wake and Watcher, and a reader that is slow, or never reads,
+// stalls no pass: events that nobody took are put together. Of prefill progress the last stays, tokens are appended to
+// those that wait. So a stream holds at most the tokens of its own answer, which the request's max_tokens and the
+// context bound.
 //
 // What fails. submit throws where the queue is full. What Engine::submit refuses, and a request that fails later, is
 // FinishReason::failed with the error in the stream's last event. A pass that fails for all requests ends the one that
@@ -22,6 +23,7 @@
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/service_metrics.h"
 #include "glimpse/engine/stream.h"
+#include "glimpse/engine/watcher.h"
 
 namespace glimpse::engine {
 
@@ -36,9 +38,9 @@ class QueueFull : public UserError {
   using UserError::UserError;
 };
 
-/// Called on the Service's thread behind each event of one stream, the last one too, and never after the end of the
-/// Service: for a caller with an event loop of its own, which it tells to read the stream. It must not wait, throw, or
-/// call the Service or the stream.
+/// Called on the Service's thread behind each event of one stream, the last one too, and behind each Watcher::step;
+/// never after the end of the Service: for a caller with an event loop of its own, which it tells to read the stream.
+/// It must not wait, throw, or call the Service or the stream.
 using Wake = std::function<void()>;
 
 class Service {
@@ -56,7 +58,9 @@ class Service {
   /// So many answers to one prompt, which is prefilled once (Engine::submit_together): a stream each, those that draw
   /// tokens with the seeds seed, seed + 1, ... They begin together. Throws UserError also for less than one answer, and
   /// for more than ServiceOptions::running or queue.
-  std::vector<Stream> submit(Request request, int answers, const Wake& wake = {});
+  /// `watcher`: of one answer alone.
+  std::vector<Stream> submit(Request request, int answers, const Wake& wake = {},
+                             std::shared_ptr<Watcher> watcher = {});
   /// Any thread.
   ServiceMetrics metrics() const;
 

@@ -40,10 +40,11 @@ struct ServiceMetrics {
   std::int64_t submitted = 0;              ///< those taken into the queue
   std::int64_t refused = 0;                ///< those that found it full
   std::array<std::int64_t, 8> finished{};  ///< by FinishReason, which has no more words
-  /// Of finished requests: their prompts' tokens, and how many of those a session held.
+  /// Of finished requests: their prompts' tokens, and how many of those were there already.
   std::int64_t prompt_tokens = 0, reused_tokens = 0;
+  std::int64_t prefix_queried = 0, prefix_found = 0;  ///< of those tokens: looked for among kept prefixes, and found
   std::int64_t generated_tokens = 0;
-  std::int64_t pages_used = 0, pages_total = 0;  ///< of the KV cache, after the last pass
+  std::int64_t pages_used = 0, pages_total = 0;  ///< of the KV cache, after the last pass; kept prefixes use none
   std::int64_t preemptions = 0;                  ///< requests that gave their pages back for a while, each time
   std::int64_t failed_passes = 0;                ///< that ended for all requests at once
   Histogram queue;                               ///< from submit to the first pass with the request's prompt

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/stream.h"
+#include "glimpse/engine/watcher.h"
 
 namespace glimpse::engine {
 
@@ -22,6 +24,7 @@ struct Stream::Ticket {
   const std::function<void()> wake;     ///< service.h: Wake
   std::atomic<bool> cancelled = false;  ///< asked for
   std::int64_t group = 0;               ///< of those that share a prompt; 0: none. Set before it is queued
+  std::shared_ptr<Watcher> watcher;     ///< or none. The same
 
   // The Service's thread alone, once the request has left the queue.
   Request request;

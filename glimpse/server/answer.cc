@@ -12,6 +12,10 @@ Answer::Answer(AnswerHead head, std::vector<engine::Stream> streams) : head_(std
   for (engine::Stream& stream : streams) choices_.emplace_back(std::move(stream));
 }
 
+Answer::~Answer() {
+  if (head_.watch) head_.watch->end(finish_word(engine::FinishReason::cancelled));
+}
+
 void Answer::collect() {
   for (Choice& choice : choices_) {
     while (auto event = choice.stream.next(std::chrono::nanoseconds(0))) take(choice, std::move(*event));
@@ -31,6 +35,10 @@ void Answer::take(Choice& choice, engine::StreamEvent event) {
   const auto& known = choice.result.logprobs;
   if (!head_.chat && known.size() > choice.result.tokens.size()) choice.logprobs.push_back(known.back());
   choice.ended = true;
+  if (head_.watch) {
+    const engine::FinishReason reason = choice.result.reason;
+    head_.watch->end(reason == engine::FinishReason::failed ? "failed" : finish_word(reason));
+  }
   if (choice.result.reason != engine::FinishReason::failed || failure_) return;
   // What the engine refuses is the client's; what it began and could not finish is ours.
   failure_.emplace(choice.begun ? 500 : 400, choice.result.error);

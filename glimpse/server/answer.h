@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "glimpse/engine/service.h"
 #include "glimpse/server/api_error.h"
 #include "glimpse/server/prepare.h"
+#include "glimpse/server/watch_record.h"
 
 namespace glimpse::server {
 
@@ -23,11 +25,15 @@ struct AnswerHead {
   bool logprobs = false;
   const text::Tokenizer* tokenizer = nullptr;  ///< outlives the answer
   std::vector<EchoedPrompt> echoed;            ///< [prompts], or none
+  std::shared_ptr<WatchRecord> watch;          ///< or none; it ends with the answer
 };
 
 class Answer {
  public:
   Answer(AnswerHead head, std::vector<engine::Stream> streams);
+  ~Answer();
+  Answer(const Answer&) = delete;
+  Answer& operator=(const Answer&) = delete;
 
   /// Takes all events that are there.
   void collect();

@@ -31,7 +31,8 @@ Json glimpse_json(const AnswerHead& head, const AnswerSums& sums) {
           {"kept_ratio", attention.kept_ratio()},
           {"coverage_mean", known ? Json(mass.mean) : Json()},
           {"coverage_min", known ? Json(mass.least) : Json()},
-          {"kv_bytes_read", attention.bytes_read}};
+          {"kv_bytes_read", attention.bytes_read},
+          {"reused", sums.cached_tokens}};
 }
 
 Json chunk_json(const AnswerHead& head, Json choices) {

@@ -9,6 +9,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -16,6 +18,7 @@
 #include "glimpse/server/answer_json.h"
 #include "glimpse/server/guard.h"
 #include "glimpse/server/prepare.h"
+#include "glimpse/server/watch_events.h"
 #include "glimpse/server/wire.h"
 
 namespace glimpse::server {
@@ -29,6 +32,7 @@ using Later = Wire::Later<T>;
 
 constexpr std::chrono::seconds kPing{15};  ///< a stream in which nothing came for so long gets a comment
 constexpr std::int64_t kLingerSeconds = 2;
+constexpr std::chrono::seconds kLook{1};  ///< a viewer looks again at the latest
 
 class Connection : public Peer, public std::enable_shared_from_this<Connection> {
  public:
@@ -122,6 +126,11 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       }
     } else if (head.method == "POST") {
       written = co_await post(head, route, std::move(parser.get().body()), keep);
+    } else if (route == Route::request_events && head.method == "GET") {
+      written = co_await watch(head, keep);
+    } else if (route == Route::request_step) {
+      const Ask ask = [&] { return step_work(hub_, head.path()); };
+      written = co_await pool_answer(head, ask, keep);
     } else {
       written = co_await send(now(route, head), head, keep);
     }
@@ -142,7 +151,8 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     if (route == Route::chat || route == Route::completions) {
       written = co_await generate(head, route, std::move(body), keep);
     } else {
-      written = co_await text_answer(head, route, std::move(body), keep);
+      const Ask ask = [&] { return text_work(hub_, route, std::move(body)); };
+      written = co_await pool_answer(head, ask, keep);
     }
     co_await wire_.stop_watch();
     co_return written;
@@ -203,11 +213,14 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     co_return true;
   }
 
-  Later<bool> text_answer(const HttpHead& head, Route route, std::string body, bool keep) {
+  using Ask = std::function<std::function<std::string()>()>;
+
+  /// `ask` gives the work that makes the body; it may throw instead.
+  Later<bool> pool_answer(const HttpHead& head, const Ask& ask, bool keep) {
     HttpAnswer made;
     try {
       const auto text = std::make_shared<std::string>();
-      std::function<void()> work = [make = text_work(hub_, route, std::move(body)), text] { *text = make(); };
+      std::function<void()> work = [make = ask(), text] { *text = make(); };
       const bool there = co_await in_pool(std::move(work));
       if (!there) co_return false;
       made.body = std::move(*text);
@@ -296,11 +309,8 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       written = co_await send(answer_of(*failure, head), head, keep);
       co_return written;
     }
-    HttpAnswer made{200, "text/event-stream", {}, {{"Cache-Control", "no-store"}, {"X-Accel-Buffering", "no"}}};
-    finish_fields(made, head);
     const bool chunked = head.http_11;
-    std::string bytes =
-        head_text(made, {.keep = keep && chunked, .end = chunked ? BodyEnd::chunk : BodyEnd::connection});
+    std::string bytes = stream_head(head, keep);
     for (bool over = false; !over;) {
       std::string events = answer.events();
       const auto failure = failure_of(hub_, answer);
@@ -318,6 +328,86 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       if (over) break;
       const bool there = co_await more_of(answer);
       if (!there) co_return false;
+    }
+    co_return chunked;
+  }
+
+  /// Status line and fields of a stream of events; HTTP/1.0 has no chunks.
+  std::string stream_head(const HttpHead& head, bool keep) {
+    HttpAnswer made{200, "text/event-stream", {}, {{"Cache-Control", "no-store"}, {"X-Accel-Buffering", "no"}}};
+    finish_fields(made, head);
+    return head_text(made, {.keep = keep && head.http_11, .end = head.http_11 ? BodyEnd::chunk : BodyEnd::connection});
+  }
+
+  // ---- What a request reads, to a viewer.
+
+  /// Among a watched request's viewers, for as long as this lives.
+  class Seat {
+   public:
+    Seat(std::shared_ptr<Watched> watched, Peer& viewer) : watched_(std::move(watched)), viewer_(viewer) {
+      watched_->viewers.insert(&viewer_);
+    }
+    ~Seat() { watched_->viewers.erase(&viewer_); }
+    Seat(const Seat&) = delete;
+    Seat& operator=(const Seat&) = delete;
+
+   private:
+    std::shared_ptr<Watched> watched_;
+    Peer& viewer_;
+  };
+
+  Later<bool> watch(const HttpHead& head, bool keep) {
+    std::shared_ptr<Watched> watched;
+    std::optional<ApiError> refused;
+    ViewerWish wish;
+    try {
+      watched = watched_of(hub_, head.path());
+      wish = viewer_wish(head.target);
+      const std::int64_t most = hub_.options.limits.viewers;
+      if (hub_.watched.viewers() >= most) {
+        throw ApiError(429, fmt::format("{} viewers watch, as many as --max-viewers allows; try again later", most));
+      }
+    } catch (const ApiError& error) {
+      refused = error;
+    }
+    bool written = false;
+    if (refused) {
+      written = co_await send(answer_of(*refused, head), head, keep);
+      co_return written;
+    }
+    const Seat seat(watched, *this);
+    wire_.start_watch(shared_from_this());
+    Viewer viewer(watched->id, watched->record, wish);
+    written = co_await show(head, viewer, keep);
+    co_await wire_.stop_watch();
+    co_return written;
+  }
+
+  Later<bool> show(const HttpHead& head, Viewer& viewer, bool keep) {
+    const bool chunked = head.http_11;
+    std::string bytes = stream_head(head, keep);
+    auto ping = Clock::now() + kPing;
+    for (bool over = false; !over;) {
+      std::string events = viewer.events();
+      over = viewer.ended();
+      if (hub_.stopping && !over) {
+        events += event_text(error_json(ApiError(503, "the server is stopping"))) + event_text("[DONE]");
+        over = true;
+      }
+      const bool idle = events.empty();
+      if (idle && Clock::now() >= ping) events = ":\n\n";
+      if (!events.empty()) {
+        ping = Clock::now() + kPing;
+        bytes += chunked ? chunk_text(events) : events;
+      }
+      if (over && chunked) bytes += chunk_text({});
+      if (!bytes.empty()) {
+        const bool written = co_await write(std::exchange(bytes, {}));
+        if (!written) co_return false;
+      }
+      // The request's own connection wakes its viewers; one that waits for a client of its own may do so late.
+      if (idle && !over) co_await wire_.wait_news(kLook);
+      if (wire_.gone()) co_return false;
     }
     co_return chunked;
   }

@@ -185,6 +185,10 @@ constexpr Field kFields[] = {
      .default_value = "false",
      .help = "a last event with `usage` and no choices",
      .read = [](R r) { r.wanted.include_usage = r.flag(); }},
+    {.name = "cache_salt",
+     .value = "text",
+     .help = "only requests of the same salt use what each other left behind",
+     .read = [](R r) { r.wanted.cache_salt = r.text(); }},
     {.name = "attention.policy",
      .value = "text",
      .default_value = "that of `--attn`",
@@ -238,14 +242,24 @@ constexpr Field kFields[] = {
      .default_value = "0",
      .help = "every so many tokens coverage is measured, at its cost; 0: never",
      .read = [](R r) { r.wanted.audit = r.whole(); }},
+    {.name = "attention.reuse",
+     .value = "`exact`, `dense`, `any` or `none`",
+     .default_value = "`dense`",
+     .help = "what of earlier requests may serve the prompt ([below](#prefixes))",
+     .read = read_reuse},
+    {.name = "attention.watch",
+     .value = "true or false",
+     .default_value = "false",
+     .help = "keep what each step reads, for the microscope and `/v1/requests/ID/events`; one prompt, `n` 1, not "
+             "`lossless`",
+     .read = [](R r) { r.wanted.watch = r.flag(); }},
 };
 
 /// What other servers have and this one has not. With content they would change the answer, so they are refused.
 constexpr std::string_view kNotThere[] = {
-    "tools",       "tool_choice",     "functions",    "function_call", "response_format", "grammar",
-    "json_schema", "guided_json",     "guided_regex", "guided_choice", "guided_grammar",  "suffix",
-    "best_of",     "prompt_logprobs", "audio",        "modalities",    "cache_salt",      "chat_template_kwargs",
-    "echo",
+    "tools",       "tool_choice",     "functions",    "function_call", "response_format",      "grammar",
+    "json_schema", "guided_json",     "guided_regex", "guided_choice", "guided_grammar",       "suffix",
+    "best_of",     "prompt_logprobs", "audio",        "modalities",    "chat_template_kwargs", "echo",
 };
 
 /// What says nothing: a client's way to leave a field out.

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "glimpse/engine/request.h"
 #include "glimpse/server/json.h"
 #include "glimpse/server/options.h"
 #include "glimpse/text/sampling_options.h"
@@ -41,6 +42,9 @@ struct Wanted {
   MethodWish method;
   std::optional<int> lossless;  ///< drafts at a time; 0: as many as should pay
   std::int64_t correct = 0, audit = 0;
+  engine::Reuse reuse = engine::Reuse::dense;
+  std::string cache_salt;
+  bool watch = false;                ///< what each step reads is kept for the microscope
   std::vector<std::string> ignored;  ///< names of fields that nobody knows
 };
 

@@ -88,7 +88,7 @@ void check_origin(const HttpHead& head, const ServerOptions& options) {
 }
 
 void check_key(const HttpHead& head, Route route, const ServerOptions& options) {
-  if (options.api_key.empty() || route == Route::health) return;
+  if (options.api_key.empty() || route == Route::health || route == Route::page) return;
   constexpr std::string_view kBearer = "bearer ";
   const std::string_view given = head.authorization;
   const bool bearer = lower(given.substr(0, kBearer.size())) == kBearer;

@@ -20,7 +20,7 @@ bool is_loopback(std::string_view host);
 
 /// Throws ApiError: 400 without a Host, 403 for one that is foreign, and for a foreign Origin.
 void check_origin(const HttpHead& head, const ServerOptions& options);
-/// Throws ApiError 401. /health needs no key.
+/// Throws ApiError 401. /health and the page's files need no key.
 void check_key(const HttpHead& head, Route route, const ServerOptions& options);
 /// Throws ApiError 415 unless the body is JSON.
 void check_content(const HttpHead& head);

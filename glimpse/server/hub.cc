@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <ctime>
 #include <iterator>
@@ -13,7 +14,9 @@
 #include "glimpse/base/printable.h"
 #include "glimpse/server/json.h"
 #include "glimpse/server/metrics_page.h"
+#include "glimpse/server/microscope.h"
 #include "glimpse/server/pages.h"
+#include "glimpse/server/watch_events.h"
 
 namespace glimpse::server {
 namespace {
@@ -34,7 +37,8 @@ std::string live_json(const Hub& hub) {
                     {"model", answer->head().model},
                     {"policy", answer->head().policy},
                     {"state", answer->begun() ? "running" : "waiting"},
-                    {"generated_tokens", answer->generated()}});
+                    {"generated_tokens", answer->generated()},
+                    {"watched", answer->head().watch != nullptr}});
   }
   return text_of({{"object", "list"}, {"data", std::move(list)}});
 }
@@ -84,6 +88,41 @@ std::string Hub::fresh_id(std::string_view kind) const {
   return fmt::format("{}-{:016x}{:016x}", kind, high, low);
 }
 
+std::shared_ptr<Watched> watched_of(const Hub& hub, std::string_view path) {
+  hub.loaded();
+  const std::string id(request_of(path));
+  if (auto found = hub.watched.find(id)) return found;
+  if (hub.live.contains(id)) {
+    throw ApiError(404, fmt::format("the request '{}' is not watched; send \"attention\": {{\"watch\": true}} with one "
+                                    "that is to be",
+                                    excerpt(id)));
+  }
+  throw ApiError(404, fmt::format("no watched request '{}' is kept; the last {} are, of those that were sent with "
+                                  "\"attention\": {{\"watch\": true}} (--max-watched)",
+                                  excerpt(id), hub.options.limits.watched));
+}
+
+std::function<std::string()> step_work(const Hub& hub, std::string_view path) {
+  const std::shared_ptr<Watched> watched = watched_of(hub, path);
+  const std::string_view text = step_of(path);
+  std::int64_t number = -1;
+  if (std::from_chars(text.data(), text.data() + text.size(), number).ptr != text.data() + text.size() || number < 0) {
+    throw ApiError(404, fmt::format("'{}' is no step; steps have numbers, from 0", excerpt(text)));
+  }
+  std::shared_ptr<const WatchedStep> step = watched->record->step_at(number);
+  if (step == nullptr) {
+    const WatchRecord::State state = watched->record->state();
+    if (number >= state.steps) {
+      throw ApiError(404, fmt::format("step {} is not there: the request has made {}", number, state.steps));
+    }
+    throw ApiError(404, fmt::format("step {} is not kept any more, the first that is: {}; --watch-memory is what a "
+                                    "request's steps may take",
+                                    number, state.first_step))
+        .coded("step_dropped");
+  }
+  return [step = std::move(step), record = watched->record] { return step_json(*step, record->request().shape); };
+}
+
 HttpAnswer answer_now(Hub& hub, Route route, const HttpHead& head) {
   switch (route) {
     case Route::health:
@@ -98,6 +137,12 @@ HttpAnswer answer_now(Hub& hub, Route route, const HttpHead& head) {
       return {200, "application/json", tokenizer_info_json(hub.loaded()), {}};
     case Route::metrics:
       return {200, std::string(kMetricsType), metrics(hub), {}};
+    case Route::request_events:  // of HEAD
+      watched_of(hub, head.path());
+      viewer_wish(head.target);
+      return {200, "text/event-stream", {}, {}};
+    case Route::page:
+      return microscope_file(head.path());
     case Route::list_requests:
       return {200, "application/json", live_json(hub), {}};
     default:
@@ -123,6 +168,7 @@ std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake&
                                     "{} may wait; ask for fewer",
                                     answers, most));
   }
+  if (prepared.watch) hub.watched.require_room(hub.options.limits);
   AnswerHead head;
   head.id = hub.fresh_id(prepared.chat ? "chatcmpl" : "cmpl");
   head.model = backend.name;
@@ -135,6 +181,7 @@ std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake&
   head.logprobs = prepared.logprobs;
   head.tokenizer = &backend.tokenizer();
   head.echoed = std::move(prepared.echoed);
+  head.watch = prepared.watch;
   std::vector<engine::Stream> streams;
   try {
     for (engine::Request& request : prepared.requests) {
@@ -142,7 +189,7 @@ std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake&
       const std::int64_t together = std::min<std::int64_t>(hub.options.running, most);
       for (std::int64_t left = prepared.choices; left > 0; left -= together) {
         const auto count = static_cast<int>(std::min(left, together));
-        auto some = backend.service.submit(request, count, wake);
+        auto some = backend.service.submit(request, count, wake, prepared.watch);
         std::move(some.begin(), some.end(), std::back_inserter(streams));
         request.sampling.seed += static_cast<std::uint32_t>(count);
       }
@@ -154,11 +201,13 @@ std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake&
   }
   auto answer = std::make_shared<Answer>(std::move(head), std::move(streams));
   hub.live[answer->head().id] = answer;
+  if (prepared.watch) hub.watched.add(answer->head().id, prepared.watch, hub.options.limits);
   return answer;
 }
 
 void collect(Hub& hub, Answer& answer) {
   answer.collect();
+  if (answer.head().watch) hub.watched.wake_viewers(*answer.head().watch);
   const double seconds = engine::seconds_between(answer.submitted(), std::chrono::steady_clock::now());
   for (const engine::Result& result : answer.take_finished()) hub.totals.add(result, answer.head().policy, seconds);
 }

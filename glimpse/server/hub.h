@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "glimpse/server/answer.h"
 #include "glimpse/server/backend.h"
@@ -15,6 +16,7 @@
 #include "glimpse/server/prepare.h"
 #include "glimpse/server/routes.h"
 #include "glimpse/server/totals.h"
+#include "glimpse/server/watch_list.h"
 
 namespace boost::asio {
 class io_context;
@@ -48,6 +50,7 @@ struct Hub {
   std::set<std::shared_ptr<Peer>> peers;
   std::map<std::string, std::weak_ptr<Answer>> live;  ///< by the answer's id
   Totals totals;
+  WatchList watched;
 
   /// Throws ApiError 503 while the model is loaded, or the server stops.
   const Backend& loaded() const;
@@ -55,6 +58,11 @@ struct Hub {
   bool make_room();
   std::string fresh_id(std::string_view kind) const;
 };
+
+/// The watched request of a path. Throws ApiError 404.
+std::shared_ptr<Watched> watched_of(const Hub& hub, std::string_view path);
+/// The work of GET /v1/requests/ID/steps/N; it runs in the pool and gives the answer's body. Throws ApiError 404.
+std::function<std::string()> step_work(const Hub& hub, std::string_view path);
 
 /// The answer to a GET or DELETE. Throws ApiError.
 HttpAnswer answer_now(Hub& hub, Route route, const HttpHead& head);

@@ -99,6 +99,9 @@ std::string metrics_page(const engine::ServiceMetrics& service, const Totals& to
                  : 0.0);
   page.value("num_preemptions_total", "counter", "Times that a request gave its pages back.", service.preemptions);
   page.value("prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", service.prompt_tokens);
+  page.value("prefix_cache_queries_total", "counter", "Of these, those looked for among kept prefixes.",
+             service.prefix_queried);
+  page.value("prefix_cache_hits_total", "counter", "Of these, those found there.", service.prefix_found);
   page.value("generation_tokens_total", "counter", "Tokens generated.", service.generated_tokens);
   page.head("request_success_total", "counter", "Requests that ended, by why.");
   using Reason = engine::FinishReason;

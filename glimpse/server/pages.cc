@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "glimpse/policies/policy.h"
 #include "glimpse/server/api_error.h"
 #include "glimpse/server/json.h"
 #include "glimpse/server/prompt_fields.h"
@@ -84,6 +85,10 @@ std::string model_json(const Backend& backend, std::string_view name) {
 
 std::string props_json(const Backend& backend, const ServerOptions& options) {
   const text::Tokenizer& tokenizer = backend.tokenizer();
+  Json methods = Json::array();
+  for (const policies::Policy& policy : policies::registry()) {
+    methods.push_back({{"name", policy.name}, {"help", policy.help}});
+  }
   return text_of({{"default_generation_settings", {{"n_ctx", backend.engine.context()}}},
                   {"total_slots", options.running},
                   {"model_alias", backend.name},
@@ -91,7 +96,8 @@ std::string props_json(const Backend& backend, const ServerOptions& options) {
                   {"chat_template", tokenizer.chat_template()},
                   {"bos_token", backend.token_text(tokenizer.bos())},
                   {"eos_token", backend.token_text(tokenizer.eos())},
-                  {"is_sleeping", false}});
+                  {"is_sleeping", false},
+                  {"attention", {{"policy", options.method.policy}, {"policies", std::move(methods)}}}});
 }
 
 std::string tokenizer_info_json(const Backend& backend) {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "glimpse/base/error.h"
+#include "glimpse/plan/budget_text.h"
 #include "glimpse/server/api_error.h"
 
 namespace glimpse::server {
@@ -85,6 +86,14 @@ void check_together(const Wanted& wanted, const Backend& backend) {
   if (wanted.echo && wanted.logprobs && wanted.stream) {
     throw bad_field("logprobs", "of an echoed prompt are not for a stream; leave out 'stream', or one of them");
   }
+  if (wanted.watch && wanted.lossless) {
+    throw bad_field("attention.watch",
+                    "is not for 'attention.lossless': drafts that are taken back would stand among "
+                    "the steps; leave out one of them");
+  }
+  if (wanted.watch && (wanted.choices > 1 || wanted.prompts.size() > 1)) {
+    throw bad_field("attention.watch", "is for one answer to one prompt; leave it out, or ask for one");
+  }
   if (wanted.max_tokens && wanted.min_tokens > *wanted.max_tokens) {
     throw bad_field("min_tokens",
                     fmt::format("is {}, more than 'max_tokens' ({})", wanted.min_tokens, *wanted.max_tokens));
@@ -106,6 +115,8 @@ engine::Request request_of(const Wanted& wanted, const Backend& backend, std::ve
   request.min_tokens = wanted.min_tokens;
   request.ignore_end = wanted.ignore_end;
   request.stop = wanted.stop;
+  request.reuse = wanted.reuse;
+  request.cache_salt = wanted.cache_salt;
   if (wanted.logprobs) request.logprobs = wanted.top_logprobs.value_or(*wanted.logprobs);
   if (wanted.echo) request.prompt_logprobs = request.logprobs;
   if (!reads_everything(request.plan)) {
@@ -115,6 +126,19 @@ engine::Request request_of(const Wanted& wanted, const Backend& backend, std::ve
     request.draft_tokens = wanted.lossless.value_or(0);
   }
   return request;
+}
+
+std::shared_ptr<WatchRecord> watch_of(const engine::Request& request, const Backend& backend, const Limits& limits) {
+  WatchedRequest watched;
+  watched.shape = backend.engine.shape();
+  watched.policy = request.plan.policy;
+  watched.budget = plan::budget_text(request.plan);
+  watched.kv_type = name(backend.engine.kv_type());
+  watched.row_bytes = static_cast<std::int64_t>(backend.engine.row_pair_bytes());
+  watched.tokenizer = &backend.tokenizer();
+  watched.prompt = request.prompt;
+  watched.most_bytes = limits.watch_bytes;
+  return std::make_shared<WatchRecord>(std::move(watched));
 }
 
 }  // namespace
@@ -142,6 +166,7 @@ Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend
     out.requests.push_back(request_of(wanted, backend, std::move(prompts[i])));
   }
   out.policy = out.requests.front().plan.policy;
+  if (wanted.watch) out.watch = watch_of(out.requests.front(), backend, limits);
   out.ignored = std::move(wanted.ignored);
   return out;
 }

@@ -2,6 +2,7 @@
 // runs in the pool. Any thread; throws ApiError and UserError.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "glimpse/engine/request.h"
 #include "glimpse/server/backend.h"
 #include "glimpse/server/fields.h"
+#include "glimpse/server/watch_record.h"
 
 namespace glimpse::server {
 
@@ -25,6 +27,7 @@ struct Prepared {
   std::int64_t choices = 1;  ///< of each prompt
   bool logprobs = false;
   std::vector<EchoedPrompt> echoed;       ///< [prompts], or none
+  std::shared_ptr<WatchRecord> watch;     ///< or none
   std::vector<engine::Request> requests;  ///< [prompts], each with the seed of its first choice
 };
 

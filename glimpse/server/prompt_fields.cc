@@ -162,4 +162,15 @@ void read_lossless(const FieldReader& reader) {
   reader.wanted.lossless = static_cast<int>(reader.whole());
 }
 
+void read_reuse(const FieldReader& reader) {
+  using engine::Reuse;
+  const std::string wanted = reader.text();
+  for (const Reuse reuse : {Reuse::exact, Reuse::dense, Reuse::any, Reuse::none}) {
+    if (name(reuse) != wanted) continue;
+    reader.wanted.reuse = reuse;
+    return;
+  }
+  throw bad_field(reader.field.name, fmt::format("is '{}'; give exact, dense, any or none", excerpt(wanted)));
+}
+
 }  // namespace glimpse::server

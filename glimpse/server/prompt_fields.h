@@ -16,6 +16,7 @@ void read_logit_bias(const FieldReader& reader);
 void read_budget(const FieldReader& reader);
 void read_method_options(const FieldReader& reader);
 void read_lossless(const FieldReader& reader);
+void read_reuse(const FieldReader& reader);
 
 /// A list of whole numbers; whether the model has these tokens is not asked.
 std::vector<text::Token> token_ids(const Body& value, std::string_view field);

@@ -18,8 +18,12 @@ struct Row {
 
 constexpr std::string_view kRequests = "/v1/requests/";
 constexpr std::string_view kModels = "/v1/models/";
+constexpr std::string_view kEvents = "/events", kSteps = "/steps/";  // behind a request's id
 
 constexpr Row kRows[] = {
+    {"/", "GET", Route::page},
+    {"/microscope.css", "GET", Route::page},
+    {"/microscope.js", "GET", Route::page},
     {"/health", "GET", Route::health},
     {"/v1/models", "GET", Route::models},
     {kModels, "GET", Route::one_model},
@@ -28,6 +32,8 @@ constexpr Row kRows[] = {
     {"/metrics", "GET", Route::metrics},
     {"/v1/requests", "GET", Route::list_requests},
     {kRequests, "DELETE", Route::cancel_request},
+    {kEvents, "GET", Route::request_events},
+    {kSteps, "GET", Route::request_step},
     {"/v1/chat/completions", "POST", Route::chat},
     {"/v1/completions", "POST", Route::completions},
     {"/tokenize", "POST", Route::tokenize},
@@ -38,9 +44,20 @@ constexpr Row kRows[] = {
 /// Endpoints that clients of OpenAI and Anthropic know, and this server has not.
 constexpr std::string_view kOthers[] = {"/v1/responses", "/v1/messages", "/v1/embeddings"};
 
+/// What follows the id in a path of kRequests; empty for the id alone.
+std::string_view behind_id(std::string_view path) {
+  path.remove_prefix(kRequests.size());
+  const std::size_t slash = path.find('/');
+  return slash == std::string_view::npos ? "" : path.substr(slash);
+}
+
 bool fits(const Row& row, std::string_view path) {
-  const bool has_name = row.path == kRequests || row.path == kModels;
-  return has_name ? path.starts_with(row.path) && path.size() > row.path.size() : path == row.path;
+  if (row.path == kModels) return path.starts_with(kModels) && path.size() > kModels.size();
+  if (row.path != kRequests && row.path != kEvents && row.path != kSteps) return path == row.path;
+  if (!path.starts_with(kRequests) || request_of(path).empty()) return false;
+  const std::string_view behind = behind_id(path);
+  if (row.path == kSteps) return behind.starts_with(kSteps) && behind.size() > kSteps.size();
+  return behind == (row.path == kEvents ? kEvents : "");
 }
 
 }  // namespace
@@ -69,7 +86,13 @@ Route route_of(const HttpHead& head) {
 }
 
 std::string_view request_of(std::string_view path) {
-  return path.substr(std::min(kRequests.size(), path.size()));
+  const std::string_view rest = path.substr(std::min(kRequests.size(), path.size()));
+  return rest.substr(0, rest.find('/'));
+}
+
+std::string_view step_of(std::string_view path) {
+  const std::string_view behind = behind_id(path);
+  return behind.substr(std::min(kSteps.size(), behind.size()));
 }
 
 std::string model_of(std::string_view path) {

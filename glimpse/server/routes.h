@@ -11,6 +11,7 @@ namespace glimpse::server {
 
 enum class Route : std::uint8_t {
   health,
+  page,  ///< the microscope's own files
   models,
   one_model,
   props,
@@ -18,6 +19,8 @@ enum class Route : std::uint8_t {
   metrics,
   list_requests,
   cancel_request,
+  request_events,
+  request_step,
   chat,
   completions,
   tokenize,
@@ -29,8 +32,10 @@ enum class Route : std::uint8_t {
 Route route_of(const HttpHead& head);
 /// Methods of a path, as the field Allow has them; empty: no such path.
 std::string allowed_methods(std::string_view path);
-/// The last part of "/v1/requests/ID".
+/// ID of "/v1/requests/ID", "/v1/requests/ID/events" and "/v1/requests/ID/steps/N".
 std::string_view request_of(std::string_view path);
+/// N of the last one, as it was written.
+std::string_view step_of(std::string_view path);
 /// The rest of "/v1/models/NAME", which may have slashes, with %XX as the byte; what is no such escape stays as it is.
 std::string model_of(std::string_view path);
 

@@ -48,7 +48,7 @@ tcp::endpoint endpoint_of(const ServerOptions& options) {
 
 struct Server::Impl {
   explicit Impl(ServerOptions options)
-      : hub{std::move(options), io, pool, {}, false, 0, {}, {}, {}}, acceptor(io), signals(io) {
+      : hub{std::move(options), io, pool, {}, false, 0, {}, {}, {}, {}}, acceptor(io), signals(io) {
     check_posture(hub.options);
     const tcp::endpoint endpoint = endpoint_of(hub.options);
     error_code failed;

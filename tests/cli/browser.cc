@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <sstream>
 
 #include "tests/cli/process.h"
+#include "tests/support/find_browser.h"
 
 namespace glimpse::cli {
 namespace {
@@ -41,15 +39,7 @@ std::string decoded(const std::string& text) {
 }  // namespace
 
 std::optional<std::string> find_browser() {
-  const char* path = std::getenv("PATH");
-  for (const char* name : {"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"}) {
-    std::istringstream folders(path == nullptr ? "" : path);
-    for (std::string folder; std::getline(folders, folder, ':');) {
-      const std::string file = folder + "/" + name;
-      if (::access(file.c_str(), X_OK) == 0) return file;
-    }
-  }
-  return std::nullopt;
+  return reference::find_browser();
 }
 
 nlohmann::json ask_page(const std::string& browser, const std::filesystem::path& page, const std::string& script) {

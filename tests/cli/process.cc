@@ -43,9 +43,10 @@ Outcome run_program(const std::vector<std::string>& words, const Setting& settin
   }
   posix_spawn_file_actions_adddup2(&actions, err.write, 2);
 
-  std::vector<std::string> all{GLIMPSE_PROGRAM};
+  const std::string program = setting.program.empty() ? GLIMPSE_PROGRAM : setting.program.string();
+  std::vector<std::string> all{program};
   if (setting.address_space > 0) {  // a limit of our own would bind this process too
-    all = {"/bin/sh", "-c", "ulimit -v \"$0\" && exec \"$@\"", std::to_string(setting.address_space), GLIMPSE_PROGRAM};
+    all = {"/bin/sh", "-c", "ulimit -v \"$0\" && exec \"$@\"", std::to_string(setting.address_space), program};
   }
   all.insert(all.end(), words.begin(), words.end());
   std::vector<char*> arguments, environment;

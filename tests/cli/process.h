@@ -18,6 +18,7 @@ struct Outcome {
 struct Setting {
   std::vector<std::string> environment;  ///< "GLIMPSE_ARG_TEMP=1"
   std::string input;
+  std::filesystem::path program;   ///< a copy of the program; empty: the built one
   std::int64_t address_space = 0;  ///< KiB that the program may map; 0: any
   std::string out_file;            ///< where standard output goes instead of a pipe
   /// Called with the process id whenever standard error has given more bytes.

@@ -45,6 +45,10 @@ TEST(Serve, RefusesWhatItCannotServe) {
   has(error({"-m", model(), "--profile-dir", "/nowhere"}), "no such folder");
   has(error({"-m", model(), "--port", "70000"}), "from 0 to 65535");
   has(error({"-m", model(), "--parallel", "0"}), "from 1");
+  has(error({"-m", model(), "--cache-ram", "-2"}), "from -1");
+  has(error({"-m", model(), "--cache-ram", "0", "--session-dir", "/tmp"}), "keeps nothing");
+  has(error({"-m", model(), "--session-disk", "4"}), "without --session-dir");
+  has(error({"-m", model(), "--session-dir", "/no/such"}), "/no/such");
 }
 
 TEST(Serve, DefaultsAreTheServers) {
@@ -63,6 +67,9 @@ TEST(Serve, DefaultsAreTheServers) {
   EXPECT_EQ(arguments.max_n, limits.choices);
   EXPECT_EQ(arguments.max_prompts, limits.prompts);
   EXPECT_EQ(arguments.max_stops, limits.stops);
+  EXPECT_EQ(arguments.max_viewers, limits.viewers);
+  EXPECT_EQ(arguments.max_watched, limits.watched);
+  EXPECT_EQ(arguments.watch_memory, limits.watch_bytes);
   const server::ServerOptions options;
   EXPECT_EQ(arguments.host, options.host);
   EXPECT_EQ(arguments.port, options.port);

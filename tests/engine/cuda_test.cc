@@ -1,106 +1,22 @@
 // The engine on a GPU against the engine on the CPU, which logits_test.cc holds against libllama. Skipped without a
 // GPU.
-#include <gtest/gtest.h>
-
-#include <cmath>
-
-#include "glimpse/base/error.h"
-#include "glimpse/kernels/cuda/operations.h"
-#include "tests/engine/support.h"
+#include "tests/engine/cuda_support.h"
 
 namespace glimpse::engine {
 namespace {
 
-EngineOptions on_gpu(const std::filesystem::path& model) {
-  EngineOptions options = options_for(model, KvType::bf16);
-  options.device = parse_device("cuda");
-  return options;
+/// False where the number of tokens in a set depends on which are chosen: chunks differ in length, and lists overlap.
+bool counts_alike(const plan::Plan& plan) {
+  return std::none_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
+    if (selector.terms.empty()) return false;
+    const bool open = selector.terms.back().budget.has_value();  // nothing takes all that is left
+    return open || selector.terms.front().source == plan::Source::chunk_tree;
+  });
 }
-
-EngineOptions on_cpu(const std::filesystem::path& model) {
-  return options_for(model, KvType::bf16);
-}
-
-/// Mean over rows of the divergence of `ours` from `theirs`, nats.
-double divergence(std::span<const float> ours, std::span<const float> theirs, std::size_t width) {
-  double sum = 0;
-  for (std::size_t at = 0; at < ours.size(); at += width) {
-    const auto log_sum = [&](std::span<const float> row) {
-      const double top = *std::max_element(row.begin(), row.end());
-      double total = 0;
-      for (const float x : row) total += std::exp(x - top);
-      return top + std::log(total);
-    };
-    const auto a = ours.subspan(at, width), b = theirs.subspan(at, width);
-    const double sum_a = log_sum(a), sum_b = log_sum(b);
-    for (std::size_t i = 0; i < width; ++i) sum += std::exp(b[i] - sum_b) * ((b[i] - sum_b) - (a[i] - sum_a));
-  }
-  return sum / static_cast<double>(ours.size() / width);
-}
-
-/// Weights that the file has in more than 16 bits lose some on the GPU, and so do activations. Of a quantised file the
-/// CPU rounds activations to 8 bits: libllama's own logits with and without flash attention are 2e-3 to 1e-2 apart. The
-/// first tokens of SmolLM2 in Q4_1 are up to 0.027 from those of the same weights in f32.
-constexpr double kNear = 4e-3, kNearQuantised = 2e-2, kNearEmbedded = 4e-2;
-
-struct Forced {
-  std::vector<float> logits;  ///< [decoded, vocabulary]
-  AttentionStats stats;
-};
-
-/// A prompt of random tokens, then others one by one, whatever the model says.
-Forced forced(Engine& engine, const plan::Plan& plan, std::size_t prompt, std::size_t decodes) {
-  Sequence sequence = engine.open(plan);
-  const std::vector<Token> tokens = random_tokens(prompt + decodes, engine.tokenizer().size());
-  sequence.prefill(std::span(tokens).first(prompt));
-  Forced run;
-  run.logits = decoded(sequence, std::span(tokens).subspan(prompt));
-  run.stats = sequence.stats();
-  return run;
-}
-
-class Cuda : public testing::Test {
- protected:
-  void SetUp() override {
-    if (kernels::cuda::devices().empty()) GTEST_SKIP() << "no CUDA device, or a build without CUDA";
-  }
-  static std::vector<std::filesystem::path> models() {
-    std::vector<std::filesystem::path> all{reference::test_model("llama256"), reference::test_model("qwen3")};
-    if (!reference::embedded_model().empty()) all.push_back(reference::embedded_model());
-    return all;
-  }
-};
-
-/// What runs on a GPU today; the others say that they do not.
-struct Method {
-  const char* name;
-  std::map<std::string, std::string> options;
-};
-const std::vector<Method>& methods() {
-  static const std::vector<Method> all{{"full", {}},
-                                       {"streaming", {}},
-                                       {"tidal", {}},
-                                       {"tidal", {{"set", "query-head"}}},
-                                       {"tidal", {{"set", "layer"}}},
-                                       {"kascade", {{"prefill", "dense"}}},
-                                       {"lychee_decode", {}},
-                                       {"omnikv", {}},
-                                       {"duo", {}},
-                                       {"oracle", {}},
-                                       {"quest", {}},
-                                       {"quest", {{"set", "query-head"}}},
-                                       {"arkvale", {{"resident", "all"}}},
-                                       {"tidal", {{"selector", "quest"}}},
-                                       {"h2o", {}},
-                                       {"tova", {}},
-                                       {"raas", {}}};
-  return all;
-}
-
-plan::Plan plan_of(const Engine& engine, const Method& method, const char* tokens) {
-  std::string name = method.name;
-  for (char& c : name) c = c == '_' ? '-' : c;
-  return make(engine, name, name == "full" ? policies::PolicyOptions{} : budget(tokens, method.options));
+/// Rows of V that a run read are those that another one read, or near them.
+void expect_rows(const plan::Plan& plan, std::int64_t ours, std::int64_t theirs) {
+  const double share = counts_alike(plan) ? 0 : plan.policy == "evosparse" ? 0.1 : 0.03;
+  EXPECT_NEAR(static_cast<double>(ours), static_cast<double>(theirs), share * static_cast<double>(theirs));
 }
 
 TEST_F(Cuda, LogitsAreTheCpus) {
@@ -142,14 +58,19 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         const Forced theirs = forced(cpu, plan_of(cpu, method, tokens), 600, 20);
         // Of near scores another one may be in the set.
         const double apart = divergence(ours.logits, theirs.logits, width);
-        // What is forgotten by a near tie stays so.
-        const bool forgets = plan::forgets(plan_of(cpu, method, tokens));
-        EXPECT_LT(apart, forgets ? 0.4 : model == reference::embedded_model() ? 0.2 : 0.05);
+        // What is forgotten by a near tie stays so, heat remembers one for long, and clusters of keys that differ in
+        // the last digits may be others (TreesGoOn has both devices search the same).
+        const plan::Plan plan = plan_of(cpu, method, tokens);
+        const bool strays = plan::forgets(plan) || (plan::searches_index(plan) && !counts_alike(plan));
+        const double near = model == reference::embedded_model() ? 0.2 : plan.policy == "evosparse" ? 0.15 : 0.05;
+        EXPECT_LT(apart, strays ? 0.4 : near);
         if (ours.stats.sparse_steps > 0) {
-          EXPECT_LT(apart, 0.5 * divergence(dense.logits, theirs.logits, width));
+          EXPECT_LT(apart, (strays ? 0.9 : 0.5) * divergence(dense.logits, theirs.logits, width));
         }
-        EXPECT_EQ(ours.stats.v_rows, theirs.stats.v_rows);
-        EXPECT_GE(ours.stats.k_rows, theirs.stats.k_rows);  // what attends to everything is scored once more
+        expect_rows(plan, ours.stats.v_rows, theirs.stats.v_rows);
+        if (counts_alike(plan)) {
+          EXPECT_GE(ours.stats.k_rows, theirs.stats.k_rows);  // what attends to everything is scored once more
+        }
         EXPECT_EQ(ours.stats.dense_k_rows, theirs.stats.dense_k_rows);
         EXPECT_EQ(ours.stats.sparse_steps, theirs.stats.sparse_steps);
         EXPECT_EQ(ours.stats.dense_steps, theirs.stats.dense_steps);
@@ -175,7 +96,7 @@ TEST_F(Cuda, AuditsMeasureWhatTheCpusMeasure) {
     EXPECT_EQ(ours.audited.sets, theirs.audited.sets);
     EXPECT_NEAR(ours.audited.mean, theirs.audited.mean, 0.02);
     EXPECT_NEAR(ours.audited.least, theirs.audited.least, 0.1);
-    EXPECT_EQ(ours.v_rows, theirs.v_rows);
+    expect_rows(plan_of(cpu, method, "96"), ours.v_rows, theirs.v_rows);
   }
 }
 
@@ -241,14 +162,9 @@ TEST_F(Cuda, TwoRunsGiveTheSameBits) {
   }
 }
 
-plan::Plan quest(const Engine& engine, const char* tokens) {
-  return make(engine, "quest", budget(tokens));
-}
-
 TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
   Engine gpu(on_gpu(reference::test_model("llama256")));
-  for (const char* name :
-       {"lychee-cluster", "evosparse", "arkvale", "shadowkv", "clusterkv", "lessismore", "razor", "kascade"}) {
+  for (const char* name : {"arkvale", "shadowkv", "clusterkv", "lessismore", "razor", "kascade"}) {
     SCOPED_TRACE(name);
     try {
       gpu.open(make(gpu, name, budget("64")));
@@ -258,6 +174,7 @@ TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
     }
   }
   EXPECT_THROW(gpu.open(make(gpu, "quest", budget("64", {{"score", "meanstd"}}))), UserError);
+  EXPECT_THROW(gpu.open(make(gpu, "lychee-cluster", budget("64", {{"score", "minmax"}}))), UserError);
   policies::PolicyOptions blocks = budget("96");
   blocks.block = 24;
   EXPECT_THROW(gpu.open(make(gpu, "quest", blocks)), UserError);
@@ -272,6 +189,8 @@ TEST_F(Cuda, RequestsTogetherAreAsAlone) {
                                                                                      {"streaming", 300},
                                                                                      {"quest", 500},
                                                                                      {"h2o", 350},
+                                                                                     {"evosparse", 420},
+                                                                                     {"lychee-cluster", 480},
                                                                                      {"lychee-decode", 450},
                                                                                      {"tidal", 33}}) {
     requests.push_back(request_for(gpu, length, name, static_cast<std::uint32_t>(length)));
@@ -284,72 +203,7 @@ TEST_F(Cuda, RequestsTogetherAreAsAlone) {
     EXPECT_EQ(gpu.result(ids[i]).reason, FinishReason::length);
     equal += gpu.result(ids[i]).tokens == alone(requests[i], on_gpu(model)) ? 1 : 0;
   }
-  EXPECT_GE(equal, 6);  // products of several rows round otherwise than those of one
-}
-
-TEST_F(Cuda, ForksShareTheirPast) {
-  Engine gpu(on_gpu(reference::test_model("llama256")));
-  const std::vector<Token> tokens = random_tokens(360, gpu.tokenizer().size());
-  Sequence first = gpu.open(make(gpu, "full"));
-  first.prefill(std::span(tokens).first(333));
-  Sequence second = first.fork(make(gpu, "tidal", budget("64")));
-  const std::vector<float> dense = decoded(first, std::span(tokens).subspan(333));
-  const std::vector<float> sparse = decoded(second, std::span(tokens).subspan(333));
-  Sequence third = gpu.open(make(gpu, "full"));
-  third.prefill(std::span(tokens).first(333));
-  EXPECT_TRUE(same_bits(decoded(third, std::span(tokens).subspan(333)), dense));
-  EXPECT_FALSE(same_bits(sparse, dense));
-}
-
-TEST_F(Cuda, ASessionOfOneDeviceGoesOnOnTheOther) {
-  const auto model = reference::test_model("llama256");
-  const auto file = std::filesystem::path(testing::TempDir()) / "cuda.session";
-  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
-  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
-  const std::vector<Token> tokens = random_tokens(220, cpu.tokenizer().size());
-  Sequence here = gpu.open(make(gpu, "full"));
-  here.prefill(std::span(tokens).first(200));
-  here.save(file);
-  Sequence there = cpu.load(file, make(cpu, "full"));
-  const std::vector<float> ours = decoded(here, std::span(tokens).subspan(200));
-  const std::vector<float> theirs = decoded(there, std::span(tokens).subspan(200));
-  EXPECT_LT(divergence(ours, theirs, width), kNear);
-  Sequence back = gpu.load(file, make(gpu, "full"));
-  EXPECT_TRUE(same_bits(decoded(back, std::span(tokens).subspan(200)), ours));
-  std::filesystem::remove(file);
-}
-
-/// Bounds hang on pages. A sequence that forks, or comes from a file, decodes as the one that made them.
-TEST_F(Cuda, BoundsFollowTheirPages) {
-  const auto model = reference::test_model("llama256");
-  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-bounds.session";
-  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
-  const std::vector<Token> tokens = random_tokens(560, gpu.tokenizer().size());
-  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
-  Sequence own = gpu.open(quest(gpu, "64"));
-  own.prefill(part(0, 500));
-  decoded(own, part(500, 20));
-  Sequence same = own.fork(quest(gpu, "64"));  // shares pages, which have their bounds
-  own.save(file);
-  Sequence loaded = gpu.load(file, quest(gpu, "64"));
-  Sequence there = cpu.load(file, quest(cpu, "64"));
-  Sequence part_of = own.fork(quest(gpu, "64"), 507);  // the page that it ends in is written anew
-  decoded(part_of, part(507, 13));
-  const std::vector<float> want = decoded(own, part(520, 40));
-  EXPECT_TRUE(same_bits(decoded(same, part(520, 40)), want));
-  EXPECT_TRUE(same_bits(decoded(loaded, part(520, 40)), want));
-  EXPECT_TRUE(same_bits(decoded(part_of, part(520, 40)), want));
-  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
-  EXPECT_LT(divergence(decoded(there, part(520, 40)), want, width), 0.05);
-  std::filesystem::remove(file);
-
-  // A dense sequence makes none; its fork makes them all.
-  Sequence dense = gpu.open(make(gpu, "full"));
-  dense.prefill(part(0, 500));
-  Sequence late = dense.fork(quest(gpu, "64"));
-  Sequence early = gpu.open(quest(gpu, "64"));
-  early.prefill(part(0, 500));
-  EXPECT_TRUE(same_bits(decoded(late, part(500, 30)), decoded(early, part(500, 30))));
+  EXPECT_GE(equal, 8);  // products of several rows round otherwise than those of one
 }
 
 /// A set as a trace tells of it.
@@ -444,80 +298,6 @@ TEST_F(Cuda, TracedSetsAreTheBestOfTheirKeys) {
   }
 }
 
-/// The share of tokens that both have not forgotten, over all layers and heads.
-double shared_tokens(const plan::ModelShape& shape, const Sequence& a, const Sequence& b) {
-  double both = 0, all = 0;
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      const std::vector<std::int32_t> ours = a.live(layer, head), theirs = b.live(layer, head);
-      std::vector<std::int32_t> common;
-      std::set_intersection(ours.begin(), ours.end(), theirs.begin(), theirs.end(), std::back_inserter(common));
-      both += static_cast<double>(common.size());
-      all += static_cast<double>(theirs.size());
-    }
-  }
-  return both / all;
-}
-
-/// What a plan forgets by is the host's. A sequence that forks, or comes from a file, forgets as the one before.
-TEST_F(Cuda, StatisticsGoOn) {
-  const auto model = reference::test_model("llama256");
-  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-statistics.session";
-  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
-  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
-  const std::vector<Token> tokens = random_tokens(700, gpu.tokenizer().size());
-  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
-  for (const char* name : {"h2o", "tova", "raas"}) {
-    SCOPED_TRACE(name);
-    // Decoding past what is compacted at a time.
-    Sequence own = gpu.open(make(gpu, name, budget("64")));
-    own.prefill(part(0, 300));
-    Sequence theirs = cpu.open(make(cpu, name, budget("64")));
-    theirs.prefill(part(0, 300));
-    if (std::string_view(name) != "raas") {  // which observes no prompt
-      const std::vector<float> got = own.statistic(1, 0), want = theirs.statistic(1, 0);
-      ASSERT_EQ(got.size(), want.size());
-      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.15 * want[i] + 2e-3) << i;
-    }
-    decoded(own, part(300, 1));
-    decoded(theirs, part(300, 1));
-    EXPECT_GT(shared_tokens(gpu.shape(), own, theirs), 0.9);  // near ties of what a prompt gave
-    decoded(own, part(301, 149));
-    decoded(theirs, part(301, 149));
-    EXPECT_EQ(own.live(1, 0).size(), theirs.live(1, 0).size());
-    Sequence same = own.fork(make(gpu, name, budget("64")));
-    own.save(file);
-    Sequence loaded = gpu.load(file, make(gpu, name, budget("64")));
-    Sequence there = cpu.load(file, make(cpu, name, budget("64")));
-    const std::vector<float> want = decoded(own, part(450, 100));
-    EXPECT_TRUE(same_bits(decoded(same, part(450, 100)), want));
-    EXPECT_TRUE(same_bits(decoded(loaded, part(450, 100)), want));
-    // The first steps: what is forgotten by a near tie stays so, and later steps go their own ways.
-    Sequence here = gpu.load(file, make(gpu, name, budget("64")));
-    EXPECT_LT(divergence(decoded(there, part(450, 4)), decoded(here, part(450, 4)), width), 0.05);
-    EXPECT_GT(shared_tokens(gpu.shape(), here, there), 0.9);
-    // A second prompt behind what was forgotten.
-    own.prefill(part(550, 100));
-    same.prefill(part(550, 100));
-    EXPECT_TRUE(same_bits(decoded(own, part(650, 50)), decoded(same, part(650, 50))));
-    std::filesystem::remove(file);
-  }
-}
-
-/// Rows that are written anew get new bounds: after a correction a sequence decodes as one that never had others.
-TEST_F(Cuda, BoundsOfCorrectedRows) {
-  Engine gpu(on_gpu(reference::test_model("llama256")));
-  const std::vector<Token> tokens = random_tokens(560, gpu.tokenizer().size());
-  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
-  Sequence first = gpu.open(quest(gpu, "64"));
-  first.prefill(part(0, 480));
-  decoded(first, part(480, 40));
-  first.correct(40);
-  Sequence bare = first.fork(make(gpu, "full"));
-  Sequence again = bare.fork(quest(gpu, "64"));  // makes all bounds from the keys
-  EXPECT_TRUE(same_bits(decoded(first, part(520, 40)), decoded(again, part(520, 40))));
-}
-
 TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {
   const auto model = reference::test_model("llama256");
   Engine gpu(on_gpu(model));
@@ -530,14 +310,22 @@ TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {
   by_pages.lossless = true;
   Request mended = request_for(gpu, 400, "quest", 9);
   mended.correct_every = 4;
+  Request by_heat = request_for(gpu, 400, "evosparse", 9);
+  by_heat.lossless = true;
+  Request by_trees = request_for(gpu, 400, "lychee-cluster", 9);
+  by_trees.lossless = true;
+  Request mended_trees = request_for(gpu, 400, "lychee-cluster", 9);
+  mended_trees.correct_every = 4;
   std::vector<RequestId> ids;
-  for (const Request& request : {plain, lossless, corrected, by_pages, mended}) {
+  for (const Request& request : {plain, lossless, corrected, by_pages, mended, by_heat, by_trees, mended_trees}) {
     ids.push_back(gpu.submit(request));
     run_all(gpu);
     EXPECT_EQ(gpu.result(ids.back()).tokens.size(), 12U);
   }
   EXPECT_EQ(gpu.result(ids[1]).tokens, gpu.result(ids[0]).tokens);  // but for near ties, of which there are none here
   EXPECT_EQ(gpu.result(ids[3]).tokens, gpu.result(ids[0]).tokens);
+  EXPECT_EQ(gpu.result(ids[5]).tokens, gpu.result(ids[0]).tokens);
+  EXPECT_EQ(gpu.result(ids[6]).tokens, gpu.result(ids[0]).tokens);
 }
 
 }  // namespace

@@ -64,6 +64,8 @@ class Running {
   explicit Running(ServerOptions options);
   ~Running();
   Client client() const { return Client(server_.port()); }
+  /// "http://127.0.0.1:PORT/"
+  std::string address() const { return "http://127.0.0.1:" + std::to_string(server_.port()) + "/"; }
   Reply post(const std::string& path, const JsonValue& body) const { return client().post(path, body); }
   Reply get(const std::string& path) const { return client().get(path); }
   /// A line of /metrics by its name and what is in its label.

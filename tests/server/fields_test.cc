@@ -24,7 +24,7 @@ TEST(Fields, AreReadIntoTheirPlaces) {
           "repetition_penalty": 1.5, "stream": true, "stream_options": {"include_usage": true}, "b": 1, "a": 2,
           "min_tokens": 2, "ignore_eos": true, "logit_bias": {"7": -1.5}, "logprobs": 3, "echo": true,
           "attention": {"policy": "quest", "budget": "10%", "opt": {"x": 1, "y": "z", "w": true}, "profile": "p",
-                        "min_ctx": 9, "lossless": true, "correct": 4, "audit": 5}})",
+                        "min_ctx": 9, "lossless": true, "correct": 4, "audit": 5, "reuse": "any"}, "cache_salt": "pepper"})",
       kInCompletion, {});
   EXPECT_EQ(wanted.model, "m");
   ASSERT_EQ(wanted.prompts.size(), 2u);
@@ -57,6 +57,8 @@ TEST(Fields, AreReadIntoTheirPlaces) {
   EXPECT_EQ(wanted.lossless, 0);
   EXPECT_EQ(wanted.correct, 4);
   EXPECT_EQ(wanted.audit, 5);
+  EXPECT_EQ(wanted.reuse, engine::Reuse::any);
+  EXPECT_EQ(wanted.cache_salt, "pepper");
 }
 
 TEST(Fields, DefaultsAreOpenAis) {
@@ -67,6 +69,7 @@ TEST(Fields, DefaultsAreOpenAis) {
   EXPECT_EQ(wanted.sampling.min_p, 0);
   EXPECT_EQ(wanted.sampling.repeat_penalty, 1);
   EXPECT_EQ(wanted.choices, 1);
+  EXPECT_EQ(wanted.reuse, engine::Reuse::dense);
   EXPECT_FALSE(wanted.sampling.penalise_prompt) << "frequency and presence are the answer's";
   EXPECT_FALSE(wanted.seed || wanted.max_tokens || wanted.stream || wanted.names_method || wanted.lossless);
 }

@@ -69,7 +69,8 @@ TEST(Http, ConnectionsCloseWhenAsked) {
 TEST(Http, ATargetMayNameTheServer) {
   const Running server(small_options());
   EXPECT_EQ(server.get("http://127.0.0.1/health").status, 200);
-  EXPECT_EQ(server.get("http://127.0.0.1").status, 404);
+  EXPECT_EQ(server.get("http://127.0.0.1").status, 200) << "the page at /";
+  EXPECT_EQ(server.get("http://127.0.0.1/nowhere").status, 404);
 }
 
 TEST(Http, RequestIdsAreEchoed) {

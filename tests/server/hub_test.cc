@@ -13,7 +13,7 @@ struct Shared {
   explicit Shared(std::int64_t connections = 2) {
     ServerOptions options;
     options.limits.connections = connections;
-    hub.emplace(Hub{std::move(options), io, pool, {}, false, 0, {}, {}, {}});
+    hub.emplace(Hub{std::move(options), io, pool, {}, false, 0, {}, {}, {}, {}});
   }
   boost::asio::io_context io;
   boost::asio::thread_pool pool{1};

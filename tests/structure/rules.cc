@@ -30,7 +30,9 @@ constexpr ThirdParty kThirdParty[] = {
     {"jinja/", "text"},
     {"json.h", "text", true},  // the Jinja engine's own values
     {"gguf.h", "text", true},  // the metadata-only context that llama's vocabulary loads from
-    {"ggml", "model exec"},
+    {"ggml", "model exec train"},
+    {"ATen/", "train"},
+    {"c10/", "train"},
     {"CLI/", "cli"},
     {"cuda_", "kernels exec"},
     {"cooperative_groups.h", "kernels exec"},

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "glimpse/attention/choose.h"
+#include "glimpse/attention/cuda/unions.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/block_search.h"
@@ -77,6 +78,8 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
   capacity_ = 0;
   stride_ = 0;
   most_blocks_ = 0;
+  heat_stride_ = 0;
+  heats_ = kept_ = most_candidates_ = most_heated_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     PassEntry& entry = entries_[i];
     entry.rows = batch[i];
@@ -86,6 +89,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
       number_sets(entry);
       size_selects(entry);
     }
+    number_heat(entry);
     if (batch[i].audit) stride_ = std::max(stride_, static_cast<std::size_t>(length_step(entry.tokens)));
     const std::int32_t behind = static_cast<std::int32_t>(lengths[i] - batch[i].position);
     for (int row = 0; row < batch[i].rows; ++row) {
@@ -110,7 +114,15 @@ void PassTables::size_selects(const PassEntry& entry) {
   for (int layer = 0; layer < program.shape().layers; ++layer) {
     for (const SelectOp& select : program.layer(layer).selects) {
       std::int64_t capacity = select.capacity(most), scores = most;
-      if (select.from == SelectOp::From::index) {
+      if (is_united(select)) {
+        const UnionSize size = union_size(select, most);
+        capacity = std::max(capacity, size.wanted * select.selector->block);
+        most_candidates_ = std::max(most_candidates_, static_cast<int>(size.wanted * size.lists));
+      }
+      if (searches_tree(select)) {
+        capacity = tree_capacity(entry, select);
+        scores = 0;
+      } else if (select.from == SelectOp::From::index) {
         const std::int64_t block = select.selector->block;
         const kv::OpenBlocks at = open_blocks(entry, *select.selector);
         // What a draft does not see of the bounds is in every set, beside the budget.
@@ -135,6 +147,7 @@ void PassTables::number_sets(PassEntry& entry) {
       entry.sets[static_cast<std::size_t>(select.writes.layer) * kv_heads +
                  static_cast<std::size_t>(select.writes.head)] = next;
       next += select.lists;
+      if (is_united(select)) next += union_size(select, entry.tokens).lists;
     }
   }
   sets_ += next;
@@ -168,6 +181,14 @@ void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, 
   for (const SelectOp& select : layer.selects) {
     const plan::Selector& selector = *select.selector;
     kernels::Choice choice;
+    if (is_united(select)) {
+      add_union(entry, select, row, to);
+      continue;
+    }
+    if (searches_tree(select)) {
+      add_tree_search(entry, select, row, to);
+      continue;
+    }
     if (select.from == SelectOp::From::index) {
       const kv::OpenBlocks at = open_blocks(entry, selector);
       const auto first = static_cast<std::int32_t>(at.sink);
@@ -197,6 +218,11 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
   to.scores.clear();
   to.searches.clear();
   to.choices.clear();
+  to.unions.clear();
+  to.union_queries.clear();
+  to.united.clear();
+  to.trees.clear();
+  to.heats.clear();
   to.audits.clear();
   to.reads.clear();
   for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {
@@ -207,6 +233,12 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
     }
     const int row = entry.rows.first_row - group.row;
     if (!entry.dense) add_selects(entry, program, row, to);
+    const bool heats = entry.first_heat >= 0 && program.heats && entry.rows.decodes() && entry.rows.program->feeds();
+    for (int head = 0; head < static_cast<int>(program.heads.size()) && heats; ++head) {
+      // A stream's window is not what heat speaks of.
+      if (!entry.dense && program.heads[static_cast<std::size_t>(head)].reads == HeadOp::Reads::window) continue;
+      to.heats.push_back({row, head, entry.heat_of(layer), entry.rows.state->heat_block()});
+    }
     for (int head = 0; head < static_cast<int>(program.heads.size()) && entry.rows.audit && !entry.dense; ++head) {
       const HeadOp::Reads reads = program.heads[static_cast<std::size_t>(head)].reads;
       if (reads != HeadOp::Reads::everything) to.audits.push_back({row, head});

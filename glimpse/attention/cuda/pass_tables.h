@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/kernels/cuda/parts.h"
+#include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kernels/ops.h"
 
 namespace glimpse::attention::cuda {
@@ -21,6 +23,12 @@ struct PassEntry {
   bool dense = true;        ///< reads everything, and selects nothing
   int first_set = 0;        ///< its sets are numbered from here
   std::vector<int> sets;    ///< [layers, kv_heads] the first that the head publishes, counted from first_set; -1: none
+  int first_heat = -1;      ///< its rows of heat and of what flows back into it are numbered from here; -1: none
+  int heats = 0;            ///< so many: one, or one for each layer
+  int first_kept = -1;      ///< [layers] what its layers' unions took is numbered from here; -1: nobody asks
+  std::int64_t observed = 0;  ///< of its prompt's rows, those from this one on flow back into the heat
+
+  int heat_of(int layer) const { return first_heat + (heats > 1 ? layer : 0); }
 };
 
 /// Consecutive rows that one operation takes: each reads for itself.
@@ -30,13 +38,21 @@ struct RowGroup {
   std::size_t entries = 0;
 };
 
+/// True when a set is made by a search of a head's tree.
+bool searches_tree(const SelectOp& select);
+
 /// What a layer does for a group.
 struct GroupLayer {
-  std::vector<kernels::RowHead> scores;   ///< rows counted from the group's first
-  std::vector<kernels::Search> searches;  ///< likewise
-  std::vector<kernels::Choice> choices;   ///< likewise
-  std::vector<kernels::RowHead> audits;   ///< likewise: heads whose keys are scored once more, behind all else
-  std::vector<kernels::Read> reads;       ///< [rows, kv_heads]
+  std::vector<kernels::RowHead> scores;          ///< rows counted from the group's first
+  std::vector<kernels::Search> searches;         ///< likewise
+  std::vector<kernels::Choice> choices;          ///< likewise
+  std::vector<kernels::cuda::Union> unions;      ///< likewise
+  std::vector<std::int32_t> union_queries;       ///< query heads whose choices they join
+  std::vector<kernels::Choice> united;           ///< likewise: by what the unions make of the units
+  std::vector<kernels::cuda::TreeSearch> trees;  ///< likewise; which trees, the caller says
+  std::vector<kernels::cuda::HeatRow> heats;     ///< likewise: heads whose probabilities flow back
+  std::vector<kernels::RowHead> audits;          ///< likewise: heads whose keys are scored once more, behind all else
+  std::vector<kernels::Read> reads;              ///< [rows, kv_heads]
 };
 
 /// Host data of a pass; vectors are kept between passes.
@@ -62,6 +78,13 @@ class PassTables {
   std::size_t stride() const { return stride_; }
   /// Blocks of a search, at most; likewise.
   std::int32_t most_blocks() const { return most_blocks_; }
+  /// Units of a row of heat, and of what a union makes: a bound that seldom changes; 0 where no entry has any.
+  std::size_t heat_stride() const { return heat_stride_; }
+  int heats() const { return heats_; }  ///< rows of heat
+  int kept() const { return kept_; }    ///< rows of what unions took
+  /// What the lists of a union hold together, at most, and the units that a head reads whose probabilities flow back.
+  int most_candidates() const { return most_candidates_; }
+  int most_heated() const { return most_heated_; }
   /// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
   static std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
 
@@ -73,6 +96,10 @@ class PassTables {
  private:
   void number_sets(PassEntry& entry);
   void size_selects(const PassEntry& entry);
+  void number_heat(PassEntry& entry);
+  static std::int64_t tree_capacity(const PassEntry& entry, const SelectOp& select);
+  void add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
+  void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
   void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const;
   kernels::Read read_of(const PassEntry& entry, const HeadOp& head) const;
 
@@ -82,7 +109,8 @@ class PassTables {
   std::vector<std::int32_t> sequence_, behind_;
   int sets_ = 0;
   std::int32_t capacity_ = 0, most_blocks_ = 0;
-  std::size_t stride_ = 0;
+  std::size_t stride_ = 0, heat_stride_ = 0;
+  int heats_ = 0, kept_ = 0, most_candidates_ = 0, most_heated_ = 0;
 };
 
 }  // namespace glimpse::attention::cuda

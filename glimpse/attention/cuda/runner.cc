@@ -34,7 +34,7 @@ void forget_indices(const SequenceRows& rows) {
   for (int layer = 0; layer < rows.program->shape().layers; ++layer) {
     for (int head = 0; head < rows.program->shape().kv_heads; ++head) {
       auto& index = state.indices[state.head(layer, head)];
-      if (index == nullptr || index->covered() == 0) continue;
+      if (index == nullptr || index->covered() == 0 || tree_of(rows, layer, head) != nullptr) continue;
       index = kv::make_index(*rows.program->select(layer, head).selector, rows.program->shape().head_dim);
     }
   }
@@ -50,6 +50,8 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       pages_(cache, stream),
       summaries_(cache, stream),
       feedback_(cache, stream),
+      heats_(cache, stream),
+      trees_(cache, stream, shape.threads),
       audits_(cache, stream),
       records_(cache, stream) {}
 
@@ -61,12 +63,14 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   staging_ = &staging;
   lengths_.clear();
   pages_.begin();
+  trees_.begin();
   for (const SequenceRows& rows : batch) {
     check(rows.program->shape().head_dim == shape_.head_dim, "a program is made for the model's head dimension");
     if (rows.decodes()) forget(cache_, rows, forget_);
     lengths_.push_back(cache_.length(rows.sequence));
     pages_.follow(rows);
     summaries_.follow(rows);
+    trees_.follow(rows);
   }
   tables_.make(batch, lengths_);
   feedback_.begin(batch, lengths_, shape_.heads);
@@ -84,6 +88,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
                   views_.begin() + static_cast<std::ptrdiff_t>((layer * batch.size() + i) * heads));
     }
   }
+  heats_.begin(tables_, lengths_, shape_.heads, staging);
   views_place_ = staging.add(views_);
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
@@ -97,7 +102,8 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
                static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
                static_cast<std::int64_t>(feedback_.pieces().size()), static_cast<std::int64_t>(feedback_.stride()),
                feedback_.moves(), audits_.any(), audits_.moves(), static_cast<std::int64_t>(records_.rows().size()),
-               records_.moves(), moves_});
+               records_.moves(), moves_, trees_.most()});
+  heats_.add_to(key_);
   add_ranges();
   places_.clear();
   for (const RowGroup& group : tables_.groups()) {
@@ -106,6 +112,9 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
       LayerPlace place;
       place.scores = staging.add(group_layer_.scores);
       place.searches = staging.add(group_layer_.searches);
+      point_to_trees(batch, group, layer);
+      place.trees = staging.add(group_layer_.trees);
+      place.tree_count = static_cast<int>(group_layer_.trees.size());
       place.choices = staging.add(group_layer_.choices);
       place.reads = staging.add(group_layer_.reads);
       place.audits = staging.add(group_layer_.audits);
@@ -113,14 +122,24 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
       place.search_count = static_cast<int>(group_layer_.searches.size());
       place.choice_count = static_cast<int>(group_layer_.choices.size());
       place.audit_count = static_cast<int>(group_layer_.audits.size());
+      place.parts = heats_.add(group_layer_);
       places_.push_back(place);
-      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.choice_count,
-                               place.audit_count});
+      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.tree_count,
+                               place.choice_count, place.audit_count, place.parts.union_count, place.parts.heat_count});
     }
   }
   if (!tables_.prompts().empty()) key_.clear();
   // Last, so that all else lies where it lay.
   writes_place_ = staging.add(pages_.writes());
+  tree_writes_place_ = staging.add(trees_.writes());
+}
+
+/// Says which trees a layer of a group searches.
+void Runner::point_to_trees(std::span<const SequenceRows> batch, const RowGroup& group, int layer) {
+  for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
+    const SequenceRows& rows = batch[size(tables_.sequence_of_row()[size(group.row + search.row)])];
+    search.tree = trees_.tree(rows.sequence, *rows.state, layer, search.head);
+  }
 }
 
 /// Where each layer's pages lie whose bounds it makes.
@@ -143,10 +162,10 @@ void Runner::make_space() {
   }
   const std::size_t sets = size(tables_.sets());
   moved |= grow(sets_, stream_, sets * size(tables_.capacity()));
-  moved |= grow(counts_, stream_, sets);
-  if (sets * sizeof(std::int32_t) > host_counts_.size()) {
+  moved |= grow(counts_, stream_, 2 * sets);  // and of trees the clusters that were read
+  if (2 * sets * sizeof(std::int32_t) > host_counts_.size()) {
     stream_.synchronize();
-    host_counts_ = kernels::cuda::Pinned(stream_, roomy(sets) * sizeof(std::int32_t));
+    host_counts_ = kernels::cuda::Pinned(stream_, roomy(2 * sets) * sizeof(std::int32_t));
     moved = true;
   }
   if (moved) ++moves_;
@@ -156,6 +175,9 @@ void Runner::prepare() {
   kernels::cuda::write(stream_, {.writes = staging_->at<kernels::cuda::Write>(writes_place_),
                                  .count = static_cast<int>(pages_.writes().size())});
   pages_.written();
+  kernels::cuda::write(stream_, {.writes = staging_->at<kernels::cuda::Write>(tree_writes_place_),
+                                 .count = static_cast<int>(trees_.writes().size())});
+  trees_.written();
 }
 
 kernels::KvTable<kernels::Place::device> Runner::cache_of(int layer) const {
@@ -171,7 +193,8 @@ void Runner::layer(int layer, const LayerRows& rows) {
   const kernels::KvTable<Place::device> cache = cache_of(layer);
   const std::int32_t* const sequence = staging_->at<std::int32_t>(sequence_place_).raw();
   const std::int32_t* const behind = staging_->at<std::int32_t>(behind_place_).raw();
-  float* const lse = audits_.any() ? audits_.read_lse(layer) : feedback_.lse();
+  float* const lse = audits_.any() ? audits_.read_lse(layer) : feedback_.any() ? feedback_.lse() : heats_.lse();
+  if (layer == 0) heats_.start();
   operations_->append({cache, {sequence, behind, tables_.rows()}, rows.k, rows.v});
   if (const RangePlace& ranges = range_places_[size(layer)]; ranges.count > 0) {
     operations_->summarise(
@@ -180,40 +203,25 @@ void Runner::layer(int layer, const LayerRows& rows) {
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
     operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
-  const kernels::SetTable<Place::device> sets{sets_.pointer(), counts_.pointer(), tables_.capacity(), tables_.sets()};
+  GroupCall call{.cache = cache, .group = group_heads, .scale = scale};
+  call.scores = {scores_.pointer(), lse_.pointer(), tables_.stride()};
+  call.sets = {sets_.pointer(), counts_.pointer(), tables_.capacity(), tables_.sets()};
   for (std::size_t g = 0; g < tables_.groups().size(); ++g) {
     const RowGroup& group = tables_.groups()[g];
     const LayerPlace& place = places_[g * size(shape_.layers) + size(layer)];
-    const kernels::RowTable<Place::device> own{sequence + group.row, behind + group.row, group.rows};
     const std::size_t first_query = size(group.row) * size(shape_.heads);
     const std::size_t at = first_query * size(shape_.head_dim);
-    const kernels::ScoreTable<Place::device> scores{scores_.pointer(), lse_.pointer(), tables_.stride()};
-    if (place.score_count > 0) {
-      operations_->score({cache, own, rows.q.raw() + at, group_heads, scale,
-                          staging_->at<kernels::RowHead>(place.scores), place.score_count, scores});
-    }
-    if (place.search_count > 0) {
-      operations_->search({cache, own, rows.q.raw() + at, group_heads, scale, summaries_.table(),
-                           staging_->at<kernels::Search>(place.searches), place.search_count, tables_.most_blocks(),
-                           scores});
-    }
-    if (place.choice_count > 0) {
-      operations_->select(
-          {cache, own, group_heads, scores, staging_->at<kernels::Choice>(place.choices), place.choice_count, sets});
-    }
-    operations_->attend({cache, own, rows.q.raw() + at, group_heads, scale, staging_->at<kernels::Read>(place.reads),
-                         sets, rows.out.raw() + at, lse == nullptr ? nullptr : lse + first_query});
-    if (place.audit_count > 0) {
-      operations_->score({cache,
-                          own,
-                          rows.q.raw() + at,
-                          group_heads,
-                          scale,
-                          staging_->at<kernels::RowHead>(place.audits),
-                          place.audit_count,
-                          {scores_.pointer(), audits_.all_lse(layer) + first_query, tables_.stride()}});
-    }
+    call.rows = {sequence + group.row, behind + group.row, group.rows};
+    call.q = rows.q.raw() + at;
+    call.reads = staging_->at<kernels::Read>(place.reads);
+    call.out = rows.out.raw() + at;
+    call.lse = lse == nullptr ? nullptr : lse + first_query;
+    run_group(call, place, place.audit_count > 0 ? audits_.all_lse(layer) + first_query : nullptr);
   }
+  call.rows = {sequence, behind, tables_.rows()};
+  call.q = rows.q;
+  call.lse = lse;
+  heats_.observe(layer, call, *operations_);
   if (records_.any()) {
     kernels::cuda::take_rows(stream_, {rows.q, staging_->at<std::int32_t>(watched_place_), records_.queries(layer),
                                        static_cast<int>(records_.rows().size()), shape_.heads * shape_.head_dim});
@@ -225,12 +233,55 @@ void Runner::layer(int layer, const LayerRows& rows) {
   }
 }
 
+/// What a layer does for a group of rows, behind the appending.
+void Runner::run_group(const GroupCall& call, const LayerPlace& place, float* audit_lse) {
+  if (place.score_count > 0) {
+    operations_->score({call.cache, call.rows, call.q, call.group, call.scale,
+                        staging_->at<kernels::RowHead>(place.scores), place.score_count, call.scores});
+  }
+  if (place.search_count > 0) {
+    operations_->search({call.cache, call.rows, call.q, call.group, call.scale, summaries_.table(),
+                         staging_->at<kernels::Search>(place.searches), place.search_count, tables_.most_blocks(),
+                         call.scores});
+  }
+  if (place.tree_count > 0) {
+    kernels::cuda::search_trees(stream_, {.cache = call.cache,
+                                          .rows = call.rows,
+                                          .q = call.q,
+                                          .group = call.group,
+                                          .scale = call.scale,
+                                          .searches = staging_->at<kernels::cuda::TreeSearch>(place.trees),
+                                          .count = place.tree_count,
+                                          .most = trees_.most(),
+                                          .sets = call.sets,
+                                          .opened = counts_.pointer().raw() + tables_.sets()});
+  }
+  if (place.choice_count > 0) {
+    operations_->select({call.cache, call.rows, call.group, call.scores, staging_->at<kernels::Choice>(place.choices),
+                         place.choice_count, call.sets});
+  }
+  heats_.choose(call, place.parts, *operations_);
+  operations_->attend(
+      {call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, call.lse});
+  heats_.feed(call, place.parts);
+  if (audit_lse == nullptr) return;
+  operations_->score({call.cache,
+                      call.rows,
+                      call.q,
+                      call.group,
+                      call.scale,
+                      staging_->at<kernels::RowHead>(place.audits),
+                      place.audit_count,
+                      {call.scores.scores, audit_lse, call.scores.stride}});
+}
+
 void Runner::finish() {
   feedback_.finish();
+  heats_.finish();
   audits_.finish();
   records_.finish(sets_.memory());
   if (tables_.sets() > 0) {
-    counts_.memory().copy_out_later(0, host_counts_, size(tables_.sets()) * sizeof(std::int32_t));
+    counts_.memory().copy_out_later(0, host_counts_, 2 * size(tables_.sets()) * sizeof(std::int32_t));
   }
 }
 
@@ -260,6 +311,18 @@ std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, boo
   return sum;
 }
 
+/// What the searches of a head's tree read: its units, and the clusters of those that were opened.
+std::int64_t Runner::tree_bytes(const PassEntry& entry, const SelectOp& select) const {
+  const kv::ChunkTree& tree = *tree_of(entry.rows, select.writes.layer, select.first_head);
+  const auto* const opened = reinterpret_cast<const std::int32_t*>(host_counts_.raw()) + tables_.sets();
+  std::size_t bytes = 0;
+  for (int list = 0; list < select.lists; ++list) {
+    const std::int32_t clusters = opened[tables_.first_set(entry, select.writes) + list];
+    bytes += tree.coarse().read_bytes(size(tree.coarse().count())) + tree.fine().read_bytes(size(clusters));
+  }
+  return static_cast<std::int64_t>(bytes);
+}
+
 void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
   bool sparse = false;
   for (int layer = 0; layer < shape_.layers; ++layer) {
@@ -267,18 +330,23 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
       const std::int64_t slots = read_slots(entry, layer, head, sparse);
       counters.k_rows += slots;
       counters.v_rows += slots;
-      if (entry.rows.program->feeds()) counters.k_rows += slots;  // once more for what each slot got
+      // Once more for what each slot got.
+      const bool fed = !entry.rows.state->has_heat() || entry.rows.program->layer(layer).heats;
+      if (entry.rows.program->feeds() && fed) counters.k_rows += slots;
       counters.dense_k_rows += entry.tokens;
       counters.dense_v_rows += entry.tokens;
     }
     if (entry.dense) continue;
     for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
-      if (select.from == SelectOp::From::index) {
+      if (searches_tree(select)) {
+        counters.index_bytes += tree_bytes(entry, select);
+      } else if (select.from == SelectOp::From::index) {
         counters.index_bytes += PassTables::searched_blocks(entry, *select.selector) * select.selector->block /
                                 kernels::kPageTokens *
                                 static_cast<std::int64_t>(kernels::summary_bytes(cache_.shape().format));
       } else {
-        counters.k_rows += select.heads * entry.tokens;  // scores are a pass of their own over K
+        const auto scoring = std::count_if(select.queries.begin(), select.queries.end(), [](int n) { return n > 0; });
+        counters.k_rows += scoring * entry.tokens;  // scores are a pass of their own over K
       }
     }
   }
@@ -289,11 +357,13 @@ std::span<const ReadCounters> Runner::end() {
   summaries_.end();
   records_.tell(tables_, reinterpret_cast<const std::int32_t*>(host_counts_.raw()), audits_, observer);
   feedback_.end();
+  heats_.end();
   counters_.clear();
   for (const PassEntry& entry : tables_.entries()) {
     ReadCounters& counters = counters_.emplace_back();
     if (!failures().empty() && failures()[counters_.size() - 1]) continue;
     SequenceState& state = *entry.rows.state;
+    counters.index_build_s += trees_.end(entry.rows);
     if (entry.rows.decodes()) {
       count(entry, counters);
       audits_.end(entry.rows, counters);

@@ -16,10 +16,12 @@
 
 #include "glimpse/attention/cuda/audits.h"
 #include "glimpse/attention/cuda/feedback.h"
+#include "glimpse/attention/cuda/heats.h"
 #include "glimpse/attention/cuda/page_tables.h"
 #include "glimpse/attention/cuda/pass_records.h"
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/cuda/summaries.h"
+#include "glimpse/attention/cuda/trees.h"
 #include "glimpse/attention/records.h"
 #include "glimpse/kernels/cuda/staging.h"
 
@@ -27,6 +29,7 @@ namespace glimpse::attention::cuda {
 
 struct RunnerShape {
   int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int threads = 1;  ///< of the host, for indices that it builds
 };
 
 class Runner {
@@ -64,8 +67,9 @@ class Runner {
   using Place = kernels::Place;
   /// Where a group's part of a layer lies in the staging.
   struct LayerPlace {
-    std::size_t scores = 0, searches = 0, choices = 0, reads = 0, audits = 0;
-    int score_count = 0, search_count = 0, choice_count = 0, audit_count = 0;
+    std::size_t scores = 0, searches = 0, trees = 0, choices = 0, reads = 0, audits = 0;
+    int score_count = 0, search_count = 0, tree_count = 0, choice_count = 0, audit_count = 0;
+    PartsPlace parts;
   };
   struct RangePlace {
     std::size_t at = 0;
@@ -73,7 +77,10 @@ class Runner {
   };
 
   void add_ranges();
+  void point_to_trees(std::span<const SequenceRows> batch, const RowGroup& group, int layer);
+  void run_group(const GroupCall& call, const LayerPlace& place, float* audit_lse);
   void make_space();
+  std::int64_t tree_bytes(const PassEntry& entry, const SelectOp& select) const;
   void count(const PassEntry& entry, ReadCounters& counters) const;
   std::int64_t read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const;
   kernels::KvTable<Place::device> cache_of(int layer) const;
@@ -85,6 +92,8 @@ class Runner {
   PageTables pages_;
   Summaries summaries_;
   Feedback feedback_;
+  Heats heats_;
+  Trees trees_;
   Audits audits_;
   PassRecords records_;
   PassTables tables_;
@@ -95,7 +104,7 @@ class Runner {
   std::vector<kernels::PageRange> ranges_;
   std::vector<kernels::HeadView> views_, of_sequence_;
   std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
-              writes_place_ = 0;
+              writes_place_ = 0, tree_writes_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
   kernels::cuda::Array<float> scores_, lse_;
   kernels::cuda::Array<std::int32_t> sets_, counts_;

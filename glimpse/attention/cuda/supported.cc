@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "glimpse/attention/choose.h"
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/views.h"
 
 namespace glimpse::attention::cuda {
@@ -24,7 +26,12 @@ bool pools_by_mean(GroupPooling pooling) {
 /// Bounds hang on pages, and a search pools them as scores.
 void require_index(const plan::Plan& plan, const plan::Selector& selector) {
   const plan::Term& term = selector.terms.front();
-  if (term.source != plan::Source::page_bounds) refuse(plan, "an index over keys other than the bounds of pages");
+  if (term.source == plan::Source::chunk_tree) {
+    if (term.index.chunk_bounds) refuse(plan, "bounds of chunks instead of a tree");
+    return;
+  }
+  if (term.source != plan::Source::page_bounds)
+    refuse(plan, "an index over keys other than the bounds of pages and trees of chunks");
   if (term.index.digest != plan::Digest::min_max)
     refuse(plan, "pages told by other than the min and max of their keys");
   if (selector.block % kernels::kPageTokens != 0) {
@@ -36,13 +43,57 @@ void require_index(const plan::Plan& plan, const plan::Selector& selector) {
   if (!pools) refuse(plan, "bounds pooled as probabilities or by a mean query");
 }
 
+bool counts_tokens(const plan::Budget& budget) {
+  return budget.rule == plan::BudgetRule::tokens || budget.rule == plan::BudgetRule::ratio;
+}
+
+/// A set of what query heads choose, each for itself, and of heat (EvoSparse).
+void require_parts(const plan::Plan& plan, const plan::Selector& selector) {
+  const plan::Term& first = selector.terms.front();
+  if (selector.per != plan::SetPer::layer || !counts_tokens(selector.budget))
+    refuse(plan, "sets put together from parts for each head, or by mass");
+  if (plan::forgets(plan)) refuse(plan, "heat of tokens that are forgotten");
+  if (first.source == plan::Source::heat) return;
+  if (selector.terms.size() > 2 || (selector.terms.size() == 2 && selector.terms[1].source != plan::Source::heat))
+    refuse(plan, "sets put together from more than scores and heat");
+  if (!first.budget || first.budget->rule != plan::BudgetRule::tokens)
+    refuse(plan, "a scoring part whose size is no number of tokens");
+  const auto heads = first.query_heads.empty() ? static_cast<std::size_t>(plan.shape.heads) : first.query_heads.size();
+  const double units = static_cast<double>(heads) * first.budget->value / selector.block;
+  if (units > kernels::cuda::kMostCandidates) {
+    refuse(plan, fmt::format("{:.0f} blocks that {} heads of a layer choose", units, heads),
+           fmt::format("give fewer of them (--attn-opt retrieval-blocks), {} in a layer at most, or ",
+                       kernels::cuda::kMostCandidates));
+  }
+}
+
+/// Heat is kept by the blocks of one selector, and what a layer joins was cut as its own set is.
+void require_unions(const plan::Plan& plan) {
+  const plan::Selector* heated = nullptr;
+  for (const plan::Selector& selector : plan.selectors) {
+    if (selector.terms.empty() || !plan::reads_heat(plan)) continue;
+    if (heated == nullptr) heated = &selector;
+    if (selector.block != heated->block || selector.per != plan::SetPer::layer)
+      refuse(plan, "heat beside sets of other blocks, or of single heads");
+  }
+  const auto selector_of = [&](const plan::Role& role) -> const plan::Selector& {
+    return plan.selectors[static_cast<std::size_t>(role.selector)];
+  };
+  for (const plan::Role& role : plan.roles) {
+    if (role.kind != plan::RoleKind::select || role.reads.layer < 0) continue;
+    plan::Selector own = selector_of(role), other = selector_of(plan.role(role.reads.layer, role.reads.head));
+    const bool heat = own.terms.size() == 1 && own.terms.front().source == plan::Source::heat;
+    own.terms = other.terms = {};
+    if (!heat || !(own == other)) refuse(plan, "unions of sets other than of heat and an equal selector's choice");
+  }
+}
+
 void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (selector.terms.empty()) return;  // a window
   const plan::Term& term = selector.terms.front();
   if (plan::is_index(term.source)) return require_index(plan, selector);
-  if (plan::reads_heat(selector)) refuse(plan, "heat");
-  if (selector.terms.size() > 1 || term.budget || !term.query_heads.empty())
-    refuse(plan, "sets put together from parts");
+  if (by_parts(selector)) return require_parts(plan, selector);
+  if (!term.query_heads.empty()) refuse(plan, "sets that only some query heads choose");
   if (term.heads == HeadPooling::rank_merge) refuse(plan, "sets merged by rank");
   if (term.group == GroupPooling::mean_query && term.source == plan::Source::probability) {
     refuse(plan, "the softmax of a mean query");
@@ -56,11 +107,8 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
 
 void require_supported(const plan::Plan& plan) {
   if (plan.prefill.sparse) refuse(plan, "a sparse prefill", "add --attn-opt prefill=dense, or ");
-  if (plan::reads_heat(plan)) refuse(plan, "heat");
   for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
-  for (const plan::Combine combine : plan.combine) {
-    if (combine != plan::Combine::none) refuse(plan, "unions of sets");
-  }
+  require_unions(plan);
   for (const plan::Retention& retention : plan.retentions) {
     if (retention.rule == plan::RetentionRule::host_tier)
       refuse(plan, "a host tier", "add --attn-opt resident=all, or ");

@@ -26,12 +26,14 @@ struct ActiveRequest {
   std::optional<ActiveSequence> sequence;  ///< empty before its first chunk and after the end
   text::Sampler sampler;
   Phase phase = Phase::prefill;
-  bool begun = false;       ///< has been running
-  bool running = false;     ///< takes part in passes; else it waits for pages
-  bool open = false;        ///< its chunk runs in slices (slices.h)
-  bool away = false;        ///< the sequence's pages are in the tier
-  bool load_later = false;  ///< its session is read when it begins
-  std::int64_t served = 0;  ///< the step of its last chunk, or the one in which it began
+  bool begun = false;        ///< has been running
+  bool running = false;      ///< takes part in passes; else it waits for pages
+  bool open = false;         ///< its chunk runs in slices (slices.h)
+  bool away = false;         ///< the sequence's pages are in the tier
+  bool handed_over = false;  ///< the sequence was the caller's, so that its rows cannot be had again
+  bool from_prefix = false;  ///< the sequence is a fork of what others left behind
+  bool load_later = false;   ///< its session is read when it begins
+  std::int64_t served = 0;   ///< the step of its last chunk, or the one in which it began
   std::int64_t prefilled = 0;
   Token next = -1;               ///< sampled, not yet fed
   std::int64_t uncorrected = 0;  ///< decoded since the last correction

@@ -7,6 +7,7 @@
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/jobs.h"
 #include "glimpse/engine/requests/preempt.h"
+#include "glimpse/engine/requests/prefixes.h"
 #include "glimpse/engine/requests/shared_prompt.h"
 #include "glimpse/engine/requests/slices.h"
 
@@ -17,8 +18,13 @@ void list_ongoing(Requests& requests, Ongoing& ongoing) {
   ongoing.requests.clear();
   ongoing.jobs.clear();
   lead_on(requests);
+  bool begins = true;  // the next one that is not running: those behind it wait for it
   for (auto& [id, request] : requests.all) {
     if (request.phase == Phase::done || follows(request)) continue;
+    if (begins && !request.running) {
+      if (take_prefix(requests, request)) continue;
+      begins = false;
+    }
     ongoing.requests.push_back(&request);
     ongoing.jobs.push_back(job_of(requests.runtime, request));
   }
@@ -39,6 +45,18 @@ bool unshare(Requests& requests, const Ongoing& ongoing) {
   return false;
 }
 
+/// True where pages of kept prefixes would help: one has given way.
+bool make_room(Runtime& runtime, const Ongoing& ongoing, const Room& room, const Schedule& next) {
+  PrefixCache& prefixes = runtime.prefixes;
+  if (prefixes.size() == 0) return false;
+  if (!next.preempt && !next.full) {
+    Room more = room;
+    more.free_pages += prefixes.pages();
+    if (!schedule(ongoing.jobs, more).begin) return false;
+  }
+  return prefixes.evict(runtime.cache());
+}
+
 }  // namespace
 
 Schedule admit(Requests& requests, Ongoing& ongoing) {
@@ -54,11 +72,14 @@ Schedule admit(Requests& requests, Ongoing& ongoing) {
     Schedule next = schedule(ongoing.jobs, room);
     const bool waits = std::any_of(ongoing.jobs.begin(), ongoing.jobs.end(),
                                    [](const Job& job) { return job.phase == Job::Phase::waiting; });
-    if (!trimmed && (next.preempt || next.full || (waits && !next.begin))) {
+    const bool short_of_pages = next.preempt || next.full || (waits && !next.begin);
+    if (!trimmed && short_of_pages) {
       for (const ActiveRequest* request : ongoing.requests) {
         if (request->sequence) cache.trim(request->sequence->id);
       }
       trimmed = true;
+    } else if (short_of_pages && make_room(runtime, ongoing, room, next)) {
+      continue;
     } else if ((next.preempt || next.full) && requests.open.request != nullptr) {
       run_slices(requests, std::numeric_limits<int>::max());  // it may be its turn to give pages back
     } else if (next.preempt) {
@@ -89,6 +110,7 @@ void answer_loaded(Requests& requests) {
     }
     try {
       request.phase = Phase::decode;
+      ++requests.answered;
       request.result.stats.first_chunk_s = seconds_since(request.submitted);
       share_prompt(requests, request);
       const std::vector<float> logits = request.sequence->logits;  // the request's own may go with it

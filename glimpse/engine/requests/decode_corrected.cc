@@ -12,7 +12,10 @@ void correct_due(Requests& requests, ActiveRequest& request) {
   if (every == 0 || request.phase != Phase::decode || request.uncorrected < every) return;
   const auto start = std::chrono::steady_clock::now();
   try {
-    correct(runtime.passes, *request.sequence, request.uncorrected, runtime.options.prefill_chunk);
+    with_room(runtime, [&] {
+      require_whole(*request.sequence);
+      correct(runtime.passes, *request.sequence, request.uncorrected, runtime.options.prefill_chunk);
+    });
   } catch (...) {
     const std::exception_ptr why = std::current_exception();
     fail(runtime, request, why);

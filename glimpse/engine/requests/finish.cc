@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "glimpse/engine/failure.h"
+#include "glimpse/engine/requests/prefixes.h"
 #include "glimpse/engine/requests/prompt_start.h"
 
 namespace glimpse::engine {
@@ -40,7 +41,8 @@ void finish(Runtime& runtime, ActiveRequest& request, FinishReason reason) {
   if (request.request.keep && !request.away && !request.sequence->broken) {
     if (request.drafting) leave_drafts(runtime.cache(), *request.sequence, *request.drafting);
   } else {
-    close_sequence(runtime.cache(), *request.sequence);
+    keep_rest(runtime, request);
+    if (request.sequence) close_sequence(runtime.cache(), *request.sequence);
     request.sequence.reset();
   }
   if (found) std::rethrow_exception(found);

@@ -46,7 +46,7 @@ void preempt(Requests& requests, ActiveRequest& request) {
     return;
   } catch (const UserError& error) {
     // A prompt can be computed again; what was decoded cannot, and a sequence that was handed over is gone.
-    if (request.phase == Phase::decode || (stats.reused_tokens > 0 && !request.request.session)) {
+    if (request.phase == Phase::decode || request.handed_over) {
       return fail(runtime, request,
                   std::make_exception_ptr(UserError(fmt::format(
                       "the KV cache is full, and this request's pages cannot wait in a file: {}", error.what()))));
@@ -57,7 +57,9 @@ void preempt(Requests& requests, ActiveRequest& request) {
   request.load_later = request.request.session.has_value();
   request.prefilled = 0;
   request.result.prompt_logprobs.clear();
+  request.from_prefix = false;
   stats.reused_tokens = 0;
+  stats.prefix_found = 0;
   stats.prefilled_tokens = 0;
 }
 

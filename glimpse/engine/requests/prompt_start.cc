@@ -75,6 +75,7 @@ void go_on_from(Runtime& runtime, ActiveSequence& held, ActiveRequest& request) 
   const kv::SequenceId id = std::exchange(held.id, -1);
   request.sequence = std::move(held);
   request.sequence->id = id;
+  request.handed_over = true;
   request.prefilled = share.tokens;
   request.result.stats.reused_tokens = share.tokens;
 }

@@ -29,6 +29,7 @@ struct Requests {
   std::mutex stops_mutex;                                         ///< of `stops` alone
   std::map<RequestId, std::shared_ptr<std::atomic<bool>>> stops;  ///< of the requests, for other threads
   std::int64_t steps = 0, preemptions = 0;                        ///< so far
+  std::int64_t answered = 0;                                      ///< prompts that were there whole, so far
   OpenChunk open;                                                 ///< slices.h
   std::exception_ptr bug;                                         ///< that one request of the step showed
 };

@@ -6,6 +6,7 @@
 #include "glimpse/engine/requests/decode_lossless.h"
 #include "glimpse/engine/requests/decode_plain.h"
 #include "glimpse/engine/requests/finish.h"
+#include "glimpse/engine/requests/prefixes.h"
 #include "glimpse/engine/requests/prompt_logprobs.h"
 #include "glimpse/engine/requests/prompt_start.h"
 #include "glimpse/engine/requests/shared_prompt.h"
@@ -22,6 +23,7 @@ void take_chunk(Requests& requests, ActiveRequest& request, std::span<const floa
   stats.attention = request.sequence->stats;
   request.prefilled = request.sequence->length;
   request.served = requests.steps;
+  keep_prompt(requests, request, logits);
   if (request.prefilled == stats.prompt_tokens) {
     request.phase = Phase::decode;
     // Before the callback, which may cancel the request.
@@ -117,6 +119,7 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
 bool run_step(Requests& requests, Batch& batch) {
   const auto start = std::chrono::steady_clock::now();
   requests.bug = nullptr;
+  const std::int64_t answered = requests.answered;
   if (ActiveRequest* open = requests.open.request; open != nullptr && (open->cancelled || open->stop->load())) {
     leave_slices(requests, *open);
   }
@@ -129,7 +132,7 @@ bool run_step(Requests& requests, Batch& batch) {
   if (!batch.entries.empty()) {
     std::span<const float> logits;
     try {
-      logits = requests.runtime.passes.run(batch.entries);
+      logits = with_room(requests.runtime, [&] { return requests.runtime.passes.run(batch.entries); });
     } catch (...) {
       end_cancelled(requests);
       fail_broken(requests);
@@ -140,7 +143,7 @@ bool run_step(Requests& requests, Batch& batch) {
   }
   step_slices(requests, batch);
   if (requests.bug) std::rethrow_exception(requests.bug);
-  return runs;
+  return runs || requests.answered != answered;
 }
 
 }  // namespace glimpse::engine

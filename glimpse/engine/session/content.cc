@@ -176,7 +176,7 @@ bool SavedSession::whole() const {
 std::uint64_t write_session(const std::filesystem::path& file, const SessionSource& source) {
   const SavedSession& session = *source.session;
   const kv::CacheShape& shape = source.cache->shape();
-  SessionWriter to(file, 6 + static_cast<std::size_t>(shape.layers));
+  SessionWriter to(file, 6 + (source.made.empty() ? 0 : 1) + static_cast<std::size_t>(shape.layers));
   ByteWriter about, tables, state;
   to.begin(SectionKind::about);
   write_about(session, about);
@@ -201,6 +201,10 @@ std::uint64_t write_session(const std::filesystem::path& file, const SessionSour
       pages.write(to, kv::Plane::k);
       pages.write(to, kv::Plane::v);
     }
+  }
+  if (!source.made.empty()) {
+    to.begin(SectionKind::made);
+    to.append(source.made);
   }
   to.commit();
   return to.bytes();

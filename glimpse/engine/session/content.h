@@ -55,6 +55,7 @@ struct SessionSource {
   const attention::SequenceState* state = nullptr;
   const kv::Cache* cache = nullptr;
   kv::SequenceId sequence = -1;
+  std::span<const std::byte> made = {};  ///< of a kept prefix: how its rows were made (PrefixStore); else empty
 };
 
 /// Writes the file. Returns its bytes. Throws UserError; what was there before is left as it is.

@@ -30,7 +30,7 @@ std::uint64_t head_checksum(SessionHeader header, std::span<const SessionEntry> 
 }
 
 std::string_view name(SectionKind kind) {
-  constexpr std::string_view names[] = {"", "about", "plan", "tokens", "logits", "tables", "state", "layer"};
+  constexpr std::string_view names[] = {"", "about", "plan", "tokens", "logits", "tables", "state", "layer", "made"};
   const auto number = static_cast<std::size_t>(kind);
   return number < std::size(names) ? names[number] : "unknown";
 }
@@ -103,6 +103,11 @@ void SessionReader::check_table() {
     end += aligned(entry.bytes);
   }
   if (end != bytes_.size()) refuse("has bytes that no section speaks of");
+}
+
+bool SessionReader::has(SectionKind kind) const {
+  return std::any_of(table_.begin(), table_.end(),
+                     [&](const SessionEntry& entry) { return entry.kind == static_cast<std::uint32_t>(kind); });
 }
 
 const SessionEntry& SessionReader::entry(SectionKind kind, std::uint32_t index) const {

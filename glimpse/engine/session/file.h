@@ -23,7 +23,7 @@ inline constexpr std::string_view kSessionMagic = "GLIMPSES";
 inline constexpr std::uint32_t kSessionVersion = 1;
 inline constexpr std::size_t kSessionAlign = 64;
 
-enum class SectionKind : std::uint32_t { about = 1, plan, tokens, logits, tables, state, layer };
+enum class SectionKind : std::uint32_t { about = 1, plan, tokens, logits, tables, state, layer, made };
 
 struct SessionHeader {
   char magic[8];
@@ -95,6 +95,7 @@ class SessionReader {
   const std::string& label() const { return label_; }
   /// All sections in the file's order.
   std::span<const SessionEntry> sections() const { return table_; }
+  bool has(SectionKind kind) const;
   /// Bytes of a section after its check. Throws UserError when there is none or it fails.
   std::span<const std::byte> section(SectionKind kind, std::uint32_t index = 0) const;
 

@@ -29,18 +29,24 @@ ActiveSequence adopt(const SessionReader& reader, const SavedSession& session, c
   return sequence;
 }
 
-std::int64_t save_sequence(const ActiveSequence& sequence, std::span<const float> logits,
-                           const std::filesystem::path& file, const Runtime& runtime) {
+std::int64_t save_parts(const SequenceParts& parts, const std::filesystem::path& file, const Runtime& runtime) {
+  const ActiveSequence& sequence = *parts.sequence;
   if (sequence.length == 0) throw UserError("nothing to save: the sequence has no tokens yet");
   SavedSession session;
   session.model = session_model(runtime);
   session.plan = sequence.plan();
   session.tokens = sequence.tokens;
-  session.logits.assign(logits.begin(), logits.end());
-  session.prompt_tokens = sequence.attention.prompt_tokens;
-  session.decode_steps = sequence.attention.decode_steps;
+  session.logits.assign(parts.logits.begin(), parts.logits.end());
+  session.prompt_tokens = parts.state->prompt_tokens;
+  session.decode_steps = parts.state->decode_steps;
   session.steps = sequence.steps;
-  return static_cast<std::int64_t>(write_session(file, {&session, &sequence.attention, &runtime.cache(), sequence.id}));
+  return static_cast<std::int64_t>(
+      write_session(file, {&session, parts.state, &runtime.cache(), sequence.id, parts.made}));
+}
+
+std::int64_t save_sequence(const ActiveSequence& sequence, std::span<const float> logits,
+                           const std::filesystem::path& file, const Runtime& runtime) {
+  return save_parts({&sequence, &sequence.attention, logits}, file, runtime);
 }
 
 }  // namespace glimpse::engine

@@ -24,6 +24,16 @@ struct Adopted {
 /// Throws UserError for a section that fails its check and a full cache, and there is no sequence then.
 ActiveSequence adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted, Runtime& runtime);
 
+/// What of a sequence is saved.
+struct SequenceParts {
+  const ActiveSequence* sequence = nullptr;
+  const attention::SequenceState* state = nullptr;  ///< of its plan
+  std::span<const float> logits;                    ///< [vocabulary] of the last token, or none
+  std::span<const std::byte> made = {};             ///< SessionSource::made
+};
+/// Returns the bytes written. Throws UserError; what was there before is left as it is.
+std::int64_t save_parts(const SequenceParts& parts, const std::filesystem::path& file, const Runtime& runtime);
+
 /// Writes the sequence, and logits [vocabulary] of its last token where they are given. Returns the bytes written.
 /// Throws UserError; what was there before is left as it is.
 std::int64_t save_sequence(const ActiveSequence& sequence, std::span<const float> logits,

@@ -24,7 +24,7 @@ class CudaExecutor final : public Executor {
         products_(stream),
         weights_(model, stream, threads),
         rope_(config_.rope),
-        runner_({config_.layers, config_.heads, config_.kv_heads, config_.head_dim}, cache, stream),
+        runner_({config_.layers, config_.heads, config_.kv_heads, config_.head_dim, threads}, cache, stream),
         staging_(stream) {}
 
   StepResult forward(const StepBatch& batch) override {

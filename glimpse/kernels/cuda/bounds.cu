@@ -4,7 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "glimpse/kernels/cuda/launch.cuh"
-#include "glimpse/kernels/cuda/share.cuh"
+#include "glimpse/kernels/cuda/rows.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {
@@ -14,13 +14,7 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kMostPairs = kMaxHeadDim / 64;  ///< pairs of values of a row that a lane has
 constexpr int kQueriesAtOnce = 4;
 
-__device__ inline float2 widened(std::uint32_t bits, __nv_bfloat16) {
-  return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000U));
-}
-__device__ inline float2 widened(std::uint32_t bits, __half) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
-/// Of what was widened: exact.
+/// Of what two_of widened: exact.
 __device__ inline std::uint32_t narrowed(float2 values, __nv_bfloat16) {
   return __float_as_uint(values.x) >> 16 | (__float_as_uint(values.y) & 0xffff0000U);
 }
@@ -56,10 +50,10 @@ __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_consta
 #pragma unroll
       for (int slot = 0; slot < kPageTokens; ++slot) bits[slot] = keys[slot * pairs + pair];
       Bounds bounds;
-      bounds.least = bounds.most = widened(bits[0], T());
+      bounds.least = bounds.most = two_of(bits[0], T());
 #pragma unroll
       for (int slot = 1; slot < kPageTokens; ++slot) {
-        const float2 key = widened(bits[slot], T());
+        const float2 key = two_of(bits[slot], T());
         bounds.join(key, key);
       }
       to[pair] = narrowed(bounds.least, T());
@@ -82,8 +76,8 @@ __device__ void load_bounds(const SearchArguments& of, const PageId* pages, int 
         to[i].least = to[i].most = make_float2(0, 0);
         continue;
       }
-      const float2 low = widened(from[pair], T());
-      const float2 high = widened(from[pairs + pair], T());
+      const float2 low = two_of(from[pair], T());
+      const float2 high = two_of(from[pairs + pair], T());
       if (p == 0) {
         to[i].least = low;
         to[i].most = high;

@@ -2,6 +2,8 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
+#include "glimpse/kernels/cuda/parts.h"
+#include "glimpse/kernels/cuda/trees.h"
 
 namespace glimpse::kernels::cuda {
 namespace {
@@ -111,6 +113,25 @@ void write(Stream&, const WriteOp&) {
   refuse();
 }
 void move_rows(Stream&, const MoveRowsOp&) {
+  refuse();
+}
+
+void unite(Stream&, const UniteOp&) {
+  refuse();
+}
+void add_heat(Stream&, const HeatOp&) {
+  refuse();
+}
+void fold_heat(Stream&, const FoldOp&) {
+  refuse();
+}
+void heat_gains(Stream&, const GainsOp&) {
+  refuse();
+}
+void shift_rows(Stream&, const ShiftOp&) {
+  refuse();
+}
+void search_trees(Stream&, const TreeSearchOp&) {
   refuse();
 }
 

@@ -6,6 +6,7 @@
 
 #include <cooperative_groups.h>
 
+#include "glimpse/kernels/cuda/ranks.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
 
 namespace glimpse::kernels::cuda {
@@ -28,12 +29,7 @@ __device__ inline float exp_of(float x) {
   return exp2_of(high) * fmaf(low, kLogOf2, 1.0F);
 }
 
-/// Orders as floats do; 0 is what is never chosen: NaN and -inf. Both zeros are equal.
-__device__ inline std::uint32_t key_of(float value) {
-  if (!(value > -INFINITY)) return 0;
-  const std::uint32_t bits = __float_as_uint(value == 0 ? 0.0F : value);
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
+/// The value that order_of (ranks.cuh) made a key of.
 __device__ inline float value_of(std::uint32_t key) {
   return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
 }
@@ -135,7 +131,7 @@ class Selection {
   __device__ static std::uint32_t least_key(double value) {
     float least = static_cast<float>(value);
     if (static_cast<double>(least) < value) least = nextafterf(least, INFINITY);
-    const std::uint32_t key = key_of(least);
+    const std::uint32_t key = order_of(least);
     return key == 0 ? 1 : key;
   }
 
@@ -196,7 +192,7 @@ class Selection {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           if (slot + e >= end) continue;
-          const std::uint32_t key = key_of(values[e]);
+          const std::uint32_t key = order_of(values[e]);
           if (block == 1) {
             put(slot + e - first_, key);
           } else if (!always_in((slot + e) / block)) {
@@ -208,7 +204,7 @@ class Selection {
   }
   /// The keys of four neighbouring units of one slot; behind the end: 0, as values there are -inf.
   __device__ void put_four(int unit, const float (&values)[4]) {
-    uint4 keys = make_uint4(key_of(values[0]), key_of(values[1]), key_of(values[2]), key_of(values[3]));
+    uint4 keys = make_uint4(order_of(values[0]), order_of(values[1]), order_of(values[2]), order_of(values[3]));
     if (unit < head_units_ || unit + 3 >= tail_units_) {
       if (always_in(unit)) keys.x = 0;
       if (always_in(unit + 1)) keys.y = 0;
@@ -236,7 +232,7 @@ class Selection {
         pooled(slot, values);
         for (int e = 0; e < 4; ++e) sum += slot + e < end ? values[e] : 0.0F;
       }
-      put(i, key_of(static_cast<float>(sum)));
+      put(i, order_of(static_cast<float>(sum)));
     }
   }
   __device__ Wide total_held() {

@@ -180,6 +180,15 @@ std::vector<std::int32_t> ChunkTree::chunks_of(std::int32_t cluster) const {
   return chunks;
 }
 
+std::vector<std::int32_t> ChunkTree::clusters_of_chunks() const {
+  std::vector<std::int32_t> of(nodes_->next.size());
+  for (std::int32_t cluster = 0; cluster < nodes_->fine.count(); ++cluster) {
+    for (std::int32_t chunk = nodes_->members[at(cluster)].first; chunk >= 0; chunk = nodes_->next[at(chunk)])
+      of[at(chunk)] = cluster;
+  }
+  return of;
+}
+
 std::pair<std::int32_t, std::int32_t> ChunkTree::Nodes::clusters_of(std::int32_t unit) const {
   return {unit == 0 ? 0 : last_child[at(unit) - 1], last_child[at(unit)]};
 }

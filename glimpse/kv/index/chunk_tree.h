@@ -41,14 +41,19 @@ class ChunkTree final : public KeyIndex {
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
 
-  // What the tree holds, for tests and reports.
+  // What the tree holds, for tests, reports, and devices that keep a copy of it.
+  bool is_built() const { return built_; }
   const ChunkList& chunks() const { return chunks_; }
   const NodeLevel& fine() const { return nodes_->fine; }
   const NodeLevel& coarse() const { return nodes_->coarse; }
   /// The chunks of a cluster, by position.
   std::vector<std::int32_t> chunks_of(std::int32_t cluster) const;
+  /// [chunks that are in clusters] the cluster of each.
+  std::vector<std::int32_t> clusters_of_chunks() const;
   /// The clusters of a unit: [first, second).
   std::pair<std::int32_t, std::int32_t> clusters_of(std::int32_t unit) const { return nodes_->clusters_of(unit); }
+  std::int32_t unit_of(std::int32_t cluster) const { return nodes_->unit_of(cluster); }
+  std::int32_t unit_tokens(std::int32_t unit) const { return nodes_->unit_tokens[static_cast<std::size_t>(unit)]; }
   /// The representative of a chunk, [d], from the cache as it is now.
   void representative(const KeySource& keys, std::int32_t chunk, float* row) const;
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "glimpse/kv/index/digests.h"
@@ -27,6 +28,10 @@ class NodeLevel {
   /// The centroid as stored, [d].
   void read(std::int32_t node, float* centroid) const;
   float radius(std::int32_t node) const { return radii_[static_cast<std::size_t>(node)]; }
+
+  /// All nodes as they are stored: [nodes, d] f16, and [nodes].
+  std::span<const std::uint16_t> rows() const { return rows_; }
+  std::span<const float> radii() const { return radii_; }
 
   void count_member(std::int32_t node) { ++members_[static_cast<std::size_t>(node)]; }
 

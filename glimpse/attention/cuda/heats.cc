@@ -1,0 +1,248 @@
+#include "glimpse/attention/cuda/heats.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+template <class T>
+bool grow(kernels::cuda::Array<T>& array, kernels::cuda::Stream& stream, std::size_t wanted) {
+  if (wanted <= array.size()) return false;
+  stream.synchronize();  // what is queued may use the old one
+  array = {};
+  array = kernels::cuda::Array<T>(stream, wanted + wanted / 4 + 64);
+  return true;
+}
+
+/// The rows that are observed are steps of the heat: what was there fades by as many. A seed that begins before
+/// anything was decoded is the whole of it.
+void fade(const PassEntry& entry) {
+  SequenceState& state = *entry.rows.state;
+  const bool begins = entry.rows.position <= entry.rows.program->observe_from(entry.rows.prompt_end);
+  const double left = std::pow(entry.rows.program->heat().decay, static_cast<double>(entry.tokens - entry.observed));
+  state.scale_heat(begins && state.decode_steps == 0 ? 0.0 : left);
+}
+
+std::size_t blocks_of(const PassEntry& entry) {
+  const std::int64_t block = entry.rows.state->heat_block();
+  return size((entry.tokens + block - 1) / block);
+}
+
+}  // namespace
+
+void Heats::begin(const PassTables& tables, std::span<const std::int64_t> lengths, int heads,
+                  kernels::cuda::Staging& staging) {
+  tables_ = &tables;
+  staging_ = &staging;
+  heads_ = heads;
+  heat_.assign(size(tables.heats()) * tables.heat_stride(), 0.0F);
+  shift_.clear();
+  pieces_.clear();
+  fold_.assign(size(cache_.shape().layers), {});
+  column_stride_ = 0;
+  for (std::size_t i = 0; i < tables.entries().size(); ++i) {
+    const PassEntry& entry = tables.entries()[i];
+    if (entry.first_heat < 0) continue;
+    if (!entry.rows.decodes()) {
+      fade(entry);
+      find_observed(entry, i, lengths[i]);
+      continue;
+    }
+    for (int row = 0; row < entry.heats && !entry.dense; ++row) {
+      std::vector<float>& heat = entry.rows.state->heat(row);
+      if (heat.size() < blocks_of(entry)) heat.resize(blocks_of(entry), 0.0F);
+      std::copy_n(heat.begin(), blocks_of(entry),
+                  heat_.begin() + static_cast<std::ptrdiff_t>(size(entry.first_heat + row) * tables.heat_stride()));
+    }
+  }
+  heat_place_ = staging.add(heat_);
+  shift_place_ = staging.add(shift_);
+  pieces_place_ = staging.add(pieces_);
+  fold_places_.clear();
+  for (const auto& pieces : fold_) fold_places_.push_back(staging.add(pieces));
+  make_space(heads);
+}
+
+void Heats::find_observed(const PassEntry& entry, std::size_t number, std::int64_t length) {
+  const SequenceRows& rows = entry.rows;
+  const auto first = static_cast<std::int32_t>(entry.observed - rows.position);
+  const auto last = static_cast<std::int32_t>(rows.rows);
+  shift_.resize(size(tables_->rows()), 0.0F);
+  for (std::int32_t row = first; row < last; ++row) {
+    shift_[size(rows.first_row + row)] = static_cast<float>((last - 1 - row) * std::log(rows.program->heat().decay));
+  }
+  const auto piece = static_cast<std::int32_t>(pieces_.size());
+  pieces_.push_back({static_cast<std::int32_t>(number), rows.first_row + first, last - first,
+                     static_cast<std::int32_t>(length - rows.position - first)});
+  column_stride_ = std::max(column_stride_, size(length_step(entry.tokens)));
+  for (int layer = 0; layer < cache_.shape().layers; ++layer) {
+    if (!rows.program->layer(layer).heats) continue;
+    fold_[size(layer)].push_back(
+        {piece, static_cast<std::int32_t>(entry.tokens), entry.heat_of(layer), rows.state->heat_block()});
+  }
+}
+
+void Heats::make_space(int heads) {
+  const std::size_t stride = tables_->heat_stride();
+  if (stride == 0) return;
+  const std::size_t kv_heads = size(cache_.shape().kv_heads);
+  const std::size_t places = size(tables_->heats()) * stride;
+  std::size_t most = 0;
+  for (const RowGroup& group : tables_->groups()) most = std::max(most, size(group.rows));
+  bool moved = grow(values_, stream_, most * kv_heads * stride);
+  moved |= grow(kept_, stream_, size(tables_->kept()) * stride);
+  moved |= grow(lse_, stream_, size(tables_->rows()) * size(heads));
+  moved |= grow(sums_, stream_, places * kv_heads);
+  moved |= grow(readers_, stream_, places * kv_heads);
+  moved |= grow(gains_, stream_, places);
+  if (!pieces_.empty()) {
+    moved |= grow(shifted_, stream_, size(tables_->rows()) * size(heads));
+    moved |= grow(columns_, stream_, pieces_.size() * kv_heads * column_stride_);
+  }
+  if (places * sizeof(double) > host_.size()) {
+    stream_.synchronize();
+    host_ = {};
+    host_ = kernels::cuda::Pinned(stream_, gains_.size() * sizeof(double));
+    moved = true;
+  }
+  if (moved) ++moves_;
+}
+
+PartsPlace Heats::add(const GroupLayer& layer) {
+  PartsPlace place;
+  place.unions = staging_->add(layer.unions);
+  place.queries = staging_->add(layer.union_queries);
+  place.united = staging_->add(layer.united);
+  place.heats = staging_->add(layer.heats);
+  place.union_count = static_cast<int>(layer.unions.size());
+  place.heat_count = static_cast<int>(layer.heats.size());
+  return place;
+}
+
+void Heats::add_to(std::vector<std::int64_t>& key) const {
+  key.insert(key.end(), {static_cast<std::int64_t>(tables_->heat_stride()), tables_->heats(), tables_->kept(),
+                         static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(tables_->most_candidates()))),
+                         tables_->most_heated(), static_cast<std::int64_t>(pieces_.size()), moves_});
+}
+
+void Heats::start() {
+  if (tables_->heats() == 0) return;
+  sums_.memory().fill(std::byte{0});
+  readers_.memory().fill(std::byte{0});
+}
+
+void Heats::choose(const GroupCall& call, const PartsPlace& place,
+                   kernels::Operations<kernels::Place::device>& operations) {
+  if (place.union_count == 0) return;
+  const std::size_t stride = tables_->heat_stride();
+  kernels::cuda::unite(stream_, {.cache = call.cache,
+                                 .rows = call.rows,
+                                 .group = call.group,
+                                 .unions = staging_->at<kernels::cuda::Union>(place.unions),
+                                 .count = place.union_count,
+                                 .most = tables_->most_candidates(),
+                                 .sets = call.sets,
+                                 .scores = call.scores,
+                                 .queries = staging_->at<std::int32_t>(place.queries),
+                                 .heat = staging_->at<float>(heat_place_),
+                                 .kept = kept_.pointer(),
+                                 .values = values_.pointer(),
+                                 .stride = stride});
+  // A row of values for each KV head, the first of which has what the set is chosen by.
+  operations.select({call.cache,
+                     call.rows,
+                     1,
+                     {values_.pointer(), call.scores.lse, stride},
+                     staging_->at<kernels::Choice>(place.united),
+                     place.union_count,
+                     call.sets});
+}
+
+void Heats::feed(const GroupCall& call, const PartsPlace& place) {
+  kernels::cuda::add_heat(stream_, {.cache = call.cache,
+                                    .rows = call.rows,
+                                    .q = call.q,
+                                    .lse = call.lse,
+                                    .group = call.group,
+                                    .scale = call.scale,
+                                    .reads = call.reads,
+                                    .sets = call.sets,
+                                    .heats = staging_->at<kernels::cuda::HeatRow>(place.heats),
+                                    .count = place.heat_count,
+                                    .most = tables_->most_heated(),
+                                    .sums = sums_.pointer(),
+                                    .readers = readers_.pointer(),
+                                    .stride = tables_->heat_stride()});
+}
+
+void Heats::observe(int layer, const GroupCall& call, kernels::Operations<kernels::Place::device>& operations) {
+  const auto& fold = fold_[size(layer)];
+  if (fold.empty()) return;
+  kernels::cuda::shift_rows(stream_,
+                            {call.lse, staging_->at<float>(shift_place_), shifted_.pointer(), call.rows.rows, heads_});
+  operations.column_sums({call.cache, staging_->at<kernels::PromptRows>(pieces_place_),
+                          static_cast<int>(pieces_.size()), call.q, shifted_.pointer().raw(), call.group, call.scale,
+                          column_stride_, columns_.pointer()});
+  kernels::cuda::fold_heat(stream_, {.columns = columns_.constant(),
+                                     .pieces = staging_->at<kernels::cuda::HeatPiece>(fold_places_[size(layer)]),
+                                     .count = static_cast<int>(fold.size()),
+                                     .kv_heads = cache_.shape().kv_heads,
+                                     .most = static_cast<int>(tables_->heat_stride()),
+                                     .column_stride = column_stride_,
+                                     .stride = tables_->heat_stride(),
+                                     .sums = sums_.pointer()});
+}
+
+void Heats::finish() {
+  if (tables_->heats() == 0) return;
+  const std::size_t values = size(tables_->heats()) * tables_->heat_stride();
+  kernels::cuda::heat_gains(stream_, {.sums = sums_.constant(),
+                                      .readers = readers_.constant(),
+                                      .gains = gains_.pointer(),
+                                      .places = tables_->heats(),
+                                      .kv_heads = cache_.shape().kv_heads,
+                                      .stride = tables_->heat_stride()});
+  gains_.memory().copy_out_later(0, host_, values * sizeof(double));
+}
+
+void Heats::end() {
+  for (const PassEntry& entry : tables_->entries()) {
+    if (entry.first_heat >= 0) take(entry);
+  }
+}
+
+void Heats::take(const PassEntry& entry) const {
+  SequenceState& state = *entry.rows.state;
+  const plan::Heat& how = entry.rows.program->heat();
+  const std::size_t blocks = blocks_of(entry);
+  const auto* const from = reinterpret_cast<const double*>(host_.raw());
+  const auto of_row = [&](int row) { return from + size(entry.first_heat + row) * tables_->heat_stride(); };
+  if (!entry.rows.decodes()) {
+    const int layers = how.per_layer ? 1 : cache_.shape().layers - how.first_layer;
+    const double share = 1.0 / (static_cast<double>(layers) * heads_);
+    for (int row = how.per_layer ? how.first_layer : 0; row < entry.heats; ++row) {
+      std::vector<float>& heat = state.heat(row);
+      heat.resize(std::max(heat.size(), blocks), 0.0F);
+      for (std::size_t b = 0; b < blocks; ++b) heat[b] += static_cast<float>(of_row(row)[b] * share);
+    }
+    return;
+  }
+  if (!entry.rows.program->feeds()) return;
+  HeatGains gains;
+  for (int row = 0; row < entry.heats; ++row) gains.emplace_back(of_row(row), of_row(row) + blocks);
+  if (entry.rows.kind == PassKind::draft) {
+    state.drafted_heat.push_back(std::move(gains));
+  } else {
+    state.take_heat(gains, how.decay);
+  }
+}
+
+}  // namespace glimpse::attention::cuda

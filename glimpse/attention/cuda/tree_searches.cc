@@ -1,0 +1,56 @@
+// What a pass asks of LycheeCluster's trees.
+#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/kv/index/always_in.h"
+#include "glimpse/kv/index/chunk_tree.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+/// What is in a set whatever the scores. The buffer of new tokens is what the tree does not cover.
+kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select) {
+  const SequenceState& state = *entry.rows.state;
+  kv::IndexQuery query;
+  query.tokens = entry.tokens;
+  query.budget = plan::budget_tokens(select.selector->budget, entry.tokens);
+  const kv::KeyIndex& index = *state.indices[state.head(select.writes.layer, select.first_head)];
+  return kv::always_in(*select.selector, query, index.covered(), 0);
+}
+
+}  // namespace
+
+bool searches_tree(const SelectOp& select) {
+  return select.from == SelectOp::From::index && select.selector->terms.front().source == plan::Source::chunk_tree;
+}
+
+std::int64_t PassTables::tree_capacity(const PassEntry& entry, const SelectOp& select) {
+  const std::int64_t most = length_step(entry.tokens);
+  if (select.selector->terms.front().index.whole_clusters) return most;
+  const kv::AlwaysIn in = always_in(entry, select);
+  return std::max(select.capacity(most), std::min(most, in.sink + entry.tokens - in.tail + in.room));
+}
+
+void PassTables::add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {
+  const plan::Selector& selector = *select.selector;
+  const plan::Term& term = selector.terms.front();
+  const kv::AlwaysIn in = always_in(entry, select);
+  kernels::cuda::TreeSearch search;
+  search.row = row;
+  search.head = select.first_head;
+  search.pooling =
+      term.group == plan::GroupPooling::mean_score ? kernels::Pooling::mean_score : kernels::Pooling::max_score;
+  search.mean_query = term.group == plan::GroupPooling::mean_query ? 1 : 0;
+  search.whole = term.index.whole_clusters ? 1 : 0;
+  search.sink = static_cast<std::int32_t>(in.sink);
+  search.tail = static_cast<std::int32_t>(in.tail);
+  search.room = in.tail > in.sink ? static_cast<std::int32_t>(in.room) : 0;
+  search.least_units = kv::kLeastUnitsRead;
+  search.candidates = kv::kCandidateBudgets * plan::budget_tokens(selector.budget, entry.tokens);
+  const int set = first_set(entry, select.writes);
+  for (int list = 0; list < select.lists; ++list) {
+    search.set = set + list;
+    search.query = select.lists > 1 ? list : -1;
+    to.trees.push_back(search);
+  }
+}
+
+}  // namespace glimpse::attention::cuda

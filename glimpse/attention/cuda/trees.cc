@@ -1,0 +1,378 @@
+#include "glimpse/attention/cuda/trees.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "glimpse/attention/cuda/flat_tree.h"
+#include "glimpse/attention/give_slots.h"
+#include "glimpse/base/error.h"
+#include "glimpse/kv/index/key_index.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+constexpr std::size_t kBytesAtOnce = std::size_t{32} << 20;  ///< of keys that are read back
+constexpr std::int64_t kPage = kernels::kPageTokens;
+
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+/// work(i) for all i below count, on so many threads; throws what one of them threw.
+template <class Work>
+void share(std::size_t count, int threads, const Work& work) {
+  std::atomic<std::size_t> next{0};
+  std::exception_ptr failure;
+  std::mutex failing;
+  const auto run = [&] {
+    for (std::size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(failing);
+        failure = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < std::min(count, size(threads)); ++i) others.emplace_back(run);
+    run();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+const plan::Selector& selector_of(const SequenceRows& rows, int layer, int head) {
+  return *rows.program->select(layer, head).selector;
+}
+
+}  // namespace
+
+kv::ChunkTree* tree_of(const SequenceRows& rows, int layer, int head) {
+  const int select = rows.program->head(layer, head).select;
+  if (select < 0) return nullptr;
+  const SelectOp& op = rows.program->layer(layer).selects[size(select)];
+  if (op.from != SelectOp::From::index) return nullptr;
+  return dynamic_cast<kv::ChunkTree*>(rows.state->indices[rows.state->head(layer, head)].get());
+}
+
+Trees::Trees(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads)
+    : cache_(cache), stream_(stream), threads_(std::max(1, threads)) {}
+
+void Trees::begin() {
+  if (!sent_) {
+    for (auto& [id, known] : known_) known.serial = 0;
+  }
+  sent_ = true;
+  followed_.clear();
+  writes_.clear();
+  most_ = 0;
+}
+
+void Trees::written() {
+  for (const kv::SequenceId sequence : followed_) known_[sequence].writes.clear();
+  sent_ = true;
+}
+
+std::vector<Trees::Item> Trees::items_of(const SequenceRows& rows) const {
+  std::vector<Item> items;
+  for (int layer = 0; layer < cache_.shape().layers; ++layer) {
+    for (int head = 0; head < cache_.shape().kv_heads; ++head) {
+      if (kv::ChunkTree* const tree = tree_of(rows, layer, head)) items.push_back({layer, head, tree, {}, {}});
+    }
+  }
+  return items;
+}
+
+/// What an extension to `tokens` reads: the chunks that it cuts, or all of them where it builds the tree.
+Trees::Span Trees::wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens) const {
+  if (tokens < prompt) return {};
+  const plan::Selector& selector = selector_of(rows, item.layer, item.head);
+  if (!item.tree->is_built() && plan::budget_tokens(selector.budget, tokens) >= tokens) return {};
+  kv::ChunkList chunks = item.tree->chunks();
+  const std::vector<Boundary>& boundaries = rows.state->boundaries;
+  chunks.advance(std::span(boundaries).first(std::min(boundaries.size(), size(tokens))), prompt, tokens);
+  return {item.tree->is_built() ? item.tree->chunks().covered() : 0, chunks.covered()};
+}
+
+void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens) {
+  Span all;
+  const Item* before = nullptr;
+  for (const Item& item : items) {
+    // Trees of one selector that cover as much read as much.
+    const bool same = before != nullptr &&
+                      &selector_of(rows, before->layer, before->head) == &selector_of(rows, item.layer, item.head) &&
+                      before->tree->is_built() == item.tree->is_built() &&
+                      before->tree->chunks().covered() == item.tree->chunks().covered();
+    before = &item;
+    if (same) continue;
+    const Span own = wanted(rows, item, prompt, tokens);
+    if (own.last <= own.first) continue;
+    all = all.last <= all.first ? own : Span{std::min(all.first, own.first), std::max(all.last, own.last)};
+  }
+  grow(rows, items, all, prompt,
+       [tokens](Item& item, const kv::KeySource& source) { item.tree->extend(source, tokens); });
+}
+
+void Trees::grow(const SequenceRows& rows, std::span<Item> items, Span span, std::int64_t prompt, const Growth& work) {
+  const kernels::KvFormat& format = cache_.shape().format;
+  const Span pages{span.first / kPage, (span.last + kPage - 1) / kPage};
+  const std::size_t bytes = std::max<std::size_t>(1, size(pages.last - pages.first) * format.page_bytes());
+  const bool reads = span.last > span.first;
+  seconds_ = 0;
+  const std::size_t at_once = std::max(size(threads_), 2 * kBytesAtOnce / bytes);
+  std::vector<kernels::PageId> table(size(pages.last), 0);
+  for (std::int64_t page = pages.first; page < pages.last; ++page) {
+    table[size(page)] = static_cast<kernels::PageId>(page - pages.first);
+  }
+  for (std::size_t first = 0; first < items.size(); first += at_once) {
+    const std::span<Item> some = items.subspan(first, std::min(at_once, items.size() - first));
+    if (reads) read_pages(rows, some, pages);
+    std::atomic<std::int64_t> nanoseconds{0};
+    share(some.size(), reads ? threads_ : 1, [&](std::size_t i) {
+      const auto start = std::chrono::steady_clock::now();
+      const kernels::HeadView view{some[i].keys.data(), nullptr, table.data(), nullptr,
+                                   static_cast<std::int32_t>(pages.last * kPage)};
+      work(some[i], {&view, format, rows.state->boundaries, prompt});
+      some[i].keys = {};
+      nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+    });
+    constexpr double kNanosecond = 1e-9;
+    seconds_ += static_cast<double>(nanoseconds.load()) * kNanosecond;
+  }
+}
+
+/// Pages of the tables of some heads, gathered on the device and brought over together.
+void Trees::read_pages(const SequenceRows& rows, std::span<Item> items, Span pages) {
+  const std::size_t page_bytes = cache_.shape().format.page_bytes();
+  const std::size_t each = size(pages.last - pages.first);
+  const std::size_t heads = std::clamp<std::size_t>(kBytesAtOnce / (each * page_bytes), 1, items.size());
+  if (host_.size() < heads * each * page_bytes) {
+    host_ = {};
+    pages_ = {};
+    which_ = {};
+    const std::size_t room = heads * each + heads * each / 4;
+    which_ = kernels::cuda::Array<std::int32_t>(stream_, room);
+    pages_ = kernels::cuda::Array<float>(stream_, room * page_bytes / sizeof(float));
+    host_ = kernels::cuda::Pinned(stream_, room * page_bytes);
+  }
+  std::vector<std::int32_t> which;
+  for (std::size_t first = 0; first < items.size(); first += heads) {
+    const std::span<Item> some = items.subspan(first, std::min(heads, items.size() - first));
+    which.clear();
+    const std::byte* plane = nullptr;
+    for (const Item& item : some) {
+      const kernels::HeadView view = cache_.view(rows.sequence, item.layer, item.head);
+      plane = view.k_plane;
+      for (std::int64_t page = pages.first; page < pages.last; ++page) {
+        which.push_back(static_cast<std::int32_t>(view.pages[page]));
+      }
+    }
+    which_.set(which);
+    kernels::cuda::take_rows(stream_, {reinterpret_cast<const float*>(plane), which_.constant(), pages_.pointer(),
+                                       static_cast<int>(which.size()), static_cast<int>(page_bytes / sizeof(float))});
+    pages_.memory().copy_out_later(0, host_, which.size() * page_bytes);
+    stream_.synchronize();
+    const std::byte* from = host_.raw();
+    for (Item& item : some) {
+      item.keys.assign(from, from + each * page_bytes);
+      from += each * page_bytes;
+    }
+  }
+}
+
+void Trees::follow(const SequenceRows& rows) {
+  if (!rows.decodes() || reads_everything(rows)) return;
+  std::vector<Item> items = items_of(rows);
+  if (items.empty()) return;
+  const bool first = items.front().tree->covered() == 0;  // built late; what a later step adds is that step's work
+  extend(rows, items, rows.state->prompt_tokens,
+         rows.kind == PassKind::draft ? rows.committed : rows.position + rows.rows);
+  Known& known = known_[rows.sequence];
+  known.build_s = first ? seconds_ : 0;
+  const std::uint64_t serial = cache_.serial(rows.sequence);
+  const auto copy_of = [&](const Item& item) -> Copy& { return known.copies[rows.state->head(item.layer, item.head)]; };
+  bool whole = known.serial != serial;
+  for (std::size_t i = 0; i < items.size() && !whole; ++i) {
+    const Copy& copy = copy_of(items[i]);
+    whole = items[i].tree->fine().count() != copy.tree.clusters || size(items[i].tree->chunks().count()) > copy.room;
+  }
+  if (whole) {
+    known.serial = 0;
+    send_all(rows, items, known);
+    known.serial = serial;
+  } else {
+    for (Item& item : items) {
+      Copy& copy = copy_of(item);
+      const std::int32_t chunks = item.tree->is_built() ? item.tree->chunks().count() : 0;
+      if (chunks > copy.tree.chunks) send_nodes(selector_of(rows, item.layer, item.head).sink, copy, item, chunks);
+      copy.tree.chunks = chunks;
+      known.writes.insert(known.writes.end(), item.writes.begin(), item.writes.end());
+    }
+  }
+  for (const Item& item : items) {
+    constexpr int kStep = 1024;
+    most_ = std::max(most_, (item.tree->fine().count() + kStep - 1) / kStep * kStep);
+  }
+  followed_.push_back(rows.sequence);
+  writes_.insert(writes_.end(), known.writes.begin(), known.writes.end());
+  sent_ = sent_ && known.writes.empty();
+}
+
+void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Known& known) {
+  known.writes.clear();
+  known.copies.assign(rows.state->indices.size(), {});
+  std::vector<FlatTree> trees(items.size());
+  share(items.size(), threads_, [&](std::size_t i) {
+    trees[i] = flatten(*items[i].tree, selector_of(rows, items[i].layer, items[i].head).sink);
+  });
+  std::size_t bytes = 0;
+  for (const FlatTree& tree : trees) bytes += tree.bytes().size();
+  if (bytes > known.memory.size()) {
+    known.memory = {};
+    const int device = stream_.device().number;
+    const std::size_t wanted = bytes + bytes / 8;
+    if (wanted > kernels::cuda::free_memory(device)) {  // those of others come again when they are searched
+      for (auto& [id, other] : known_) {
+        const bool needed = std::find(followed_.begin(), followed_.end(), id) != followed_.end();
+        if (!needed && &other != &known) other = {};
+      }
+    }
+    const std::size_t free = kernels::cuda::free_memory(device);
+    if (wanted > free) {
+      constexpr double kGigabyte = 1e9;
+      throw UserError(fmt::format(
+          "method '{}' keeps trees of {:.2f} GB for this sequence on the GPU, and {:.2f} are free there; "
+          "use a smaller context (-c) or another method",
+          rows.program->plan().policy, static_cast<double>(wanted) / kGigabyte, static_cast<double>(free) / kGigabyte));
+    }
+    known.memory = kernels::cuda::Memory(stream_, wanted);
+  }
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const FlatTree& tree = trees[i];
+    known.memory.copy_in(at, tree.bytes());
+    const auto place = [&](std::size_t word) { return known.memory.raw() + at + word * sizeof(std::uint32_t); };
+    const auto numbers = [&](std::size_t word) { return reinterpret_cast<const std::int32_t*>(place(word)); };
+    Copy& copy = known.copies[rows.state->head(items[i].layer, items[i].head)];
+    copy.room = tree.room;
+    copy.tree = {.centroids = reinterpret_cast<const std::uint16_t*>(place(tree.centroids)),
+                 .radii = reinterpret_cast<const float*>(place(tree.radii)),
+                 .last_cluster = numbers(tree.last_cluster),
+                 .unit_tokens = numbers(tree.unit_tokens),
+                 .costs = numbers(tree.costs),
+                 .cluster_of = numbers(tree.cluster_of),
+                 .ends = numbers(tree.ends),
+                 .units = items[i].tree->coarse().count(),
+                 .clusters = items[i].tree->fine().count(),
+                 .chunks = items[i].tree->is_built() ? items[i].tree->chunks().count() : 0};
+    at += tree.bytes().size();
+  }
+}
+
+/// Chunks from the copy's last up to `chunks`, and the clusters and units that they are in.
+void Trees::send_nodes(std::int64_t sink, const Copy& copy, Item& item, std::int32_t chunks) const {
+  const kv::ChunkTree& tree = *item.tree;
+  const std::vector<std::int32_t> of = tree.clusters_of_chunks();
+  std::vector<std::int32_t> clusters;
+  for (std::int32_t chunk = copy.tree.chunks; chunk < chunks; ++chunk) {
+    write(item, copy.tree.cluster_of + chunk, of[size(chunk)]);
+    write(item, copy.tree.ends + chunk, static_cast<std::int32_t>(tree.chunks().end(chunk)));
+    clusters.push_back(of[size(chunk)]);
+  }
+  send_clusters(sink, copy, item, std::move(clusters));
+}
+
+void Trees::send_clusters(std::int64_t sink, const Copy& copy, Item& item, std::vector<std::int32_t> clusters) {
+  const kv::ChunkTree& tree = *item.tree;
+  const auto unique = [](std::vector<std::int32_t>& values) {
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+  };
+  const auto dim = size(tree.fine().dim());
+  const auto send_node = [&](const kv::NodeLevel& level, std::int32_t node, std::int32_t place) {
+    const std::uint16_t* const from = level.rows().data() + size(node) * dim;
+    const std::uint16_t* const to = copy.tree.centroids + size(place) * dim;
+    for (std::size_t i = 0; i < dim; i += 2) {
+      std::int32_t word = 0;
+      std::memcpy(&word, from + i, sizeof word);
+      write(item, to + i, word);
+    }
+    std::int32_t radius = 0;
+    std::memcpy(&radius, level.radii().data() + node, sizeof radius);
+    write(item, copy.tree.radii + place, radius);
+  };
+  unique(clusters);
+  std::vector<std::int32_t> units;
+  for (const std::int32_t cluster : clusters) {
+    send_node(tree.fine(), cluster, copy.tree.units + cluster);
+    write(item, copy.tree.costs + cluster, cost_of(tree, cluster, sink));
+    units.push_back(tree.unit_of(cluster));
+  }
+  unique(units);
+  for (const std::int32_t unit : units) {
+    send_node(tree.coarse(), unit, unit);
+    write(item, copy.tree.unit_tokens + unit, tree.unit_tokens(unit));
+  }
+}
+
+void Trees::write(Item& item, const void* to, std::int32_t value) {
+  item.writes.push_back({static_cast<std::uint32_t*>(const_cast<void*>(to)), static_cast<std::uint32_t>(value)});
+}
+
+double Trees::end(const SequenceRows& rows) {
+  if (rows.decodes()) {
+    const auto known = known_.find(rows.sequence);
+    return known == known_.end() ? 0 : std::exchange(known->second.build_s, 0);
+  }
+  seconds_ = 0;
+  if (rows.kind == PassKind::correct) mend(rows);
+  if (ends_prompt(rows)) build(rows);
+  return seconds_;
+}
+
+void Trees::build(const SequenceRows& rows) {
+  std::vector<Item> items = items_of(rows);
+  if (items.empty()) return;
+  for (Item& item : items) {  // what it holds took less of the text for prompt
+    auto& index = rows.state->indices[rows.state->head(item.layer, item.head)];
+    index = kv::make_index(selector_of(rows, item.layer, item.head), cache_.shape().format.dim);
+    item.tree = tree_of(rows, item.layer, item.head);
+  }
+  known_[rows.sequence].serial = 0;
+  known_[rows.sequence].writes.clear();
+  const std::int64_t tokens = rows.position + rows.rows;
+  extend(rows, items, tokens, tokens);
+}
+
+void Trees::mend(const SequenceRows& rows) {
+  const std::int64_t first = rows.position, last = rows.position + rows.rows;
+  std::vector<Item> items = items_of(rows);
+  std::erase_if(items, [&](const Item& item) { return item.tree->covered() <= first; });
+  if (items.empty()) return;
+  Span span{first, 0};
+  for (const Item& item : items) {
+    const kv::ChunkList& chunks = item.tree->chunks();
+    span.first = std::min(span.first, chunks.begin(chunks.chunk_of(first)));
+    span.last = std::max(span.last, chunks.end(chunks.chunk_of(std::min(last, chunks.covered()) - 1)));
+  }
+  grow(rows, items, span, rows.state->prompt_tokens,
+       [&](Item& item, const kv::KeySource& source) { item.tree->refresh(source, first, last); });
+  known_[rows.sequence].serial = 0;  // all is sent again
+  known_[rows.sequence].writes.clear();
+}
+
+const kernels::cuda::Tree& Trees::tree(kv::SequenceId sequence, const SequenceState& state, int layer, int head) const {
+  return known_.at(sequence).copies[state.head(layer, head)].tree;
+}
+
+}  // namespace glimpse::attention::cuda

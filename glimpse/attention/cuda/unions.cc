@@ -1,0 +1,118 @@
+#include "glimpse/attention/cuda/unions.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include "glimpse/attention/choose.h"
+#include "glimpse/attention/cuda/pass_tables.h"
+
+namespace glimpse::attention::cuda {
+
+bool is_united(const SelectOp& select) {
+  return select.from != SelectOp::From::index && select.of_layer() &&
+         (by_parts(*select.selector) || select.joins.layer >= 0);
+}
+
+UnionSize union_size(const SelectOp& select, std::int64_t tokens) {
+  const plan::Selector& selector = *select.selector;
+  const plan::Term& first = selector.terms.front();
+  if (first.source == plan::Source::heat) return {};
+  return {plan::term_tokens(selector, first, tokens) / selector.block,
+          std::accumulate(select.queries.begin(), select.queries.end(), 0)};
+}
+
+bool joins_sets(const Program& program) {
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (const SelectOp& select : program.layer(layer).selects) {
+      if (select.joins.layer >= 0) return true;
+    }
+  }
+  return false;
+}
+
+void PassTables::number_heat(PassEntry& entry) {
+  const SequenceRows& rows = entry.rows;
+  const Program& program = *rows.program;
+  entry.first_heat = entry.first_kept = -1;
+  entry.heats = 0;
+  entry.observed = entry.tokens;
+  if (!entry.dense && joins_sets(program)) {
+    entry.first_kept = kept_;
+    kept_ += program.shape().layers;
+  }
+  std::int64_t block = 0;  // the least of a union
+  for (int layer = 0; layer < program.shape().layers && !entry.dense; ++layer) {
+    for (const SelectOp& select : program.layer(layer).selects) {
+      if (is_united(select) && (block == 0 || select.selector->block < block)) block = select.selector->block;
+    }
+  }
+  if (rows.kind == PassKind::prompt) {
+    entry.observed = std::clamp<std::int64_t>(program.observe_from(rows.prompt_end), rows.position, entry.tokens);
+  }
+  const std::int64_t length = length_step(entry.tokens);
+  if (rows.state->has_heat() && (rows.decodes() || entry.observed < entry.tokens)) {
+    entry.first_heat = heats_;
+    entry.heats = program.heat().per_layer ? program.shape().layers : 1;
+    heats_ += entry.heats;
+    block = rows.state->heat_block();
+    const std::int64_t read = entry.dense ? length : std::min<std::int64_t>(length, capacity_);
+    most_heated_ = std::max(most_heated_, static_cast<int>(read / block + 1));
+  }
+  if (block > 0) heat_stride_ = std::max(heat_stride_, static_cast<std::size_t>((length / block + 32) / 32 * 32));
+}
+
+void PassTables::add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {
+  const plan::Selector& selector = *select.selector;
+  const int group = entry.rows.program->shape().group();
+  const UnionSize size = union_size(select, entry.tokens);
+  const int set = first_set(entry, select.writes);
+  kernels::Choice choice = choice_of(selector, static_cast<std::size_t>(entry.tokens));
+  kernels::cuda::Union made;
+  made.row = row;
+  made.head = select.first_head;
+  made.block = selector.block;
+  made.head_units = choice.head_units;
+  made.tail_units = choice.tail_units;
+  made.room = choice.wanted;
+  made.first_list = set + select.lists;
+  made.lists = size.lists;
+  made.wanted = static_cast<std::int32_t>(size.wanted);
+  made.first_query = static_cast<std::int32_t>(to.union_queries.size());
+  if (plan::reads_heat(selector)) made.heat = entry.heat_of(select.writes.layer);
+  if (entry.first_kept >= 0) made.keeps = entry.first_kept + select.writes.layer;
+  if (select.joins.layer >= 0) made.joins = entry.first_kept + select.joins.layer;
+
+  const std::int64_t units = (entry.tokens + selector.block - 1) / selector.block;
+  kernels::Choice own;  // of one query head: its best units, wherever they lie
+  own.row = row;
+  own.set = made.first_list;
+  own.pooling = kernels::Pooling::max_score;
+  own.wanted = made.wanted;
+  own.block = selector.block;
+  own.tail_units = static_cast<std::int32_t>(units);
+  const std::vector<int>& named = selector.terms.front().query_heads;
+  for (int i = 0; i < select.heads && size.lists > 0; ++i) {
+    const int head = select.first_head + i;
+    if (select.queries[static_cast<std::size_t>(i)] > 0) to.scores.push_back({row, head});
+    for (int query = head * group; query < (head + 1) * group; ++query) {
+      if (!named.empty() && std::find(named.begin(), named.end(), query) == named.end()) continue;
+      own.head = head;
+      own.query = query % group;
+      to.choices.push_back(own);
+      to.union_queries.push_back(query);
+      ++own.set;
+    }
+  }
+  to.unions.push_back(made);
+
+  choice.row = row;
+  choice.head = select.first_head;
+  choice.query = 0;
+  choice.set = set;
+  choice.pooling = kernels::Pooling::max_score;
+  choice.by_unit = 1;
+  to.united.push_back(choice);
+}
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,18 @@
+// Where a calibration's profile goes, and what is kept of the one that is there. One thread.
+#pragma once
+
+#include <filesystem>
+
+#include "glimpse/cli/arguments.h"
+#include "glimpse/cli/profiles.h"
+#include "glimpse/plan/profile.h"
+
+namespace glimpse::cli {
+
+/// The file of -o, or the model's own in the folder of profiles. Throws UserError where there is neither.
+std::filesystem::path profile_output(const Arguments& arguments, const PlanModel& model);
+
+/// `found` with the other parts of the profile at `path`, where that is the same model's.
+plan::Profile with_other_parts(const std::filesystem::path& path, plan::Profile found);
+
+}  // namespace glimpse::cli

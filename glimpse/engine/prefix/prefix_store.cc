@@ -1,0 +1,166 @@
+#include "glimpse/engine/prefix/prefix_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "glimpse/base/checksum.h"
+#include "glimpse/base/error.h"
+#include "glimpse/base/log.h"
+#include "glimpse/engine/failure.h"
+#include "glimpse/engine/runtime.h"
+#include "glimpse/engine/session/saved.h"
+
+namespace glimpse::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kBegins = "prefix-", kEnds = ".session";
+constexpr std::uint64_t kMostSalt = 1 << 24;
+
+bool is_ours(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return name.starts_with(kBegins) && name.ends_with(kEnds);
+}
+
+std::vector<std::byte> provenance(const MadeRows& made, const std::string& salt) {
+  ByteWriter to;
+  to.text(salt);
+  made.save(to);
+  return {to.bytes().begin(), to.bytes().end()};
+}
+
+/// By all that decides whom it serves.
+std::string name_of(const SessionModel& model, const KeptPrefix& prefix) {
+  const ActiveSequence& sequence = prefix.sequence;
+  const std::vector<std::byte> made = provenance(sequence.made, prefix.salt);
+  const std::string plan = plan::to_json(sequence.plan());
+  const std::uint64_t head[] = {model.fingerprint, static_cast<std::uint64_t>(model.format.type),
+                                prefix.at_end() ? 1U : 0U, sequence.tokens.size(), made.size()};
+  Checksum sum;
+  sum.add(std::as_bytes(std::span(head)));
+  sum.add(std::as_bytes(std::span(sequence.tokens)));
+  sum.add(made);
+  sum.add(std::as_bytes(std::span(plan)));
+  return fmt::format("{}{:016x}{}", kBegins, sum.value(), kEnds);
+}
+
+}  // namespace
+
+PrefixStore::PrefixStore(const Runtime& runtime)
+    : folder_(runtime.options.prefix_folder), most_bytes_(runtime.options.prefix_folder_bytes) {
+  if (!on()) return;
+  if (const std::string why = why_read_only(folder_ / "prefix"); !why.empty()) {
+    throw UserError(
+        fmt::format("the folder '{}' of kept prefixes: {}; give one that can be written to", folder_.string(), why));
+  }
+  model_ = session_model(runtime);
+  std::vector<std::pair<fs::file_time_type, fs::path>> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    if (is_ours(entry.path()) && entry.is_regular_file()) files.emplace_back(entry.last_write_time(), entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (const auto& [time, file] : files) {
+    try {
+      read(file);
+    } catch (const UserError& error) {
+      log_message(LogLevel::debug, fmt::format("no kept prefix: {}", error.what()));
+    }
+  }
+}
+
+void PrefixStore::read(const fs::path& file) {
+  const SessionReader reader(file);
+  SavedSession session = read_session(reader, model_);
+  StoredPrefix stored;
+  ByteReader from(reader.section(SectionKind::made), reader.label());
+  stored.salt = from.text(kMostSalt, "the salt");
+  stored.made.load(from, session.length());
+  from.require_end();
+  stored.file = file;
+  stored.bytes = static_cast<std::int64_t>(fs::file_size(file));
+  stored.whole = session.whole();
+  stored.at_end = !session.logits.empty();
+  stored.tokens = std::move(session.tokens);
+  stored.plan = std::move(session.plan);
+  bytes_ += stored.bytes;
+  stored_.push_back(std::move(stored));
+}
+
+void PrefixStore::save(const KeptPrefix& prefix, const Runtime& runtime) noexcept {
+  if (!on()) return;
+  try {
+    const fs::path file = folder_ / name_of(model_, prefix);
+    std::error_code failed;
+    if (fs::exists(file, failed)) return;
+    const ActiveSequence& sequence = prefix.sequence;
+    const auto pages = runtime.cache().pages_held(sequence.id);
+    const std::int64_t bytes = pages * 2 * static_cast<std::int64_t>(runtime.cache().shape().format.page_bytes());
+    if (bytes > most_bytes_) return;
+    make_room(bytes);
+    const std::vector<std::byte> made = provenance(sequence.made, prefix.salt);
+    const attention::SequenceState fresh(sequence.plan(), runtime.programs.gates);
+    const SequenceParts parts{&sequence, prefix.at_end() ? &sequence.attention : &fresh, sequence.logits, made};
+    save_parts(parts, file, runtime);
+    read(file);
+    make_room(0);
+  } catch (...) {
+    try {
+      log_message(LogLevel::warning,
+                  fmt::format("a prefix is not kept on the disk: {}", text_of(std::current_exception())));
+    } catch (...) {
+    }
+  }
+}
+
+void PrefixStore::make_room(std::int64_t bytes) {
+  while (!stored_.empty() && bytes_ + bytes > most_bytes_) {
+    std::error_code failed;
+    fs::remove(stored_.front().file, failed);
+    bytes_ -= stored_.front().bytes;
+    stored_.pop_front();
+  }
+}
+
+const StoredPrefix* PrefixStore::find(const Asked& asked, const std::string& salt) const {
+  const StoredPrefix* best = nullptr;
+  std::int64_t most = 0;
+  for (const StoredPrefix& stored : stored_) {
+    if (stored.salt != salt) continue;
+    const Admitted share = admitted(stored.offered(), asked);
+    if (share.tokens > most) {
+      best = &stored;
+      most = share.tokens;
+    }
+  }
+  return best;
+}
+
+void PrefixStore::load(const StoredPrefix& prefix, Runtime& runtime) {
+  const SessionReader reader(prefix.file);
+  const SavedSession session = read_session(reader, model_);
+  runtime.require(session.plan);
+  // Making room may save others, and drop this one of the list: nothing of it is used from here on.
+  const MadeRows made = prefix.made;
+  const std::string salt = prefix.salt;
+  const bool at_end = prefix.at_end;
+  std::error_code failed;
+  fs::last_write_time(prefix.file, fs::file_time_type::clock::now(), failed);
+  ActiveSequence sequence = with_room(runtime, [&] {
+    return adopt(reader, session, {&session.plan, session.length(), at_end}, runtime);
+  });
+  sequence.made = made;
+  runtime.prefixes.keep(runtime.cache(), std::move(sequence), salt);
+}
+
+void PrefixStore::forget(const fs::path& file) {
+  stored_.remove_if([&](const StoredPrefix& each) {
+    if (each.file != file) return false;
+    bytes_ -= each.bytes;
+    return true;
+  });
+}
+
+}  // namespace glimpse::engine

@@ -1,0 +1,57 @@
+// Kept prefixes in files: saved sessions with how their rows were made, in a folder that another engine of the same
+// model finds again. Files of other models, and those that cannot be read, are left alone. Not more than so many bytes
+// lie there: the oldest go. One thread at a time; several processes may share a folder. Inside engine only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "glimpse/engine/prefix/prefix_cache.h"
+#include "glimpse/engine/session/content.h"
+
+namespace glimpse::engine {
+
+struct Runtime;
+
+struct StoredPrefix {
+  std::filesystem::path file;
+  std::int64_t bytes = 0;
+  std::vector<Token> tokens;
+  plan::Plan plan;
+  MadeRows made;
+  std::string salt;
+  bool whole = true, at_end = false;
+
+  Offered offered() const { return {tokens, &plan, &made, whole, at_end}; }
+};
+
+class PrefixStore {
+ public:
+  /// Where EngineOptions::prefix_folder names none: off. Throws UserError for a folder that cannot be written to.
+  explicit PrefixStore(const Runtime& runtime);
+
+  bool on() const { return !folder_.empty(); }
+  /// Writes what is not there yet. What fails is logged: the folder is a help and no promise.
+  void save(const KeptPrefix& prefix, const Runtime& runtime) noexcept;
+  /// The one that serves most of the prompt, or null. Valid until the next call.
+  const StoredPrefix* find(const Asked& asked, const std::string& salt) const;
+  /// Reads it back and keeps it. Throws UserError where it is damaged, gone, or does not fit.
+  void load(const StoredPrefix& prefix, Runtime& runtime);
+  /// It is not looked at any more; the file stays.
+  void forget(const std::filesystem::path& file);
+  std::size_t size() const { return stored_.size(); }
+
+ private:
+  void read(const std::filesystem::path& file);
+  void make_room(std::int64_t bytes);
+
+  std::filesystem::path folder_;
+  std::int64_t most_bytes_ = 0, bytes_ = 0;
+  SessionModel model_;
+  std::list<StoredPrefix> stored_;  ///< the oldest first
+};
+
+}  // namespace glimpse::engine

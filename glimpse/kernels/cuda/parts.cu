@@ -1,0 +1,239 @@
+// The kernels of parts.h. All are small beside attention: unite is one block for each set, add_heat reads K of what was
+// read once more. Sums have one writer each and a fixed order.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/parts.h"
+#include "glimpse/kernels/cuda/ranks.cuh"
+#include "glimpse/kernels/cuda/rows.cuh"
+
+namespace glimpse::kernels::cuda {
+namespace {
+
+constexpr int kUniteThreads = 512;
+constexpr int kHeatWarps = 8;
+constexpr int kHeatThreads = kHeatWarps * 32;
+constexpr int kThreads = 256;
+
+struct UniteArguments {
+  Cache cache;
+  UniteOp op;
+  int room = 0;  ///< for candidates: a power of two
+};
+
+/// The largest score of a unit over the scoring query heads; all lanes of a warp have it.
+__device__ float best_score(const UniteArguments& of, const Union& u, int begin, int end) {
+  const std::size_t first = static_cast<std::size_t>(u.row) * of.cache.kv_heads * of.op.group;
+  const int length = end - begin;
+  float best = -INFINITY;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < u.lists * length; i += 32) {
+    const int query = of.op.queries.raw()[u.first_query + i / length];
+    best = fmaxf(best, of.op.scores.scores.raw()[(first + query) * of.op.scores.stride + begin + i % length]);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) best = fmaxf(best, __shfl_xor_sync(~0U, best, step));
+  return best;
+}
+
+/// The unit at a place of a list, or -1.
+__device__ int unit_at(const UniteArguments& of, const Union& u, int list, int at, int units) {
+  const std::int32_t set = u.first_list + list;
+  const std::int32_t count = of.op.sets.count.raw()[set];
+  if (count == kEverything) return at < units ? at : -1;
+  const std::size_t from = static_cast<std::size_t>(set) * of.op.sets.capacity;
+  const int slot = at * u.block;
+  return slot < count ? of.op.sets.slots.raw()[from + slot] / u.block : -1;
+}
+
+__global__ void __launch_bounds__(kUniteThreads) unite_kernel(const __grid_constant__ UniteArguments of) {
+  extern __shared__ std::uint64_t found[];  // score, then the lower unit first
+  const Union u = of.op.unions.raw()[blockIdx.x];
+  const int slots = seen_slots(of.cache, u.row, view_of(of.cache, u.row, u.head));
+  const int units = (slots + u.block - 1) / u.block;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  float* const values =
+      of.op.values.raw() + (static_cast<std::size_t>(u.row) * of.cache.kv_heads + u.head) * of.op.stride;
+  std::uint8_t* const keeps = u.keeps < 0 ? nullptr : of.op.kept.raw() + u.keeps * of.op.stride;
+  const std::uint8_t* const joins = u.joins < 0 ? nullptr : of.op.kept.raw() + u.joins * of.op.stride;
+  const float* const heat = u.heat < 0 ? nullptr : of.op.heat.raw() + u.heat * of.op.stride;
+  for (int unit = thread; unit < units; unit += kUniteThreads) {
+    const bool taken = joins != nullptr && joins[unit] != 0;
+    values[unit] = taken ? INFINITY : heat != nullptr ? heat[unit] : -INFINITY;
+    if (keeps != nullptr) keeps[unit] = taken ? 1 : 0;
+  }
+  const int candidates = u.lists * u.wanted;
+  for (int i = warp; i < of.room; i += kUniteThreads / 32) {
+    std::uint64_t key = 0;
+    const int unit = i < candidates ? unit_at(of, u, i / u.wanted, i % u.wanted, units) : -1;
+    if (unit >= u.head_units && unit < u.tail_units) {
+      const float score = best_score(of, u, unit * u.block, min(slots, (unit + 1) * u.block));
+      key = std::uint64_t{order_of(score)} << 32 | (~0U - static_cast<unsigned>(unit));
+    }
+    if (thread % 32 == 0) found[i] = key;
+  }
+  __syncthreads();  // and the values are there
+  sort_down<kUniteThreads>(found, of.room);
+  // Equal keys are one unit. The first `room` of them are taken.
+  const int each = (of.room + kUniteThreads - 1) / kUniteThreads;
+  const int begin = min(of.room, thread * each), end = min(of.room, begin + each);
+  const auto is_new = [&](int i) { return found[i] != 0 && (i == 0 || found[i] != found[i - 1]); };
+  int own = 0;
+  for (int i = begin; i < end; ++i) own += is_new(i) ? 1 : 0;
+  int rank = block_sum_before<kUniteThreads>(own);
+  for (int i = begin; i < end && rank < u.room; ++i) {
+    if (!is_new(i)) continue;
+    const unsigned unit = ~0U - static_cast<unsigned>(found[i]);
+    values[unit] = INFINITY;
+    if (keeps != nullptr) keeps[unit] = 1;
+    ++rank;
+  }
+}
+
+struct HeatArguments {
+  Cache cache;
+  HeatOp op;
+  int parts = 1;  ///< blocks that share a row's units
+};
+
+/// The group's queries lie in shared memory, [g, d]; a warp takes a unit, its lanes pairs of dimensions.
+template <class T>
+__global__ void __launch_bounds__(kHeatThreads) heat_kernel(const __grid_constant__ HeatArguments of) {
+  extern __shared__ float queries[];
+  const HeatRow row = of.op.heats.raw()[static_cast<int>(blockIdx.x) / of.parts];
+  const int part = static_cast<int>(blockIdx.x) % of.parts;
+  const Read read = of.op.reads.raw()[static_cast<std::size_t>(row.row) * of.cache.kv_heads + row.head];
+  if (read.kind != Read::Kind::everything && read.kind != Read::Kind::sets) return;
+  const HeadView& view = view_of(of.cache, row.row, row.head);
+  const std::int32_t* list = nullptr;
+  int entries = seen_slots(of.cache, row.row, view);
+  if (read.kind == Read::Kind::sets && of.op.sets.count.raw()[read.set] != kEverything) {
+    entries = of.op.sets.count.raw()[read.set];
+    list = of.op.sets.slots.raw() + static_cast<std::size_t>(read.set) * of.op.sets.capacity;
+  }
+  const int units = (entries + row.block - 1) / row.block;
+  if (part * kHeatWarps >= units) return;
+  const int group = of.op.group;
+  const std::size_t head = (static_cast<std::size_t>(row.row) * of.cache.kv_heads + row.head) * group;
+  load_queries<kHeatThreads>(of.op.q.raw() + head * of.cache.dim, group * of.cache.dim, queries);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (int unit = part * kHeatWarps + static_cast<int>(threadIdx.x) / 32; unit < units; unit += of.parts * kHeatWarps) {
+    const int begin = unit * row.block, end = min(entries, begin + row.block);
+    float mass = 0;
+    for (int i = begin; i < end; ++i) {
+      KeyRow<T> key;
+      key.load(view, list == nullptr ? i : list[i], of.cache.dim);
+      for (int j = 0; j < group; ++j) {
+        const float score = key.dot(queries + j * of.cache.dim) * of.op.scale;
+        mass += expf(score - of.op.lse.raw()[head + j]);
+      }
+    }
+    if (lane != 0) continue;
+    const std::size_t at = (static_cast<std::size_t>(row.place) * of.cache.kv_heads + row.head) * of.op.stride +
+                           (list == nullptr ? begin : list[begin]) / row.block;
+    of.op.sums.raw()[at] += static_cast<double>(mass / static_cast<float>(group));
+    of.op.readers.raw()[at] += 1;
+  }
+}
+
+/// A thread for each unit of a piece's KV head.
+__global__ void fold_kernel(const __grid_constant__ FoldOp of) {
+  const int parts = (of.most + kThreads - 1) / kThreads;
+  const int number = static_cast<int>(blockIdx.x) / parts;
+  const HeatPiece piece = of.pieces.raw()[number / of.kv_heads];
+  const int head = number % of.kv_heads;
+  const int unit = static_cast<int>(blockIdx.x) % parts * kThreads + static_cast<int>(threadIdx.x);
+  const int begin = unit * piece.block, end = min(piece.slots, begin + piece.block);
+  if (begin >= end) return;
+  const float* const from =
+      of.columns.raw() + (static_cast<std::size_t>(piece.piece) * of.kv_heads + head) * of.column_stride;
+  double sum = 0;
+  for (int slot = begin; slot < end; ++slot) sum += static_cast<double>(from[slot]);
+  of.sums.raw()[(static_cast<std::size_t>(piece.place) * of.kv_heads + head) * of.stride + unit] += sum;
+}
+
+__global__ void gains_kernel(const __grid_constant__ GainsOp of) {
+  const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= of.places * of.stride) return;
+  const std::size_t first = i / of.stride * of.kv_heads * of.stride + i % of.stride;
+  double sum = 0;
+  int readers = 0;
+  for (int head = 0; head < of.kv_heads; ++head) {
+    sum += of.sums.raw()[first + head * of.stride];
+    readers += of.readers.raw()[first + head * of.stride];
+  }
+  of.gains.raw()[i] = readers > 0 ? sum / readers : sum;
+}
+
+__global__ void shift_kernel(const __grid_constant__ ShiftOp of) {
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (i < of.rows * of.heads) of.out.raw()[i] = of.lse.raw()[i] - of.shift.raw()[i / of.heads];
+}
+
+Cache cache_of(const KvTable<Place::device>& cache, const RowTable<Place::device>& rows) {
+  return {.type = cache.format.type,
+          .dim = cache.format.dim,
+          .kv_heads = cache.kv_heads,
+          .rows = rows.rows,
+          .sequences = cache.sequences,
+          .views = cache.views.raw(),
+          .sequence = rows.sequence.raw(),
+          .behind = rows.behind.raw()};
+}
+
+/// After the launch before this one has ended, whatever that allows.
+template <class Arguments>
+void launch_plain(Stream& stream, void (*kernel)(Arguments), const Arguments& arguments, dim3 shape, int bytes) {
+  Limits limits;
+  allow_shared(kernel, bytes);
+  launch(kernel, arguments, shape, bytes, {limits, static_cast<cudaStream_t>(stream.raw()), false});
+}
+
+unsigned blocks_of(std::size_t threads) {
+  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+}
+
+}  // namespace
+
+void unite(Stream& stream, const UniteOp& op) {
+  check(op.most <= kMostCandidates, "lists of a union that fit into shared memory");
+  if (op.count == 0) return;
+  UniteArguments of{cache_of(op.cache, op.rows), op};
+  of.room = op.most == 0 ? 0 : static_cast<int>(std::bit_ceil(static_cast<unsigned>(op.most)));
+  launch_plain(stream, unite_kernel, of, dim3(static_cast<unsigned>(op.count), kUniteThreads),
+               of.room * static_cast<int>(sizeof(std::uint64_t)));
+}
+
+void add_heat(Stream& stream, const HeatOp& op) {
+  require_supported(op.cache.format);
+  if (op.count == 0 || op.most == 0) return;
+  constexpr int kUnitsOfBlock = 2 * kHeatWarps, kMostParts = 64;
+  HeatArguments of{cache_of(op.cache, op.rows), op};
+  of.parts = std::clamp((op.most + kUnitsOfBlock - 1) / kUnitsOfBlock, 1, kMostParts);
+  auto* const kernel = op.cache.format.type == KvType::f16 ? heat_kernel<__half> : heat_kernel<__nv_bfloat16>;
+  launch_plain(stream, kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kHeatThreads),
+               op.group * op.cache.format.dim * static_cast<int>(sizeof(float)));
+}
+
+void fold_heat(Stream& stream, const FoldOp& op) {
+  if (op.count == 0 || op.most == 0) return;
+  const unsigned parts = blocks_of(static_cast<std::size_t>(op.most));
+  launch_plain(stream, fold_kernel, op, dim3(static_cast<unsigned>(op.count * op.kv_heads) * parts, kThreads), 0);
+}
+
+void heat_gains(Stream& stream, const GainsOp& op) {
+  if (op.places == 0) return;
+  launch_plain(stream, gains_kernel, op, dim3(blocks_of(static_cast<std::size_t>(op.places) * op.stride), kThreads), 0);
+}
+
+void shift_rows(Stream& stream, const ShiftOp& op) {
+  if (op.rows == 0) return;
+  launch_plain(stream, shift_kernel, op, dim3(blocks_of(static_cast<std::size_t>(op.rows * op.heads)), kThreads), 0);
+}
+
+}  // namespace glimpse::kernels::cuda

@@ -1,0 +1,374 @@
+// The kernel of trees.h: a block for each search. It reads the coarse units, the clusters of those that it opens, and a
+// word or two for each chunk. Eight lanes of a warp have a node.
+#include <cuda_fp16.h>
+
+#include <string>
+
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/ranks.cuh"
+#include "glimpse/kernels/cuda/rows.cuh"
+#include "glimpse/kernels/cuda/trees.h"
+
+namespace glimpse::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+constexpr int kLanes = 8;  ///< of a node
+constexpr int kNodesAtOnce = kThreads / kLanes;
+constexpr int kDigits = 256;
+constexpr std::uint32_t kTaken = ~0U;
+
+struct Arguments {
+  Cache cache;
+  TreeSearchOp op;
+};
+
+struct Shared {
+  float units[kMostTreeUnits];
+  int opened[kMostTreeUnits];  ///< whether, and then the clusters before it among those opened
+  int digits[kDigits];         ///< tokens
+  int clusters;                ///< opened
+  int digit, before;           ///< the digit at which the budget is full, and the tokens before it
+  int next;                    ///< the lowest cluster that is looked for
+};
+
+class TreeWalk {
+ public:
+  __device__ TreeWalk(const Arguments& of, const TreeSearch& search, float* queries, std::uint32_t* keys)
+      : of_(of), search_(search), tree_(search.tree), queries_(queries), keys_(keys) {}
+
+  __device__ void run(Shared& room) {
+    load();
+    score_units(room);
+    open_units(room);
+    score_clusters(room);
+    find_cut(room);
+    write();
+    if (threadIdx.x == 0 && of_.op.opened) of_.op.opened.raw()[search_.set] = room.clusters;
+  }
+
+ private:
+  /// The queries that choose together, and behind them their lengths, scaled.
+  __device__ void load() {
+    const int dim = of_.cache.dim;
+    const bool alone = search_.query >= 0;
+    const std::size_t head =
+        (static_cast<std::size_t>(search_.row) * of_.cache.kv_heads + search_.head) * of_.op.group +
+        (alone ? search_.query : 0);
+    const float* const from = of_.op.q.raw() + head * dim;
+    const int group = alone ? 1 : of_.op.group;
+    group_ = search_.mean_query != 0 ? 1 : group;
+    for (int i = static_cast<int>(threadIdx.x); i < group_ * dim; i += kThreads) {
+      float value = from[i];
+      if (group_ < group) {
+        for (int j = 1; j < group; ++j) value += from[j * dim + i];
+        value /= static_cast<float>(group);
+      }
+      queries_[i] = value;
+    }
+    __syncthreads();
+    lengths_ = queries_ + group_ * dim;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (int j = static_cast<int>(threadIdx.x) / 32; j < group_; j += kWarps) {
+      float squares = 0;
+      for (int i = lane; i < dim; i += 32) squares += queries_[j * dim + i] * queries_[j * dim + i];
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0U, squares, step);
+      if (lane == 0) lengths_[j] = sqrtf(squares) * of_.op.scale;
+    }
+    __syncthreads();
+  }
+
+  /// The score of a node of the tree (clusters behind units); its eight lanes have it. All lanes of a warp call.
+  __device__ float score(int node) const {
+    const int dim = of_.cache.dim, lane = static_cast<int>(threadIdx.x) % kLanes;
+    const auto* const row = reinterpret_cast<const uint4*>(tree_.centroids + static_cast<std::size_t>(node) * dim);
+    constexpr int kPieces = kMaxHeadDim / 8 / kLanes;
+    uint4 pieces[kPieces];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int piece = i * kLanes + lane;
+      pieces[i] = piece < dim / 8 ? row[piece] : make_uint4(0, 0, 0, 0);
+    }
+    const float radius = tree_.radii[node];
+    const bool mean = search_.pooling == Pooling::mean_score;
+    float pooled = mean ? 0.0F : -INFINITY;
+    for (int j = 0; j < group_; ++j) {
+      const float* const query = queries_ + j * dim;
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const int piece = i * kLanes + lane;
+        if (piece >= dim / 8) continue;
+        const std::uint32_t words[4] = {pieces[i].x, pieces[i].y, pieces[i].z, pieces[i].w};
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          const float2 two = two_of(words[w], __half());
+          sum += query[piece * 8 + 2 * w] * two.x + query[piece * 8 + 2 * w + 1] * two.y;
+        }
+      }
+#pragma unroll
+      for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
+      const float value = sum * of_.op.scale + radius * lengths_[j];
+      pooled = mean ? pooled + value : fmaxf(pooled, value);
+    }
+    return mean ? pooled / static_cast<float>(group_) : pooled;
+  }
+
+  __device__ void score_units(Shared& room) const {
+    for (int first = 0; first < tree_.units; first += kNodesAtOnce) {
+      const int unit = first + static_cast<int>(threadIdx.x) / kLanes;
+      const float value = score(min(unit, tree_.units - 1));
+      if (unit < tree_.units && threadIdx.x % kLanes == 0) room.units[unit] = value;
+    }
+    __syncthreads();
+  }
+
+  /// One warp: the best unit, then the next, until they hold enough.
+  __device__ void open_units(Shared& room) const {
+    if (threadIdx.x < 32) {
+      const int lane = static_cast<int>(threadIdx.x);
+      std::uint64_t own[2];
+      int opened[2] = {0, 0};
+      for (int i = 0; i < 2; ++i) {
+        const int unit = lane + 32 * i;
+        own[i] = unit < tree_.units ? std::uint64_t{order_of(room.units[unit])} << 32 | (~0U - unit) : 0;
+      }
+      std::int64_t tokens = 0;
+      for (int number = 0; number < tree_.units; ++number) {
+        if (number >= search_.least_units && tokens >= search_.candidates) break;
+        std::uint64_t best = max(own[0], own[1]);
+#pragma unroll
+        for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(~0U, best, step));
+        tokens += tree_.unit_tokens[~0U - static_cast<unsigned>(best)];
+        for (int i = 0; i < 2; ++i) {
+          if (own[i] == best) own[i] = 0, opened[i] = 1;
+        }
+      }
+      for (int i = 0; i < 2; ++i) {
+        if (lane + 32 * i < tree_.units) room.opened[lane + 32 * i] = opened[i];
+      }
+    }
+    __syncthreads();
+    int clusters = 0;
+    for (int unit = 0; unit < tree_.units; ++unit) {
+      if (room.opened[unit] != 0) clusters += tree_.last_cluster[unit] - (unit == 0 ? 0 : tree_.last_cluster[unit - 1]);
+    }
+    if (threadIdx.x == 0) room.clusters = clusters;
+    __syncthreads();
+  }
+
+  /// keys_[cluster]: its score as a whole number; 0 where its unit is not open.
+  __device__ void score_clusters(const Shared& room) const {
+    for (int cluster = static_cast<int>(threadIdx.x); cluster < tree_.clusters; cluster += kThreads) keys_[cluster] = 0;
+    __syncthreads();
+    int unit = -1, first = 0, last = 0;
+    for (int base = 0; base < room.clusters; base += kNodesAtOnce) {
+      const int wanted = base + static_cast<int>(threadIdx.x) / kLanes;
+      // The wanted one among the clusters of open units; numbers only grow.
+      while (wanted >= last && unit + 1 < tree_.units) {
+        ++unit;
+        if (room.opened[unit] == 0) continue;
+        first = last;
+        last += clusters_of(unit);
+      }
+      const bool there = wanted < last;
+      const int cluster = there ? begin_of(unit) + wanted - first : 0;
+      const float value = score(tree_.units + cluster);
+      if (there && threadIdx.x % kLanes == 0) keys_[cluster] = max(order_of(value), 1U);
+    }
+    __syncthreads();
+  }
+  __device__ int begin_of(int unit) const {
+    return unit == 0 ? 0 : tree_.last_cluster[unit - 1];
+  }
+  __device__ int clusters_of(int unit) const {
+    return tree_.last_cluster[unit] - begin_of(unit);
+  }
+
+  /// In the order of their scores, equal ones by number, clusters are taken while they fit: those of a larger key than
+  /// cut_, and among those that equal it the ones that become kTaken; of `part_` chunks for `left_` tokens.
+  __device__ void find_cut(Shared& room) {
+    const bool whole = search_.whole != 0;
+    const int target = whole ? search_.room : search_.room + 1;
+    if (search_.room <= 0) {
+      cut_ = kTaken;
+      return;
+    }
+    int before = 0;
+    std::uint32_t key = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      if (!find_digit(room, key, shift, target - before)) {  // only in the first round: all of them fit
+        cut_ = 0;
+        return;
+      }
+      before += room.before;
+      key |= static_cast<std::uint32_t>(room.digit) << shift;
+    }
+    cut_ = key;
+    for (int from = 0;;) {
+      if (threadIdx.x == 0) room.next = tree_.clusters;
+      __syncthreads();
+      for (int cluster = from + static_cast<int>(threadIdx.x); cluster < tree_.clusters; cluster += kThreads) {
+        if (keys_[cluster] == key) {
+          atomicMin(&room.next, cluster);
+          break;
+        }
+      }
+      __syncthreads();
+      const int cluster = room.next;
+      __syncthreads();
+      if (cluster == tree_.clusters) return;
+      const int cost = tree_.costs[cluster];
+      const bool last = before + cost >= target;
+      if (last && !whole) {
+        part_ = cluster;
+        left_ = search_.room - before;
+        return;
+      }
+      if (threadIdx.x == 0) keys_[cluster] = kTaken;
+      if (last) break;
+      before += cost;
+      from = cluster + 1;
+    }
+    __syncthreads();
+  }
+
+  /// Of the open clusters whose key begins as `key` above the digit at `shift`: the digit at which their tokens, the
+  /// largest first, reach `target`. False where they do not.
+  __device__ bool find_digit(Shared& room, std::uint32_t key, int shift, int target) const {
+    __syncthreads();  // nobody reads what the round before found any more
+    for (int i = static_cast<int>(threadIdx.x); i < kDigits; i += kThreads) room.digits[i] = 0;
+    if (threadIdx.x == 0) room.digit = -1;
+    __syncthreads();
+    const std::uint32_t above = shift == 24 ? 0 : ~0U << (shift + 8);
+    for (int cluster = static_cast<int>(threadIdx.x); cluster < tree_.clusters; cluster += kThreads) {
+      const std::uint32_t own = keys_[cluster];
+      if (own == 0 || (own & above) != key) continue;
+      atomicAdd(&room.digits[own >> shift & (kDigits - 1)], tree_.costs[cluster]);
+    }
+    __syncthreads();
+    const int digit = kDigits - 1 - static_cast<int>(threadIdx.x);
+    const int own = digit >= 0 ? room.digits[digit] : 0;
+    const int before = block_sum_before<kThreads>(own);
+    if (digit >= 0 && before < target && before + own >= target) {
+      room.digit = digit;
+      room.before = before;
+    }
+    __syncthreads();
+    return room.digit >= 0;
+  }
+
+  __device__ int cost_of(int chunk) const {
+    const int begin = chunk == 0 ? 0 : tree_.ends[chunk - 1];
+    return max(0, min(tree_.ends[chunk], search_.tail) - max(begin, search_.sink));
+  }
+  /// Each thread has chunks that lie together: how many tokens they add, and where these go.
+  __device__ void write() {
+    const int each = (tree_.chunks + kThreads - 1) / kThreads;
+    const int begin = min(tree_.chunks, static_cast<int>(threadIdx.x) * each), end = min(tree_.chunks, begin + each);
+    int own = 0;
+    for (int chunk = begin; chunk < end && part_ >= 0; ++chunk) {
+      if (tree_.cluster_of[chunk] == part_) own += cost_of(chunk);
+    }
+    const int part_before = block_sum_before<kThreads>(own);
+    const auto each_taken = [&](const auto& take) {
+      int part = part_before;
+      for (int chunk = begin; chunk < end; ++chunk) {
+        const int cluster = tree_.cluster_of[chunk];
+        if (cluster == part_) {
+          part += cost_of(chunk);
+          if (part <= left_) take(chunk);
+        } else if (keys_[cluster] > cut_) {
+          take(chunk);
+        }
+      }
+    };
+    own = 0;
+    if (cut_ != kTaken || part_ >= 0) each_taken([&](int chunk) { own += cost_of(chunk); });
+    int all = 0;
+    int place = search_.sink + block_sum_before<kThreads>(own, &all);
+    const int slots = seen_slots(of_.cache, search_.row, view_of(of_.cache, search_.row, search_.head));
+    const int count = search_.sink + all + slots - search_.tail;
+    if (count >= slots) {
+      if (threadIdx.x == 0) of_.op.sets.count.raw()[search_.set] = kEverything;
+      return;
+    }
+    const int capacity = of_.op.sets.capacity;
+    std::int32_t* const to = of_.op.sets.slots.raw() + static_cast<std::size_t>(search_.set) * capacity;
+    if (threadIdx.x == 0) of_.op.sets.count.raw()[search_.set] = min(count, capacity);
+    for (int i = static_cast<int>(threadIdx.x); i < min(search_.sink, capacity); i += kThreads) to[i] = i;
+    if (own > 0) {
+      each_taken([&](int chunk) {
+        const int first = max(chunk == 0 ? 0 : tree_.ends[chunk - 1], search_.sink);
+        const int last = min(tree_.ends[chunk], search_.tail);
+        for (int slot = first; slot < last; ++slot, ++place) {
+          if (place < capacity) to[place] = slot;
+        }
+      });
+    }
+    const int tail = search_.sink + all;
+    for (int i = static_cast<int>(threadIdx.x); i < slots - search_.tail && tail + i < capacity; i += kThreads) {
+      to[tail + i] = search_.tail + i;
+    }
+  }
+
+  const Arguments& of_;
+  const TreeSearch& search_;
+  const Tree tree_;
+  float* queries_;
+  float* lengths_ = nullptr;
+  std::uint32_t* keys_;
+  int group_ = 1;
+  std::uint32_t cut_ = 0;
+  int part_ = -1, left_ = 0;
+};
+
+int query_bytes(int group, int dim) {
+  return (group * (dim + 1) + 3) / 4 * 4 * static_cast<int>(sizeof(float));
+}
+
+__global__ void __launch_bounds__(kThreads) search_trees_kernel(const __grid_constant__ Arguments of) {
+  extern __shared__ uint4 memory[];
+  __shared__ Shared room;
+  const TreeSearch search = of.op.searches.raw()[blockIdx.x];
+  auto* const queries = reinterpret_cast<float*>(memory);
+  const int floats = (of.op.group * (of.cache.dim + 1) + 3) / 4 * 4;
+  TreeWalk walk(of, search, queries, reinterpret_cast<std::uint32_t*>(queries + floats));
+  walk.run(room);
+}
+
+}  // namespace
+
+void search_trees(Stream& stream, const TreeSearchOp& op) {
+  require_supported(op.cache.format);
+  if (op.count == 0) return;
+  Limits limits;
+  check_cuda(
+      cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device().number),
+      "asking for shared memory");
+  const int fixed = query_bytes(op.group, op.cache.format.dim) + static_cast<int>(sizeof(Shared)) + 1024;
+  const int most = (limits.shared_bytes - fixed) / static_cast<int>(sizeof(std::uint32_t));
+  if (op.most > most) {
+    throw UserError(
+        "a tree of " + std::to_string(op.most) + " clusters is over the " + std::to_string(most) +
+        " that the GPU searches; use more chunks for each cluster, a shorter context, or leave out --device");
+  }
+  Arguments of{{.type = op.cache.format.type,
+                .dim = op.cache.format.dim,
+                .kv_heads = op.cache.kv_heads,
+                .rows = op.rows.rows,
+                .sequences = op.cache.sequences,
+                .views = op.cache.views.raw(),
+                .sequence = op.rows.sequence.raw(),
+                .behind = op.rows.behind.raw()},
+               op};
+  const int bytes = query_bytes(op.group, op.cache.format.dim) + op.most * static_cast<int>(sizeof(std::uint32_t));
+  allow_shared(search_trees_kernel, bytes);
+  launch(search_trees_kernel, of, dim3(static_cast<unsigned>(op.count), kThreads), bytes,
+         {limits, static_cast<cudaStream_t>(stream.raw()), false});
+}
+
+}  // namespace glimpse::kernels::cuda

@@ -1,0 +1,61 @@
+// The search of LycheeCluster's trees (kv::ChunkTree) on a device, queued on a stream beside the operations of
+// kernels/ops.h: coarse units, then the clusters of the best ones, then the chunks of the best clusters until the
+// budget is full.
+//
+// All memory is the device's, owned by the caller until the stream has passed the call. One thread at a time. Errors:
+// as kernels/cuda/operations.h; a tree of more clusters than shared memory holds is a UserError.
+#pragma once
+
+#include <cstdint>
+
+#include "glimpse/kernels/cuda/operations.h"
+
+namespace glimpse::kernels::cuda {
+
+/// Coarse units of a tree, at most.
+inline constexpr int kMostTreeUnits = 64;
+
+/// One KV head's tree, flat. A unit's clusters lie one after the other; a chunk begins where the one before it ends.
+struct Tree {
+  const std::uint16_t* centroids = nullptr;    ///< [units + clusters, d] f16, of length 1; aligned to 16 bytes
+  const float* radii = nullptr;                ///< [units + clusters]
+  const std::int32_t* last_cluster = nullptr;  ///< [units] one past the unit's last
+  const std::int32_t* unit_tokens = nullptr;   ///< [units]
+  const std::int32_t* costs = nullptr;         ///< [clusters] tokens behind the sink
+  const std::int32_t* cluster_of = nullptr;    ///< [chunks]
+  const std::int32_t* ends = nullptr;          ///< [chunks]
+  std::int32_t units = 0, clusters = 0, chunks = 0;
+};
+
+/// What a row asks of a tree: its set is [0, sink), chunks of [sink, tail) for `room` tokens, and [tail, ...). Units
+/// are opened, the best first, until there are `least_units` that hold `candidates` tokens. A node's score is
+/// q.centroid + |q| radius.
+struct TreeSearch {
+  Tree tree;
+  std::int32_t row = 0, head = 0;
+  std::int32_t query = -1;  ///< of the group, alone; -1: all of it
+  std::int32_t set = 0;
+  Pooling pooling = Pooling::max_score;  ///< of scores; or mean_score
+  std::int32_t mean_query = 0;           ///< 1: the group's mean query asks, instead of pooled scores
+  std::int32_t whole = 0;                ///< 1: the last cluster is taken whole
+  std::int32_t sink = 0, tail = 0;
+  std::int32_t room = 0;
+  std::int32_t least_units = 1;
+  std::int64_t candidates = 0;
+};
+
+struct TreeSearchOp {
+  KvTable<Place::device> cache;  ///< for the number of slots that a row sees
+  RowTable<Place::device> rows;
+  Pointer<const float, Place::device> q;  ///< [R, H, d] after RoPE
+  int group = 1;
+  float scale = 1;                                    ///< positive
+  Pointer<const TreeSearch, Place::device> searches;  ///< [count]
+  int count = 0;
+  int most = 0;  ///< clusters of a tree, at most: launches are sized by it
+  SetTable<Place::device> sets;
+  Pointer<std::int32_t, Place::device> opened;  ///< [sets] clusters that were scored, or null
+};
+void search_trees(Stream& stream, const TreeSearchOp& op);
+
+}  // namespace glimpse::kernels::cuda

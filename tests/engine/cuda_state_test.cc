@@ -1,0 +1,229 @@
+// What a sequence keeps between steps on a GPU: forks, sessions that change devices, indices, statistics, heat. Skipped
+// without a GPU.
+#include "tests/engine/cuda_support.h"
+
+namespace glimpse::engine {
+namespace {
+
+TEST_F(Cuda, ForksShareTheirPast) {
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  const std::vector<Token> tokens = random_tokens(360, gpu.tokenizer().size());
+  Sequence first = gpu.open(make(gpu, "full"));
+  first.prefill(std::span(tokens).first(333));
+  Sequence second = first.fork(make(gpu, "tidal", budget("64")));
+  const std::vector<float> dense = decoded(first, std::span(tokens).subspan(333));
+  const std::vector<float> sparse = decoded(second, std::span(tokens).subspan(333));
+  Sequence third = gpu.open(make(gpu, "full"));
+  third.prefill(std::span(tokens).first(333));
+  EXPECT_TRUE(same_bits(decoded(third, std::span(tokens).subspan(333)), dense));
+  EXPECT_FALSE(same_bits(sparse, dense));
+}
+
+TEST_F(Cuda, ASessionOfOneDeviceGoesOnOnTheOther) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(220, cpu.tokenizer().size());
+  Sequence here = gpu.open(make(gpu, "full"));
+  here.prefill(std::span(tokens).first(200));
+  here.save(file);
+  Sequence there = cpu.load(file, make(cpu, "full"));
+  const std::vector<float> ours = decoded(here, std::span(tokens).subspan(200));
+  const std::vector<float> theirs = decoded(there, std::span(tokens).subspan(200));
+  EXPECT_LT(divergence(ours, theirs, width), kNear);
+  Sequence back = gpu.load(file, make(gpu, "full"));
+  EXPECT_TRUE(same_bits(decoded(back, std::span(tokens).subspan(200)), ours));
+  std::filesystem::remove(file);
+}
+
+/// Bounds hang on pages. A sequence that forks, or comes from a file, decodes as the one that made them.
+TEST_F(Cuda, BoundsFollowTheirPages) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-bounds.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const std::vector<Token> tokens = random_tokens(560, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  Sequence own = gpu.open(quest(gpu, "64"));
+  own.prefill(part(0, 500));
+  decoded(own, part(500, 20));
+  Sequence same = own.fork(quest(gpu, "64"));  // shares pages, which have their bounds
+  own.save(file);
+  Sequence loaded = gpu.load(file, quest(gpu, "64"));
+  Sequence there = cpu.load(file, quest(cpu, "64"));
+  Sequence part_of = own.fork(quest(gpu, "64"), 507);  // the page that it ends in is written anew
+  decoded(part_of, part(507, 13));
+  const std::vector<float> want = decoded(own, part(520, 40));
+  EXPECT_TRUE(same_bits(decoded(same, part(520, 40)), want));
+  EXPECT_TRUE(same_bits(decoded(loaded, part(520, 40)), want));
+  EXPECT_TRUE(same_bits(decoded(part_of, part(520, 40)), want));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  EXPECT_LT(divergence(decoded(there, part(520, 40)), want, width), 0.05);
+  std::filesystem::remove(file);
+
+  // A dense sequence makes none; its fork makes them all.
+  Sequence dense = gpu.open(make(gpu, "full"));
+  dense.prefill(part(0, 500));
+  Sequence late = dense.fork(quest(gpu, "64"));
+  Sequence early = gpu.open(quest(gpu, "64"));
+  early.prefill(part(0, 500));
+  EXPECT_TRUE(same_bits(decoded(late, part(500, 30)), decoded(early, part(500, 30))));
+}
+
+/// The share of tokens that both have not forgotten, over all layers and heads.
+double shared_tokens(const plan::ModelShape& shape, const Sequence& a, const Sequence& b) {
+  double both = 0, all = 0;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const std::vector<std::int32_t> ours = a.live(layer, head), theirs = b.live(layer, head);
+      std::vector<std::int32_t> common;
+      std::set_intersection(ours.begin(), ours.end(), theirs.begin(), theirs.end(), std::back_inserter(common));
+      both += static_cast<double>(common.size());
+      all += static_cast<double>(theirs.size());
+    }
+  }
+  return both / all;
+}
+
+/// What a plan forgets by is the host's. A sequence that forks, or comes from a file, forgets as the one before.
+TEST_F(Cuda, StatisticsGoOn) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-statistics.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(700, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  for (const char* name : {"h2o", "tova", "raas"}) {
+    SCOPED_TRACE(name);
+    // Decoding past what is compacted at a time.
+    Sequence own = gpu.open(make(gpu, name, budget("64")));
+    own.prefill(part(0, 300));
+    Sequence theirs = cpu.open(make(cpu, name, budget("64")));
+    theirs.prefill(part(0, 300));
+    if (std::string_view(name) != "raas") {  // which observes no prompt
+      const std::vector<float> got = own.statistic(1, 0), want = theirs.statistic(1, 0);
+      ASSERT_EQ(got.size(), want.size());
+      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 0.15 * want[i] + 2e-3) << i;
+    }
+    decoded(own, part(300, 1));
+    decoded(theirs, part(300, 1));
+    EXPECT_GT(shared_tokens(gpu.shape(), own, theirs), 0.9);  // near ties of what a prompt gave
+    decoded(own, part(301, 149));
+    decoded(theirs, part(301, 149));
+    EXPECT_EQ(own.live(1, 0).size(), theirs.live(1, 0).size());
+    Sequence same = own.fork(make(gpu, name, budget("64")));
+    own.save(file);
+    Sequence loaded = gpu.load(file, make(gpu, name, budget("64")));
+    Sequence there = cpu.load(file, make(cpu, name, budget("64")));
+    const std::vector<float> want = decoded(own, part(450, 100));
+    EXPECT_TRUE(same_bits(decoded(same, part(450, 100)), want));
+    EXPECT_TRUE(same_bits(decoded(loaded, part(450, 100)), want));
+    // The first steps: what is forgotten by a near tie stays so, and later steps go their own ways.
+    Sequence here = gpu.load(file, make(gpu, name, budget("64")));
+    EXPECT_LT(divergence(decoded(there, part(450, 4)), decoded(here, part(450, 4)), width), 0.05);
+    EXPECT_GT(shared_tokens(gpu.shape(), here, there), 0.9);
+    // A second prompt behind what was forgotten.
+    own.prefill(part(550, 100));
+    same.prefill(part(550, 100));
+    EXPECT_TRUE(same_bits(decoded(own, part(650, 50)), decoded(same, part(650, 50))));
+    std::filesystem::remove(file);
+  }
+}
+
+/// The host keeps the heat. A sequence that forks, or comes from a file, goes on as the one before.
+TEST_F(Cuda, HeatGoesOn) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-heat.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(620, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  for (const char* heat : {"sequence", "layer"}) {
+    SCOPED_TRACE(heat);
+    const auto plan = [&](const Engine& engine) { return make(engine, "evosparse", budget("128", {{"heat", heat}})); };
+    // The distance of two heats, as a share of the second.
+    const auto apart = [&](const Sequence& ours, const Sequence& theirs) {
+      const std::vector<float> got = ours.heat(2), want = theirs.heat(2);
+      EXPECT_EQ(got.size(), want.size());
+      double sum = 0, all = 0;
+      for (std::size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+        sum += std::abs(got[i] - want[i]);
+        all += want[i];
+      }
+      return sum / all;
+    };
+    Sequence own = gpu.open(plan(gpu)), theirs = cpu.open(plan(cpu));
+    own.prefill(part(0, 487));  // a prompt in two pieces: what the first leaves fades
+    own.prefill(part(487, 13));
+    theirs.prefill(part(0, 487));
+    theirs.prefill(part(487, 13));
+    EXPECT_LT(apart(own, theirs), 0.02);
+    decoded(own, part(500, 3));
+    decoded(theirs, part(500, 3));
+    EXPECT_LT(apart(own, theirs), 0.05);
+    decoded(own, part(503, 57));
+    Sequence same = own.fork(plan(gpu));
+    own.save(file);
+    Sequence loaded = gpu.load(file, plan(gpu));
+    Sequence there = cpu.load(file, plan(cpu));
+    const std::vector<float> want = decoded(own, part(560, 60));
+    EXPECT_TRUE(same_bits(decoded(same, part(560, 60)), want));
+    EXPECT_TRUE(same_bits(decoded(loaded, part(560, 60)), want));
+    EXPECT_LT(divergence(decoded(there, part(560, 60)), want, width), 0.05);
+    EXPECT_LT(apart(own, there), 0.15);
+    std::filesystem::remove(file);
+  }
+}
+
+/// Trees are the host's. A sequence that forks, or comes from a file, searches as the one before; so does one that was
+/// dense until now.
+TEST_F(Cuda, TreesGoOn) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-trees.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(760, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  const auto plan = [](const Engine& engine) { return make(engine, "lychee-cluster", budget("96")); };
+  Sequence own = gpu.open(plan(gpu));
+  own.prefill(part(0, 500));
+  decoded(own, part(500, 60));  // chunks leave the buffer
+  Sequence same = own.fork(plan(gpu));
+  own.save(file);
+  Sequence loaded = gpu.load(file, plan(gpu));
+  Sequence there = cpu.load(file, plan(cpu));
+  const std::vector<float> want = decoded(own, part(560, 60));
+  EXPECT_TRUE(same_bits(decoded(same, part(560, 60)), want));
+  EXPECT_TRUE(same_bits(decoded(loaded, part(560, 60)), want));
+  EXPECT_LT(divergence(decoded(there, part(560, 60)), want, width), 0.05);
+  std::filesystem::remove(file);
+  Sequence bare = gpu.open(make(gpu, "full"));
+  bare.prefill(part(0, 500));
+  Sequence late = bare.fork(plan(gpu)), early = gpu.open(plan(gpu));
+  early.prefill(part(0, 500));
+  EXPECT_TRUE(same_bits(decoded(late, part(500, 40)), decoded(early, part(500, 40))));
+  // A second prompt, and corrected rows.
+  own.prefill(part(620, 40));
+  same.prefill(part(620, 40));
+  EXPECT_TRUE(same_bits(decoded(own, part(660, 40)), decoded(same, part(660, 40))));
+  own.correct(40);
+  same.correct(40);
+  EXPECT_TRUE(same_bits(decoded(own, part(700, 60)), decoded(same, part(700, 60))));
+}
+
+/// Rows that are written anew get new bounds: after a correction a sequence decodes as one that never had others.
+TEST_F(Cuda, BoundsOfCorrectedRows) {
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  const std::vector<Token> tokens = random_tokens(560, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  Sequence first = gpu.open(quest(gpu, "64"));
+  first.prefill(part(0, 480));
+  decoded(first, part(480, 40));
+  first.correct(40);
+  Sequence bare = first.fork(make(gpu, "full"));
+  Sequence again = bare.fork(quest(gpu, "64"));  // makes all bounds from the keys
+  EXPECT_TRUE(same_bits(decoded(first, part(520, 40)), decoded(again, part(520, 40))));
+}
+
+}  // namespace
+}  // namespace glimpse::engine

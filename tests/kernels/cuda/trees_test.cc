@@ -1,0 +1,254 @@
+// The search of trees of chunks against plain loops that follow LycheeCluster, section 3.3.
+#include "glimpse/kernels/cuda/trees.h"
+
+#include "device_bed.h"
+
+namespace glimpse::kernels::cuda::test {
+namespace {
+
+class Trees : public CudaTest {};
+
+/// A tree of random nodes.
+struct HostTree {
+  std::vector<std::uint16_t> centroids;
+  std::vector<float> radii;
+  std::vector<std::int32_t> last_cluster, unit_tokens, costs, cluster_of, ends;
+  std::int32_t units = 0, clusters = 0;
+
+  std::int32_t begin_of(std::size_t chunk) const { return chunk == 0 ? 0 : ends[chunk - 1]; }
+};
+
+struct Size {
+  std::int32_t units = 1, clusters = 1;
+  std::int32_t tokens = 16;  ///< that it covers
+  std::int32_t sink = 16;
+  bool equal = false;  ///< all nodes are alike
+};
+
+HostTree random_tree(const Size& of, int dim, std::mt19937& random) {
+  HostTree tree;
+  tree.units = of.units;
+  tree.clusters = of.clusters;
+  std::normal_distribution<float> normal;
+  for (std::int32_t node = 0; node < of.units + of.clusters; ++node) {
+    std::vector<float> row(static_cast<std::size_t>(dim));
+    float squares = 0;
+    for (float& x : row) {
+      x = of.equal ? 1.0F : normal(random);
+      squares += x * x;
+    }
+    for (const float x : row) tree.centroids.push_back(f16_from_float(x / std::sqrt(squares)));
+    tree.radii.push_back(of.equal ? 0.25F : std::abs(normal(random)));
+  }
+  std::vector<std::int32_t> unit_of;
+  for (std::int32_t unit = 0; unit < of.units; ++unit) {
+    const auto last = static_cast<std::int32_t>(std::int64_t{unit + 1} * of.clusters / of.units);
+    tree.last_cluster.push_back(last);
+    while (static_cast<std::int32_t>(unit_of.size()) < last) unit_of.push_back(unit);
+  }
+  tree.unit_tokens.assign(static_cast<std::size_t>(of.units), 0);
+  tree.costs.assign(static_cast<std::size_t>(of.clusters), 0);
+  for (std::int32_t at = 0; at < of.tokens;) {
+    const std::int32_t end = std::min(of.tokens, at + 8 + static_cast<std::int32_t>(random() % 9));
+    const auto cluster = static_cast<std::int32_t>(random() % static_cast<unsigned>(of.clusters));
+    tree.ends.push_back(end);
+    tree.cluster_of.push_back(cluster);
+    tree.unit_tokens[static_cast<std::size_t>(unit_of[static_cast<std::size_t>(cluster)])] += end - at;
+    tree.costs[static_cast<std::size_t>(cluster)] += std::max(0, end - std::max(at, of.sink));
+    at = end;
+  }
+  return tree;
+}
+
+/// Scores of all nodes, pooled as the search says.
+std::vector<double> scores_of(const OperationsBed& bed, const HostTree& tree, const TreeSearch& search, float scale) {
+  const std::size_t dim = bed.dim();
+  const std::size_t head = static_cast<std::size_t>((search.row * bed.of.kv_heads + search.head) * bed.of.group);
+  std::vector<std::vector<double>> queries;
+  for (int j = 0; j < bed.of.group; ++j) {
+    if (search.query >= 0 && j != search.query) continue;
+    const float* from = bed.q.data() + (head + static_cast<std::size_t>(j)) * dim;
+    queries.emplace_back(from, from + dim);
+  }
+  if (search.mean_query != 0) {
+    for (std::size_t j = 1; j < queries.size(); ++j) {
+      for (std::size_t i = 0; i < dim; ++i) queries[0][i] += queries[j][i];
+    }
+    for (double& x : queries[0]) x /= static_cast<double>(queries.size());
+    queries.resize(1);
+  }
+  std::vector<double> scores;
+  for (std::size_t node = 0; node < tree.radii.size(); ++node) {
+    const bool mean = search.pooling == Pooling::mean_score;
+    double pooled = mean ? 0 : -1e30;
+    for (const std::vector<double>& query : queries) {
+      double dot = 0, squares = 0;
+      for (std::size_t i = 0; i < dim; ++i) {
+        dot += query[i] * static_cast<double>(float_from_f16(tree.centroids[node * dim + i]));
+        squares += query[i] * query[i];
+      }
+      const double score =
+          (dot + std::sqrt(squares) * static_cast<double>(tree.radii[node])) * static_cast<double>(scale);
+      pooled = mean ? pooled + score / static_cast<double>(queries.size()) : std::max(pooled, score);
+    }
+    scores.push_back(pooled);
+  }
+  return scores;
+}
+
+std::vector<std::int32_t> by_score(const std::vector<double>& scores, std::vector<std::int32_t> nodes) {
+  std::stable_sort(nodes.begin(), nodes.end(), [&](std::int32_t a, std::int32_t b) {
+    return scores[static_cast<std::size_t>(a)] > scores[static_cast<std::size_t>(b)];
+  });
+  return nodes;
+}
+
+std::vector<std::int32_t> want_of(const OperationsBed& bed, const HostTree& tree, const TreeSearch& search, float scale,
+                                  std::int32_t& opened) {
+  const std::vector<double> scores = scores_of(bed, tree, search, scale);
+  std::vector<std::int32_t> units(static_cast<std::size_t>(tree.units));
+  std::iota(units.begin(), units.end(), 0);
+  std::vector<std::int32_t> clusters;
+  std::int64_t tokens = 0;
+  int number = 0;
+  for (const std::int32_t unit : by_score(scores, units)) {
+    if (number >= search.least_units && tokens >= search.candidates) break;
+    ++number;
+    tokens += tree.unit_tokens[static_cast<std::size_t>(unit)];
+    for (std::int32_t c = unit == 0 ? 0 : tree.last_cluster[static_cast<std::size_t>(unit) - 1];
+         c < tree.last_cluster[static_cast<std::size_t>(unit)]; ++c) {
+      clusters.push_back(tree.units + c);
+    }
+  }
+  opened = static_cast<std::int32_t>(clusters.size());
+  std::sort(clusters.begin(), clusters.end());
+  const std::int32_t slots = bed.seen(static_cast<std::size_t>(search.row));
+  std::vector<char> in(static_cast<std::size_t>(slots), 0);
+  std::fill_n(in.begin(), search.sink, 1);
+  std::fill(in.begin() + search.tail, in.end(), 1);
+  std::int32_t room = search.room;
+  bool full = false;
+  for (const std::int32_t node : by_score(scores, clusters)) {
+    if (full || room <= 0) break;
+    for (std::size_t chunk = 0; chunk < tree.ends.size() && !full; ++chunk) {
+      if (tree.cluster_of[chunk] != node - tree.units) continue;
+      const std::int32_t begin = std::max(tree.begin_of(chunk), search.sink);
+      const std::int32_t cost = std::max(0, tree.ends[chunk] - begin);
+      full = search.whole == 0 && cost > room;
+      if (full) break;
+      room -= cost;
+      for (std::int32_t slot = begin; slot < tree.ends[chunk]; ++slot) in[static_cast<std::size_t>(slot)] = 1;
+    }
+  }
+  std::vector<std::int32_t> set;
+  for (std::int32_t slot = 0; slot < slots; ++slot) {
+    if (in[static_cast<std::size_t>(slot)] != 0) set.push_back(slot);
+  }
+  return set;
+}
+
+/// The arrays of a tree on the device.
+struct DeviceTree {
+  Array<std::uint16_t> centroids;
+  Array<float> radii;
+  Array<std::int32_t> last_cluster, unit_tokens, costs, cluster_of, ends;
+  Tree tree;
+
+  DeviceTree(Stream& stream, const HostTree& of)
+      : centroids(stream, of.centroids),
+        radii(stream, of.radii),
+        last_cluster(stream, of.last_cluster),
+        unit_tokens(stream, of.unit_tokens),
+        costs(stream, of.costs),
+        cluster_of(stream, of.cluster_of),
+        ends(stream, of.ends) {
+    tree = {centroids.pointer().raw(),
+            radii.pointer().raw(),
+            last_cluster.pointer().raw(),
+            unit_tokens.pointer().raw(),
+            costs.pointer().raw(),
+            cluster_of.pointer().raw(),
+            ends.pointer().raw(),
+            of.units,
+            of.clusters,
+            static_cast<std::int32_t>(of.ends.size())};
+  }
+};
+
+TEST_F(Trees, SearchesFollowThePaper) {
+  std::mt19937 random(11);
+  for (const OperationsCase& c :
+       {OperationsCase{.name = "dim 64", .kv_heads = 2, .group = 3, .lengths = {300, 1700}},
+        OperationsCase{.name = "dim 96", .dim = 96, .kv_heads = 1, .group = 1, .lengths = {900}},
+        OperationsCase{.name = "dim 128", .dim = 128, .kv_heads = 2, .group = 7, .lengths = {20000}},
+        OperationsCase{.name = "dim 256", .dim = 256, .kv_heads = 1, .group = 16, .lengths = {700}}}) {
+    SCOPED_TRACE(c.name);
+    OperationsBed bed(c, KvType::bf16, 23);
+    const DeviceBed on(*stream_, bed);
+    std::vector<HostTree> trees;
+    std::vector<DeviceTree> device_trees;
+    std::vector<TreeSearch> searches;
+    int most = 0;
+    trees.reserve(1000);
+    device_trees.reserve(1000);
+    for (const RowHead at : bed.row_heads) {
+      const std::int32_t slots = bed.seen(static_cast<std::size_t>(at.row));
+      for (int variant = 0; variant < 12; ++variant) {
+        Size of;
+        of.tokens = slots - 1 - static_cast<std::int32_t>(random() % 100);
+        of.clusters = variant == 5 ? 1 : std::max(2, of.tokens / 24);
+        of.units = std::min(of.clusters, variant == 6 ? 64 : variant == 7 ? 1 : 9);
+        of.equal = variant == 3;
+        trees.push_back(random_tree(of, c.dim, random));
+        device_trees.emplace_back(*stream_, trees.back());
+        TreeSearch search;
+        search.tree = device_trees.back().tree;
+        search.row = at.row;
+        search.head = at.head;
+        search.query = variant == 4 ? c.group - 1 : -1;
+        search.set = static_cast<std::int32_t>(searches.size());
+        search.pooling = variant == 1 ? Pooling::mean_score : Pooling::max_score;
+        search.mean_query = variant == 2 ? 1 : 0;
+        search.whole = variant == 8 ? 1 : 0;
+        search.sink = of.sink;
+        search.tail = of.tokens;
+        search.room = variant == 9 ? 0 : variant == 10 ? slots : variant == 11 ? 3 : slots / 5;
+        search.least_units = 4;
+        search.candidates = variant == 10 ? 1000000 : 4 * search.room;
+        most = std::max(most, of.clusters);
+        searches.push_back(search);
+      }
+    }
+    const Array<TreeSearch> asked(*stream_, searches);
+    const std::size_t capacity = bed.stride;
+    const Array<std::int32_t> slots(*stream_, std::vector<std::int32_t>(searches.size() * capacity, -7));
+    const Array<std::int32_t> count(*stream_, searches.size()), opened(*stream_, searches.size());
+    search_trees(*stream_, {on.cache(),
+                            on.rows(),
+                            on.q(),
+                            c.group,
+                            0.125F,
+                            asked.constant(),
+                            static_cast<int>(searches.size()),
+                            most,
+                            {slots.pointer(), count.pointer(), static_cast<std::int32_t>(capacity),
+                             static_cast<int>(searches.size())},
+                            opened.pointer()});
+    const std::vector<std::int32_t> got = slots.values(), counts = count.values(), read = opened.values();
+    for (std::size_t i = 0; i < searches.size(); ++i) {
+      SCOPED_TRACE("search " + std::to_string(i));
+      std::int32_t clusters = 0;
+      const std::vector<std::int32_t> want = want_of(bed, trees[i], searches[i], 0.125F, clusters);
+      EXPECT_EQ(read[i], clusters);
+      if (static_cast<std::int32_t>(want.size()) == bed.seen(static_cast<std::size_t>(searches[i].row))) {
+        ASSERT_EQ(counts[i], kEverything);
+        continue;
+      }
+      ASSERT_EQ(counts[i], static_cast<std::int32_t>(want.size()));
+      for (std::size_t e = 0; e < want.size(); ++e) ASSERT_EQ(got[i * capacity + e], want[e]) << "entry " << e;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace glimpse::kernels::cuda::test

@@ -5,7 +5,7 @@
                                            [--add FILE]
 
 --prefill measures the last rows of a prompt in place of decoding. Where there are tokens before them, every row sees
-all tokens, for these kernels have no mask that ends behind a row: 3 % more work than ours at 32K.
+all tokens, for these kernels have no mask that ends behind a row: with 2,048 rows 14 % more work than ours at 8K, 3 % at 32K.
 
 --add puts the times as rows into the file of results that `cuda_attention_bench --json FILE` wrote on the same machine.
 """

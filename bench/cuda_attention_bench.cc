@@ -37,7 +37,7 @@ struct Wanted {
   std::vector<int> batches{1, 8, 64}, tokens{8192, 32768, 131072};
   bool shuffled = false;
   bool check = true;
-  int prefill = 0;  ///< rows of a chunk of a prompt, or none
+  std::vector<int> prefill;  ///< rows of chunks of a prompt
   double share = 0.1;
   std::string json;  ///< where the results go, or nowhere
   std::string command;
@@ -252,9 +252,10 @@ class Bench {
       bed.make_sets(random, tokens / 10, tokens, 16);
       report(bed, "gathered blocks of 16", attend(none), set_bytes);
     }
-    if (wanted_.prefill > 0 && batch == 1) {
+    for (const int rows : wanted_.prefill) {
+      if (batch > 1) continue;
       attend(all)(bed.layers - 1);
-      prompt(bed, std::min(wanted_.prefill, tokens));
+      prompt(bed, std::min(rows, tokens));
     }
   }
 
@@ -324,8 +325,8 @@ class Bench {
     const double seconds = measure(stream_, bed.layers, work);
     const double flops =
         4.0 * kDim * kKvHeads * kGroup * rows * (static_cast<double>(bed.tokens) - (rows - 1) / 2.0) / seconds;
-    fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.1f} TFLOP/s\n", bed.batch, bed.tokens, "prefill", seconds * 1e6,
-               flops * 1e-12);
+    fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.1f} TFLOP/s\n", bed.batch, bed.tokens,
+               fmt::format("prefill {}", rows), seconds * 1e6, flops * 1e-12);
     rows_.push_back({{"batch", bed.batch},
                      {"tokens", bed.tokens},
                      {"what", "prefill"},
@@ -452,7 +453,8 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", wanted.tokens, "slots of each sequence")->delimiter(',');
   app.add_option("--share", wanted.share, "what gathered heads read of them");
   app.add_option("--only", wanted.only, "measure these alone, such as dense,gathered")->delimiter(',');
-  app.add_option("--prefill", wanted.prefill, "measure so many rows of a prompt too, where there is one sequence");
+  app.add_option("--prefill", wanted.prefill, "measure so many rows of a prompt too, where there is one sequence")
+      ->delimiter(',');
   app.add_option("--json", wanted.json, "write the results to this file");
   app.add_flag("--shuffled", wanted.shuffled, "pages in random order");
   app.add_flag("!--no-check", wanted.check, "leave the answers unchecked");

@@ -277,6 +277,19 @@ def cuda_table(results):
     return table(["tokens x sequences", "heads read", "us a layer", "of read bandwidth", "x our dense", "x torch"], rows)
 
 
+def cuda_prefill_table(results):
+    file = results.load("cuda-prefill", "sm90")
+    cells = {(row["rows"], row["tokens"], row["what"]): row for row in file["rows"]}
+    rows = []
+    for (count, tokens, what), row in cells.items():
+        if what != "prefill":
+            continue
+        torch = [cells[count, tokens, f"torch {name} prefill"] for name in ("flash", "cudnn")]
+        rows.append([f"{count:,}", f"{tokens // 1024}K", f"{row['us']:.0f}", f"{row['tflops']:.0f}",
+                     *(f"{other['us']:.0f} ({other['tflops']:.0f})" for other in torch)])
+    return table(["rows", "tokens", "us a layer", "TFLOP/s", "torch flash", "torch cuDNN"], rows)
+
+
 def cuda_step_table(results):
     file = results.load("cuda-step-q4k", "sm90")
     cells = {(row["batch"], row["depth"], row["arm"]): row for row in file["rows"] if row["what"] == "step"}
@@ -305,11 +318,14 @@ def cuda_weights_table(results):
 
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
-          "kernels": kernels_table, "cuda": cuda_table, "cuda-step": cuda_step_table,
+          "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table,
           "cuda-weights": cuda_weights_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
                    "other on the same GPU",
+           "cuda-prefill": "`cuda_attention_bench --batch 1 --tokens 8192,32768,131072 --only prefill --prefill 64,2048 "
+                           "--json FILE` and `bench/competitors/torch_sdpa.py --tokens 8192,32768,131072 --prefill 64,2048 "
+                           "--add FILE`, one after the other on the same GPU",
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --json FILE`",
            "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --json FILE`"}
 

@@ -5,7 +5,7 @@
                                            [--add FILE]
 
 --prefill measures the last rows of a prompt in place of decoding. Where there are tokens before them, every row sees
-all tokens, for these kernels have no mask that ends behind a row: 3 % more work than ours at 32K.
+all tokens, for these kernels have no mask that ends behind a row: with 2,048 rows 14 % more work than ours at 8K, 3 % at 32K.
 
 --add puts the times as rows into the file of results that `cuda_attention_bench --json FILE` wrote on the same machine.
 """
@@ -63,7 +63,7 @@ def measure_prefill(lengths, count):
             rate = 4 * DIM * QUERY_HEADS * products / seconds * 1e-12
             rows.append({"batch": 1, "tokens": tokens, "what": f"torch {name} prefill", "rows": asked,
                          "us": round(seconds * 1e6, 2), "tflops": round(rate, 1)})
-            print(f"  1 {tokens:7} {name + ' prefill':<26} {seconds * 1e6:10.2f} {rate:8.1f} TFLOP/s", flush=True)
+            print(f"  1 {tokens:7} {f'{name} prefill {asked}':<26} {seconds * 1e6:10.2f} {rate:8.1f} TFLOP/s", flush=True)
     return rows
 
 
@@ -82,14 +82,15 @@ def main():
     parser.add_argument("--batch", default="1,8,64")
     parser.add_argument("--tokens", default="8192,32768,131072")
     parser.add_argument("--pool", type=float, default=34, help="GiB of K and V that the layers are cut from")
-    parser.add_argument("--prefill", type=int, metavar="ROWS", help="measure so many rows of a prompt")
+    parser.add_argument("--prefill", metavar="ROWS", help="measure so many rows of a prompt, such as 64,2048")
     parser.add_argument("--add", type=pathlib.Path, metavar="FILE", help="results of cuda_attention_bench to add to")
     arguments = parser.parse_args()
     rows = []
     print(f"torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
     lengths = [int(tokens) for tokens in arguments.tokens.split(",")]
     if arguments.prefill:
-        rows = measure_prefill(lengths, arguments.prefill)
+        for count in map(int, arguments.prefill.split(",")):
+            rows += measure_prefill(lengths, count)
         if arguments.add:
             add_rows(arguments.add, rows)
         return

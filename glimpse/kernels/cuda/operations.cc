@@ -172,16 +172,17 @@ class DeviceOperations final : public Operations<Place::device> {
     check(op.group > 0, "a group of no query heads");
     check(op.prompt.rows <= op.prompt.behind, "rows of a prompt have slots");
     if (op.prompt.rows == 0) return;
-    const bool hopper = has_prefill_hopper(stream_.device().capability, op.cache.format.dim);
-    (hopper ? launch_prefill_hopper : launch_prefill)(
-        {.cache = cache_of(op.cache, {}),
-         .prompt = op.prompt,
-         .group = op.group,
-         .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
-         .q = op.q.raw(),
-         .out = op.out.raw(),
-         .lse = op.lse.raw()},
-        limits_, raw_stream());
+    const PrefillArguments of{.cache = cache_of(op.cache, {}),
+                              .prompt = op.prompt,
+                              .group = op.group,
+                              .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
+                              .q = op.q.raw(),
+                              .out = op.out.raw(),
+                              .lse = op.lse.raw()};
+    if (has_prefill_hopper(stream_.device().capability, op.cache.format.dim)) {
+      return launch_prefill_hopper({.prefill = of, .partials = partials()}, limits_, raw_stream());
+    }
+    launch_prefill(of, limits_, raw_stream());
   }
 
   void column_sums(const ColumnSumsOp<Place::device>& op) override {

@@ -1,167 +1,25 @@
 // Dense attention of a prompt's rows by warpgroup products. A block takes 128 (token, query head) rows of one KV head,
-// 64 for each of two warpgroups, and goes over the keys that its last row sees, 128 at a time, from the last to the
+// 64 for each of two warpgroups, and goes over the keys that its last row sees, 160 at a time, from the last to the
 // first, so that those that not every row sees come first. A third warpgroup brings K and V into shared memory. Scores
 // and sums stay in registers. The softmax of some keys runs beside the products of the next ones with K and of the last
 // ones with V, and while one warpgroup is at its softmax the other one has the tensor cores.
 #pragma once
 
-#include "glimpse/kernels/cuda/feed.cuh"
+#include "glimpse/kernels/cuda/hopper_feed.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
-#include "glimpse/kernels/cuda/wgmma.cuh"
+#include "glimpse/kernels/cuda/prefill_hopper.h"
 
 namespace glimpse::kernels::cuda {
-
-template <int kDim>
-struct HopperShape {
-  static constexpr int kWorkers = 2;  ///< warpgroups
-  static constexpr int kThreads = (kWorkers + 1) * 128;
-  static constexpr int kRows = kWorkers * 64;
-  static constexpr int kKeys = 128;
-  static constexpr int kStages = 2;             ///< of K, and as many of V
-  static constexpr int kBlocks = kDim / 64;     ///< of 64 dimensions
-  static constexpr int kQueryBlock = 64 * 128;  ///< bytes of one
-  static constexpr int kKeyBlock = kKeys * 128;
-  static constexpr int kTileBytes = kKeyBlock * kBlocks;
-  static constexpr int kQueryBytes = kRows * kDim * 2;
-  static constexpr int kBytes = kQueryBytes + 2 * kStages * kTileBytes + 1024;  ///< and what aligning takes
-};
-
-/// Hands of a tile of K or V from those who bring it to those who multiply it, and back.
-struct HopperTurns {
-  std::uint64_t full[4], empty[4];
-};
-
-/// Which keys of a tile there are, for tiles where some are missing.
-template <int kStages>
-struct HopperHandover {
-  HopperTurns keys, values;
-  uint4 there[kStages];
-};
-
-/// The warpgroup that brings K and V. A thread brings the same piece of every eighth row (or sixteenth), so that its
-/// places in a tile are a constant distance apart.
-template <int kDim>
-class HopperFeed {
- public:
-  using Shape = HopperShape<kDim>;
-  using Handover = HopperHandover<Shape::kStages>;
-
-  __device__ HopperFeed(const HeadView& view, int seen, std::uint32_t tiles, Handover& handover)
-      : view_(view),
-        seen_(seen),
-        handover_(handover),
-        lane_(static_cast<int>(threadIdx.x) % 32),
-        row_(static_cast<int>(threadIdx.x) % 128 / kPieces) {
-    const int piece = static_cast<int>(threadIdx.x) % kPieces;
-    to_ = tiles + piece / 8 * Shape::kKeyBlock + tile_offset(row_, piece % 8);
-    k_ = view.k_plane + row_ * kDim * 2 + piece * 16;
-    v_ = view.v_plane + row_ * kDim * 2 + piece * 16;
-  }
-
-  __device__ void run(int tiles) {
-    int page = page_of(tiles - 1);
-    for (int tile = tiles - 1, turn = 0; tile >= 0; --tile, ++turn) {
-      const int stage = turn % Shape::kStages;
-      const int parity = turn / Shape::kStages % 2 ^ 1;
-      const int next = page_of(tile - 1);
-      if (view_.positions == nullptr && (tile + 1) * Shape::kKeys <= seen_) {
-        bring<true>(page, stage, parity, {~0U, ~0U, ~0U, ~0U});
-      } else {
-        bring<false>(page, stage, parity, there_in(tile));
-      }
-      page = next;
-    }
-    finish();
-  }
-
- private:
-  static constexpr int kPieces = kDim / 8;
-  static constexpr int kRowsAtOnce = 128 / kPieces;
-  static constexpr int kPageBytes = kPageTokens * kDim * 2;
-  static constexpr int kPages = Shape::kKeys / kPageTokens;
-
-  /// Lane i has page i of a tile.
-  __device__ unsigned page_of(int tile) const {
-    const int page = tile * kPages + lane_;
-    if (tile < 0 || lane_ >= kPages || page * kPageTokens >= seen_) return 0;
-    return view_.pages[page];
-  }
-  /// A bit for each slot of a tile that is there.
-  __device__ uint4 there_in(int tile) const {
-    const auto word = [&](int i) {
-      const int slot = tile * Shape::kKeys + i * 32 + lane_;
-      return __ballot_sync(~0U, slot < seen_ && (view_.positions == nullptr || view_.positions[slot] >= 0));
-    };
-    return {word(0), word(1), word(2), word(3)};
-  }
-  template <bool kWhole>
-  __device__ void bring(unsigned page, int stage, int parity, const uint4& there) {
-    const int at = stage * Shape::kTileBytes;
-    take(shared_address(&handover_.keys.empty[stage]), parity);
-    if (threadIdx.x % 128 == 0) handover_.there[stage] = there;
-    copy<kWhole>(k_, at, page, there);
-    hand_over(shared_address(&handover_.keys.full[stage]));
-    take(shared_address(&handover_.values.empty[stage]), parity);
-    copy<kWhole>(v_, at + Shape::kStages * Shape::kTileBytes, page, there);
-    hand_over(shared_address(&handover_.values.full[stage]));
-  }
-  template <bool kWhole>
-  __device__ void copy(const std::byte* from, int at, unsigned page, const uint4& there) const {
-    const std::uint32_t words[4] = {there.x, there.y, there.z, there.w};
-#pragma unroll
-    for (int i = 0; i < kPages; ++i) {
-      const std::byte* const rows = from + static_cast<std::size_t>(__shfl_sync(~0U, page, i)) * kPageBytes;
-#pragma unroll
-      for (int row = 0; row < kPageTokens; row += kRowsAtOnce) {
-        const int slot = i * kPageTokens + row;
-        const bool present = kWhole || (words[slot / 32] >> (slot % 32 + row_) & 1U) != 0;
-        copy_16_bytes<false>(to_ + at + slot * 128, rows + row * kDim * 2, present);
-      }
-    }
-    close_copies();
-  }
-  /// Waits until a place is free. What is under way is handed over before, if that takes long.
-  __device__ void take(std::uint32_t empty, int parity) {
-    if (__all_sync(~0U, is_over(empty, parity))) return;
-    finish();
-    wait_turn(empty, parity);
-  }
-  /// Hands over what was asked for before this.
-  __device__ void hand_over(std::uint32_t full) {
-    if (pending_ != 0) {
-      wait_copies<1>();
-      say();
-    }
-    pending_ = full;
-  }
-  __device__ void finish() {
-    if (pending_ == 0) return;
-    wait_copies<0>();
-    say();
-    pending_ = 0;
-  }
-  __device__ void say() const {
-    show_to_products();
-    __syncwarp();
-    if (lane_ == 0) arrive(pending_);
-  }
-
-  const HeadView& view_;
-  int seen_;
-  Handover& handover_;
-  int lane_, row_;
-  const std::byte *k_, *v_;
-  std::uint32_t to_, pending_ = 0;
-};
 
 /// One warpgroup's 64 rows.
 template <class T, int kDim>
 class HopperRows {
  public:
   using Shape = HopperShape<kDim>;
+  using Keys = HopperKeys<Shape::kWords>;
 
-  __device__ HopperRows(std::uint32_t queries, std::uint32_t tiles, HopperHandover<Shape::kStages>& handover,
-                        float scale, int worker)
+  __device__ HopperRows(std::uint32_t queries, std::uint32_t tiles, HopperHandover<kDim>& handover, float scale,
+                        int worker)
       : q_(operand(queries, 0)),
         k_(operand(tiles, Shape::kKeyBlock)),
         v_(operand(tiles + Shape::kStages * Shape::kTileBytes, Shape::kKeyBlock)),
@@ -170,23 +28,23 @@ class HopperRows {
         worker_(worker),
         lane_(static_cast<int>(threadIdx.x) % 32) {}
 
-  /// Goes over `tiles` tiles of keys, of which the first `whole` are seen by all rows and have no freed slot. This
+  /// Goes over tiles [begin, end) of keys; those before `whole` are seen by all rows and have no freed slot. This
   /// thread's rows see sees[0] and sees[1] slots.
-  __device__ void run(int tiles, int whole, const int (&sees)[2]) {
+  __device__ void run(int begin, int end, int whole, const int (&sees)[2]) {
     wait_turn(shared_address(&handover_.keys.full[0]), 0);
     begin_products();
     multiply_keys(0);
     wait_products<0>();
     hold(scores_);
-    const uint4 there = there_in(0);
+    const Keys there = there_in(0);
     give_back(shared_address(&handover_.keys.empty[0]));
-    leave_out(tiles - 1, sees, there);
+    leave_out(end - 1, sees, there);
     float shrink[2];
     weigh(shrink);
     pack();
     int turn = 1;
-    for (; turn < tiles && tiles - 1 - turn >= whole; ++turn) step<true>(turn, tiles - 1 - turn, sees);
-    for (; turn < tiles; ++turn) step<false>(turn, tiles - 1 - turn, sees);
+    for (; turn < end - begin && end - 1 - turn >= whole; ++turn) step<true>(turn, end - 1 - turn, sees);
+    for (; turn < end - begin; ++turn) step<false>(turn, end - 1 - turn, sees);
     const int stage = (turn - 1) % Shape::kStages;
     wait_turn(shared_address(&handover_.values.full[stage]), (turn - 1) / Shape::kStages % 2);
     begin_products();
@@ -211,6 +69,15 @@ class HopperRows {
           make_float2(sums_[j * 4 + r * 2] * share, sums_[j * 4 + r * 2 + 1] * share);
     }
   }
+  /// A row's part of a result, for add_parts: its sums, then at `totals` the largest score and the sum of weights.
+  __device__ void leave(int r, float* sums, float2* totals) const {
+    if (lane_ % 4 == 0) *totals = make_float2(largest_[r] * scale_, total_[r]);
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) {
+      *reinterpret_cast<float2*>(sums + j * 8 + lane_ % 4 * 2) =
+          make_float2(sums_[j * 4 + r * 2], sums_[j * 4 + r * 2 + 1]);
+    }
+  }
 
  private:
   template <bool kSome>
@@ -226,7 +93,7 @@ class HopperRows {
     pass_on(2 - worker_, Shape::kWorkers * 128);
     wait_products<1>();
     hold(scores_);
-    uint4 there{};
+    Keys there{};
     if constexpr (kSome) there = there_in(stage);
     give_back(shared_address(&handover_.keys.empty[stage]));
     if constexpr (kSome) leave_out(tile, sees, there);
@@ -262,21 +129,24 @@ class HopperRows {
     if (lane_ == 0) arrive(empty);
   }
   /// Read by the lane that gives the tile back.
-  __device__ uint4 there_in(int stage) const {
-    uint4 there{};
-    if (lane_ == 0) there = handover_.there[stage];
-    return {__shfl_sync(~0U, there.x, 0), __shfl_sync(~0U, there.y, 0), __shfl_sync(~0U, there.z, 0),
-            __shfl_sync(~0U, there.w, 0)};
+  __device__ Keys there_in(int stage) const {
+    Keys there;
+#pragma unroll
+    for (int i = 0; i < Shape::kWords; ++i) {
+      std::uint32_t word = 0;
+      if (lane_ == 0) word = handover_.there[stage].words[i];
+      there.words[i] = __shfl_sync(~0U, word, 0);
+    }
+    return there;
   }
   /// Scores of keys that a row does not see, or that are not there, become -inf.
-  __device__ void leave_out(int tile, const int (&sees)[2], const uint4& there) {
+  __device__ void leave_out(int tile, const int (&sees)[2], const Keys& there) {
     const int column = lane_ % 4 * 2;
     const int left[2] = {sees[0] - tile * Shape::kKeys - column, sees[1] - tile * Shape::kKeys - column};
-    const std::uint32_t words[4] = {there.x >> column, there.y >> column, there.z >> column, there.w >> column};
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < Shape::kKeys / 2; ++i) {
       const int key = i / 4 * 8 + i % 2;
-      const bool seen = key < left[i / 2 % 2] && (words[key / 32] & 1U << key % 32) != 0;
+      const bool seen = key < left[i / 2 % 2] && (there.words[key / 32] >> column & 1U << key % 32) != 0;
       if (!seen) scores_[i] = -INFINITY;
     }
   }
@@ -287,7 +157,8 @@ class HopperRows {
     for (int r = 0; r < 2; ++r) {
       float top = largest_[r];
 #pragma unroll
-      for (int i = 0; i < 16; ++i) top = fmaxf(top, fmaxf(scores_[i * 4 + r * 2], scores_[i * 4 + r * 2 + 1]));
+      for (int i = 0; i < Shape::kKeys / 8; ++i)
+        top = fmaxf(top, fmaxf(scores_[i * 4 + r * 2], scores_[i * 4 + r * 2 + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0U, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0U, top, 2));
       base[r] = or_zero(top) * scale_;
@@ -296,7 +167,7 @@ class HopperRows {
       total_[r] *= shrink[r];
     }
 #pragma unroll
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < Shape::kKeys / 2; ++i) {
       const int r = i / 2 % 2;
       scores_[i] = exp2_of(fmaf(scores_[i], scale_, -base[r]));
       total_[r] += scores_[i];
@@ -304,27 +175,56 @@ class HopperRows {
   }
   __device__ void pack() {
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
+    for (int i = 0; i < Shape::kKeys / 4; ++i) {
       weights_[i / 4][i % 4] = both<T>(scores_[i * 2], scores_[i * 2 + 1]);
     }
   }
 
   std::uint64_t q_, k_, v_;
-  HopperHandover<Shape::kStages>& handover_;
+  HopperHandover<kDim>& handover_;
   float scale_;
   int worker_, lane_;
-  float scores_[64];
+  float scores_[Shape::kKeys / 2];
   float sums_[kDim / 2] = {};
   std::uint32_t weights_[Shape::kKeys / 16][4];
   float largest_[2] = {-INFINITY, -INFINITY}, total_[2] = {};
 };
 
+/// The parts that blocks left of a tile of rows: sums [part, row, d] and [part, row] of largest scores and weights.
+template <int kDim>
+struct HopperParts {
+  static constexpr int kRows = HopperShape<kDim>::kRows;
+  float* sums;
+  float2* totals;
+  int count;
+
+  /// Row `row` of all of them, in their order: dimensions [at, at + 4), and the log-sum-exp.
+  __device__ float4 add(int row, int at, float& lse) const {
+    float top = -INFINITY;
+    for (int i = 0; i < count; ++i) top = fmaxf(top, __ldcg(totals + i * kRows + row).x);
+    float4 sum{};
+    float total = 0;
+    for (int i = 0; i < count; ++i) {
+      const float2 of = __ldcg(totals + i * kRows + row);
+      const float worth = exp2_of(of.x - or_zero(top));
+      const float4 part = __ldcg(reinterpret_cast<const float4*>(sums + (i * kRows + row) * kDim + at));
+      total += worth * of.y;
+      sum.x += worth * part.x, sum.y += worth * part.y, sum.z += worth * part.z, sum.w += worth * part.w;
+    }
+    const float share = total > 0 ? 1 / total : 0;
+    lse = total > 0 ? (top + log2f(total)) * kLogOf2 : -INFINITY;
+    return {sum.x * share, sum.y * share, sum.z * share, sum.w * share};
+  }
+};
+
 template <class T, int kDim>
 __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
-    prefill_hopper_kernel(const __grid_constant__ PrefillArguments of) {
+    prefill_hopper_kernel(const __grid_constant__ HopperArguments arguments) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = HopperShape<kDim>;
-  __shared__ HopperHandover<Shape::kStages> handover;
+  const PrefillArguments& of = arguments.prefill;
+  __shared__ HopperHandover<kDim> handover;
+  __shared__ unsigned arrived;
   extern __shared__ uint4 memory[];
   const std::uint32_t base = (shared_address(memory) + 1023U) & ~1023U;
   const std::uint32_t keys = base + Shape::kQueryBytes;
@@ -337,8 +237,10 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
     }
   }
   const int tiles = (of.prompt.rows * of.group + Shape::kRows - 1) / Shape::kRows;
-  const int head = static_cast<int>(blockIdx.x) % of.cache.kv_heads;
-  const int tile = tiles - 1 - static_cast<int>(blockIdx.x) / of.cache.kv_heads;  // those that see most first
+  const int of_rows = static_cast<int>(blockIdx.x) / arguments.splits;  // those that see most first
+  const int part = static_cast<int>(blockIdx.x) % arguments.splits;
+  const int head = of_rows % of.cache.kv_heads;
+  const int tile = tiles - 1 - of_rows / of.cache.kv_heads;
   const int first = tile * Shape::kRows;
   const int count = min(Shape::kRows, of.prompt.rows * of.group - first);
   __syncthreads();
@@ -348,10 +250,15 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
   const int least = before + first / of.group;           // that the first row of the tile sees
   const int seen = before + (first + count - 1) / of.group;
   const int key_tiles = (seen + Shape::kKeys - 1) / Shape::kKeys;
+  const int each = max((key_tiles + arguments.splits - 1) / arguments.splits, min(key_tiles, kHopperTiles));
+  const int parts = (key_tiles + each - 1) / each;
+  const int begin = part * each;
+  const int end = min(key_tiles, begin + each);
+  if (begin >= end) return;
   const int group = static_cast<int>(threadIdx.x) / 128;
   if (group == Shape::kWorkers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    HopperFeed<kDim>(view, seen, keys, handover).run(key_tiles);
+    HopperFeed<kDim>(view, seen, keys, handover).run(begin, end);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const std::size_t heads = static_cast<std::size_t>(of.cache.kv_heads) * of.group;
@@ -381,26 +288,42 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
     const int own = group * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
     const int sees[2] = {min(seen, before + (first + own) / of.group),
                          min(seen, before + (first + own + 8) / of.group)};
-    rows.run(key_tiles, view.positions == nullptr ? least / Shape::kKeys : 0, sees);
+    rows.run(begin, end, view.positions == nullptr ? least / Shape::kKeys : 0, sees);
     if (group == 0) meet(1, Shape::kWorkers * 128);
+    HopperParts<kDim> all{.sums = arguments.partials.values +
+                                  static_cast<std::size_t>(of_rows) * arguments.splits * Shape::kRows * (kDim + 2),
+                          .totals = nullptr,
+                          .count = parts};
+    all.totals = reinterpret_cast<float2*>(all.sums + arguments.splits * Shape::kRows * kDim);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = own + r * 8;
       if (row >= count) continue;
-      const std::size_t at = row_at(row);
-      rows.write(r, of.out + at * kDim, of.lse == nullptr ? nullptr : of.lse + at);
+      if (parts > 1) {
+        const int at = part * Shape::kRows + row;
+        rows.leave(r, all.sums + at * kDim, all.totals + at);
+      } else {
+        const std::size_t at = row_at(row);
+        rows.write(r, of.out + at * kDim, of.lse == nullptr ? nullptr : of.lse + at);
+      }
+    }
+    if (parts == 1) return;
+    __threadfence();
+    meet(5, Shape::kWorkers * 128);
+    if (threadIdx.x == 0) arrived = atomicAdd(arguments.partials.arrived + of_rows, 1U);
+    meet(5, Shape::kWorkers * 128);
+    if (arrived != static_cast<unsigned>(parts - 1)) return;
+    __threadfence();
+    if (threadIdx.x == 0) arguments.partials.arrived[of_rows] = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count * (kDim / 4); i += Shape::kWorkers * 128) {
+      const std::size_t at = row_at(i / (kDim / 4));
+      float lse = 0;
+      *reinterpret_cast<float4*>(of.out + at * kDim + i % (kDim / 4) * 4) =
+          all.add(i / (kDim / 4), i % (kDim / 4) * 4, lse);
+      if (of.lse != nullptr && i % (kDim / 4) == 0) of.lse[at] = lse;
     }
   }
 #endif
-}
-
-template <class T, int kDim>
-void launch_prefill_hopper_as(const PrefillArguments& of, const Limits& limits, cudaStream_t stream) {
-  using Shape = HopperShape<kDim>;
-  auto* const kernel = prefill_hopper_kernel<T, kDim>;
-  allow_shared(kernel, Shape::kBytes);
-  const int tiles = (of.prompt.rows * of.group + Shape::kRows - 1) / Shape::kRows;
-  launch(kernel, of, dim3(tiles * of.cache.kv_heads, Shape::kThreads), Shape::kBytes, {limits, stream});
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -1,5 +1,6 @@
-// Hopper's warpgroup products (wgmma): 64 rows by 64 or 128 columns by 16, f32 sums in registers, the right operand in
-// shared memory, and the barriers in shared memory that hand tiles from those who bring them to those who multiply.
+// Hopper's warpgroup products (wgmma): 64 rows by 64, 128 or 160 columns by 16, f32 sums in registers, the right
+// operand in shared memory, and the barriers in shared memory that hand tiles from those who bring them to those who
+// multiply.
 //
 // Operands in shared memory lie in blocks of 64 values (128 bytes) a row, whose pieces of 16 bytes change places by the
 // row's number (tile_offset). A block begins at a multiple of 1,024 bytes. Products run beside what follows them until
@@ -59,10 +60,11 @@ __device__ inline void hold(std::uint32_t (&values)[kSteps][4]) {
   GLIMPSE_NAMES_32                                                                                                   \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59" \
   ",%60,%61,%62,%63"
+#define GLIMPSE_NAMES_80 GLIMPSE_NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define GLIMPSE_ADD_ROWS(type)                                                                                    \
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type \
-               " {" GLIMPSE_NAMES_64 "}, %64, %65, p, 1, 1, 0, 0;}"                                               \
-               : GLIMPSE_32(sums, 0), GLIMPSE_32(sums, 32)                                                        \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %82, 0; wgmma.mma_async.sync.aligned.m64n160k16.f32." type "." type \
+               " {" GLIMPSE_NAMES_80 "}, %80, %81, p, 1, 1, 0, 0;}"                                               \
+               : GLIMPSE_32(sums, 0), GLIMPSE_32(sums, 32), GLIMPSE_8(sums, 64), GLIMPSE_8(sums, 72)              \
                : "l"(a), "l"(b), "r"(add))
 #define GLIMPSE_ADD_COLUMNS_128(type)                                                             \
   asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" GLIMPSE_NAMES_64 \
@@ -75,9 +77,9 @@ __device__ inline void hold(std::uint32_t (&values)[kSteps][4]) {
                : GLIMPSE_32(sums, 0)                                                             \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
 
-/// sums (+)= 64 rows of a times 128 rows of b, 16 values of each; both in shared memory. Not `add`: sums begin here.
+/// sums (+)= 64 rows of a times 160 rows of b, 16 values of each; both in shared memory. Not `add`: sums begin here.
 template <class T>
-__device__ inline void multiply_rows(float (&sums)[64], std::uint64_t a, std::uint64_t b, int add) {
+__device__ inline void multiply_rows(float (&sums)[80], std::uint64_t a, std::uint64_t b, int add) {
   if constexpr (__is_same(T, __nv_bfloat16)) {
     GLIMPSE_ADD_ROWS("bf16");
   } else {
@@ -105,6 +107,7 @@ __device__ inline void multiply_columns(float (&sums)[32], const std::uint32_t (
 #undef GLIMPSE_32
 #undef GLIMPSE_NAMES_32
 #undef GLIMPSE_NAMES_64
+#undef GLIMPSE_NAMES_80
 #undef GLIMPSE_ADD_ROWS
 #undef GLIMPSE_ADD_COLUMNS_128
 #undef GLIMPSE_ADD_COLUMNS_64

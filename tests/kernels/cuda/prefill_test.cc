@@ -48,11 +48,11 @@ TEST_F(Prefill, EqualsTheReference) {
 }
 
 TEST_F(Prefill, WhereTilesEnd) {
-  // Tiles are 128 rows and 32 or 128 slots: one less, all, and one more of both, at a prompt's beginning and behind it.
+  // Tiles are 128 rows and 32 or 160 slots: one less, all, and one more of both, at a prompt's beginning and behind it.
   for (const int dim : {64, 128}) {
     for (const int group : {1, 4}) {
-      for (const std::int32_t rows : {32, 33, 127, 129}) {
-        for (const std::int32_t before : {0, 1, 127, 255}) {
+      for (const std::int32_t rows : {32, 33, 127, 129, 160}) {
+        for (const std::int32_t before : {0, 1, 127, 287}) {
           OperationsCase c = prompt_case(dim, group, rows + before, rows);
           c.kv_heads = 1;
           SCOPED_TRACE(c.name);
@@ -60,6 +60,19 @@ TEST_F(Prefill, WhereTilesEnd) {
           if (HasFatalFailure()) return;
         }
       }
+    }
+  }
+}
+
+TEST_F(Prefill, FewRowsBehindMany) {
+  // Blocks share the keys of few rows.
+  for (const double freed : {0.0, 0.2}) {
+    for (OperationsCase c : {prompt_case(128, 4, 6000, 20), prompt_case(64, 8, 9001, 3), prompt_case(128, 1, 3000, 130),
+                             prompt_case(64, 3, 700, 9), prompt_case(128, 4, 641, 33)}) {
+      c.freed = freed;
+      SCOPED_TRACE(c.name);
+      expect_reference(prompt_bed(c, KvType::bf16, 6));
+      if (HasFatalFailure()) return;
     }
   }
 }

@@ -12,7 +12,7 @@ namespace glimpse::server {
 namespace {
 
 TEST(Fields, TheDocumentHasTheTable) {
-  std::ifstream file(std::string(GLIMPSE_SOURCE_ROOT) + "/docs/server.md");
+  std::ifstream file(GLIMPSE_SOURCE_ROOT "/docs/server.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_NE(text.find(fields_table()), std::string::npos) << "docs/server.md lacks:\n" << fields_table();
 }

@@ -129,8 +129,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     } else if (route == Route::request_events && head.method == "GET") {
       written = co_await watch(head, keep);
     } else if (route == Route::request_step) {
-      const Ask ask = [&] { return step_work(hub_, head.path()); };
-      written = co_await pool_answer(head, ask, keep);
+      written = co_await one_step(head, keep);
     } else {
       written = co_await send(now(route, head), head, keep);
     }
@@ -228,6 +227,31 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       made = answer_of(error_of(std::current_exception()), head);
     }
     const bool written = co_await send(std::move(made), head, keep);
+    co_return written;
+  }
+
+  /// Counts an answer of one step for as long as this lives.
+  struct StepAnswer {
+    explicit StepAnswer(std::shared_ptr<std::int64_t> of) : count(std::move(of)) { ++*count; }
+    ~StepAnswer() { --*count; }
+    StepAnswer(const StepAnswer&) = delete;
+    StepAnswer& operator=(const StepAnswer&) = delete;
+    std::shared_ptr<std::int64_t> count;
+  };
+
+  /// Its text is many times what is kept of it, so few are there at a time, from their making to their last byte.
+  Later<bool> one_step(const HttpHead& head, bool keep) {
+    const std::int64_t most = hub_.options.limits.viewers;
+    bool written = false;
+    if (*hub_.step_answers >= most) {
+      const ApiError error(429,
+                           fmt::format("{} steps are being read, as many as --max-viewers allows; try again", most));
+      written = co_await send(answer_of(error, head), head, keep);
+      co_return written;
+    }
+    const StepAnswer counted(hub_.step_answers);
+    const Ask ask = [&] { return step_work(hub_, head.path()); };
+    written = co_await pool_answer(head, ask, keep);
     co_return written;
   }
 

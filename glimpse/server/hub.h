@@ -51,6 +51,8 @@ struct Hub {
   std::map<std::string, std::weak_ptr<Answer>> live;  ///< by the answer's id
   Totals totals;
   WatchList watched;
+  /// Answers of one step that are being made or written. A connection's frame may outlive the hub.
+  std::shared_ptr<std::int64_t> step_answers = std::make_shared<std::int64_t>(0);
 
   /// Throws ApiError 503 while the model is loaded, or the server stops.
   const Backend& loaded() const;

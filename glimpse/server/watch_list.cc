@@ -25,11 +25,13 @@ void WatchList::require_room(const Limits& limits) const {
 }
 
 void WatchList::add(std::string id, std::shared_ptr<WatchRecord> record, const Limits& limits) {
+  std::erase_if(left_, [](const auto& each) { return each.expired(); });
   while (std::ssize(kept_) >= limits.watched) {
     auto out =
         std::find_if(kept_.begin(), kept_.end(), [](const auto& each) { return ended(each) && each->viewers.empty(); });
     if (out == kept_.end()) out = std::find_if(kept_.begin(), kept_.end(), ended);
     if (out == kept_.end()) break;
+    if (!(*out)->viewers.empty()) left_.push_back(*out);
     kept_.erase(out);
   }
   kept_.push_back(std::make_shared<Watched>(Watched{std::move(id), std::move(record), {}}));
@@ -50,6 +52,9 @@ void WatchList::wake_viewers(const WatchRecord& of) const {
 std::int64_t WatchList::viewers() const {
   std::int64_t count = 0;
   for (const auto& each : kept_) count += std::ssize(each->viewers);
+  for (const auto& each : left_) {
+    if (const auto watched = each.lock()) count += std::ssize(watched->viewers);
+  }
   return count;
 }
 

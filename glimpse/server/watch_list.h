@@ -35,6 +35,7 @@ class WatchList {
 
  private:
   std::vector<std::shared_ptr<Watched>> kept_;  ///< in the order of their begin
+  std::vector<std::weak_ptr<Watched>> left_;    ///< not kept any more, and still viewed
 };
 
 }  // namespace glimpse::server

@@ -9,7 +9,9 @@
 #include "glimpse/engine/engine.h"
 #include "glimpse/engine/service.h"
 #include "glimpse/policies/policy.h"
+#include "glimpse/server/hub.h"
 #include "glimpse/server/watch_events.h"
+#include "glimpse/server/watch_list.h"
 #include "glimpse/server/watch_sets.h"
 #include "tests/server/client.h"
 #include "tests/server/told.h"
@@ -245,6 +247,37 @@ void tell(WatchRecord& record, engine::AttentionStats& stats, const std::vector<
   ++stats.sparse_steps;
   stats.bytes_read += 10;
   record.step(stats);
+}
+
+class Onlooker : public Peer {
+ public:
+  void cut() override {}
+  void wake() override {}
+};
+
+TEST(Watch, ViewersOfARecordThatGaveWayCountAsLongAsTheyStay) {
+  const engine::Engine engine(small_options().engine);
+  WatchedRequest request;
+  request.shape.layers = 1;
+  request.shape.kv_heads = 1;
+  request.tokenizer = &engine.tokenizer();
+  Limits limits;
+  limits.watched = 1;
+  WatchList list;
+  const auto ended = std::make_shared<WatchRecord>(request);
+  ended->end("stop");
+  list.add("first", ended, limits);
+  Onlooker onlooker, other;
+  std::shared_ptr<Watched> first = list.find("first");
+  first->viewers.insert(&onlooker);
+  list.add("second", std::make_shared<WatchRecord>(request), limits);
+  EXPECT_EQ(list.find("first"), nullptr);
+  list.find("second")->viewers.insert(&other);
+  EXPECT_EQ(list.viewers(), 2);
+  first->viewers.clear();
+  EXPECT_EQ(list.viewers(), 1);
+  first.reset();
+  EXPECT_EQ(list.viewers(), 1);
 }
 
 TEST(Watch, AViewerThatIsSlowLosesStepsAndIsToldHowMany) {

@@ -42,7 +42,10 @@ class CpuExecutor final : public Executor {
     sliced_->begin(batch);
   }
 
-  bool run_slice(int layers) override { return sliced_->run(layers); }
+  bool run_slice(int layers) override {
+    last_ = sliced_.get();  // began() is asked of it when this throws
+    return sliced_->run(layers);
+  }
 
   StepResult end_slices() override {
     last_ = sliced_.get();

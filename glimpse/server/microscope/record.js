@@ -68,7 +68,7 @@ class Run {
       this.cells = event.read.map(() => new Uint8Array(bins));
     }
     this.cells = this.cells.map((row) => {
-      if (row.length === bins) return row.slice();
+      if (row.length === bins) return row;  // the step before has it, too: copied where it changes
       const longer = new Uint8Array(bins);
       longer.set(row);
       return longer;
@@ -78,7 +78,9 @@ class Run {
         this.cells[row] = this.cells[first];  // the same set as that row's
         continue;
       }
-      for (let i = 0; i < digits.length; ++i) this.cells[row][first + i] = parseInt(digits[i], 16);
+      const own = this.cells[row].slice();
+      for (let i = 0; i < digits.length; ++i) own[first + i] = parseInt(digits[i], 16);
+      this.cells[row] = own;
     }
     const readers = new Float32Array(bins);
     let sets = 0, reads = 0;

@@ -429,7 +429,8 @@ TEST(Watch, RefusesWhatItCannotShow) {
   Client plain = server.client();
   plain.send(request_text("POST", "/v1/completions", unwatched.dump()));
   EXPECT_EQ(plain.read_head().status, 200);
-  for (const JsonValue& each : server.get("/v1/requests").json()["data"]) {
+  const JsonValue requests = server.get("/v1/requests").json();
+  for (const JsonValue& each : requests["data"]) {
     if (each["watched"]) continue;
     EXPECT_THAT(error(server.get("/v1/requests/" + each["id"].get<std::string>() + "/events"), 404),
                 HasSubstr("is not watched"));

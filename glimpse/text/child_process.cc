@@ -38,6 +38,9 @@ constexpr bool kSanitized = false;
 
 constexpr std::size_t kGuard = std::size_t{1} << 20;  // wider than any frame of what recurses
 constexpr std::chrono::milliseconds kTick{10};        // between two looks at the child's memory
+// A lock that another thread held at the fork is never freed in the child. The C library frees its allocator's, not its
+// time zone's; a sanitizer's allocator frees none, so there about one child in a hundred stands still.
+constexpr int kTries = kSanitized ? 8 : 2;
 
 /// Goes before the answer's bytes.
 struct Header {
@@ -297,9 +300,8 @@ Ending run_on_large_stack(const std::function<std::string()>& work, const ChildL
 
 ChildAnswer run_in_child(const std::function<std::string()>& work, const ChildLimits& limits) {
   Ending ending = run_on_large_stack(work, limits);
-  // A lock that another thread held at the fork (of the C library's time zone) is never freed in the child, and a
-  // machine that is far too busy lets it wait: once more.
-  if (ending.idle) ending = run_on_large_stack(work, limits);
+  // A child that hardly computed waits for such a lock, or for a machine that is far too busy: once more.
+  for (int tried = 1; ending.idle && tried < kTries; ++tried) ending = run_on_large_stack(work, limits);
   return std::move(ending.answer);
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -34,10 +35,44 @@ std::size_t query_head(const KvTable<Place::host>& cache, int group, const RowHe
          static_cast<std::size_t>(query);
 }
 
-double score_of(const KvFormat& format, const HeadView& view, const float* query, std::int32_t slot, float scale) {
-  if (freed(view, slot)) return kMinusInfinity;
-  return dot(query, read_row(format, view, view.k_plane, slot)) * static_cast<double>(scale);
-}
+/// The stored rows of one KV head, each read once however many queries ask for it.
+class HeadRows {
+ public:
+  HeadRows(const KvFormat& format, const HeadView& view)
+      : format_(format),
+        view_(view),
+        keys_(static_cast<std::size_t>(view.slots)),
+        values_(static_cast<std::size_t>(view.slots)) {}
+
+  double score(const float* query, std::int32_t slot, float scale) {
+    if (freed(view_, slot)) return kMinusInfinity;
+    return dot(query, row(keys_, view_.k_plane, slot)) * static_cast<double>(scale);
+  }
+  const std::vector<double>& value(std::int32_t slot) { return row(values_, view_.v_plane, slot); }
+
+ private:
+  using Rows = std::vector<std::vector<double>>;
+  const std::vector<double>& row(Rows& rows, std::byte* plane, std::int32_t slot) const {
+    std::vector<double>& read = rows[static_cast<std::size_t>(slot)];
+    if (read.empty()) read = read_row(format_, view_, plane, slot);
+    return read;
+  }
+
+  const KvFormat& format_;
+  const HeadView& view_;
+  Rows keys_, values_;
+};
+
+/// Of all heads that an operation asks for.
+class CacheRows {
+ public:
+  explicit CacheRows(const KvFormat& format) : format_(format) {}
+  HeadRows& of(const HeadView& view) { return heads_.try_emplace(&view, format_, view).first->second; }
+
+ private:
+  const KvFormat& format_;
+  std::map<const HeadView*, HeadRows> heads_;
+};
 
 double log_sum(const std::vector<double>& scores) {
   const double largest = scores.empty() ? kMinusInfinity : *std::max_element(scores.begin(), scores.end());
@@ -177,15 +212,16 @@ void Operations::append(const AppendOp<Place::host>& op) {
 
 void Operations::score(const ScoreOp<Place::host>& op) {
   const auto dim = static_cast<std::size_t>(op.cache.format.dim);
+  CacheRows stored(op.cache.format);
   for (int i = 0; i < op.count; ++i) {
     const RowHead at = op.heads[static_cast<std::size_t>(i)];
-    const HeadView& view = view_of(op.cache, op.rows, at.row, at.head);
+    HeadRows& rows = stored.of(view_of(op.cache, op.rows, at.row, at.head));
     const std::int32_t slots = seen(op.cache, op.rows, at.row, at.head);
     for (int query = 0; query < op.group; ++query) {
       const std::size_t of = query_head(op.cache, op.group, at, query);
       std::vector<double> scores;
       for (std::int32_t slot = 0; slot < slots; ++slot) {
-        scores.push_back(score_of(op.cache.format, view, op.q.raw() + of * dim, slot, op.scale));
+        scores.push_back(rows.score(op.q.raw() + of * dim, slot, op.scale));
         op.out.scores[of * op.out.stride + static_cast<std::size_t>(slot)] = static_cast<float>(scores.back());
       }
       op.out.lse[of] = static_cast<float>(log_sum(scores));
@@ -273,22 +309,23 @@ void Operations::select(const SelectOp<Place::host>& op) {
 
 void Operations::attend(const AttendOp<Place::host>& op) {
   const auto dim = static_cast<std::size_t>(op.cache.format.dim);
+  CacheRows stored(op.cache.format);
   for (int row = 0; row < op.rows.rows; ++row) {
     for (int head = 0; head < op.cache.kv_heads; ++head) {
-      const HeadView& view = view_of(op.cache, op.rows, row, head);
+      HeadRows& rows = stored.of(view_of(op.cache, op.rows, row, head));
       for (int query = 0; query < op.group; ++query) {
         const std::size_t of = query_head(op.cache, op.group, {row, head}, query);
         const std::vector<std::int32_t> slots = slots_of(op, row, head, query);
         std::vector<double> scores;
         for (const std::int32_t slot : slots) {
-          scores.push_back(score_of(op.cache.format, view, op.q.raw() + of * dim, slot, op.scale));
+          scores.push_back(rows.score(op.q.raw() + of * dim, slot, op.scale));
         }
         const double lse = log_sum(scores);
         std::vector<double> out(dim, 0.0);
         for (std::size_t i = 0; i < slots.size() && lse > kMinusInfinity; ++i) {
           if (scores[i] == kMinusInfinity) continue;
           const double weight = std::exp(scores[i] - lse);
-          const std::vector<double> value = read_row(op.cache.format, view, view.v_plane, slots[i]);
+          const std::vector<double>& value = rows.value(slots[i]);
           for (std::size_t j = 0; j < dim; ++j) out[j] += weight * value[j];
         }
         for (std::size_t j = 0; j < dim; ++j) op.out[of * dim + j] = static_cast<float>(out[j]);
@@ -298,26 +335,26 @@ void Operations::attend(const AttendOp<Place::host>& op) {
   }
 }
 
-/// As rows that read everything, one by one.
+/// As rows that read everything.
 void Operations::prefill(const PrefillOp<Place::host>& op) {
   const PromptRows& prompt = op.prompt;
-  const std::size_t width = static_cast<std::size_t>(op.cache.kv_heads) * static_cast<std::size_t>(op.group) *
-                            static_cast<std::size_t>(op.cache.format.dim);
-  const std::vector<Read> reads(static_cast<std::size_t>(op.cache.kv_heads));
-  for (std::int32_t row = 0; row < prompt.rows; ++row) {
-    const std::int32_t behind = prompt.behind - row;
-    const std::size_t at = static_cast<std::size_t>(prompt.row + row) * width;
-    AttendOp<Place::host> one;
-    one.cache = op.cache;
-    one.rows = {&prompt.sequence, &behind, 1};
-    one.q = op.q.raw() + at;
-    one.group = op.group;
-    one.scale = op.scale;
-    one.reads = reads.data();
-    one.out = op.out.raw() + at;
-    if (op.lse) one.lse = op.lse.raw() + at / static_cast<std::size_t>(op.cache.format.dim);
-    attend(one);
-  }
+  const auto rows = static_cast<std::size_t>(prompt.rows), kv_heads = static_cast<std::size_t>(op.cache.kv_heads);
+  const std::size_t heads = kv_heads * static_cast<std::size_t>(op.group);
+  const std::size_t first = static_cast<std::size_t>(prompt.row) * heads;
+  const std::vector<Read> reads(rows * kv_heads);
+  const std::vector<std::int32_t> sequence(rows, prompt.sequence);
+  std::vector<std::int32_t> behind(rows);
+  for (std::size_t row = 0; row < rows; ++row) behind[row] = prompt.behind - static_cast<std::int32_t>(row);
+  AttendOp<Place::host> all;
+  all.cache = op.cache;
+  all.rows = {sequence.data(), behind.data(), prompt.rows};
+  all.q = op.q.raw() + first * static_cast<std::size_t>(op.cache.format.dim);
+  all.group = op.group;
+  all.scale = op.scale;
+  all.reads = reads.data();
+  all.out = op.out.raw() + first * static_cast<std::size_t>(op.cache.format.dim);
+  if (op.lse) all.lse = op.lse.raw() + first;
+  attend(all);
 }
 
 void Operations::column_sums(const ColumnSumsOp<Place::host>& op) {
@@ -328,14 +365,14 @@ void Operations::column_sums(const ColumnSumsOp<Place::host>& op) {
     for (std::size_t head = 0; head < kv_heads; ++head) {
       const HeadView& view = op.cache.views[static_cast<std::size_t>(piece.sequence) * kv_heads + head];
       const std::int32_t before = view.slots - piece.behind + 1;
+      HeadRows rows(op.cache.format, view);
       for (std::int32_t slot = 0; slot < before + piece.rows - 1; ++slot) {
         double sum = 0;
         for (std::int32_t row = std::max(0, slot - before + 1); row < piece.rows && !freed(view, slot); ++row) {
           for (int query = 0; query < op.group; ++query) {
             const std::size_t at =
                 query_head(op.cache, op.group, {piece.row + row, static_cast<std::int32_t>(head)}, query);
-            sum += std::exp(score_of(op.cache.format, view, op.q.raw() + at * dim, slot, op.scale) -
-                            static_cast<double>(op.lse[at]));
+            sum += std::exp(rows.score(op.q.raw() + at * dim, slot, op.scale) - static_cast<double>(op.lse[at]));
           }
         }
         op.sums[(static_cast<std::size_t>(p) * kv_heads + head) * op.stride + static_cast<std::size_t>(slot)] =

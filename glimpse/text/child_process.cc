@@ -28,19 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool kSanitized = false;
-#endif
-
 constexpr std::size_t kGuard = std::size_t{1} << 20;  // wider than any frame of what recurses
 constexpr std::chrono::milliseconds kTick{10};        // between two looks at the child's memory
-// A lock that another thread held at the fork is never freed in the child. The C library frees its allocator's, not its
-// time zone's; a sanitizer's allocator frees none, so there about one child in a hundred stands still.
-constexpr int kTries = kSanitized ? 8 : 2;
 
 /// Goes before the answer's bytes.
 struct Header {
@@ -300,8 +289,9 @@ Ending run_on_large_stack(const std::function<std::string()>& work, const ChildL
 
 ChildAnswer run_in_child(const std::function<std::string()>& work, const ChildLimits& limits) {
   Ending ending = run_on_large_stack(work, limits);
-  // A child that hardly computed waits for such a lock, or for a machine that is far too busy: once more.
-  for (int tried = 1; ending.idle && tried < kTries; ++tried) ending = run_on_large_stack(work, limits);
+  // A child that hardly computed waits for a lock that another thread held at the fork, or for a machine that is far
+  // too busy: once more.
+  for (int tried = 1; ending.idle && tried < kChildTries; ++tried) ending = run_on_large_stack(work, limits);
   return std::move(ending.answer);
 }
 

@@ -26,6 +26,19 @@ struct ChildAnswer {
 /// The stack of the child: what bounds the depth of recursion.
 constexpr std::size_t kChildStack = std::size_t{16} << 20;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+constexpr bool kSanitized = false;
+#endif
+
+/// The most children that one call starts: another when the last only waited until its time was up. A lock that another
+/// thread held at the fork is never freed in the child. The C library frees its allocator's, not its time zone's; a
+/// sanitizer's allocator frees none, so that there one child in a hundred stands still.
+constexpr int kChildTries = kSanitized ? 8 : 2;
+
 /// The child is a copy of this process with one thread and no open file but its way to answer. `work` may allocate; it
 /// must not log, nor wait for what another thread may hold. Throws UserError when the system gives no process.
 ChildAnswer run_in_child(const std::function<std::string()>& work, const ChildLimits& limits);

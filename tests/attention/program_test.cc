@@ -211,7 +211,7 @@ TEST(Program, NoSetIsLargerThanItsCapacity) {
     if (plan.policy == "seer") continue;  // its gates are a file
     SCOPED_TRACE(plan.policy);
     Steps steps(plan);
-    steps.run(1400, PassKind::prompt);
+    steps.run(700, PassKind::prompt);
     for (int step = 0; step < 20; ++step) steps.run(1, PassKind::decode);
     methods += steps.sets > 0;
     if (steps.sets > 0 && plan.policy == "tidal") {

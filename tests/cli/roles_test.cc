@@ -50,7 +50,7 @@ std::vector<std::string> words_for(const std::filesystem::path& profile, const s
                                  "-m",
                                  model(),
                                  "-c",
-                                 "3900",
+                                 "2500",
                                  "-t",
                                  "1",
                                  "-o",

@@ -167,10 +167,6 @@ void Report::add(const Json& row) {
   rows_.push_back(row);
 }
 
-Json Report::source() const {
-  return {{"commit", head_["commit"]}, {"machine", head_["machine"]}, {"threads", settings_["threads"]}};
-}
-
 std::string Report::text() const {
   std::string text = "{";
   for (const auto& [key, value] : head_.items()) {

@@ -49,8 +49,6 @@ class Report {
   void add(const Json& row);
   void clear_rows() { rows_ = Json::array(); }
   const Json& rows() const { return rows_; }
-  /// {"commit", "machine", "threads"}: what ran.
-  Json source() const;
 
   /// The file's text: a line for each field of the head and for each row, numbers to six digits.
   std::string text() const;
@@ -69,8 +67,6 @@ class Progress {
   explicit Progress(double total) : total_(total) {}
   /// A line about something that is no unit of work.
   void note(const std::string& text) const;
-  /// `work` that needs not be done after all.
-  void drop(double work) { total_ -= work; }
   /// `work` is done; prints the line.
   void done(double work, const std::string& text);
 

@@ -14,7 +14,6 @@
 #include "bench/bench_report.h"
 #include "bench/method_arms.h"
 #include "bench/prefilled_prompt.h"
-#include "bench/retrieval_results.h"
 #include "bench/statistics.h"
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/set_quality.h"
@@ -55,19 +54,6 @@ TEST(Statistics, DivergenceFollowsItsFormula) {
 
 TEST(Statistics, ArgMaxTakesTheLowerOfEquals) {
   EXPECT_EQ(arg_max(std::vector<float>{1, 3, 3, 2}), 1);
-}
-
-// Newcombe, "Two-sided confidence intervals for the single proportion", 1998, table I, method 3.
-TEST(Statistics, WilsonGivesThePublishedIntervals) {
-  EXPECT_NEAR(wilson(81, 263).low, 0.2553, 5e-5);
-  EXPECT_NEAR(wilson(81, 263).high, 0.3662, 5e-5);
-  EXPECT_NEAR(wilson(15, 148).low, 0.0624, 5e-5);
-  EXPECT_NEAR(wilson(15, 148).high, 0.1605, 5e-5);
-  EXPECT_NEAR(wilson(0, 20).high, 0.1611, 5e-5);
-  EXPECT_NEAR(wilson(1, 29).low, 0.0061, 5e-5);
-  EXPECT_NEAR(wilson(1, 29).high, 0.1718, 5e-5);
-  EXPECT_EQ(wilson(0, 20).low, 0);
-  EXPECT_EQ(wilson(20, 20).high, 1);
 }
 
 TEST(BenchReport, CommandsNameFilesWithoutTheirFolders) {
@@ -206,33 +192,6 @@ TEST(MethodArms, RefuseWhatIsWrong) {
                 make_arms(small_shape(), request, warnings);
               }),
               HasSubstr("--sparse-prefill"));
-}
-
-TEST(RetrievalResults, CellsCountAndSurviveTheirJson) {
-  RetrievalResults results;
-  const auto put = [&](std::int64_t prompt, const char* method, const char* budget, double share) {
-    results.add({"single", 1000, prompt, method, budget}, {share, 0.5, 0.25, 10, "text \xff"});
-  };
-  for (int i = 0; i < 4; ++i) put(i, "full", "", i < 3 ? 1 : 0);
-  for (int i = 0; i < 4; ++i) put(i, "quest", "64", i > 1 ? 1 : 0.5);
-  const auto check = [](const RetrievalResults& from) {
-    const std::vector<Cell> cells = from.cells({"quest", "full"});
-    ASSERT_THAT(cells, SizeIs(2));
-    EXPECT_EQ(cells[0].method, "quest");
-    EXPECT_EQ(cells[0].count, 4);
-    EXPECT_EQ(cells[0].right, 2);
-    EXPECT_EQ(cells[0].lost, 2);
-    EXPECT_EQ(cells[0].gained, 1);
-    EXPECT_DOUBLE_EQ(cells[0].share, 0.75);
-    EXPECT_EQ(cells[1].right, 3);
-    EXPECT_EQ(cells[1].lost + cells[1].gained, 0);
-  };
-  check(results);
-  RetrievalResults again;
-  again.read(results.json(), "file");
-  EXPECT_EQ(again.size(), 8U);
-  check(again);
-  EXPECT_THAT(refusal([&] { again.read("[{}]", "some.json"); }), HasSubstr("some.json"));
 }
 
 engine::Engine small_engine() {

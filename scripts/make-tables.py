@@ -131,14 +131,27 @@ def prefill_table(results):
     return table(["method", "8,192 tokens: s", "attention s", "30,000 tokens: s", "attention s"], rows)
 
 
-LENGTHS = (("8K", "retrieval-8k"), ("16K", "retrieval-16k"), ("30K", "retrieval-30k"))
+LENGTHS = (("8K", "8k"), ("16K", "16k"), ("30K", "30k"))
 BUDGETS = ("512", "1024", "10%")
 
 
-def found_by(results, tasks, name):
+def answer_rows(results, at):
+    """Of the scoreboard answers-AT, with a method and a budget for its arm, or of retrieval-AT where there is none yet."""
+    if not (RESULTS / f"answers-{at}-{ISA}.json").exists():
+        return results.load(f"retrieval-{at}")["rows"]
+    file = results.load(f"answers-{at}")
+    rows = [dict(zip(file["columns"], row)) for row in file["rows"]]
+    for row in rows:
+        arm, *options = row["arm"].split(",")
+        name, _, row["budget"] = arm.partition(":")
+        row["method"] = "/".join([name, *options])
+    return rows
+
+
+def found_by(results, tasks, at):
     """{(method, budget): [right, asked]} summed over tasks."""
     cells = {}
-    for row in results.load(name)["rows"]:
+    for row in answer_rows(results, at):
         if row.get("task") in tasks:
             sums = cells.setdefault((row["method"], row["budget"]), [0, 0])
             sums[0] += row["right"]
@@ -175,7 +188,7 @@ def answers_table(results):
     variables = {name: found_by(results, ("vt",), name) for _, name in LENGTHS}
     passkeys = {name: found_by(results, ("passkey",), name) for _, name in LENGTHS}
     rows = []
-    for method in by_order({method for method, _ in variables["retrieval-16k"]}):
+    for method in by_order({method for method, _ in variables["16k"]}):
         row = [label(method)]
         for cells in (variables, passkeys):
             for _, name in LENGTHS:
@@ -338,6 +351,9 @@ def block_of(name):
     files = [f"[{path.name.removesuffix('.json')}](../bench/results/{path.name}), commit "
              f"{json.loads(path.read_text())['commit']}" for path in results.used]
     made_by = MADE_BY.get(name, f"`scripts/measure {' '.join(names)}`")
+    if any(name.startswith("retrieval-") for name in names):
+        made_by = ("the command in each file, at the file's commit; `scripts/measure answers-8k answers-16k answers-30k` "
+                   "asks the same with `glimpse eval scoreboard`")
     return f"{text}\n\nMade by {made_by}. Results: {'; '.join(files)}."
 
 
@@ -352,8 +368,8 @@ def page_of(text):
 def methods_picture():
     """Speed and answers of each method at 30K tokens, where both were measured under one plan."""
     results = Results()
-    answers = found_by(results, ("single", "multikey"), "retrieval-30k")
-    kept = {(row["method"], row["budget"]): row["kept_ratio"] for row in results.load("retrieval-30k")["rows"]
+    answers = found_by(results, ("single", "multikey"), "30k")
+    kept = {(row["method"], row["budget"]): row["kept_ratio"] for row in answer_rows(results, "30k")
             if row.get("task") == "single"}
     asked = max(count for _, count in answers.values())
     made = []

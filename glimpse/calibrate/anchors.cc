@@ -100,6 +100,18 @@ double total_gain(std::span<const double> by_layer, int layers, std::span<const 
   return sum;
 }
 
+std::vector<double> objectives(std::span<const double> by_layer, int layers,
+                               const std::vector<std::vector<int>>& anchors) {
+  std::vector<int> every(static_cast<std::size_t>(layers));
+  std::iota(every.begin(), every.end(), 0);
+  const double all = total_gain(by_layer, layers, every);
+  std::vector<double> shares;
+  for (const std::vector<int>& each : anchors) {
+    shares.push_back(all > 0 ? std::clamp(total_gain(by_layer, layers, each) / all, 0.0, 1.0) : 1.0);
+  }
+  return shares;
+}
+
 std::vector<int> head_map(const Gains& gains, std::span<const int> anchors) {
   std::vector<int> map;
   std::size_t last = 0;

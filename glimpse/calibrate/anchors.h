@@ -34,6 +34,9 @@ Gains gains_of(const Similarity& similarity, const Similarity& capture, std::spa
 std::vector<int> best_anchors(std::span<const double> by_layer, int layers, int count);
 /// That sum.
 double total_gain(std::span<const double> by_layer, int layers, std::span<const int> anchors);
+/// That sum for each set of anchors, over that of an anchor in every layer; 0 to 1, all 1 where that is nothing.
+std::vector<double> objectives(std::span<const double> by_layer, int layers,
+                               const std::vector<std::vector<int>>& anchors);
 
 /// [layer, KV head]: head of the nearest earlier anchor that keeps most; an anchor's own row is 0, 1, 2, ...
 std::vector<int> head_map(const Gains& gains, std::span<const int> anchors);

@@ -83,7 +83,7 @@ std::vector<double> row_values(engine::Engine& engine, const Study& study, const
   return values;
 }
 
-void add_rows(engine::Engine& engine, const Study& study, const TimedPlan& timed, Calibration& found,
+void add_rows(engine::Engine& engine, const Study& study, const TimedPlan& timed, plan::Profile& profile,
               Progress& progress) {
   const std::vector<std::string> kinds = kinds_of(study);
   std::optional<std::vector<double>> values;
@@ -95,27 +95,39 @@ void add_rows(engine::Engine& engine, const Study& study, const TimedPlan& timed
   }
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     const double* of = values->data() + i * kRowValues;
-    found.profile.kept.push_back(
+    profile.kept.push_back(
         {timed.row.method, timed.row.budget, kinds[i], of[0], of[1], of[2], of[3], of[4], timed.row.options});
   }
 }
 
-/// What the table is made of, by what was found.
-std::vector<TimedPlan> table_plans(const plan::ModelShape& shape, const Study& study, const Calibration& found,
-                                   Part part) {
+/// What the table is made of, by what the profile says.
+std::vector<TimedPlan> table_plans(const plan::ModelShape& shape, const Study& study, const plan::Profile& profile,
+                                   const std::vector<Method>& methods) {
   std::vector<TimedPlan> plans;
-  for (const Method& method : methods_of(found, part)) {
+  for (const Method& method : methods) {
     for (const std::string_view budget : kBudgets) {
       policies::PolicyOptions options;
       options.budget = plan::parse_budget(budget);
       if (plan::budget_tokens(*options.budget, study.length) >= shorter_length(study.length)) continue;
       options.extra = method.extra;
-      options.profile = &found.profile;
+      options.profile = &profile;
       plans.push_back(
           {{method.name, std::string(budget), method.options(), {}}, policies::make_plan(method.name, shape, options)});
     }
   }
   return plans;
+}
+
+/// The rows and times of the plans go into the profile.
+struct RowPlans {
+  const std::vector<TimedPlan>& plans;
+  const std::string& processor;
+};
+void measure_rows(engine::Engine& engine, const Study& study, const RowPlans& of, plan::Profile& profile,
+                  Progress& progress) {
+  for (const TimedPlan& timed : of.plans) add_rows(engine, study, timed, profile, progress);
+  profile.speed = measure_speed(engine, study, of.plans, progress);
+  profile.speed->processor = of.processor;
 }
 
 Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& options) {
@@ -164,11 +176,24 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
     found.kascade = choose_kascade(engine, study, progress);
     found.profile.kascade = found.kascade->profile;
   }
-  const std::vector<TimedPlan> plans = table_plans(shape, study, found, options.part);
-  for (const TimedPlan& timed : plans) add_rows(engine, study, timed, found, progress);
-  found.profile.speed = measure_speed(engine, study, plans, progress);
-  found.profile.speed->processor = options.processor;
+  const std::vector<TimedPlan> plans = table_plans(shape, study, found.profile, methods_of(found, options.part));
+  measure_rows(engine, study, {plans, options.processor}, found.profile, progress);
   return found;
+}
+
+plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profile, std::string_view method,
+                              const CalibrationOptions& options) {
+  StudyOptions prompts = options.study;
+  prompts.tables = false;
+  const std::int64_t work = study_work(prompts);
+  Progress progress(options.on_progress, 2 * work);
+  Study study = make_study(engine, prompts, progress);
+  study.measured = options.measured;
+  progress.reach(work);
+  plan::Profile rows = plan::empty_profile(engine.shape());
+  const std::vector<TimedPlan> plans = table_plans(engine.shape(), study, profile, {{std::string(method), {}}});
+  measure_rows(engine, study, {plans, options.processor}, rows, progress);
+  return rows;
 }
 
 }  // namespace
@@ -182,6 +207,15 @@ Part parse_part(std::string_view text) {
 std::optional<Calibration> calibrate(engine::Engine& engine, const CalibrationOptions& options) {
   try {
     return calibrate_or_stop(engine, options);
+  } catch (const Stopped&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<plan::Profile> measure_method(engine::Engine& engine, const plan::Profile& profile,
+                                            std::string_view method, const CalibrationOptions& options) {
+  try {
+    return measure_or_stop(engine, profile, method, options);
   } catch (const Stopped&) {
     return std::nullopt;
   }

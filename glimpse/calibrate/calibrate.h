@@ -41,4 +41,9 @@ struct Calibration {
 /// Empty where the callback ended it. Throws UserError for a model or a context that cannot be calibrated.
 std::optional<Calibration> calibrate(engine::Engine& engine, const CalibrationOptions& options);
 
+/// What one method keeps with what `profile` says, and its times beside dense attention's, measured as calibrate()
+/// does: a profile of `kept` and `speed` alone. Empty and throws as calibrate(); `options.part` has no meaning.
+std::optional<plan::Profile> measure_method(engine::Engine& engine, const plan::Profile& profile,
+                                            std::string_view method, const CalibrationOptions& options);
+
 }  // namespace glimpse::calibrate

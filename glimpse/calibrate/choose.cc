@@ -160,6 +160,7 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   for (int count = 1; count <= shape.layers; ++count) {
     choice.by_count.push_back(best_anchors(by_layer.front(), shape.layers, count));
   }
+  const std::vector<double> objective = objectives(by_layer.front(), shape.layers, choice.by_count);
   const std::map<std::string, std::string> dense{{"prefill", "dense"}}, own;
   const auto plan_of = [&](const plan::KascadeProfile& part, const std::map<std::string, std::string>& extra) {
     plan::Profile found = plan::empty_profile(shape);
@@ -173,7 +174,7 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
     bool better = false;
     for (std::size_t i = 0; i < tables.size(); ++i) {
       const std::vector<int> anchors = best_anchors(by_layer[i], shape.layers, count);
-      const plan::KascadeProfile profile{anchors, head_map(tables[i], anchors)};
+      const plan::KascadeProfile profile{anchors, head_map(tables[i], anchors), objective};
       const bool first = choice.candidates.empty();
       Candidate candidate{anchors, 0, {}};
       candidate.grade =

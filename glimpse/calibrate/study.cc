@@ -57,8 +57,9 @@ class Tables {
 std::int64_t study_work(const StudyOptions& options) {
   std::int64_t work = 0;
   for (const Haystack& haystack : kHaystacks) {
-    work += options.length / haystack.part +
-            static_cast<std::int64_t>(haystack.recorded) * (kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep;
+    work += options.length / haystack.part;
+    if (!options.tables) continue;
+    work += static_cast<std::int64_t>(haystack.recorded) * (kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep;
   }
   return work;
 }
@@ -76,7 +77,7 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
   Tables tables(shape, budget);
   Study study{options.length, budget, {}, {}, tables.near, tables.wide, {}};
   std::string refused;
-  engine.measure_change(true);
+  engine.measure_change(options.tables);
   std::uint64_t seed = options.seed;
   for (const Haystack& haystack : kHaystacks) {
     std::vector<RetrievalPrompt> prompts;
@@ -91,7 +92,7 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
       const std::int64_t shared = shared_tokens(prompts.front().tokens, prompts[i].tokens);
       Trial trial = make_trial(engine, dense, shared, prompts[i], {.limit = kAnswerLimit, .progress = &progress});
       trial.task = name(haystack.task);
-      if (i < haystack.recorded) {
+      if (options.tables && i < haystack.recorded) {
         const Recording recording = record_trial(engine, trial, kRecordedTail, kRecordedAnswer);
         tables.add(recording);
         progress.add((kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep);
@@ -100,7 +101,7 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
     }
     if (haystack.task != Task::multikey) continue;
     study.trials.push_back(prose_trial(engine, dense, options.length * 3 / 4, kProseTokens));
-    tables.add(record_trial(engine, study.trials.back(), 1, kProseTokens));
+    if (options.tables) tables.add(record_trial(engine, study.trials.back(), 1, kProseTokens));
   }
   study.importance = engine.attention_change();
   engine.measure_change(false);

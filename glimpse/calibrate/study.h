@@ -20,6 +20,7 @@ struct StudyOptions {
   std::int64_t length = 4096;  ///< tokens of the longest prompts
   std::string text;            ///< the user's own prose, before what is generated; may be empty
   std::uint64_t seed = 1;
+  bool tables = true;  ///< false: prompts and answers alone; `importance`, `near`, `wide` and `retrieval` say nothing
 };
 
 struct Study {

@@ -94,11 +94,51 @@ class Length {
   std::vector<double> verifications_;
 };
 
-/// A share of the context grows with it, a number of tokens does not.
-plan::TokenTime line_of(const MethodFit& fit, const plan::Budget& budget) {
-  const bool share = budget.rule == plan::BudgetRule::ratio;
-  return {fit.fixed_ms + (share ? 0 : fit.ms_per_kept * budget.value),
-          1e3 * (fit.ms_per_token + (share ? fit.ms_per_kept * budget.value : 0))};
+/// Milliseconds: the fixed part, for each 1,000 tokens of context, for each 1,000 tokens of a set.
+using Parts = std::array<double, 3>;
+constexpr unsigned kAllParts = 7;
+
+Parts columns_of(const MethodPoint& point) {
+  return {1, point.tokens / 1000, point.budget / 1000};
+}
+
+/// By the parts whose bit is set, the others 0; none where the points do not tell.
+std::optional<Parts> least_squares(const std::vector<MethodPoint>& points, unsigned chosen) {
+  std::array<std::array<double, 4>, 3> sums{};  // the normal equations
+  for (std::size_t i = 0; i < 3; ++i) {
+    if ((chosen >> i & 1U) == 0) {
+      sums[i][i] = 1;  // this part is 0
+      continue;
+    }
+    for (const MethodPoint& point : points) {
+      const Parts of = columns_of(point);
+      for (std::size_t j = 0; j < 3; ++j) sums[i][j] += (chosen >> j & 1U) != 0 ? of[i] * of[j] : 0;
+      sums[i][3] += of[i] * point.ms;
+    }
+  }
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto largest =
+        std::max_element(sums.begin() + static_cast<std::ptrdiff_t>(i), sums.end(),
+                         [&](const auto& a, const auto& b) { return std::abs(a[i]) < std::abs(b[i]); });
+    std::swap(sums[i], *largest);
+    constexpr double kTold = 1e-9;
+    if (std::abs(sums[i][i]) < kTold) return std::nullopt;
+    for (std::size_t j = 0; j < 3; ++j) {
+      const double factor = j == i ? 0 : sums[j][i] / sums[i][i];
+      for (std::size_t k = 0; k < 4; ++k) sums[j][k] -= factor * sums[i][k];
+    }
+  }
+  return Parts{sums[0][3] / sums[0][0], sums[1][3] / sums[1][1], sums[2][3] / sums[2][2]};
+}
+
+double squared_error(const std::vector<MethodPoint>& points, const Parts& parts) {
+  double sum = 0;
+  for (const MethodPoint& point : points) {
+    const Parts of = columns_of(point);
+    const double error = point.ms - of[0] * parts[0] - of[1] * parts[1] - of[2] * parts[2];
+    sum += error * error;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -112,29 +152,26 @@ plan::TokenTime line_through(std::int64_t short_length, double short_ms, std::in
 }
 
 std::optional<MethodFit> fit_method(const std::vector<MethodPoint>& points) {
-  using Row = std::array<double, 4>;  // of the normal equations, in thousands of tokens
-  std::array<Row, 3> sums{};
-  for (const MethodPoint& point : points) {
-    const std::array<double, 3> of{1, point.tokens / 1000, point.budget / 1000};
-    for (std::size_t i = 0; i < 3; ++i) {
-      for (std::size_t j = 0; j < 3; ++j) sums[i][j] += of[i] * of[j];
-      sums[i][3] += of[i] * point.ms;
-    }
+  if (!least_squares(points, kAllParts)) return std::nullopt;
+  // The best fit without a negative part is the least-squares fit of some of the parts: of each choice of them.
+  std::optional<Parts> best;
+  double least = 0;
+  for (unsigned chosen = 1; chosen <= kAllParts; ++chosen) {
+    const std::optional<Parts> parts = least_squares(points, chosen);
+    if (!parts || std::any_of(parts->begin(), parts->end(), [](double part) { return part < 0; })) continue;
+    const double error = squared_error(points, *parts);
+    if (best && error >= least) continue;
+    best = parts;
+    least = error;
   }
-  for (std::size_t i = 0; i < 3; ++i) {
-    const auto largest = std::max_element(sums.begin() + static_cast<std::ptrdiff_t>(i), sums.end(),
-                                          [&](const Row& a, const Row& b) { return std::abs(a[i]) < std::abs(b[i]); });
-    std::swap(sums[i], *largest);
-    constexpr double kTold = 1e-9;
-    if (std::abs(sums[i][i]) < kTold) return std::nullopt;
-    for (std::size_t j = 0; j < 3; ++j) {
-      const double factor = j == i ? 0 : sums[j][i] / sums[i][i];
-      for (std::size_t k = 0; k < 4; ++k) sums[j][k] -= factor * sums[i][k];
-    }
-  }
-  const MethodFit fit{sums[0][3] / sums[0][0], sums[1][3] / sums[1][1] / 1000, sums[2][3] / sums[2][2] / 1000};
-  if (fit.fixed_ms < 0 || fit.ms_per_token < 0 || fit.ms_per_kept < 0) return std::nullopt;
-  return fit;
+  if (!best) return std::nullopt;
+  return MethodFit{(*best)[0], (*best)[1] / 1000, (*best)[2] / 1000};
+}
+
+plan::TokenTime line_of(const MethodFit& fit, const plan::Budget& budget) {
+  const bool share = budget.rule == plan::BudgetRule::ratio;
+  return {fit.fixed_ms + (share ? 0 : fit.ms_per_kept * budget.value),
+          1e3 * (fit.ms_per_token + (share ? fit.ms_per_kept * budget.value : 0))};
 }
 
 plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans,

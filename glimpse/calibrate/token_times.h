@@ -32,9 +32,12 @@ struct MethodPoint {
 struct MethodFit {
   double fixed_ms = 0, ms_per_token = 0, ms_per_kept = 0;
 };
-/// By least squares over all that was measured of the method, so that each row's line has the others' measurements in
-/// it. None where the points do not tell, or a part would be less than nothing.
+/// By least squares over all that was measured of the method, no part below 0, so that each row's line has the others'
+/// measurements in it. None where the points do not tell.
 std::optional<MethodFit> fit_method(const std::vector<MethodPoint>& points);
+/// The fit at a budget, by the length of the context: a share of the context grows with it, a number of tokens does
+/// not.
+plan::TokenTime line_of(const MethodFit& fit, const plan::Budget& budget);
 
 /// Times dense attention, a verification, and each plan on the study's longest prompt. The processor's name is left
 /// empty: the caller knows it.

@@ -43,6 +43,7 @@ int calibrate_command(const Arguments& arguments) {
   const PlanModel model = plan_model(engine);
   const std::filesystem::path path = profile_output(arguments, model);
   require_profile_place(path);
+  require_own_profile(arguments, path, model);
   const std::int64_t made_for = engine.shape().context;
   if (made_for < engine.context() && arguments.typed.contains("--ctx-size")) {
     throw UserError(

@@ -71,9 +71,11 @@ bool make_profile(const Arguments& arguments, const Missing& missing) {
   calibrate::CalibrationOptions options;
   options.study.length = engine.context() - calibrate::kAnswerRoom;
   options.study.seed = kUsualSeed;
-  const auto found = run_calibration(arguments, engine, std::move(options), {missing.path, interrupt});
-  if (found) plan::save_profile(missing.path, found->profile);
-  return found.has_value();
+  const auto found = run_calibration(arguments, engine, std::move(options), {missing.path, interrupt, true});
+  if (!found) return false;
+  plan::save_profile(missing.path, found->profile);
+  remove_part(missing.path);
+  return true;
 }
 
 /// What calibrate_first does for these methods.
@@ -154,6 +156,22 @@ std::uint64_t identity(const Arguments& arguments, const engine::Engine& engine,
   return checksum(std::as_bytes(std::span(text)));
 }
 
+/// What `run` measures, beside a progress bar; what it measured is kept in `part`.
+template <class Run>
+auto with_progress(const Arguments& arguments, calibrate::CalibrationOptions& options, const CalibrationPlace& place,
+                   PartFile& part, const Run& run) {
+  ProgressBar progress("calibrate", "tokens", !arguments.quiet);
+  if (place.goes_on) options.measured = &part.measured();
+  options.processor = profile_cpu_name();
+  options.on_progress = [&](std::int64_t done, std::int64_t total) {
+    progress.update(done, total);
+    return !place.interrupt.requested();
+  };
+  auto found = run(options);
+  progress.clear();
+  return found;
+}
+
 }  // namespace
 
 void require_profile_place(const std::filesystem::path& path) {
@@ -178,15 +196,9 @@ std::optional<calibrate::Calibration> run_calibration(const Arguments& arguments
                                                       calibrate::CalibrationOptions options,
                                                       const CalibrationPlace& place) {
   PartFile part(arguments, place, place.goes_on ? identity(arguments, engine, options) : 0);
-  ProgressBar progress("calibrate", "tokens", !arguments.quiet);
-  if (place.goes_on) options.measured = &part.measured();
-  options.processor = profile_cpu_name();
-  options.on_progress = [&](std::int64_t done, std::int64_t total) {
-    progress.update(done, total);
-    return !place.interrupt.requested();
-  };
-  std::optional<calibrate::Calibration> found = calibrate::calibrate(engine, options);
-  progress.clear();
+  std::optional<calibrate::Calibration> found =
+      with_progress(arguments, options, place, part,
+                    [&](const calibrate::CalibrationOptions& how) { return calibrate::calibrate(engine, how); });
   if (!found) {
     print_note(printable(fmt::format("interrupted; '{}' is not written{}", place.path.string(),
                                      part.saved() ? "; the same command goes on where this one was" : "")));
@@ -194,6 +206,19 @@ std::optional<calibrate::Calibration> run_calibration(const Arguments& arguments
   }
   found->profile.fingerprint = engine.fingerprint();
   return found;
+}
+
+std::optional<plan::Profile> run_measurement(const Arguments& arguments, engine::Engine& engine,
+                                             const MethodInProfile& of, calibrate::CalibrationOptions options,
+                                             const CalibrationPlace& place) {
+  options.part = calibrate::Part::roles;
+  PartFile part(arguments, place, identity(arguments, engine, options));
+  std::optional<plan::Profile> rows =
+      with_progress(arguments, options, place, part, [&](const calibrate::CalibrationOptions& how) {
+        return calibrate::measure_method(engine, of.profile, of.method, how);
+      });
+  if (rows) rows->fingerprint = engine.fingerprint();
+  return rows;
 }
 
 bool calibrate_first(const Arguments& arguments) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "glimpse/calibrate/calibrate.h"
 #include "glimpse/cli/arm.h"
@@ -31,6 +32,16 @@ void remove_part(const std::filesystem::path& path);
 std::optional<calibrate::Calibration> run_calibration(const Arguments& arguments, engine::Engine& engine,
                                                       calibrate::CalibrationOptions options,
                                                       const CalibrationPlace& place);
+
+struct MethodInProfile {
+  const plan::Profile& profile;  ///< what the method is told; borrowed for the call
+  std::string_view method;
+};
+/// What the method keeps with that profile, and its times: `kept` and `speed` alone (calibrate::measure_method), kept
+/// in PATH.part too. None where Ctrl-C ended it; nothing is said.
+std::optional<plan::Profile> run_measurement(const Arguments& arguments, engine::Engine& engine,
+                                             const MethodInProfile& of, calibrate::CalibrationOptions options,
+                                             const CalibrationPlace& place);
 
 /// Makes the model's profile where the method of --attn, or one of the arms, would do without one what it does better
 /// with it, and none is found: with --calibrate or at a terminal; says so in a line. The model is opened and closed

@@ -97,6 +97,24 @@ Json map_json(std::string_view title, std::string_view head, const std::vector<d
   return {{"title", title}, {"head", head}, {"values", values}};
 }
 
+/// Times of a token: rows of method, budget, fixed_ms, ms_per_1000 and the milliseconds at the length of `kept`.
+Json speed_json(const plan::SpeedProfile& speed) {
+  Json rows = Json::array();
+  const auto add = [&](const std::string& method, const std::string& budget, const plan::TokenTime& time) {
+    rows.push_back({method, budget, time.fixed_ms, time.ms_per_1000, time.at(speed.tokens)});
+  };
+  add("full", "", speed.dense);
+  add("verification of " + std::to_string(plan::kVerifiedDrafts) + " drafts", "", speed.verify);
+  for (const plan::MethodTime& row : speed.methods) {
+    add(row.options.empty() ? row.method : row.method + "," + row.options, row.budget, row.time);
+  }
+  return {{"processor", speed.processor},
+          {"threads", speed.threads},
+          {"kvType", speed.kv_type},
+          {"tokens", speed.tokens},
+          {"rows", rows}};
+}
+
 Json profile_data(const plan::Profile& profile) {
   const plan::ModelShape& model = profile.model;
   Json data{{"model", model.model_name.empty() ? model.architecture : model.model_name},
@@ -108,7 +126,9 @@ Json profile_data(const plan::Profile& profile) {
             {"maps", Json::array()},
             {"chosen", Json::object()},
             {"headMap", Json::array()},
-            {"kept", Json::array()}};
+            {"objective", Json::array()},
+            {"kept", Json::array()},
+            {"speed", profile.speed ? speed_json(*profile.speed) : Json(nullptr)}};
   if (profile.retrieval) {
     data["maps"].push_back(map_json("Retrieval scores", "query head", profile.retrieval->scores));
   }
@@ -118,6 +138,7 @@ Json profile_data(const plan::Profile& profile) {
   if (profile.kascade) {
     data["chosen"]["kascade"] = profile.kascade->anchors;
     data["headMap"] = profile.kascade->head_map;
+    data["objective"] = profile.kascade->objective;
   }
   if (profile.tidal) data["chosen"]["tidal"] = {profile.tidal->reselect};
   if (profile.lessismore) data["chosen"]["lessismore"] = {profile.lessismore->reselect};

@@ -9,6 +9,33 @@
 #include "glimpse/plan/profile_file.h"
 
 namespace glimpse::cli {
+namespace {
+
+/// What is wrong with a profile that is there.
+struct Fault {
+  bool foreign = false;  ///< it is another model's; else it is none that can be read
+  std::string text;
+};
+
+std::optional<Fault> fault_of(const std::filesystem::path& path, const PlanModel& model) {
+  std::error_code failed;
+  if (!std::filesystem::exists(path, failed) || std::filesystem::file_size(path, failed) == 0) return std::nullopt;
+  std::optional<plan::Profile> there;
+  try {
+    there = plan::load_profile(path);
+  } catch (const UserError& error) {
+    return Fault{false, error.what()};
+  }
+  if (!there) return std::nullopt;
+  try {
+    validate_for(*there, model.shape, there->fingerprint ? std::optional(model.fingerprint()) : std::nullopt);
+  } catch (const UserError&) {
+    return Fault{true, fmt::format("'{}' is the profile of another model", path.string())};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::filesystem::path profile_output(const Arguments& arguments, const PlanModel& model) {
   if (!arguments.output.empty()) {
@@ -25,14 +52,29 @@ std::filesystem::path profile_output(const Arguments& arguments, const PlanModel
   return plan::profile_path(folder, model.fingerprint());
 }
 
-plan::Profile with_other_parts(const std::filesystem::path& path, plan::Profile found) {
-  std::optional<plan::Profile> there;
+std::optional<plan::Profile> profile_at(const std::filesystem::path& path) {
   try {
-    there = plan::load_profile(path);
-  } catch (const UserError&) {  // broken: it is replaced
+    return plan::load_profile(path);
+  } catch (const UserError&) {
+    return std::nullopt;
   }
-  if (!there || !(there->model == found.model) || there->fingerprint != found.fingerprint) return found;
+}
+
+void require_own_profile(const Arguments& arguments, const std::filesystem::path& path, const PlanModel& model) {
+  const std::optional<Fault> fault = fault_of(path, model);
+  const bool whole = arguments.part == "all", named = !arguments.output.empty();
+  if (!fault || (whole && !(fault->foreign && named))) return;
+  throw UserError(printable(fmt::format(
+      "{}; {}", fault->text,
+      named ? "give another name with -o" : "'glimpse calibrate -m MODEL' makes a whole one in its place")));
+}
+
+plan::Profile with_other_parts(const std::filesystem::path& path, plan::Profile found) {
+  std::optional<plan::Profile> there = profile_at(path);
+  if (!there || !(there->model == found.model)) return found;
+  if (there->fingerprint && there->fingerprint != found.fingerprint) return found;
   plan::merge(*there, found);
+  there->fingerprint = found.fingerprint;
   return *std::move(there);
 }
 

@@ -20,6 +20,7 @@
 #include "glimpse/cli/machine.h"
 #include "glimpse/cli/profile_output.h"
 #include "glimpse/cli/profiles.h"
+#include "glimpse/cli/role_rows.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/plan/profile_file.h"
@@ -179,13 +180,17 @@ std::string comparison_text(const train::Comparison& comparison) {
   return text;
 }
 
-/// What was measured of lychee-decode with other roles holds no longer.
-plan::Profile with_roles(const std::filesystem::path& path, plan::Profile found) {
-  plan::Profile profile = with_other_parts(path, std::move(found));
-  const auto stale = [](const auto& row) { return row.method == "lychee-decode"; };
-  std::erase_if(profile.kept, stale);
-  if (profile.speed) std::erase_if(profile.speed->methods, stale);
-  return profile;
+/// Where the profile goes. The engine gets room for the prompts that its other methods were measured in.
+std::filesystem::path place_of(const Arguments& arguments, engine::EngineOptions& how) {
+  const model::Model file{std::filesystem::path(arguments.model)};
+  const PlanModel model = plan_model(file);
+  std::filesystem::path path = profile_output(arguments, model);
+  require_profile_place(path);
+  require_own_profile(arguments, path, model);
+  if (const auto there = profile_at(path)) {
+    how.context = std::max(how.context, std::min<std::int64_t>(measured_context(*there), model.shape.context));
+  }
+  return path;
 }
 
 }  // namespace
@@ -205,16 +210,16 @@ int train_roles(const Arguments& arguments, engine::EngineOptions how) {
   how.device = {};
   how.sequences = train::kComparedSequences;
   const InterruptGuard interrupt;
+  const std::int64_t asked = how.context;
+  const std::filesystem::path path = place_of(arguments, how);
   engine::Engine engine(how);
   const plan::ModelShape shape = engine.shape();
-  const PlanModel model = plan_model(engine);
-  const std::filesystem::path path = profile_output(arguments, model);
-  require_profile_place(path);
   if (!arguments.curve.empty()) require_replaceable(arguments.curve);
   if (shape.layers < 2) throw UserError("the model has 1 layer; roles need 2 or more");
   options.heads = (shape.layers - 1) * shape.kv_heads;
   options.target = head_target(arguments, shape) - shape.kv_heads;
-  const std::int64_t length = std::min<std::int64_t>(engine.context(), shape.context) - calibrate::kAnswerRoom;
+  const std::int64_t length =
+      std::min({asked, engine.context(), static_cast<std::int64_t>(shape.context)}) - calibrate::kAnswerRoom;
   train::PasskeyExamples examples(engine.tokenizer(), prose, length, options.seed);
 
   const StateFile file(arguments, path, identity(arguments, engine, options, length, prose));
@@ -261,13 +266,22 @@ int train_roles(const Arguments& arguments, engine::EngineOptions how) {
   profile.roles = roles;
   plan::save_profile(path, with_roles(path, std::move(profile)));
   if (!arguments.curve.empty()) write_curve(arguments.curve, training, shape.kv_heads);
+  const std::optional<std::string> rows =
+      add_role_rows(arguments, engine, {length, prose, options.seed}, {path, interrupt, true});
+  if (!rows) {
+    print_note(printable(fmt::format(
+        "interrupted; the roles are in '{}', and what they keep is not measured; the same command goes on where this "
+        "one was",
+        path.string())));
+    return kExitInterrupted;
+  }
   file.remove();
   const int open = train::retrieval_heads(shape, found) + shape.kv_heads;
   print(fmt::format(
             "{} steps on passkeys in {} tokens: {} of {} KV heads have E[z] above 0.5, asked for were {:.0f}{}\n\n",
             training.step(), length, open, shape.layers * shape.kv_heads, options.target + shape.kv_heads,
             arguments.exact ? ", and so many are written" : "") +
-        curve_text(training, shape.kv_heads) + comparison_text(*comparison) +
+        curve_text(training, shape.kv_heads) + comparison_text(*comparison) + *rows +
         fmt::format("\nprofile in '{}'{}\n", printable(path.string()),
                     arguments.output.empty() ? ", where commands find it" : ", for --attn-profile"));
   return kExitOk;

@@ -29,6 +29,18 @@ void check_size(std::string_view where, std::size_t given, const ModelShape& mod
   }
 }
 
+void check_objective(const std::vector<double>& objective, const ModelShape& model) {
+  if (objective.size() > static_cast<std::size_t>(model.layers)) {
+    refuse_profile("kascade.objective", "{} values; give one for each number of anchors, {} at most", objective.size(),
+                   model.layers);
+  }
+  for (std::size_t i = 0; i < objective.size(); ++i) {  // NaN fails the comparison too
+    if (!(objective[i] >= 0 && objective[i] <= 1)) {
+      refuse_profile("kascade.objective", "of {} anchors {} is outside 0 to 1", i + 1, objective[i]);
+    }
+  }
+}
+
 // Shares of something: NaN fails the comparison too.
 void check_shares(std::string_view where, const std::vector<double>& values, int columns) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -54,6 +66,7 @@ void check_kascade(const Profile& profile) {
   if (anchors.empty() || anchors[0] != 0) refuse_profile("kascade.anchors", "the first anchor must be layer 0");
   check_layers("kascade.anchors", anchors, model);
   check_size("kascade.head_map", profile.kascade->head_map.size(), model, model.kv_heads);
+  check_objective(profile.kascade->objective, model);
   for (int layer = 0; layer < model.layers; ++layer) {
     const bool anchor = std::binary_search(anchors.begin(), anchors.end(), layer);
     const std::string where = fmt::format("kascade.head_map, layer {}", layer);
@@ -194,6 +207,10 @@ std::string explain(const Profile& profile) {
     }
     text += fmt::format("kascade    anchors {}; {} of {} heads read another head's set\n",
                         fmt::join(profile.kascade->anchors, ", "), moved, model.layers * model.kv_heads);
+    const std::vector<double>& objective = profile.kascade->objective;
+    if (!objective.empty()) {
+      text += fmt::format("objective  of 1, 2, ... anchors: {:.3f}\n", fmt::join(objective, ", "));
+    }
   }
   if (profile.tidal) text += fmt::format("tidal      layer {} selects again\n", profile.tidal->reselect);
   if (profile.lessismore) text += fmt::format("lessismore layer {} selects again\n", profile.lessismore->reselect);

@@ -18,6 +18,9 @@ struct KascadeProfile {
   std::vector<int> anchors;  ///< ascending, the first is layer 0
   std::vector<int>
       head_map;  ///< [layer, kv_head]: KV head of the nearest earlier anchor; an anchor's row is 0, 1, 2, ...
+  /// What the best 1, 2, ... anchors keep: similarity times importance, of what an anchor in every layer keeps
+  /// (section 3.3). 0 to 1; empty: not measured.
+  std::vector<double> objective = {};
   friend bool operator==(const KascadeProfile&, const KascadeProfile&) = default;
 };
 

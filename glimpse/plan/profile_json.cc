@@ -90,6 +90,12 @@ KascadeProfile read_kascade(JsonObject object, const ModelShape& model) {
   part.anchors = object.integers("anchors", kMaxLayers);
   part.head_map = read_rows<int>(object, "head_map", model, model.kv_heads,
                                  [&](const JsonValue& v, const std::string& at) { return object.integer_of(v, at); });
+  if (const JsonArray* objective = object.array("objective")) {
+    for (const JsonValue& value : *objective) {
+      part.objective.push_back(
+          object.number_of(value, fmt::format("{}[{}]", object.path_of("objective"), part.objective.size())));
+    }
+  }
   object.finish();
   return part;
 }
@@ -187,6 +193,7 @@ std::string to_json(const Profile& profile) {
   if (profile.kascade) {
     json["kascade"] = {{"anchors", profile.kascade->anchors},
                        {"head_map", rows_json(profile.kascade->head_map, model.kv_heads)}};
+    if (!profile.kascade->objective.empty()) json["kascade"]["objective"] = profile.kascade->objective;
   }
   if (profile.tidal) json["tidal"] = {{"reselect", profile.tidal->reselect}};
   if (profile.lessismore) json["lessismore"] = {{"reselect", profile.lessismore->reselect}};

@@ -99,7 +99,10 @@ MethodCandidate candidate_of(const plan::Profile& profile, const plan::MethodTim
   candidate.method = timed.method;
   candidate.budget = timed.budget;
   candidate.options = timed.options;
-  candidate.ms = timed.time.at(wish.tokens);
+  // A budget that covers the context is dense attention, whatever a line through longer contexts says.
+  const plan::Budget budget = plan::parse_budget(timed.budget);
+  const bool covers = plan::budget_tokens(budget, wish.tokens) >= wish.tokens;
+  candidate.ms = covers ? speed.dense.at(wish.tokens) : timed.time.at(wish.tokens);
   const Kinds kinds = kinds_of(profile, timed);
   if (!is_method(timed.method)) {
     candidate.why_not = "no method of this program";

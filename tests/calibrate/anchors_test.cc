@@ -47,6 +47,19 @@ TEST(Anchors, AreTheBestOfAllSets) {
   }
 }
 
+TEST(Anchors, ObjectivesAreSharesOfAnAnchorInEveryLayer) {
+  // [a, b]: what layer b keeps through layer a.
+  const std::vector<double> table{1, 0.5, 0.25,  //
+                                  0, 2,   0.5,   //
+                                  0, 0,   1};
+  const std::vector<double> found = objectives(table, 3, {{0}, {0, 1}, {0, 1, 2}});
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_DOUBLE_EQ(found[0], (1 + 0.5 + 0.25) / 4);
+  EXPECT_DOUBLE_EQ(found[1], (1 + 2 + 0.5) / 4);
+  EXPECT_DOUBLE_EQ(found[2], 1);
+  EXPECT_EQ(objectives(std::vector<double>(9, 0), 3, {{0}}), std::vector<double>{1});
+}
+
 TEST(Anchors, HeadsReadTheHeadThatKeepsMost) {
   constexpr int kLayers = 6, kHeads = 3;
   std::mt19937 random(4);

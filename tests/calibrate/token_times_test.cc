@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "glimpse/base/error.h"
 #include "tests/engine/support.h"
 
@@ -49,7 +51,57 @@ TEST(FitMethod, FindsWhatTheTimesWereMadeOf) {
   EXPECT_FALSE(fit_method({{512, 2000, 6}, {512, 4000, 7}})) << "one budget tells nothing of it";
   EXPECT_FALSE(fit_method({}));
   for (MethodPoint& p : points) p.ms = 10 - 0.001 * p.tokens;
-  EXPECT_FALSE(fit_method(points)) << "time that falls with the context";
+  fit = fit_method(points);
+  ASSERT_TRUE(fit);
+  EXPECT_EQ(fit->ms_per_token, 0) << "time that falls with the context";
+}
+
+// The conditions that only the best fit without a negative part meets: the error grows along a part that is 0, and
+// neither way along one that is not.
+TEST(FitMethod, IsTheBestWithoutANegativePart) {
+  std::mt19937 random(5);
+  std::normal_distribution<double> noise(0, 1);
+  int bounded = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<MethodPoint> points;
+    for (const double tokens : {2000.0, 4000.0}) {
+      for (const double budget : {512.0, 1024.0, tokens / 10}) {
+        points.push_back({budget, tokens, 6 + 0.0003 * tokens + 0.0005 * budget + noise(random)});
+      }
+    }
+    const std::optional<MethodFit> fit = fit_method(points);
+    ASSERT_TRUE(fit);
+    const double parts[] = {fit->fixed_ms, fit->ms_per_token, fit->ms_per_kept};
+    for (int part = 0; part < 3; ++part) {
+      double slope = 0;
+      for (const MethodPoint& p : points) {
+        const double of[] = {1, p.tokens, p.budget};
+        slope -= 2 * of[part] * (p.ms - parts[0] - parts[1] * p.tokens - parts[2] * p.budget);
+      }
+      const double told = 1e-6 * (part == 0 ? 1 : 4000);
+      EXPECT_GE(parts[part], 0);
+      EXPECT_GT(slope, -told);
+      if (parts[part] == 0) {
+        ++bounded;
+      } else {
+        EXPECT_LT(slope, told);
+      }
+    }
+  }
+  EXPECT_GT(bounded, 20) << "the noise is enough for parts that would be negative";
+}
+
+// What was measured at 2,000 and 4,000 tokens says what a token takes at 30,000, with sets of a number and of a share.
+TEST(FitMethod, ReachesBeyondTheMeasuredLengths) {
+  const auto truth = [](double tokens, double kept) { return 5.5 + 0.00009 * tokens + 0.0011 * kept; };
+  std::vector<MethodPoint> points;
+  for (const double tokens : {2000.0, 4000.0}) {
+    for (const double kept : {512.0, 1024.0, tokens / 10}) points.push_back({kept, tokens, truth(tokens, kept)});
+  }
+  const std::optional<MethodFit> fit = fit_method(points);
+  ASSERT_TRUE(fit);
+  EXPECT_NEAR(line_of(*fit, plan::parse_budget("1024")).at(30000), truth(30000, 1024), 1e-9);
+  EXPECT_NEAR(line_of(*fit, plan::parse_budget("10%")).at(30000), truth(30000, 3000), 1e-9);
 }
 
 TEST(MeasureSpeed, HasALineForEachPlanInTheirOrder) {

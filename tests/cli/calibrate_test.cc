@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 
@@ -37,6 +38,10 @@ TEST(Calibrate, WritesAProfileThatRunsTake) {
   EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.profile.json"});
   const plan::Profile read = plan::parse_profile(read_file(profile));
   for (const char* part : {"kascade", "tidal", "retrieval"}) EXPECT_TRUE(read.has(part)) << part;
+  const std::vector<double>& objective = read.kascade->objective;
+  ASSERT_EQ(objective.size(), static_cast<std::size_t>(read.model.layers));
+  EXPECT_TRUE(std::is_sorted(objective.begin(), objective.end())) << "one anchor more cannot keep less";
+  EXPECT_NEAR(objective.back(), 1, 1e-12);
   EXPECT_NE(outcome.out.find("selects again in layer"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("| tidal | 512 |"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find(profile.string()), std::string::npos) << outcome.out;
@@ -98,6 +103,35 @@ TEST(Calibrate, BadInputIsOneLine) {
   expect_refused({"calibrate", "-m", model("no-template"), "-o", out.string()}, "no chat template");
   EXPECT_EQ(read_file(other), "my notes\n");
   EXPECT_EQ(names_in(other.parent_path()), std::vector<std::string>{"notes.txt"});
+}
+
+// The other parts of a profile that is broken or another model's cannot stay, and that profile is not lost either.
+TEST(Calibrate, AnotherProfileIsNotReplaced) {
+  const auto broken = scratch("broken.json"), other = scratch("other.json");
+  write_file(broken, "{\"glimpse_profile\": 1, ");
+  plan::Profile foreign;
+  foreign.model = {"llama", "somebody else's", 4, 4, 2, 64, 0};
+  foreign.tidal = plan::TidalProfile{3};
+  write_file(other, plan::to_json(foreign));
+  for (const char* part : {"kascade", "tidal", "retrieval"}) {
+    expect_refused({"calibrate", part, "-m", model("short"), "-o", broken.string()}, "not valid JSON");
+    expect_refused({"calibrate", part, "-m", model("short"), "-o", other.string()},
+                   "is the profile of another model; give another name with -o");
+  }
+  expect_refused({"calibrate", "-m", model("short"), "-o", other.string()}, "is the profile of another model");
+  EXPECT_EQ(plan::parse_profile(read_file(other)), foreign);
+  // In the folder of profiles it is the model's own place, and a whole calibration mends it.
+  const auto folder = scratch("profiles").parent_path() / "profiles" / "mine";
+  const std::vector<std::string> whole{"calibrate", "-m", model("short"),  "-c",           "1400",
+                                       "-t",        "1",  "--profile-dir", folder.string()};
+  ASSERT_EQ(run_program(whole).code, 0);
+  const auto file = folder / names_in(folder).front();
+  write_file(file, plan::to_json(foreign));
+  std::vector<std::string> part = whole;
+  part.insert(part.begin() + 1, "tidal");
+  expect_refused(part, "'glimpse calibrate -m MODEL' makes a whole one in its place");
+  ASSERT_EQ(run_program(whole).code, 0);
+  EXPECT_TRUE(plan::parse_profile(read_file(file)).kascade);
 }
 
 TEST(Calibrate, AFullDiskIsOneLine) {

@@ -341,7 +341,7 @@ plan::Profile hostile_profile() {
   plan::Profile profile;
   profile.model = {"llama", kHostile, 4, 6, 2, 32, 0};
   profile.fingerprint = 0xabcd;
-  profile.kascade = plan::KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}};
+  profile.kascade = plan::KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {0.5, 0.75, 0.875, 1}};
   profile.tidal = plan::TidalProfile{3};
   profile.lessismore = plan::LessIsMoreProfile{2};
   profile.omnikv = plan::OmniKvProfile{{1, 3}};
@@ -350,6 +350,7 @@ plan::Profile hostile_profile() {
   profile.retrieval->scores[22] = 0.5;
   profile.roles = plan::RolesProfile{{0, 0.25, 0, 0, 0, 1, 0, 0}};
   profile.kept = {{"tidal", "512", "needle", 0.75, 1, 0.0625, 0.875}, {"<b>x</b>", "10%", "</script>", 0, 1, 3, 0}};
+  profile.speed = plan::SpeedProfile{"<b>P</b>", 1, "bf16", 2000, {4, 2}, {8, 4}, {{"<b>x</b>", "10%", "a=b", {4, 1}}}};
   return profile;
 }
 
@@ -377,7 +378,11 @@ TEST(ProfilePage, HoldsTheProfileAndNeedsNothingElse) {
   EXPECT_EQ(data["maps"][1]["values"], Json(profile.roles->probability));
   EXPECT_EQ(data["chosen"], Json::parse(R"({"kascade":[0,2],"tidal":[3],"lessismore":[2],"omnikv":[1,3]})"));
   EXPECT_EQ(data["headMap"], Json(profile.kascade->head_map));
+  EXPECT_EQ(data["objective"], Json(profile.kascade->objective));
   EXPECT_EQ(data["kept"][0], Json::parse(R"(["tidal","512","needle",0.75,1.0,0.0625,0.875])"));
+  EXPECT_EQ(data["speed"]["processor"], "<b>P</b>");
+  EXPECT_EQ(data["speed"]["rows"], Json::parse(R"([["full","",4.0,2.0,8.0],["verification of 4 drafts","",8.0,4.0,16.0],
+      ["<b>x</b>,a=b","10%",4.0,1.0,6.0]])"));
 
   const Outcome plan = run_program({"plan", "-m", model(), "--attn", "tidal", "--json"});
   write_file(path, plan.out);
@@ -399,6 +404,12 @@ result.chosen = [...document.querySelectorAll('#chosen tr')].map((row) => row.te
 result.moved = document.getElementById('moved').textContent;
 result.kept = [...document.querySelectorAll('#kept tr')].map(
     (row) => [...row.children].map((cell) => cell.textContent).join('|'));
+result.speed = [...document.querySelectorAll('#speed tr')].map(
+    (row) => [...row.children].map((cell) => cell.textContent).join('|'));
+result.machine = document.getElementById('machine').textContent;
+result.objective = document.getElementById('objective-where').textContent;
+result.heights = [...document.querySelectorAll('#objective circle')].map((dot) => Number(dot.getAttribute('cy')));
+result.chosenDots = [...document.querySelectorAll('#objective circle')].map((dot) => dot.getAttribute('class'));
 result.maps = [...document.querySelectorAll('.map')].map((map) => {
   const canvas = map.querySelector('canvas'), pixels = canvas.getContext('2d'), rows = [];
   const columns = Math.round(canvas.width / 16);
@@ -428,6 +439,16 @@ result.where = where.textContent;
   ASSERT_EQ(seen["kept"].size(), 3u);
   EXPECT_EQ(seen["kept"][1], "tidal|512|needle|75.0 %|100.0 %|0.0625|0.8750");
   EXPECT_EQ(seen["kept"][2], "<b>x</b>|10%|</script>|0.0 %|100.0 %|3.0000|0.0000");
+  ASSERT_EQ(seen["speed"].size(), 4u);
+  EXPECT_EQ(seen["speed"][0], "method|budget|fixed|per 1,000|at 2000");
+  EXPECT_EQ(seen["speed"][1], "full||4.00|2.000|8.00");
+  EXPECT_EQ(seen["speed"][3], "<b>x</b>,a=b|10%|4.00|1.000|6.00");
+  EXPECT_EQ(seen["machine"].get<std::string>().rfind("Milliseconds on <b>P</b>, 1 thread, bf16 cache", 0), 0u);
+  EXPECT_EQ(seen["objective"], "2 anchors: 0.750");
+  ASSERT_EQ(seen["heights"].size(), 4u);
+  const double low = seen["heights"][0], high = seen["heights"][3];
+  EXPECT_NEAR(seen["heights"][1].get<double>(), (low + high) / 2, 1e-9) << "0.75 lies between 0.5 and 1";
+  EXPECT_EQ(seen["chosenDots"], Json::parse(R"(["","chosen","",""])"));
   EXPECT_EQ(seen["maps"], Json::parse(R"([["......","...#..","......","....o."],[".o","..",".#",".."]])"));
   EXPECT_EQ(seen["rest"], "Largest: layer 1, query head 3: 1.000");
   EXPECT_EQ(seen["where"], "Layer 3, query head 4: 0.500");

@@ -91,8 +91,10 @@ def place_problems(root, path, file, history):
     """What is wrong with a file for where it lies: its name, commit and program."""
     if not path.stem.endswith("-" + isa_name(file["machine"]["isa"])):
         yield f"its name does not end with {isa_name(file['machine']['isa'])}"
-    if file["benchmark"] != "glimpse" and not (root / f"bench/{file['benchmark']}.cc").exists():
-        yield f"there is no program {file['benchmark']}"
+    program = f"bench/{file['benchmark']}.cc"
+    if file["benchmark"] != "glimpse" and not (root / program).exists() and history:
+        if git(root, "cat-file", "-e", f"{file['commit']}:{program}").returncode:
+            yield f"there is no program {file['benchmark']}, and commit {file['commit']} had none"
     for commit in [file["commit"], *str(file["settings"].get("commits", "")).split()]:
         if not re.fullmatch(r"[0-9a-f]{7,40}", commit):
             yield f"'{commit}' is no commit of a clean tree"
@@ -118,10 +120,10 @@ def check_the_checks(root, file, path, history):
                lambda f: f.update(commit=f["commit"] + "-dirty"), lambda f: put_in_row(f, "answers", [1]),
                lambda f: put_in_row(f, "text", "an answer"), lambda f: f["machine"].pop("isa"),
                lambda f: f["machine"].update(isa="AVX9"), lambda f: f.update(rows=[]), lambda f: f.update(cpu="on top"),
-               lambda f: f["settings"].update(machine={}), lambda f: f.update(command=f["command"] + " /tmp/x"),
-               lambda f: f.update(command="x" + f["command"], benchmark="x" + f["benchmark"])]
+               lambda f: f["settings"].update(machine={}), lambda f: f.update(command=f["command"] + " /tmp/x")]
     if history:
-        changes.append(lambda f: f.update(commit="0123456789"))
+        changes += [lambda f: f.update(commit="0123456789"),
+                    lambda f: f.update(command="x" + f["command"], benchmark="x" + f["benchmark"])]
     return [f"the check overlooks bad file {number}" for number, change in enumerate(changes) if not bad(change)]
 
 

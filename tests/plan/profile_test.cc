@@ -21,7 +21,7 @@ using testing::HasSubstr;
 Profile sample() {
   Profile profile;
   profile.model = {"llama", "Sample 1B", 4, 4, 2, 64, 0};
-  profile.kascade = KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}};
+  profile.kascade = KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {0.5, 0.75, 1}};
   profile.tidal = TidalProfile{3};
   profile.retrieval = RetrievalProfile{std::vector<double>(16, 0.1)};
   profile.retrieval->scores[9] = 1.0 / 3;
@@ -106,6 +106,8 @@ TEST(Profile, RefusesWhatCannotBeTrue) {
        },
        "rising order"},
       {"map size", [](Profile& p) { p.kascade->head_map.pop_back(); }, "7 values, 8 needed"},
+      {"objective below 0", [](Profile& p) { p.kascade->objective[1] = -0.1; }, "of 2 anchors -0.1 is outside 0 to 1"},
+      {"objective size", [](Profile& p) { p.kascade->objective.resize(5, 1); }, "5 values; give one for each number"},
       {"map range", [](Profile& p) { p.kascade->head_map[2] = 2; }, "layer 1: KV head 2 is outside 0 to 1"},
       {"map below 0", [](Profile& p) { p.kascade->head_map[2] = -1; }, "KV head -1"},
       {"anchor mapped", [](Profile& p) { p.kascade->head_map[4] = 1; }, "layer 2: an anchor reads its own sets"},
@@ -276,6 +278,7 @@ TEST(Profile, SurvivesChangedBytes) {
 TEST(Profile, IsPutInWords) {
   const std::string text = explain(sample());
   EXPECT_THAT(text, HasSubstr("anchors 0, 2; 3 of 8 heads read another head's set"));
+  EXPECT_THAT(text, HasSubstr("objective  of 1, 2, ... anchors: 0.500, 0.750, 1.000\n"));
   EXPECT_THAT(text, HasSubstr("layer 3 selects again"));
   EXPECT_THAT(text, HasSubstr("layer:head score: 2:1 0.33"));
   EXPECT_THAT(text, HasSubstr("3 of 8 KV heads above 0.5; strongest: 0:0 1.00, 0:1 1.00, 2:0 0.75"));

@@ -127,7 +127,10 @@ TEST(ChooseMethod, BudgetsCountAroundTheLengthThatTheyWereMeasuredAt) {
   EXPECT_EQ(at(30000)[0].method, "kascade");
   EXPECT_NE(named(at(2000), "kascade").why_not.substr(0, 8), "measured");
   EXPECT_THAT(named(at(1999), "kascade").why_not, HasSubstr("10% counts down to 2000"));
-  EXPECT_EQ(at(10)[0].method, "lessismore");
+  EXPECT_EQ(at(1025)[0].method, "lessismore");
+  EXPECT_EQ(at(1024)[0].method, "tidal") << "1,024 tokens of 1,024 are dense attention";
+  EXPECT_DOUBLE_EQ(named(at(1024), "lessismore").ms, 10 + 2 * 1.024);
+  EXPECT_EQ(at(10)[0].method, "full");
 }
 
 TEST(ChooseMethod, WhatCannotRunOrIsNotKnownIsLeftOut) {
@@ -154,7 +157,7 @@ std::string plain_choice(const Profile& profile, std::int64_t tokens) {
   std::string best = "full";
   double least = time(profile.speed->dense);
   for (const MethodTime& timed : profile.speed->methods) {
-    bool kept = true;
+    bool kept = std::stoi(timed.budget) < tokens;  // else it is dense attention
     for (const Kept& one : profile.kept) {
       if (one.method == timed.method && one.budget == timed.budget && one.task != "prose") {
         kept = kept && one.answers >= one.dense;

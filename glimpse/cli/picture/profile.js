@@ -110,9 +110,67 @@ function makeKept() {
   }
 }
 
+/** A point for each number of anchors, from 0 to 1. */
+function makeObjective() {
+  const values = profile.objective, anchors = (profile.chosen.kascade ?? []).length;
+  byId('objective-section').hidden = values.length === 0;
+  if (!values.length) return;
+  const left = 34, top = 8, step = values.length > 48 ? 8 : 16, height = 120, width = left + step * (values.length + 1);
+  const part = (tag, into, attributes, text) => {
+    const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    if (text !== undefined) node.textContent = text;
+    return into.appendChild(node);
+  };
+  const across = (count) => left + step * count, up = (value) => top + height * (1 - value);
+  const svg = part('svg', byId('objective'), {
+    width, height: top + height + 24, role: 'img',
+    'aria-label': `Share that 1 to ${values.length} anchors keep, from ${values[0].toFixed(3)} to ${values.at(-1).toFixed(3)}`,
+  });
+  for (const value of [0, 0.5, 1]) {
+    part('path', svg, {class: 'grid', d: `M${left} ${up(value)}H${width}`});
+    part('text', svg, {x: left - 6, y: up(value) + 4, 'text-anchor': 'end'}, String(value));
+  }
+  part('path', svg, {class: 'line', d: 'M' + values.map((value, i) => `${across(i + 1)} ${up(value)}`).join('L')});
+  const where = byId('objective-where');
+  const say = (i) => where.textContent = `${i + 1} anchor${i ? 's' : ''}: ${values[i].toFixed(3)}`;
+  values.forEach((value, i) => {
+    const chosen = i + 1 === anchors;
+    const dot = part('circle', svg, {cx: across(i + 1), cy: up(value), r: chosen ? 5 : 3, class: chosen ? 'chosen' : ''});
+    dot.addEventListener('pointerenter', () => say(i));
+    if (i === 0 || (i + 1) % 5 === 0) {
+      part('text', svg, {x: across(i + 1), y: top + height + 18, 'text-anchor': 'middle'}, String(i + 1));
+    }
+  });
+  say(Math.min(Math.max(anchors, 1), values.length) - 1);
+}
+
+function makeSpeed() {
+  const speed = profile.speed;
+  byId('speed-section').hidden = speed === null;
+  if (speed === null) return;
+  byId('machine').textContent = `Milliseconds on ${speed.processor}, ${speed.threads} ` +
+      `thread${speed.threads === 1 ? '' : 's'}, ${speed.kvType} cache: a fixed part, a part for each 1,000 tokens of ` +
+      `context, and both at the ${speed.tokens} tokens that answers were measured in.`;
+  const table = byId('speed'), titles = make('tr', table);
+  ['method', 'budget', 'fixed', 'per 1,000', `at ${speed.tokens}`].forEach(
+      (name, i) => make('th', titles, name, i < 2 ? '' : 'number'));
+  const most = Math.max(...speed.rows.map((row) => row[4]), 1e-9);
+  for (const [method, budget, fixed, slope, at] of speed.rows) {
+    const row = make('tr', table);
+    for (const text of [method, budget]) make('td', row, text);
+    for (const text of [fixed.toFixed(2), slope.toFixed(3)]) make('td', row, text, 'number');
+    const total = make('td', row, '', 'number');
+    make('span', total, undefined, 'bar-of-share').style.width = Math.round(80 * at / most) + 'px';
+    make('span', total, at.toFixed(2));
+  }
+}
+
 makeAbout();
 makeChosen();
+makeObjective();
 makeKept();
+makeSpeed();
 const maps = profile.maps.map(makeMap);
 const redraw = () => maps.forEach(drawMap);
 redraw();

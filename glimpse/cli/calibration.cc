@@ -35,6 +35,8 @@ struct Method {
 /// True where the method would guess, and no profile is found.
 bool lacks(const Arguments& arguments, const Method& method, const PlanModel& model) {
   if (method.name == kAuto) return !has_times(any_profile(arguments, model));
+  if (method.options.profile_budget)
+    return false;  // what is made here has no budgets: the plan's refusal says the cure
   return policies::guesses(method.name, model.shape, method.options) && any_profile(arguments, model) == nullptr;
 }
 
@@ -146,12 +148,32 @@ class PartFile {
 };
 
 /// What decides what is measured.
-std::uint64_t identity(const Arguments& arguments, const engine::Engine& engine,
-                       const calibrate::CalibrationOptions& options) {
-  const std::string text = fmt::format("{:016x} {} {} {} {} {}\n{}", engine.fingerprint(),
-                                       static_cast<int>(options.part), options.study.length, options.study.seed,
-                                       name(engine.kv_type()), arguments.prefill_chunk, options.study.text);
+std::uint64_t identity(const Arguments& arguments, const engine::Engine& engine, calibrate::Part part,
+                       const calibrate::StudyOptions& study) {
+  const std::string text =
+      fmt::format("{:016x} {} {} {} {} {}\n{}", engine.fingerprint(), static_cast<int>(part), study.length, study.seed,
+                  name(engine.kv_type()), arguments.prefill_chunk, study.text);
   return checksum(std::as_bytes(std::span(text)));
+}
+
+/// Runs `calibration` with progress bar and part file; `of` is its identity.
+template <class Options, class Calibrate>
+auto run_measured(const Arguments& arguments, Options options, const CalibrationPlace& place, std::uint64_t of,
+                  Calibrate&& calibration) {
+  PartFile part(arguments, place, of);
+  ProgressBar progress("calibrate", "tokens", !arguments.quiet);
+  if (place.goes_on) options.measured = &part.measured();
+  options.on_progress = [&](std::int64_t done, std::int64_t total) {
+    progress.update(done, total);
+    return !place.interrupt.requested();
+  };
+  auto found = calibration(options);
+  progress.clear();
+  if (!found) {
+    print_note(printable(fmt::format("interrupted; '{}' is not written{}", place.path.string(),
+                                     part.saved() ? "; the same command goes on where this one was" : "")));
+  }
+  return found;
 }
 
 }  // namespace
@@ -177,22 +199,23 @@ void remove_part(const std::filesystem::path& path) {
 std::optional<calibrate::Calibration> run_calibration(const Arguments& arguments, engine::Engine& engine,
                                                       calibrate::CalibrationOptions options,
                                                       const CalibrationPlace& place) {
-  PartFile part(arguments, place, place.goes_on ? identity(arguments, engine, options) : 0);
-  ProgressBar progress("calibrate", "tokens", !arguments.quiet);
-  if (place.goes_on) options.measured = &part.measured();
+  const std::uint64_t of = place.goes_on ? identity(arguments, engine, options.part, options.study) : 0;
   options.processor = profile_cpu_name();
-  options.on_progress = [&](std::int64_t done, std::int64_t total) {
-    progress.update(done, total);
-    return !place.interrupt.requested();
-  };
-  std::optional<calibrate::Calibration> found = calibrate::calibrate(engine, options);
-  progress.clear();
-  if (!found) {
-    print_note(printable(fmt::format("interrupted; '{}' is not written{}", place.path.string(),
-                                     part.saved() ? "; the same command goes on where this one was" : "")));
-    return found;
-  }
-  found->profile.fingerprint = engine.fingerprint();
+  auto found = run_measured(arguments, std::move(options), place, of, [&](const calibrate::CalibrationOptions& how) {
+    return calibrate::calibrate(engine, how);
+  });
+  if (found) found->profile.fingerprint = engine.fingerprint();
+  return found;
+}
+
+std::optional<calibrate::BudgetCalibration> run_calibration(const Arguments& arguments, engine::Engine& engine,
+                                                            calibrate::BudgetOptions options,
+                                                            const CalibrationPlace& place) {
+  const std::uint64_t of = identity(arguments, engine, calibrate::Part::budget, options.study);
+  auto found = run_measured(arguments, std::move(options), place, of, [&](const calibrate::BudgetOptions& how) {
+    return calibrate::calibrate_budgets(engine, how);
+  });
+  if (found) found->profile.fingerprint = engine.fingerprint();
   return found;
 }
 

@@ -13,7 +13,7 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr std::array<std::string_view, 5> kParts{"all", "kascade", "tidal", "retrieval", "roles"};
+constexpr std::array<std::string_view, 6> kParts{"all", "kascade", "tidal", "retrieval", "roles", "budget"};
 constexpr std::array<std::string_view, 3> kBudgets{"512", "1024", "10%"};
 
 /// A method whose choices a part makes, with its options beside the profile.
@@ -131,7 +131,7 @@ void measure_rows(engine::Engine& engine, const Study& study, const RowPlans& of
 }
 
 Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& options) {
-  check(options.part != Part::roles, "roles are trained elsewhere");
+  check(options.part != Part::roles && options.part != Part::budget, "a part that is made elsewhere");
   const plan::ModelShape shape = engine.shape();
   constexpr int kLeastLayers = 4;
   if (shape.layers < 2 || (options.part == Part::tidal && shape.layers < kLeastLayers)) {

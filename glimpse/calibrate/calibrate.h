@@ -13,8 +13,8 @@
 
 namespace glimpse::calibrate {
 
-/// The parts that may be asked for alone; `roles` by training is that of glimpse/train.
-enum class Part : std::uint8_t { all, kascade, tidal, retrieval, roles };
+/// The parts that may be asked for alone; `roles` by training is that of glimpse/train, `budget` that of budgets.h.
+enum class Part : std::uint8_t { all, kascade, tidal, retrieval, roles, budget };
 /// Throws UserError with the nearest name.
 Part parse_part(std::string_view text);
 

@@ -64,20 +64,17 @@ std::int64_t study_work(const StudyOptions& options) {
   return work;
 }
 
-Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress) {
+std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& options,
+                               const std::function<void(const Recording&)>& on_recording, Progress& progress) {
   if (!engine.tokenizer().has_chat_template()) {
     throw UserError(
         "the model has no chat template, and calibration asks it questions; give an instruction-tuned model");
   }
-  const plan::ModelShape shape = engine.shape();
   const std::string filler =
       (options.text.empty() ? "" : options.text + "\n\n") + evaluate::generated_prose(kSentences, options.seed);
   const PromptMaker maker(engine.tokenizer(), filler);
-  const int budget = std::max(1, static_cast<int>(options.length / 8));
-  Tables tables(shape, budget);
-  Study study{options.length, budget, {}, {}, tables.near, tables.wide, {}};
+  std::vector<Trial> trials;
   std::string refused;
-  engine.measure_change(options.tables);
   std::uint64_t seed = options.seed;
   for (const Haystack& haystack : kHaystacks) {
     std::vector<RetrievalPrompt> prompts;
@@ -92,23 +89,33 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
       const std::int64_t shared = shared_tokens(prompts.front().tokens, prompts[i].tokens);
       Trial trial = make_trial(engine, dense, shared, prompts[i], {.limit = kAnswerLimit, .progress = &progress});
       trial.task = name(haystack.task);
-      if (options.tables && i < haystack.recorded) {
-        const Recording recording = record_trial(engine, trial, kRecordedTail, kRecordedAnswer);
-        tables.add(recording);
+      if (on_recording && i < haystack.recorded) {
+        on_recording(record_trial(engine, trial, kRecordedTail, kRecordedAnswer));
         progress.add((kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep);
       }
-      study.trials.push_back(std::move(trial));
+      trials.push_back(std::move(trial));
     }
     if (haystack.task != Task::multikey) continue;
-    study.trials.push_back(prose_trial(engine, dense, options.length * 3 / 4, kProseTokens));
-    if (options.tables) tables.add(record_trial(engine, study.trials.back(), 1, kProseTokens));
+    trials.push_back(prose_trial(engine, dense, options.length * 3 / 4, kProseTokens));
+    if (on_recording) on_recording(record_trial(engine, trials.back(), 1, kProseTokens));
   }
-  study.importance = engine.attention_change();
-  engine.measure_change(false);
-  if (study.trials.empty()) {
+  if (trials.empty()) {
     throw UserError(
         fmt::format("a context of {} tokens is too small to calibrate in: {}", options.length + kAnswerRoom, refused));
   }
+  return trials;
+}
+
+Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress) {
+  const int budget = std::max(1, static_cast<int>(options.length / 8));
+  Tables tables(engine.shape(), budget);
+  Study study{options.length, budget, {}, {}, tables.near, tables.wide, {}};
+  engine.measure_change(options.tables);
+  std::function<void(const Recording&)> add;
+  if (options.tables) add = [&](const Recording& recording) { tables.add(recording); };
+  study.trials = make_trials(engine, options, add, progress);
+  study.importance = engine.attention_change();
+  engine.measure_change(false);
   study.near = std::move(tables.near);
   study.wide = std::move(tables.wide);
   study.retrieval = tables.scores.scores();

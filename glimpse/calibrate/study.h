@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,11 @@ struct Study {
 
 /// The work of make_study in prompt tokens.
 std::int64_t study_work(const StudyOptions& options);
+
+/// The prompts alone; `on_recording`, where it is given, is called with what attention did in the last tokens of some.
+/// As make_study otherwise.
+std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& options,
+                               const std::function<void(const Recording&)>& on_recording, Progress& progress);
 
 /// Needs an engine with room for kStudySequences sequences of length + kAnswerRoom tokens. Throws UserError for a model
 /// without a chat template and a length that holds none of the tasks.

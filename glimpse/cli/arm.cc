@@ -105,7 +105,7 @@ Arm arm_of(std::span<const std::string> parts) {
       options.append(",").append(part);
     }
   }
-  if (has_budget) arm.options.budget = plan::parse_budget(budget);
+  if (has_budget) policies::set_budget(arm.options, budget);
   arm.written = arm.policy + (has_budget ? ":" + budget : "") + options;
   return arm;
 }
@@ -133,8 +133,9 @@ plan::Plan make_arm_plan(const Arguments& arguments, const Arm& arm, const PlanM
   if (arm.policy == kAuto) return make_auto_plan(arguments, model, tokens);
   const policies::Policy& policy = policies::find_policy(arm.policy);
   policies::PolicyOptions options = arm.options;
-  const plan::Profile* profile = profile_for(arguments, policy, model);
-  const bool uses = profile != nullptr && policies::uses_profile(policy, *profile);
+  const bool budgets = options.profile_budget;
+  const plan::Profile* profile = profile_for(arguments, policy, model, budgets);
+  const bool uses = profile != nullptr && policies::uses_profile(policy, *profile, budgets);
   set_profile(options, uses ? profile : nullptr, model);
   return make_policy_plan(arguments, arm.policy, model.shape, std::move(options));
 }
@@ -143,7 +144,8 @@ std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<con
                                        std::int64_t tokens) {
   std::vector<std::string_view> names;
   for (const Arm& arm : arms) names.emplace_back(arm.policy);
-  refuse_idle_profile(arguments, names);
+  const auto takes_budgets = [](const Arm& arm) { return arm.options.profile_budget; };
+  if (std::none_of(arms.begin(), arms.end(), takes_budgets)) refuse_idle_profile(arguments, names);
   bool used = !arguments.typed.contains("--attn-profile");
   std::vector<plan::Plan> plans;
   for (const Arm& arm : arms) {
@@ -153,8 +155,9 @@ std::vector<plan::Plan> make_arm_plans(const Arguments& arguments, std::span<con
       continue;
     }
     const policies::Policy& policy = policies::find_policy(arm.policy);
-    const plan::Profile* profile = profile_for(arguments, policy, model);
-    used = used || profile == nullptr || policies::uses_profile(policy, *profile);  // null: "none" was typed
+    const bool budgets = arm.options.profile_budget;
+    const plan::Profile* profile = profile_for(arguments, policy, model, budgets);
+    used = used || profile == nullptr || policies::uses_profile(policy, *profile, budgets);  // null: "none" was typed
   }
   if (!used) {
     throw UserError(

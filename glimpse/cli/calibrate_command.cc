@@ -19,12 +19,34 @@
 namespace glimpse::cli {
 namespace {
 
+std::string profile_line(const Arguments& arguments, const std::filesystem::path& path) {
+  return fmt::format("\nprofile in '{}'{}\n", printable(path.string()),
+                     arguments.output.empty() ? ", where commands find it" : ", for --attn-profile");
+}
+
 calibrate::CalibrationOptions calibration_options(const Arguments& arguments) {
   calibrate::CalibrationOptions options;
   options.part = calibrate::parse_part(arguments.part);
   options.study.seed = static_cast<std::uint64_t>(arguments.seed);
   if (const auto file = text_file(arguments)) options.study.text = read_text(*file);
   return options;
+}
+
+/// The part `budget`.
+int calibrate_budgets(const Arguments& arguments, engine::Engine& engine, calibrate::StudyOptions study,
+                      const CalibrationPlace& place) {
+  calibrate::BudgetOptions options;
+  options.study = std::move(study);
+  options.coverage = arguments.coverage;
+  if (arguments.given.contains("--of-steps")) options.steps = arguments.of_steps;
+  if (arguments.given.contains("--kl")) options.divergence = arguments.kl;
+  const std::optional<calibrate::BudgetCalibration> found =
+      run_calibration(arguments, engine, std::move(options), place);
+  if (!found) return kExitInterrupted;
+  plan::save_profile(place.path, with_other_parts(place.path, found->profile));
+  remove_part(place.path);
+  print(budgets_text(*found) + profile_line(arguments, place.path));
+  return kExitOk;
 }
 
 }  // namespace
@@ -51,15 +73,17 @@ int calibrate_command(const Arguments& arguments) {
   }
   options.study.length = std::min(engine.context(), made_for) - calibrate::kAnswerRoom;
 
+  const CalibrationPlace place{path, interrupt, true};
+  if (options.part == calibrate::Part::budget) {
+    return calibrate_budgets(arguments, engine, std::move(options.study), place);
+  }
   const bool all = options.part == calibrate::Part::all;
-  const std::optional<calibrate::Calibration> found =
-      run_calibration(arguments, engine, std::move(options), {path, interrupt, true});
+  const std::optional<calibrate::Calibration> found = run_calibration(arguments, engine, std::move(options), place);
   if (!found) return kExitInterrupted;
   plan::save_profile(path, all ? found->profile : with_other_parts(path, found->profile));
   remove_part(path);
   print(choices_text(*found) + "\n" + table_text(found->profile) + (all ? "" : candidates_text(*found)) +
-        fmt::format("\nprofile in '{}'{}\n", printable(path.string()),
-                    arguments.output.empty() ? ", where commands find it" : ", for --attn-profile"));
+        profile_line(arguments, path));
   return kExitOk;
 }
 

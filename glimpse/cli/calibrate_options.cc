@@ -1,4 +1,4 @@
-// The rows of the option table of `calibrate` that only its part `roles` takes.
+// The rows of the option table of `calibrate` that only one of its parts takes.
 #include <array>
 
 #include "glimpse/cli/options.h"
@@ -8,9 +8,36 @@ namespace {
 
 using A = Arguments;
 
-constexpr std::string_view kTraining = "Training of head roles", kOutput = "Output";
+constexpr std::string_view kTraining = "Training of head roles", kBudgets = "Budgets", kOutput = "Output";
 
 const std::array kOptions{
+    Option{"--coverage",
+           "X",
+           &A::coverage,
+           {0.01, 0.9999},
+           "0.95",
+           kBudgets,
+           "share of the softmax mass that the tokens of each KV head hold",
+           kCalibrate,
+           idle_coverage},
+    Option{"--of-steps",
+           "X",
+           &A::of_steps,
+           {0.01, 1},
+           "",
+           kBudgets,
+           "the share of the steps in which they hold it; without it they do on average",
+           kCalibrate,
+           idle_beside_budget},
+    Option{"--kl",
+           "X",
+           &A::kl,
+           {1e-6, 100},
+           "",
+           kBudgets,
+           "the least coverage whose budgets keep a mean KL to dense of at most X nats",
+           kCalibrate,
+           idle_beside_budget},
     Option{"--retrieval",
            "N|X%",
            &A::retrieval,

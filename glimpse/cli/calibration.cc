@@ -35,6 +35,8 @@ struct Method {
 /// True where the method would guess, and no profile is found.
 bool lacks(const Arguments& arguments, const Method& method, const PlanModel& model) {
   if (method.name == kAuto) return !has_times(any_profile(arguments, model));
+  if (method.options.profile_budget)
+    return false;  // what is made here has no budgets: the plan's refusal says the cure
   return policies::guesses(method.name, model.shape, method.options) && any_profile(arguments, model) == nullptr;
 }
 
@@ -148,27 +150,39 @@ class PartFile {
 };
 
 /// What decides what is measured.
-std::uint64_t identity(const Arguments& arguments, const engine::Engine& engine,
-                       const calibrate::CalibrationOptions& options) {
-  const std::string text = fmt::format("{:016x} {} {} {} {} {}\n{}", engine.fingerprint(),
-                                       static_cast<int>(options.part), options.study.length, options.study.seed,
-                                       name(engine.kv_type()), arguments.prefill_chunk, options.study.text);
+std::uint64_t identity(const Arguments& arguments, const engine::Engine& engine, calibrate::Part part,
+                       const calibrate::StudyOptions& study) {
+  const std::string text =
+      fmt::format("{:016x} {} {} {} {} {}\n{}", engine.fingerprint(), static_cast<int>(part), study.length, study.seed,
+                  name(engine.kv_type()), arguments.prefill_chunk, study.text);
   return checksum(std::as_bytes(std::span(text)));
 }
 
-/// What `run` measures, beside a progress bar; what it measured is kept in `part`.
-template <class Run>
-auto with_progress(const Arguments& arguments, calibrate::CalibrationOptions& options, const CalibrationPlace& place,
-                   PartFile& part, const Run& run) {
+/// What `calibration` finds, beside a progress bar; what it measured is kept in `part`.
+template <class Options, class Calibrate>
+auto with_progress(const Arguments& arguments, Options options, const CalibrationPlace& place, PartFile& part,
+                   const Calibrate& calibration) {
   ProgressBar progress("calibrate", "tokens", !arguments.quiet);
   if (place.goes_on) options.measured = &part.measured();
-  options.processor = profile_cpu_name();
   options.on_progress = [&](std::int64_t done, std::int64_t total) {
     progress.update(done, total);
     return !place.interrupt.requested();
   };
-  auto found = run(options);
+  auto found = calibration(options);
   progress.clear();
+  return found;
+}
+
+/// The same with a part file of the identity `of`; says what is left where it was interrupted.
+template <class Options, class Calibrate>
+auto run_measured(const Arguments& arguments, const Options& options, const CalibrationPlace& place, std::uint64_t of,
+                  const Calibrate& calibration) {
+  PartFile part(arguments, place, of);
+  auto found = with_progress(arguments, options, place, part, calibration);
+  if (!found) {
+    print_note(printable(fmt::format("interrupted; '{}' is not written{}", place.path.string(),
+                                     part.saved() ? "; the same command goes on where this one was" : "")));
+  }
   return found;
 }
 
@@ -195,16 +209,23 @@ void remove_part(const std::filesystem::path& path) {
 std::optional<calibrate::Calibration> run_calibration(const Arguments& arguments, engine::Engine& engine,
                                                       calibrate::CalibrationOptions options,
                                                       const CalibrationPlace& place) {
-  PartFile part(arguments, place, place.goes_on ? identity(arguments, engine, options) : 0);
-  std::optional<calibrate::Calibration> found =
-      with_progress(arguments, options, place, part,
-                    [&](const calibrate::CalibrationOptions& how) { return calibrate::calibrate(engine, how); });
-  if (!found) {
-    print_note(printable(fmt::format("interrupted; '{}' is not written{}", place.path.string(),
-                                     part.saved() ? "; the same command goes on where this one was" : "")));
-    return found;
-  }
-  found->profile.fingerprint = engine.fingerprint();
+  const std::uint64_t of = place.goes_on ? identity(arguments, engine, options.part, options.study) : 0;
+  options.processor = profile_cpu_name();
+  auto found = run_measured(arguments, options, place, of, [&](const calibrate::CalibrationOptions& how) {
+    return calibrate::calibrate(engine, how);
+  });
+  if (found) found->profile.fingerprint = engine.fingerprint();
+  return found;
+}
+
+std::optional<calibrate::BudgetCalibration> run_calibration(const Arguments& arguments, engine::Engine& engine,
+                                                            calibrate::BudgetOptions options,
+                                                            const CalibrationPlace& place) {
+  const std::uint64_t of = identity(arguments, engine, calibrate::Part::budget, options.study);
+  auto found = run_measured(arguments, options, place, of, [&](const calibrate::BudgetOptions& how) {
+    return calibrate::calibrate_budgets(engine, how);
+  });
+  if (found) found->profile.fingerprint = engine.fingerprint();
   return found;
 }
 
@@ -212,7 +233,8 @@ std::optional<plan::Profile> run_measurement(const Arguments& arguments, engine:
                                              const MethodInProfile& of, calibrate::CalibrationOptions options,
                                              const CalibrationPlace& place) {
   options.part = calibrate::Part::roles;
-  PartFile part(arguments, place, identity(arguments, engine, options));
+  options.processor = profile_cpu_name();
+  PartFile part(arguments, place, identity(arguments, engine, options.part, options.study));
   std::optional<plan::Profile> rows =
       with_progress(arguments, options, place, part, [&](const calibrate::CalibrationOptions& how) {
         return calibrate::measure_method(engine, of.profile, of.method, how);

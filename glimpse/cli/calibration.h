@@ -7,6 +7,7 @@
 #include <span>
 #include <string_view>
 
+#include "glimpse/calibrate/budgets.h"
 #include "glimpse/calibrate/calibrate.h"
 #include "glimpse/cli/arm.h"
 #include "glimpse/cli/profiles.h"
@@ -42,6 +43,11 @@ struct MethodInProfile {
 std::optional<plan::Profile> run_measurement(const Arguments& arguments, engine::Engine& engine,
                                              const MethodInProfile& of, calibrate::CalibrationOptions options,
                                              const CalibrationPlace& place);
+
+/// The same for budgets.
+std::optional<calibrate::BudgetCalibration> run_calibration(const Arguments& arguments, engine::Engine& engine,
+                                                            calibrate::BudgetOptions options,
+                                                            const CalibrationPlace& place);
 
 /// Makes the model's profile where the method of --attn, or one of the arms, would do without one what it does better
 /// with it, and none is found: with --calibrate or at a terminal; says so in a line. The model is opened and closed

@@ -85,6 +85,24 @@ std::string candidates_text(const calibrate::Calibration& found) {
   return text;
 }
 
+std::string budgets_text(const calibrate::BudgetCalibration& found) {
+  const plan::BudgetProfile& budgets = *found.profile.budget;
+  const auto row = [](std::string_view what, const calibrate::BudgetKept& kept) {
+    return fmt::format("| {} | {:.0f} | {:.4f} | {:.3f} | {} |\n", what, kept.tokens, kept.divergence, kept.coverage,
+                       percent(kept.agreement));
+  };
+  const auto name = [](const calibrate::BudgetKept& kept) {
+    return fmt::format("{:.2f} % of the mass", 100 * kept.asked);
+  };
+  std::string text = fmt::format("prompts of {} tokens\n", budgets.context) +
+                     plan::explain(plan::Profile{.model = found.profile.model, .budget = found.profile.budget}) +
+                     "\n| tried on other prompts | tokens | KL to dense | coverage | agreement |\n"
+                     "| --- | ---: | ---: | ---: | ---: |\n";
+  for (const calibrate::BudgetKept& tried : found.tried) text += row(name(tried), tried);
+  text += row("the profile: " + name(found.kept), found.kept);
+  return text + row("the same for all heads", found.same);
+}
+
 std::string table_text(const plan::Profile& profile) {
   const std::vector<plan::Kept>& rows = profile.kept;
   std::vector<std::string> tasks;

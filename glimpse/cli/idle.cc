@@ -89,6 +89,15 @@ std::string idle_beside_roles(const Arguments& arguments) {
   return arguments.part == "roles" ? "" : "has no effect without the part 'roles': give that, or leave it out";
 }
 
+std::string idle_beside_budget(const Arguments& arguments) {
+  return arguments.part == "budget" ? "" : "has no effect without the part 'budget': give that, or leave it out";
+}
+
+std::string idle_coverage(const Arguments& arguments) {
+  if (arguments.part != "budget") return idle_beside_budget(arguments);
+  return arguments.given.contains("--kl") ? "has no effect beside --kl, which finds the coverage: leave one out" : "";
+}
+
 std::string idle_minimum(const Arguments& arguments) {
   if (arguments.plan_file) return idle_beside_plan_file(arguments);
   if (arguments.policy != "full") return "";

@@ -54,6 +54,10 @@ std::string summary(const std::string& path, const plan::Profile& profile) {
     text += heat_text("probabilities of being a retrieval head, a column for each KV head", profile.roles->probability,
                       profile.model.kv_heads);
   }
+  if (profile.budget) {
+    text += heat_text("budgets, of the context, a column for each KV head", shares_of(*profile.budget),
+                      profile.model.kv_heads);
+  }
   return text;
 }
 

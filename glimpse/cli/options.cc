@@ -106,7 +106,8 @@ const std::array kOptions{
     Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "the text; -: standard input", kEval | kBenchModel},
     Option{
         "-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate | kExam},
-    Option{"part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal, retrieval or roles", kCalibrate},
+    Option{
+        "part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal, retrieval, roles or budget", kCalibrate},
     Option{"--system",
            "TEXT",
            &A::system,
@@ -285,7 +286,8 @@ const std::array kOptions{
            {},
            "",
            kAttention,
-           "what a step may read: tokens (1024), a share (10%), p=0.99, coverage=0.98 or tau=1e-4",
+           "what a step may read: tokens (1024), a share (10%), p=0.99, coverage=0.98, tau=1e-4, or profile: of "
+           "each head what calibration found",
            kMethod,
            idle_beside_auto},
     Option{"--attn-block",

@@ -43,7 +43,7 @@ std::span<const Option> options();
 /// Those of `glimpse bench` and of `glimpse serve` alone; options() has them too.
 std::span<const Option> bench_options();
 std::span<const Option> serve_options();
-/// Those of `glimpse calibrate roles` alone; options() has them too.
+/// Those of the parts `roles` and `budget` of `glimpse calibrate` alone; options() has them too.
 std::span<const Option> calibrate_options();
 /// Those of the commands that ask generated prompts alone; options() has them too.
 std::span<const Option> exam_options();

@@ -1,5 +1,6 @@
 #include "glimpse/cli/picture.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -135,6 +136,8 @@ Json profile_data(const plan::Profile& profile) {
   if (profile.roles) {
     data["maps"].push_back(map_json("Probability of being a retrieval head", "KV head", profile.roles->probability));
   }
+  if (profile.budget)
+    data["maps"].push_back(map_json("Budgets, of the context", "KV head", shares_of(*profile.budget)));
   if (profile.kascade) {
     data["chosen"]["kascade"] = profile.kascade->anchors;
     data["headMap"] = profile.kascade->head_map;
@@ -154,6 +157,14 @@ Json profile_data(const plan::Profile& profile) {
 
 std::string picture_page(const Trace& trace) {
   return filled(kPicturePage, trace_data(trace));
+}
+
+std::vector<double> shares_of(const plan::BudgetProfile& budgets) {
+  std::vector<double> shares;
+  for (const int tokens : budgets.tokens) {
+    shares.push_back(std::min(1.0, static_cast<double>(tokens) / static_cast<double>(budgets.context)));
+  }
+  return shares;
 }
 
 std::string profile_page(const plan::Profile& profile) {

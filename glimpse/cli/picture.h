@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "glimpse/cli/trace.h"
 #include "glimpse/plan/profile.h"
@@ -12,6 +13,8 @@ namespace glimpse::cli {
 
 std::string picture_page(const Trace& trace);
 std::string profile_page(const plan::Profile& profile);
+/// [layer, KV head] share of the context that the budgets are, 1 at most.
+std::vector<double> shares_of(const plan::BudgetProfile& budgets);
 /// Of the text of scoreboard.json.
 std::string scoreboard_page(std::string_view json);
 

@@ -119,15 +119,17 @@ void check_profile(const Arguments& arguments) {
   if (arguments.profile && *arguments.profile != kNone) given_profile(arguments);
 }
 
-const plan::Profile* profile_for(const Arguments& arguments, const policies::Policy& policy, const PlanModel& model) {
+const plan::Profile* profile_for(const Arguments& arguments, const policies::Policy& policy, const PlanModel& model,
+                                 bool budgets) {
   if (arguments.profile == kNone) return nullptr;
   if (arguments.profile) {
     const plan::Profile& given = given_profile(arguments);
-    return arguments.typed.contains("--attn-profile") || policies::uses_profile(policy, given) ? &given : nullptr;
+    return arguments.typed.contains("--attn-profile") || policies::uses_profile(policy, given, budgets) ? &given
+                                                                                                        : nullptr;
   }
-  if (policy.profile_parts.empty()) return nullptr;
+  if (policy.profile_parts.empty() && !budgets) return nullptr;
   const plan::Profile* found = found_profile(arguments, model);
-  return found != nullptr && policies::uses_profile(policy, *found) ? found : nullptr;
+  return found != nullptr && policies::uses_profile(policy, *found, budgets) ? found : nullptr;
 }
 
 const plan::Profile* any_profile(const Arguments& arguments, const PlanModel& model) {

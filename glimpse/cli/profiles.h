@@ -45,8 +45,10 @@ bool takes_profiles(std::string_view policy);
 
 /// The profile for plans of the policy: of the file that --attn-profile names, whatever it holds where the flag was
 /// typed; or the model's own, if the folder of profiles has one that the policy uses. Null without one. What is wrong
-/// with the file of a folder is a warning, and the file is left out. Each file is read once.
-const plan::Profile* profile_for(const Arguments& arguments, const policies::Policy& policy, const PlanModel& model);
+/// with the file of a folder is a warning, and the file is left out. Each file is read once. `budgets`: the policy
+/// takes the profile's (PolicyOptions::profile_budget).
+const plan::Profile* profile_for(const Arguments& arguments, const policies::Policy& policy, const PlanModel& model,
+                                 bool budgets = false);
 
 /// The model's profile whatever it holds, for --attn auto: of --attn-profile, or the model's own. Null without one.
 /// Throws UserError for a file of --attn-profile that is none or another model's.

@@ -40,7 +40,7 @@ policies::PolicyOptions policy_options(const Arguments& arguments) {
   const auto narrow = [](const std::optional<std::int64_t>& value) {
     return value ? std::optional<int>(static_cast<int>(*value)) : std::nullopt;
   };
-  if (arguments.budget) options.budget = plan::parse_budget(*arguments.budget);
+  if (arguments.budget) policies::set_budget(options, *arguments.budget);
   options.block = narrow(arguments.block);
   options.sink = narrow(arguments.sink);
   options.local = narrow(arguments.local);
@@ -148,10 +148,11 @@ plan::Plan make_plan(const Arguments& arguments, const PlanModel& model, std::in
   if (arguments.policy == kAuto) return make_auto_plan(arguments, model, tokens);
   policies::PolicyOptions options = policy_options(arguments);
   const std::string_view policy = arguments.policy;
-  const plan::Profile* profile = profile_for(arguments, policies::find_policy(policy), model);
+  const bool budgets = options.profile_budget;
+  const plan::Profile* profile = profile_for(arguments, policies::find_policy(policy), model, budgets);
   if (!arguments.interactive) {
-    refuse_idle_profile(arguments, {&policy, 1});
-  } else if (profile != nullptr && !policies::uses_profile(policies::find_policy(policy), *profile)) {
+    if (!budgets) refuse_idle_profile(arguments, {&policy, 1});
+  } else if (profile != nullptr && !policies::uses_profile(policies::find_policy(policy), *profile, budgets)) {
     profile = nullptr;  // the dialogue may go on with a method that uses it
   }
   set_profile(options, profile, model);
@@ -174,7 +175,7 @@ plan::Plan make_policy_plan(const Arguments& arguments, std::string_view policy,
   bool unused = false;
   if (found) options.profile_unused = &unused;
   plan::Plan plan = policies::make_plan(policy, shape, options);
-  if (found && !unused) say_found(arguments);
+  if (found && (!unused || options.profile_budget)) say_found(arguments);
   if (!arguments.quiet) {
     for (const std::string& warning : warnings) print_note("warning: " + warning);
   }

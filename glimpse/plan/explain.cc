@@ -5,6 +5,7 @@
 #include <array>
 
 #include "glimpse/base/printable.h"
+#include "glimpse/plan/budget_text.h"
 #include "glimpse/plan/checks.h"
 #include "glimpse/plan/words.h"
 
@@ -51,7 +52,11 @@ std::string reads_words(const Plan& plan, int layer, const std::vector<int>& hea
   if (first.kind == RoleKind::dense) return "everything";
   if (first.kind == RoleKind::stream) return stream_words(selector_of(plan, first));
   if (first.kind == RoleKind::select) {
-    return fmt::format("{}; publishes by selector {}", first.attends_set ? "own set" : "everything", first.selector);
+    std::vector<int> selectors;
+    for (const int head : heads) selectors.push_back(plan.role(layer, head).selector);
+    const bool same = std::equal(selectors.begin() + 1, selectors.end(), selectors.begin());
+    return fmt::format("{}; publishes by selector{} {}", first.attends_set ? "own set" : "everything", same ? "" : "s",
+                       fmt::join(selectors.begin(), same ? selectors.begin() + 1 : selectors.end(), ","));
   }
   const int source = first.reads.layer;
   const bool one_layer =
@@ -240,16 +245,12 @@ std::string counted_words(const Budget& budget) {
 }
 
 std::string budget_words(const Plan& plan) {
-  std::vector<std::string> budgets;
-  const auto add = [&](const Budget& budget) {
-    const std::string text = counted_words(budget);
-    if (std::find(budgets.begin(), budgets.end(), text) == budgets.end()) budgets.push_back(text);
-  };
-  for (const Selector& s : plan.selectors) add(s.budget);
+  std::vector<Budget> budgets;
+  for (const Selector& s : plan.selectors) budgets.push_back(s.budget);
   for (const Retention& r : plan.retentions) {
-    if (forgets(r.rule)) add(r.budget);
+    if (forgets(r.rule)) budgets.push_back(r.budget);
   }
-  return budgets.empty() ? "none, reads everything" : fmt::format("{}", fmt::join(budgets, " and "));
+  return budgets.empty() ? "none, reads everything" : budgets_text(std::move(budgets), " and ", counted_words);
 }
 
 std::string retention_words(const Retention& r) {

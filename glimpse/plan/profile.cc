@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -15,7 +16,7 @@
 namespace glimpse::plan {
 namespace {
 
-constexpr std::string_view kParts = "kascade, tidal, retrieval, roles, lessismore, omnikv, kept or speed";
+constexpr std::string_view kParts = "kascade, tidal, retrieval, roles, lessismore, omnikv, budget, kept or speed";
 
 void check_range(std::string_view where, std::string_view what, int value, int low, int high) {
   if (value < low || value > high) refuse_profile(where, "{} {} is outside {} to {}", what, value, low, high);
@@ -80,6 +81,29 @@ void check_kascade(const Profile& profile) {
   }
 }
 
+void check_budgets(const Profile& profile) {
+  const BudgetProfile& part = *profile.budget;
+  constexpr std::string_view kWhere = "budget";
+  if (part.context < 1 || part.context > kMaxTokens) {
+    refuse_profile(kWhere, "context {} is outside 1 to {}", part.context, kMaxTokens);
+  }
+  if (!(part.coverage > 0 && part.coverage < 1)) {  // NaN fails the comparison too
+    refuse_profile(kWhere, "coverage {} is outside 0 to 1, which are no targets", part.coverage);
+  }
+  if (part.steps && !(*part.steps > 0 && *part.steps <= 1)) {
+    refuse_profile(kWhere, "steps {} is outside 0 to 1; give a share over 0", *part.steps);
+  }
+  if (part.divergence && !(*part.divergence > 0 && std::isfinite(*part.divergence))) {
+    refuse_profile(kWhere, "divergence {}; give a number of nats over 0", *part.divergence);
+  }
+  check_size("budget.tokens", part.tokens.size(), profile.model, profile.model.kv_heads);
+  for (std::size_t i = 0; i < part.tokens.size(); ++i) {
+    const std::size_t heads = static_cast<std::size_t>(profile.model.kv_heads);
+    check_range(fmt::format("budget.tokens, layer {}, head {}", i / heads, i % heads), "budget", part.tokens[i], 1,
+                kMaxTokens);
+  }
+}
+
 void check_kept(const std::vector<Kept>& kept) {
   if (kept.size() > kMaxKept) refuse_profile("kept", "{} rows; give {} at most", kept.size(), kMaxKept);
   std::set<std::tuple<std::string_view, std::string_view, std::string_view, std::string_view>> seen;
@@ -126,6 +150,16 @@ std::string kept_table(const std::vector<Kept>& kept) {
   return text;
 }
 
+std::string explain(const BudgetProfile& part) {
+  const auto [least, most] = std::minmax_element(part.tokens.begin(), part.tokens.end());
+  const double sum = std::accumulate(part.tokens.begin(), part.tokens.end(), 0.0);
+  return fmt::format(
+      "budget     {} to {} of {} tokens a KV head, {:.0f} on average: they hold {:.4g} % of its mass {}{}\n", *least,
+      *most, part.context, sum / static_cast<double>(part.tokens.size()), 100 * part.coverage,
+      part.steps ? fmt::format("in {:g} % of the steps", 100 * *part.steps) : "on average",
+      part.divergence ? fmt::format("; for a KL of {:g}", *part.divergence) : "");
+}
+
 std::string strongest(const std::vector<double>& values, int columns) {
   std::vector<std::size_t> order(values.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -144,7 +178,7 @@ std::string strongest(const std::vector<double>& values, int columns) {
 bool Profile::has(std::string_view part) const {
   return (part == "kascade" && kascade) || (part == "tidal" && tidal) || (part == "retrieval" && retrieval) ||
          (part == "roles" && roles) || (part == "lessismore" && lessismore) || (part == "omnikv" && omnikv) ||
-         (part == "kept" && !kept.empty()) || (part == "speed" && speed);
+         (part == "budget" && budget) || (part == "kept" && !kept.empty()) || (part == "speed" && speed);
 }
 
 void validate(const Profile& profile) {
@@ -152,7 +186,7 @@ void validate(const Profile& profile) {
   validate_shape(model);
   if (model.context != 0) refuse_profile("model", "context = {}; a profile holds for any, give 0", model.context);
   if (!profile.kascade && !profile.tidal && !profile.retrieval && !profile.roles && !profile.lessismore &&
-      !profile.omnikv && profile.kept.empty() && !profile.speed) {
+      !profile.omnikv && !profile.budget && profile.kept.empty() && !profile.speed) {
     refuse_profile("parts", "none; give {}", kParts);
   }
   if (profile.kascade) check_kascade(profile);
@@ -172,6 +206,7 @@ void validate(const Profile& profile) {
     if (profile.omnikv->filters.empty()) refuse_profile("omnikv.filters", "none; give at least one layer");
     check_layers("omnikv.filters", profile.omnikv->filters, model);
   }
+  if (profile.budget) check_budgets(profile);
   check_kept(profile.kept);
   if (profile.speed) validate(*profile.speed);
 }
@@ -215,6 +250,7 @@ std::string explain(const Profile& profile) {
   if (profile.tidal) text += fmt::format("tidal      layer {} selects again\n", profile.tidal->reselect);
   if (profile.lessismore) text += fmt::format("lessismore layer {} selects again\n", profile.lessismore->reselect);
   if (profile.omnikv) text += fmt::format("omnikv     filter layers {}\n", fmt::join(profile.omnikv->filters, ", "));
+  if (profile.budget) text += explain(*profile.budget);
   if (profile.retrieval) {
     text += fmt::format("retrieval  strongest query heads, layer:head score: {}\n",
                         strongest(profile.retrieval->scores, model.heads));
@@ -246,6 +282,7 @@ void merge(Profile& into, const Profile& found) {
   take(into.omnikv, found.omnikv);
   take(into.retrieval, found.retrieval);
   take(into.roles, found.roles);
+  take(into.budget, found.budget);
   std::erase_if(into.kept, [&](const Kept& row) {
     return std::any_of(found.kept.begin(), found.kept.end(),
                        [&](const Kept& other) { return other.method == row.method; });

@@ -54,6 +54,17 @@ struct RolesProfile {
   friend bool operator==(const RolesProfile&, const RolesProfile&) = default;
 };
 
+/// The least tokens whose exact choice captures a share of each KV head's softmax mass in dense decode steps: what any
+/// method that selects may take as its budgets.
+struct BudgetProfile {
+  std::int64_t context = 0;          ///< tokens of the prompts that it was measured in
+  double coverage = 0;               ///< that share of the mass, in (0, 1)
+  std::optional<double> steps;       ///< the share of steps that capture it, in (0, 1]; none: they do on average
+  std::optional<double> divergence;  ///< the KL to dense that `coverage` was found for, nats, over 0; none: given
+  std::vector<int> tokens;           ///< [layer, kv_head] 1 or more; `context` or more: everything
+  friend bool operator==(const BudgetProfile&, const BudgetProfile&) = default;
+};
+
 /// The kind of task that has no answer: prose goes on, and only the logits are compared.
 inline constexpr std::string_view kProseTask = "prose";
 
@@ -83,11 +94,12 @@ struct Profile {
   std::optional<RolesProfile> roles;
   std::optional<LessIsMoreProfile> lessismore;
   std::optional<OmniKvProfile> omnikv;
+  std::optional<BudgetProfile> budget;
   std::vector<Kept> kept;             ///< empty: not measured
   std::optional<SpeedProfile> speed;  ///< of dense attention and of the rows of `kept`
 
-  /// The part by its name in JSON: "kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "kept",
-  /// "speed".
+  /// The part by its name in JSON: "kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "budget",
+  /// "kept", "speed".
   bool has(std::string_view part) const;
   /// Anchor's KV head that a head of a layer reads.
   int mapped_head(int layer, int kv_head) const {

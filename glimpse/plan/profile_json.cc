@@ -111,6 +111,27 @@ std::uint64_t read_fingerprint(JsonObject& object) {
   return value;
 }
 
+Json budget_json(const BudgetProfile& part, int columns) {
+  Json json{{"context", part.context}, {"coverage", part.coverage}};
+  if (part.steps) json["steps"] = *part.steps;
+  if (part.divergence) json["divergence"] = *part.divergence;
+  json["tokens"] = rows_json(part.tokens, columns);
+  return json;
+}
+
+BudgetProfile read_budgets(JsonObject object, const ModelShape& model) {
+  BudgetProfile part;
+  part.context = object.integer("context", std::nullopt);
+  object.need("coverage");
+  part.coverage = object.number("coverage", 0);
+  if (object.find("steps") != nullptr) part.steps = object.number("steps", 0);
+  if (object.find("divergence") != nullptr) part.divergence = object.number("divergence", 0);
+  part.tokens = read_rows<int>(object, "tokens", model, model.kv_heads,
+                               [&](const JsonValue& v, const std::string& at) { return object.integer_of(v, at); });
+  object.finish();
+  return part;
+}
+
 int read_reselect(JsonObject object) {
   const int reselect = object.integer("reselect", std::nullopt);
   object.finish();
@@ -200,6 +221,7 @@ std::string to_json(const Profile& profile) {
   if (profile.omnikv) json["omnikv"] = {{"filters", profile.omnikv->filters}};
   if (profile.retrieval) json["retrieval"] = {{"scores", rows_json(profile.retrieval->scores, model.heads)}};
   if (profile.roles) json["roles"] = {{"probability", rows_json(profile.roles->probability, model.kv_heads)}};
+  if (profile.budget) json["budget"] = budget_json(*profile.budget, model.kv_heads);
   for (const Kept& row : profile.kept) json["kept"].push_back(kept_json(row));
   if (profile.speed) json["speed"] = speed_json(*profile.speed);
   std::string text = "{\n";
@@ -240,6 +262,7 @@ Profile parse_profile(std::string_view text) {
   if (object.find("roles") != nullptr) {
     profile.roles = RolesProfile{read_shares(object.object("roles"), "probability", model, model.kv_heads)};
   }
+  if (object.find("budget") != nullptr) profile.budget = read_budgets(object.object("budget"), model);
   if (object.find("kept") != nullptr) profile.kept = read_kept(object);
   if (object.find("speed") != nullptr) profile.speed = read_speed(object.object("speed"));
   object.finish();

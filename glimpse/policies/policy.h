@@ -19,6 +19,7 @@ namespace glimpse::policies {
 /// What the command line's --attn-* flags say, before a policy has read it. Unset: the policy's default.
 struct PolicyOptions {
   std::optional<plan::Budget> budget;        ///< --attn-budget
+  bool profile_budget = false;               ///< --attn-budget profile: the profile's budgets instead of `budget`
   std::optional<int> block;                  ///< --attn-block
   std::optional<int> sink;                   ///< --attn-sink
   std::optional<int> local;                  ///< --attn-local
@@ -68,10 +69,14 @@ std::span<const Policy> registry();
 /// Throws UserError with the nearest name.
 const Policy& find_policy(std::string_view name);
 
-/// True when the profile has a part that the policy uses.
-bool uses_profile(const Policy& policy, const plan::Profile& profile);
+/// --attn-budget as it is typed: "profile", or what plan::parse_budget reads, which throws UserError.
+void set_budget(PolicyOptions& options, std::string_view text);
+
+/// True when the profile has a part that the policy uses, or the budgets that were asked for (profile_budget).
+bool uses_profile(const Policy& policy, const plan::Profile& profile, bool profile_budget = false);
 
 /// find_policy(name).make(...), validated. Refuses a profile of another model, or one that the policy has no use for.
+/// With profile_budget its selecting heads have the profile's budgets (profile_budgets.h).
 plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const PolicyOptions& options);
 
 /// True where the plan would be made by a guess of layers or heads. Options that are refused guess nothing.

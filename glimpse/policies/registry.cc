@@ -6,6 +6,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/suggest.h"
 #include "glimpse/policies/policy.h"
+#include "glimpse/policies/profile_budgets.h"
 
 namespace glimpse::policies {
 
@@ -25,18 +26,28 @@ const Policy& find_policy(std::string_view name) {
   throw UserError(unknown_name("attention policy", name, names));
 }
 
-bool uses_profile(const Policy& policy, const plan::Profile& profile) {
+void set_budget(PolicyOptions& options, std::string_view text) {
+  options.profile_budget = text == "profile";
+  options.budget = options.profile_budget ? std::nullopt : std::optional(plan::parse_budget(text));
+}
+
+bool uses_profile(const Policy& policy, const plan::Profile& profile, bool profile_budget) {
+  if (profile_budget && profile.budget) return true;
   return std::any_of(policy.profile_parts.begin(), policy.profile_parts.end(),
                      [&](std::string_view part) { return profile.has(part); });
 }
 
 plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const PolicyOptions& options) {
   const Policy& policy = find_policy(name);
+  if (options.profile_budget && (options.profile == nullptr || !options.profile->budget)) {
+    throw UserError(
+        "--attn-budget profile: there is no profile with budgets; 'glimpse calibrate budget -m MODEL' makes one");
+  }
   if (options.profile != nullptr) {
-    if (policy.profile_parts.empty()) {
+    if (policy.profile_parts.empty() && !options.profile_budget) {
       throw UserError(fmt::format("policy '{}' has no use for --attn-profile; leave the flag out", policy.name));
     }
-    if (!uses_profile(policy, *options.profile)) {
+    if (!uses_profile(policy, *options.profile, options.profile_budget)) {
       throw UserError(fmt::format("the profile has no part that policy '{}' uses; it needs {}", policy.name,
                                   fmt::join(policy.profile_parts, " or ")));
     }
@@ -46,7 +57,7 @@ plan::Plan make_plan(std::string_view name, const plan::ModelShape& shape, const
     throw UserError(fmt::format("--attn-min-ctx {} is negative; give 0 or more tokens", options.min_context));
   }
   try {
-    plan::Plan plan = policy.make(shape, options);
+    plan::Plan plan = options.profile_budget ? plan_with_budgets(policy, shape, options) : policy.make(shape, options);
     plan.policy = std::string(policy.name);
     plan.min_context = options.min_context;
     validate(plan);

@@ -202,7 +202,9 @@ constexpr Field kFields[] = {
     {.name = "attention.budget",
      .value = "number, or text",
      .default_value = "the method's",
-     .help = "what a step may read: `1024`, `\"10%\"`, `\"p=0.99\"`, `\"coverage=0.98\"`, `\"tau=1e-4\"`",
+     .help =
+         "what a step may read: `1024`, `\"10%\"`, `\"p=0.99\"`, `\"coverage=0.98\"`, `\"tau=1e-4\"`; `\"profile\"`: "
+         "of each head what calibration found",
      .read = read_budget},
     {.name = "attention.opt",
      .value = "object of texts, numbers, true and false",

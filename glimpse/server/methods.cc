@@ -32,7 +32,7 @@ int whole_number(const std::string& key, const std::string& text, int low) {
 
 policies::PolicyOptions options_of(const MethodWish& wish) {
   policies::PolicyOptions options;
-  if (wish.budget) options.budget = plan::parse_budget(*wish.budget);
+  if (wish.budget) policies::set_budget(options, *wish.budget);
   options.min_context = static_cast<int>(wish.min_context);
   for (const auto& [key, value] : wish.options) {
     if (key == "block") {
@@ -95,8 +95,11 @@ plan::Plan Methods::plan_for(const MethodWish& wish, std::int64_t tokens, bool d
   if (wish.policy == kAuto) return automatic(profile, wish, {tokens, policies::parse_quality("answers"), drafts});
   const policies::Policy& policy = policies::find_policy(wish.policy);
   // The model's own profile goes to the methods that use it; one that a request names must be of use.
-  if (profile != nullptr && !wish.profile && !policies::uses_profile(policy, *profile)) profile = nullptr;
-  return made(wish.policy, options_of(wish), profile);
+  const policies::PolicyOptions options = options_of(wish);
+  if (profile != nullptr && !wish.profile && !policies::uses_profile(policy, *profile, options.profile_budget)) {
+    profile = nullptr;
+  }
+  return made(wish.policy, options, profile);
 }
 
 plan::Plan Methods::made(std::string_view policy, policies::PolicyOptions options, const plan::Profile* profile) const {

@@ -29,6 +29,7 @@ Profile sample() {
   profile.fingerprint = 0x00ab'cdef'0123'4567u;
   profile.lessismore = LessIsMoreProfile{2};
   profile.omnikv = OmniKvProfile{{1, 3}};
+  profile.budget = BudgetProfile{3904, 0.9375, 0.9, 0.0625, {16, 32, 4096, 1, 48, 64, 80, 96}};
   profile.kept = {{"tidal", "512", "needle", 0.95, 1, 0.015625, 0.98},
                   {"kascade", "10%,min=128", "chain", 0, 0.5, 0, 1, 0.75, "prefill=dense"}};
   profile.speed = SpeedProfile{"A processor", 2, "bf16", 4096, {5.5, 1.25}, {11, 2.5}, {}};
@@ -39,7 +40,7 @@ Profile sample() {
 TEST(Profile, IsEqualAfterARoundTrip) {
   const Profile whole = sample();
   EXPECT_EQ(parse_profile(to_json(whole)), whole);
-  for (int without = 0; without < 255; ++without) {  // every set of parts but the empty one
+  for (int without = 0; without < 511; ++without) {  // every set of parts but the empty one
     Profile profile = sample();
     if ((without & 1) != 0) profile.kascade.reset();
     if ((without & 2) != 0) profile.tidal.reset();
@@ -49,6 +50,9 @@ TEST(Profile, IsEqualAfterARoundTrip) {
     if ((without & 32) != 0) profile.omnikv.reset();
     if ((without & 64) != 0) profile.kept.clear();
     if ((without & 128) != 0) profile.speed.reset();
+    if ((without & 256) != 0) profile.budget.reset();
+    if (without % 5 == 0 && profile.budget) profile.budget->steps.reset();
+    if (without % 7 == 0 && profile.budget) profile.budget->divergence.reset();
     if (without % 3 == 0) profile.fingerprint.reset();
     EXPECT_EQ(parse_profile(to_json(profile)), profile);
     EXPECT_EQ(profile.has("kascade"), (without & 1) == 0);
@@ -59,6 +63,7 @@ TEST(Profile, IsEqualAfterARoundTrip) {
     EXPECT_EQ(profile.has("omnikv"), (without & 32) == 0);
     EXPECT_EQ(profile.has("kept"), (without & 64) == 0);
     EXPECT_EQ(profile.has("speed"), (without & 128) == 0);
+    EXPECT_EQ(profile.has("budget"), (without & 256) == 0);
     EXPECT_FALSE(profile.has("other"));
   }
   EXPECT_TRUE(is_profile_text(to_json(whole)));
@@ -142,6 +147,15 @@ TEST(Profile, RefusesWhatCannotBeTrue) {
        "kept[2]: tidal at 512 on needle is given twice"},
       {"agreement over 1", [](Profile& p) { p.kept[1].agreement = 1.5; }, "kept[1]: agreement 1.5"},
       {"options that a terminal obeys", [](Profile& p) { p.kept[1].options = "a=\n"; }, "kept[1]: options 'a=?'"},
+      {"budgets of no length", [](Profile& p) { p.budget->context = 0; }, "budget: context 0 is outside 1 to"},
+      {"budgets for no mass", [](Profile& p) { p.budget->coverage = 0; }, "budget: coverage 0 is outside 0 to 1"},
+      {"budgets for all mass", [](Profile& p) { p.budget->coverage = 1; }, "budget: coverage 1 is outside 0 to 1"},
+      {"budgets for nan", [=](Profile& p) { p.budget->coverage = nan; }, "budget: coverage nan"},
+      {"budgets in no step", [](Profile& p) { p.budget->steps = 0; }, "budget: steps 0 is outside 0 to 1"},
+      {"budgets for no KL", [](Profile& p) { p.budget->divergence = 0; }, "budget: divergence 0; give"},
+      {"a budget of nothing", [](Profile& p) { p.budget->tokens[5] = 0; },
+       "budget.tokens, layer 2, head 1: budget 0 is outside 1 to"},
+      {"too few budgets", [](Profile& p) { p.budget->tokens.pop_back(); }, "budget.tokens: 7 values, 8 needed"},
       {"no processor", [](Profile& p) { p.speed->processor = ""; }, "speed: processor ''"},
       {"no threads", [](Profile& p) { p.speed->threads = 0; }, "speed: threads 0 is outside 1 to"},
       {"a cache of no type", [](Profile& p) { p.speed->kv_type = "int3"; }, "speed.kv_type:"},
@@ -241,6 +255,10 @@ TEST(Profile, RefusesEachBadTextNamingThePath) {
       {replaced("\"verify\":{", "\"verify\":{\"ms\":1,"), "$.speed.verify: unknown key 'ms'"},
       {replaced("\"methods\":[{", "\"methods\":[7,{"), "$.speed.methods[0]: expected an object"},
       {replaced("\"ms_per_1000\":0.0625", "\"ms_per_1000\":-0.0625"), "speed.methods[1]: ms_per_1000 -0.0625"},
+      {replaced("[16,32]", "[16,32.5]"), "$.budget.tokens[0][1]: expected a whole number"},
+      {replaced("[16,32]", "[16]"), "$.budget.tokens[0]: 1 values; give one for each of 2 heads"},
+      {replaced("\"coverage\":0.9375,", ""), "$.budget: 'coverage' is missing"},
+      {replaced("\"steps\":0.9", "\"steps\":1.5"), "budget: steps 1.5"},
       {replaced("\"kept\": [", "\"kept\": [3,"), "$.kept[0]: expected an object"},
   };
   for (const auto& c : cases) {

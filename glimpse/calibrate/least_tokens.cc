@@ -1,0 +1,85 @@
+#include "glimpse/calibrate/least_tokens.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+/// Sums in another order compare.
+constexpr double kRounding = 1e-9;
+
+}  // namespace
+
+LeastTokens::LeastTokens(const plan::ModelShape& shape, std::vector<double> coverages)
+    : shape_(shape),
+      coverages_(std::move(coverages)),
+      heads_(static_cast<std::size_t>(shape.layers) * static_cast<std::size_t>(shape.kv_heads)) {
+  check(std::is_sorted(coverages_.begin(), coverages_.end()), "ascending shares of the mass");
+  for (const double coverage : coverages_) check(coverage > 0 && coverage < 1, "a share of the mass");
+  for (Head& head : heads_) head.counts.resize(coverages_.size());
+}
+
+void LeastTokens::add_layer(int layer, const LayerAttention& attention, std::int64_t first) {
+  check(attention.heads == shape_.kv_heads, "pooled probabilities");
+  for (int step = 0; step < attention.steps; ++step) {
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      const auto seen = static_cast<std::size_t>(first + step + 1);
+      add_step(heads_[static_cast<std::size_t>(layer * shape_.kv_heads + head)], attention.row(step, head).first(seen));
+    }
+  }
+}
+
+void LeastTokens::add_step(Head& head, std::span<const float> row) {
+  const std::size_t units = (row.size() + kUnit - 1) / kUnit;
+  if (head.mass.size() < units) head.mass.resize(units, static_cast<double>(head.steps));  // all of a shorter context
+  sorted_.assign(row.begin(), row.end() - 1);
+  std::sort(sorted_.begin(), sorted_.end(), std::greater<>());
+  double all = static_cast<double>(row.back());
+  for (const float probability : sorted_) all += static_cast<double>(probability);
+  double sum = static_cast<double>(row.back());
+  std::size_t target = 0, taken = 0;  // of those before the current token
+  for (std::size_t unit = 0; unit < units; ++unit) {
+    const std::size_t until = std::min(sorted_.size(), (unit + 1) * kUnit - 1);
+    for (; taken < until; ++taken) sum += static_cast<double>(sorted_[taken]);
+    const double mass = unit + 1 == units ? 1 : sum / all;
+    head.mass[unit] += mass;
+    for (; target < coverages_.size() && mass >= coverages_[target] - kRounding; ++target) {
+      head.counts[target].push_back(static_cast<int>(unit + 1));
+    }
+  }
+  for (std::size_t unit = units; unit < head.mass.size(); ++unit) head.mass[unit] += 1;
+  ++head.steps;
+}
+
+int LeastTokens::mean_units(const Head& head, double coverage) const {
+  const auto enough = std::find_if(head.mass.begin(), head.mass.end(), [&](double mass) {
+    return mass / static_cast<double>(head.steps) >= coverage - kRounding;
+  });
+  check(enough != head.mass.end(), "all tokens hold all mass");
+  return static_cast<int>(enough - head.mass.begin()) + 1;
+}
+
+std::vector<int> LeastTokens::tokens(std::size_t target, const std::optional<double>& steps) const {
+  check(target < coverages_.size() && (!steps || (*steps > 0 && *steps <= 1)), "a coverage that was counted");
+  std::vector<int> tokens;
+  for (const Head& head : heads_) {
+    int units = 1;
+    if (head.steps > 0 && !steps) {
+      units = mean_units(head, coverages_[target]);
+    } else if (head.steps > 0) {
+      std::vector<int> counts = head.counts[target];
+      const double share = std::ceil(*steps * static_cast<double>(counts.size()) - kRounding);
+      const auto at = counts.begin() + std::max<std::ptrdiff_t>(1, static_cast<std::ptrdiff_t>(share)) - 1;
+      std::nth_element(counts.begin(), at, counts.end());
+      units = *at;
+    }
+    tokens.push_back(units * kUnit);
+  }
+  return tokens;
+}
+
+}  // namespace glimpse::calibrate

@@ -143,7 +143,12 @@ EngineStats Engine::stats() const {
   const kv::CacheUsage usage = impl_->runtime.cache().usage();
   stats.pages_total = static_cast<std::int64_t>(usage.pages_total);
   stats.pages_free = static_cast<std::int64_t>(usage.pages_free);
-  stats.pages_kept = impl_->runtime.prefixes.pages();
+  std::vector<kv::SequenceId> readers;
+  for (const auto& [id, request] : impl_->requests.all) {
+    if (request.sequence && !request.away && request.sequence->id >= 0) readers.push_back(request.sequence->id);
+  }
+  const PrefixCache& prefixes = impl_->runtime.prefixes;
+  stats.pages_kept = prefixes.pages() - prefixes.pages_read_by(impl_->runtime.cache(), readers);
   stats.prefixes = static_cast<std::int64_t>(impl_->runtime.prefixes.size());
   return stats;
 }

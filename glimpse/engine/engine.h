@@ -53,7 +53,7 @@ struct EngineStats {
   std::int64_t preemptions = 0;                  ///< since the engine was made
   std::int64_t steps = 0;                        ///< since then, that ran a pass
   std::int64_t pages_total = 0, pages_free = 0;  ///< of kernels::kPageTokens tokens of one (layer, KV head)
-  std::int64_t prefixes = 0, pages_kept = 0;     ///< kept ones, and pages that they hold, whoever else reads them
+  std::int64_t prefixes = 0, pages_kept = 0;     ///< kept ones, and pages that no request reads beside them
 };
 
 class Engine {

@@ -279,6 +279,7 @@ void Service::Impl::on_prefill(Ticket& ticket, std::int64_t done, std::int64_t t
   event.at = Clock::now();
   event.done = done;
   event.total = total;
+  event.reused = engine.result(ticket.id).stats.reused_tokens;
   ticket.change([&] { ticket.prefill = std::move(event); });
 }
 

@@ -24,7 +24,14 @@ void Answer::collect() {
 
 void Answer::take(Choice& choice, engine::StreamEvent event) {
   using Kind = engine::StreamEvent::Kind;
-  if (event.kind == Kind::started) choice.begun = true;
+  if (event.kind == Kind::started) {
+    choice.begun = true;
+    choice.started = event.at;
+  }
+  if (event.kind == Kind::prefill && head_.return_progress) {
+    const double seconds = engine::seconds_between(choice.started, event.at);
+    choice.progress = {event.total, event.done, event.reused, 1000 * seconds};
+  }
   choice.text += event.text;
   choice.tokens += std::ssize(event.tokens);
   for (engine::StreamToken& token : event.tokens) {
@@ -35,10 +42,7 @@ void Answer::take(Choice& choice, engine::StreamEvent event) {
   const auto& known = choice.result.logprobs;
   if (!head_.chat && known.size() > choice.result.tokens.size()) choice.logprobs.push_back(known.back());
   choice.ended = true;
-  if (head_.watch) {
-    const engine::FinishReason reason = choice.result.reason;
-    head_.watch->end(reason == engine::FinishReason::failed ? "failed" : finish_word(reason));
-  }
+  if (head_.watch) head_.watch->end(finish_word(choice.result.reason));
   if (choice.result.reason != engine::FinishReason::failed || failure_) return;
   // What the engine refuses is the client's; what it began and could not finish is ours.
   failure_.emplace(choice.begun ? 500 : 400, choice.result.error);
@@ -89,6 +93,7 @@ std::string Answer::events() {
       out += event_text(chunk.role());
       if (const EchoedPrompt* echoed = echoed_of(i)) out += event_text(chunk.text(echoed->text, {}, choice.offset));
     }
+    if (choice.progress) out += event_text(chunk.progress(*std::exchange(choice.progress, std::nullopt)));
     if (!choice.text.empty() || (choice.ended && !choice.logprobs.empty())) {
       out += event_text(chunk.text(choice.text, choice.logprobs, choice.offset));
       choice.text.clear();

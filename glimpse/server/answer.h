@@ -19,13 +19,19 @@ namespace glimpse::server {
 struct AnswerHead {
   std::string id, model, policy;
   std::int64_t created = 0;  ///< seconds since 1970
-  bool chat = false, include_usage = false;
+  bool chat = false, include_usage = false, return_progress = false;
   std::int64_t choices = 1;  ///< of each prompt
   std::vector<std::string> ignored;
   bool logprobs = false;
   const text::Tokenizer* tokenizer = nullptr;  ///< outlives the answer
   std::vector<EchoedPrompt> echoed;            ///< [prompts], or none
   std::shared_ptr<WatchRecord> watch;          ///< or none; it ends with the answer
+};
+
+/// How far a prompt is: tokens of it, of these done, and of those the first ones, which were kept from before.
+struct PromptProgress {
+  std::int64_t total = 0, processed = 0, cache = 0;
+  double milliseconds = 0;  ///< since its first pass began
 };
 
 class Answer {
@@ -65,6 +71,8 @@ class Answer {
     std::vector<text::TokenLogprobs> logprobs;  ///< the same
     std::int64_t tokens = 0;
     std::int64_t offset = 0;  ///< characters that logprobs were told of
+    engine::TimePoint started;
+    std::optional<PromptProgress> progress;  ///< that was not told
     bool begun = false, told_role = false, ended = false, told_end = false, counted = false;
     engine::Result result;
   };

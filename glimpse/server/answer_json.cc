@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "glimpse/server/json.h"
@@ -86,11 +87,16 @@ std::string_view finish_word(engine::FinishReason reason) {
     case engine::FinishReason::end_of_text:
     case engine::FinishReason::stop:
       return "stop";
+    case engine::FinishReason::length:
+    case engine::FinishReason::context_full:
+      return "length";
     case engine::FinishReason::cancelled:
       return "cancelled";
-    default:
-      return "length";
+    case engine::FinishReason::failed:
+    case engine::FinishReason::none:
+      break;
   }
+  return "error";
 }
 
 std::string ChunkText::role() const {
@@ -98,6 +104,15 @@ std::string ChunkText::role() const {
   if (head.chat) choice["delta"] = {{"role", "assistant"}, {"content", ""}};
   Json json = chunk_json(head, Json::array({std::move(choice)}));
   if (!head.ignored.empty()) json["ignored"] = head.ignored;
+  return text_of(json);
+}
+
+std::string ChunkText::progress(const PromptProgress& progress) const {
+  Json json = chunk_json(head, Json::array({choice_json(*this, {})}));
+  json["prompt_progress"] = {{"total", progress.total},
+                             {"cache", progress.cache},
+                             {"processed", progress.processed},
+                             {"time_ms", std::llround(progress.milliseconds)}};
   return text_of(json);
 }
 

@@ -27,6 +27,8 @@ struct ChunkText {
   std::int64_t index = 0;
 
   std::string role() const;
+  /// No text: `prompt_progress`, as llama.cpp's server has it.
+  std::string progress(const PromptProgress& progress) const;
   /// `logprobs`: of the tokens that came with the text. `offset`, characters before them, is moved behind them.
   std::string text(std::string_view text, std::span<const text::TokenLogprobs> logprobs, std::int64_t& offset) const;
   /// With `sums`: of the last choice, where no usage follows.
@@ -43,7 +45,7 @@ std::string whole_json(const AnswerHead& head, std::span<const WholeChoice> choi
 
 /// "data: ...", with the empty line behind it.
 std::string event_text(std::string_view json);
-/// stop, length, cancelled.
+/// stop, length, cancelled; error of one that failed, which an answer tells as an error and never as a reason.
 std::string_view finish_word(engine::FinishReason reason);
 
 }  // namespace glimpse::server

@@ -34,7 +34,8 @@ struct Wanted {
   std::int64_t choices = 1;  ///< of each prompt
   std::vector<std::string> stop;
   bool stream = false, include_usage = false;
-  bool echo = false;  ///< a completion's text begins with its prompt
+  bool return_progress = false;  ///< a stream tells how far its prompt is
+  bool echo = false;             ///< a completion's text begins with its prompt
   /// Log-probabilities are wanted, with so many of the likeliest tokens beside each.
   std::optional<int> logprobs;
   std::optional<int> top_logprobs;  ///< of a chat, which asks for them by a field of its own

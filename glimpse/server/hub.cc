@@ -176,6 +176,7 @@ std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake&
   head.created = std::time(nullptr);
   head.chat = prepared.chat;
   head.include_usage = prepared.include_usage;
+  head.return_progress = prepared.return_progress;
   head.choices = prepared.choices;
   head.ignored = std::move(prepared.ignored);
   head.logprobs = prepared.logprobs;

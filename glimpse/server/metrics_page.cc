@@ -93,10 +93,12 @@ std::string metrics_page(const engine::ServiceMetrics& service, const Totals& to
   Page page(model);
   page.value("num_requests_running", "gauge", "Requests that the engine works on.", service.running);
   page.value("num_requests_waiting", "gauge", "Requests that wait for it.", service.queued);
-  page.value("kv_cache_usage_perc", "gauge", "Share of the cache's pages that are in use, 1 is all.",
-             service.pages_total > 0
-                 ? static_cast<double>(service.pages_used) / static_cast<double>(service.pages_total)
-                 : 0.0);
+  page.value(
+      "kv_cache_usage_perc", "gauge",
+      "Share of the cache's pages that requests use, 1 is all; pages of kept prefixes that no request reads give way "
+      "and are not in use.",
+      service.pages_total > 0 ? static_cast<double>(service.pages_used) / static_cast<double>(service.pages_total)
+                              : 0.0);
   page.value("num_preemptions_total", "counter", "Times that a request gave its pages back.", service.preemptions);
   page.value("prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", service.prompt_tokens);
   page.value("prefix_cache_queries_total", "counter", "Of these, those looked for among kept prefixes.",

@@ -80,6 +80,9 @@ void check_together(const Wanted& wanted, const Backend& backend) {
   if (wanted.include_usage && !wanted.stream) {
     throw bad_field("stream_options.include_usage", "is for a stream; give 'stream': true, or leave it out");
   }
+  if (wanted.return_progress && !wanted.stream) {
+    throw bad_field("return_progress", "is for a stream; give 'stream': true, or leave it out");
+  }
   if (wanted.top_logprobs && !wanted.logprobs) {
     throw bad_field("top_logprobs", "needs 'logprobs': true; give that, or leave it out");
   }
@@ -155,6 +158,7 @@ Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend
   out.chat = chat;
   out.stream = wanted.stream;
   out.include_usage = wanted.include_usage;
+  out.return_progress = wanted.return_progress;
   out.logprobs = wanted.logprobs.has_value();
   out.choices = wanted.choices;
   std::vector<std::vector<text::Token>> prompts = prompts_of(wanted, chat, backend);

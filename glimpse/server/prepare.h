@@ -21,7 +21,7 @@ struct EchoedPrompt {
 };
 
 struct Prepared {
-  bool chat = false, stream = false, include_usage = false;
+  bool chat = false, stream = false, include_usage = false, return_progress = false;
   std::vector<std::string> ignored;
   std::string policy;        ///< of the first prompt's plan
   std::int64_t choices = 1;  ///< of each prompt

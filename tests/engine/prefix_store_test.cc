@@ -1,10 +1,15 @@
 // Kept prefixes over the end of an engine: the next one gives the same bits from them, and trusts no file.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <fstream>
+#include <set>
 
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/views.h"
 #include "tests/engine/preempted_support.h"
 #include "tests/engine/prefix_support.h"
 
@@ -159,9 +164,122 @@ TEST(PrefixFolder, IsNotTrusted) {
   expect_only_kept(engine);
 }
 
+std::set<fs::path> names_in(const fs::path& folder) {
+  std::set<fs::path> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path());
+  return names;
+}
+
+Request salted(const Engine& engine, const std::string& salt, std::uint32_t seed) {
+  Request request = prefix_request(engine, "full", random_tokens(200, engine.tokenizer().size(), seed));
+  request.cache_salt = salt;
+  return request;
+}
+
+TEST(PrefixFolder, AFileThatIsAnothersServesNobody) {
+  const StoreFolder owned;
+  const fs::path& folder = owned.path;
+  {
+    Engine engine(storing_options(folder));
+    answered(engine, salted(engine, "a", 3));
+  }
+  const std::set<fs::path> of_a = names_in(folder);
+  {
+    Engine engine(storing_options(folder));
+    answered(engine, salted(engine, "b", 4));
+  }
+  Engine engine(storing_options(folder)), plain(prefix_options(0));
+  for (const fs::path& file : names_in(folder)) {
+    if (of_a.contains(file)) continue;
+    fs::copy_file(*of_a.begin(), folder / "copy");
+    fs::rename(folder / "copy", file);
+  }
+  const Result result = answered(engine, salted(engine, "b", 4));
+  EXPECT_EQ(result.stats.reused_tokens, 0);
+  EXPECT_TRUE(same_answer(result, answered(plain, salted(plain, "b", 4))));
+  EXPECT_EQ(answered(engine, salted(engine, "b", 3)).stats.reused_tokens, 0) << "rows of another salt";
+}
+
+TEST(PrefixFolder, WhatIsDamagedIsWrittenAgain) {
+  const StoreFolder owned;
+  const fs::path& folder = owned.path;
+  {
+    Engine engine(storing_options(folder));
+    answered(engine, salted(engine, "", 3));
+  }
+  const std::set<fs::path> files = names_in(folder);
+  for (const fs::path& path : files) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(fs::file_size(path) / 2));
+    const int old = file.peek();
+    file.seekp(file.tellg());
+    file.put(static_cast<char>(~old));
+  }
+  for (const std::int64_t reused : {0, 200}) {
+    Engine engine(storing_options(folder));
+    EXPECT_EQ(answered(engine, salted(engine, "", 3)).stats.reused_tokens, reused);
+  }
+  EXPECT_EQ(names_in(folder), files);
+}
+
+TEST(PrefixFolder, PartsThatASaveLeftAreTakenAway) {
+  const StoreFolder owned;
+  const fs::path left = owned.path / "prefix-1.session.part", held = owned.path / "prefix-2.session.part",
+                 other = owned.path / "prefix-3.session.part", mine = owned.path / "notes.session.part";
+  for (const fs::path& file : {left, held, mine}) std::ofstream(file) << "GLIMPSES and no more";
+  std::ofstream(other) << "somebody's own";
+  const int lock = ::open(held.c_str(), O_RDWR);
+  ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
+  const Engine engine(storing_options(owned.path));
+  EXPECT_EQ(names_in(owned.path), (std::set<fs::path>{held, other, mine}));
+  ::close(lock);
+}
+
+/// With one answer token the rows of all are those of the prompt: one file.
+Request short_request(const Engine& engine, std::uint32_t seed) {
+  Request request = prefix_request(engine, "full", random_tokens(256, engine.tokenizer().size(), seed));
+  request.max_tokens = 1;
+  return request;
+}
+
+TEST(PrefixFolder, TheFileUsedLongestAgoGoesFirst) {
+  const StoreFolder owned;
+  EngineOptions options = storing_options(owned.path);
+  std::int64_t pages = 0, page_bytes = 0;
+  {
+    Engine engine(options);
+    answered(engine, short_request(engine, 9));
+    pages = engine.stats().pages_kept;
+    page_bytes = static_cast<std::int64_t>(engine.row_pair_bytes()) * kernels::kPageTokens;
+  }
+  ASSERT_EQ(files_in(owned.path), 1U);
+  const auto bytes = static_cast<std::int64_t>(fs::file_size(*names_in(owned.path).begin()));
+  fs::remove(*names_in(owned.path).begin());
+  options.prefix_bytes = pages * page_bytes * 3 / 2;  // one, and what lies beside its pages
+  options.prefix_folder_bytes = bytes * 5 / 2;
+  {
+    Engine engine(options);
+    const auto reused = [&](std::uint32_t seed) {
+      return answered(engine, short_request(engine, seed)).stats.reused_tokens;
+    };
+    for (const std::uint32_t seed : {1, 2, 3}) EXPECT_EQ(reused(seed), 0);
+    EXPECT_EQ(reused(1), 256) << "of its file; 3 is written in place of 2";
+    EXPECT_EQ(reused(3), 256);
+    EXPECT_EQ(reused(1), 256);
+    EXPECT_EQ(reused(2), 0);
+  }
+  options.prefix_folder_bytes = bytes * 3 / 2;
+  const Engine less(options);
+  EXPECT_EQ(files_in(owned.path), 1U) << "a lower bound holds at once";
+}
+
 TEST(PrefixFolder, ThatIsNoneIsRefused) {
   const StoreFolder owned;
   EXPECT_THAT([] { Engine{storing_options("/no/such/folder")}; }, ThrowsMessage<UserError>(HasSubstr("/no/such")));
+  const fs::path file = owned.path / "file";
+  std::ofstream(file) << "no folder";
+  fs::permissions(file, fs::perms::owner_all);
+  EXPECT_THAT([&] { Engine{storing_options(file)}; }, ThrowsMessage<UserError>(HasSubstr("give one that can be")));
   EngineOptions options = storing_options(owned.path);
   options.prefix_bytes = 0;
   EXPECT_THAT([&] { Engine{options}; }, ThrowsMessage<UserError>(HasSubstr("leave the folder out")));

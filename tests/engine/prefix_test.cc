@@ -259,6 +259,28 @@ TEST(PrefixTogether, ServesAllAnswersToAPrompt) {
   for (const RequestId id : ids) EXPECT_EQ(engine.result(id).tokens, expected.tokens);
 }
 
+// A prefix that a request reads is in use: it would not give way.
+TEST(PrefixPages, ThatARequestReadsAreInUse) {
+  Engine engine(prefix_options(-1));
+  Request request = prefix_request(engine, "full", words(engine, 256, 5));
+  request.max_tokens = 40;
+  const auto used = [&] {
+    const EngineStats stats = engine.stats();
+    return stats.pages_total - stats.pages_free - stats.pages_kept;
+  };
+  const std::int64_t prompt = 256 / 16 * engine.shape().layers * engine.shape().kv_heads;
+  for (int round = 0; round < 2; ++round) {
+    const RequestId id = engine.submit(request);
+    while (engine.result(id).tokens.size() < 3) engine.step();
+    EXPECT_GT(engine.stats().prefixes, 0);
+    EXPECT_GE(used(), prompt);
+    EXPECT_LE(used(), 2 * prompt);
+    run_all(engine);
+    engine.release(id);
+    EXPECT_EQ(used(), 0);
+  }
+}
+
 TEST(PrefixService, CountsWhatItFinds) {
   Engine engine(prefix_options(-1));
   Service service(engine);

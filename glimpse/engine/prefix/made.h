@@ -53,6 +53,8 @@ class MadeRows {
   void save(ByteWriter& to) const;
   void load(ByteReader& from, std::int64_t length);
 
+  friend bool operator==(const MadeRows&, const MadeRows&) = default;
+
  private:
   std::vector<MadeRun> runs_;
 };

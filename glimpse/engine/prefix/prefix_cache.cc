@@ -101,6 +101,25 @@ void PrefixCache::touch(const KeptPrefix& prefix) {
   if (place != prefixes_.end()) prefixes_.splice(prefixes_.end(), prefixes_, place);
 }
 
+std::int64_t PrefixCache::pages_read_by(const kv::Cache& cache, std::span<const kv::SequenceId> sequences) const {
+  if (prefixes_.empty()) return 0;
+  const kv::CacheShape& shape = cache.shape();
+  std::vector<bool> read(readers_.size());
+  std::int64_t count = 0;
+  for (const kv::SequenceId sequence : sequences) {
+    for (int i = 0; i < shape.layers * shape.kv_heads; ++i) {
+      const kernels::HeadView view = cache.view(sequence, i / shape.kv_heads, i % shape.kv_heads);
+      const auto used = (view.slots + kernels::kPageTokens - 1) / kernels::kPageTokens;
+      for (const kernels::PageId page : std::span(view.pages, static_cast<std::size_t>(used))) {
+        if (page == kv::kNoPage || readers_[page] == 0 || read[page]) continue;
+        read[page] = true;
+        ++count;
+      }
+    }
+  }
+  return count;
+}
+
 void PrefixCache::drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix) {
   count(cache, *prefix, false);
   close_sequence(cache, prefix->sequence);

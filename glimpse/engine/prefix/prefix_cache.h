@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,8 @@ class PrefixCache {
   std::size_t size() const { return prefixes_.size(); }
   /// Pages that kept prefixes hold, each once, whoever else reads them.
   std::int64_t pages() const { return pages_; }
+  /// Of these, those that one of the sequences reads, too; none of them is away. Any thread while nothing changes.
+  std::int64_t pages_read_by(const kv::Cache& cache, std::span<const kv::SequenceId> sequences) const;
   /// Those and what else is kept.
   std::int64_t bytes() const { return bytes_; }
 

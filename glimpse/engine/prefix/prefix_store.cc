@@ -17,12 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kBegins = "prefix-", kEnds = ".session";
+constexpr std::string_view kBegins = "prefix-", kEnds = ".session", kPartEnds = ".session.part";
 constexpr std::uint64_t kMostSalt = 1 << 24;
 
-bool is_ours(const fs::path& file) {
+bool is_named(const fs::path& file, std::string_view end) {
   const std::string name = file.filename().string();
-  return name.starts_with(kBegins) && name.ends_with(kEnds);
+  return name.starts_with(kBegins) && name.ends_with(end);
 }
 
 std::vector<std::byte> provenance(const MadeRows& made, const std::string& salt) {
@@ -30,6 +30,20 @@ std::vector<std::byte> provenance(const MadeRows& made, const std::string& salt)
   to.text(salt);
   made.save(to);
   return {to.bytes().begin(), to.bytes().end()};
+}
+
+/// Whom a file of that content serves; throws UserError.
+StoredPrefix stored_in(const SessionReader& reader, SavedSession session) {
+  StoredPrefix stored;
+  ByteReader from(reader.section(SectionKind::made), reader.label());
+  stored.salt = from.text(kMostSalt, "the salt");
+  stored.made.load(from, session.length());
+  from.require_end();
+  stored.whole = session.whole();
+  stored.at_end = !session.logits.empty();
+  stored.tokens = std::move(session.tokens);
+  stored.plan = std::move(session.plan);
+  return stored;
 }
 
 /// By all that decides whom it serves.
@@ -58,8 +72,18 @@ PrefixStore::PrefixStore(const Runtime& runtime)
   }
   model_ = session_model(runtime);
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-    if (is_ours(entry.path()) && entry.is_regular_file()) files.emplace_back(entry.last_write_time(), entry.path());
+  std::error_code failed;
+  for (fs::directory_iterator entry(folder_, failed), end; !failed && entry != end; entry.increment(failed)) {
+    std::error_code gone;  // another process may have taken it away
+    if (!entry->is_regular_file(gone)) continue;
+    if (is_named(entry->path(), kPartEnds)) remove_abandoned_part(entry->path());
+    if (!is_named(entry->path(), kEnds)) continue;
+    const fs::file_time_type time = entry->last_write_time(gone);
+    if (!gone) files.emplace_back(time, entry->path());
+  }
+  if (failed) {
+    throw UserError(fmt::format("the folder '{}' of kept prefixes: {}; give one that can be read", folder_.string(),
+                                failed.message()));
   }
   std::sort(files.begin(), files.end());
   for (const auto& [time, file] : files) {
@@ -69,22 +93,17 @@ PrefixStore::PrefixStore(const Runtime& runtime)
       log_message(LogLevel::debug, fmt::format("no kept prefix: {}", error.what()));
     }
   }
+  make_room(0);
 }
 
 void PrefixStore::read(const fs::path& file) {
   const SessionReader reader(file);
-  SavedSession session = read_session(reader, model_);
-  StoredPrefix stored;
-  ByteReader from(reader.section(SectionKind::made), reader.label());
-  stored.salt = from.text(kMostSalt, "the salt");
-  stored.made.load(from, session.length());
-  from.require_end();
+  StoredPrefix stored = stored_in(reader, read_session(reader, model_));
   stored.file = file;
-  stored.bytes = static_cast<std::int64_t>(fs::file_size(file));
-  stored.whole = session.whole();
-  stored.at_end = !session.logits.empty();
-  stored.tokens = std::move(session.tokens);
-  stored.plan = std::move(session.plan);
+  std::error_code gone;
+  const auto bytes = fs::file_size(file, gone);
+  if (gone) reader.refuse(fmt::format("is gone: {}", gone.message()));
+  stored.bytes = static_cast<std::int64_t>(bytes);
   bytes_ += stored.bytes;
   stored_.push_back(std::move(stored));
 }
@@ -93,8 +112,7 @@ void PrefixStore::save(const KeptPrefix& prefix, const Runtime& runtime) noexcep
   if (!on()) return;
   try {
     const fs::path file = folder_ / name_of(model_, prefix);
-    std::error_code failed;
-    if (fs::exists(file, failed)) return;
+    if (has(file)) return;
     const ActiveSequence& sequence = prefix.sequence;
     const auto pages = runtime.cache().pages_held(sequence.id);
     const std::int64_t bytes = pages * 2 * static_cast<std::int64_t>(runtime.cache().shape().format.page_bytes());
@@ -113,6 +131,24 @@ void PrefixStore::save(const KeptPrefix& prefix, const Runtime& runtime) noexcep
     } catch (...) {
     }
   }
+}
+
+bool PrefixStore::has(const fs::path& file) {
+  const bool listed =
+      std::any_of(stored_.begin(), stored_.end(), [&](const StoredPrefix& each) { return each.file == file; });
+  std::error_code failed;
+  if (!fs::exists(file, failed)) {
+    if (listed) drop(file);
+    return false;
+  }
+  if (listed) return true;
+  if (forgotten_.erase(file) > 0) return false;
+  try {
+    read(file);
+  } catch (const UserError&) {
+    return false;
+  }
+  return true;
 }
 
 void PrefixStore::make_room(std::int64_t bytes) {
@@ -141,7 +177,11 @@ const StoredPrefix* PrefixStore::find(const Asked& asked, const std::string& sal
 void PrefixStore::load(const StoredPrefix& prefix, Runtime& runtime) {
   const SessionReader reader(prefix.file);
   const SavedSession session = read_session(reader, model_);
+  if (!stored_in(reader, session).serves_as(prefix)) reader.refuse("is another prefix than it was");
   runtime.require(session.plan);
+  // It was used last of all.
+  const auto place = std::find_if(stored_.begin(), stored_.end(), [&](const auto& each) { return &each == &prefix; });
+  if (place != stored_.end()) stored_.splice(stored_.end(), stored_, place);
   // Making room may save others, and drop this one of the list: nothing of it is used from here on.
   const MadeRows made = prefix.made;
   const std::string salt = prefix.salt;
@@ -156,6 +196,11 @@ void PrefixStore::load(const StoredPrefix& prefix, Runtime& runtime) {
 }
 
 void PrefixStore::forget(const fs::path& file) {
+  drop(file);
+  forgotten_.insert(file);
+}
+
+void PrefixStore::drop(const fs::path& file) {
   stored_.remove_if([&](const StoredPrefix& each) {
     if (each.file != file) return false;
     bytes_ -= each.bytes;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <list>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,10 @@ struct StoredPrefix {
   bool whole = true, at_end = false;
 
   Offered offered() const { return {tokens, &plan, &made, whole, at_end}; }
+  bool serves_as(const StoredPrefix& other) const {
+    return tokens == other.tokens && plan == other.plan && made == other.made && salt == other.salt &&
+           whole == other.whole && at_end == other.at_end;
+  }
 };
 
 class PrefixStore {
@@ -40,18 +45,22 @@ class PrefixStore {
   const StoredPrefix* find(const Asked& asked, const std::string& salt) const;
   /// Reads it back and keeps it. Throws UserError where it is damaged, gone, or does not fit.
   void load(const StoredPrefix& prefix, Runtime& runtime);
-  /// It is not looked at any more; the file stays.
+  /// It is not looked at any more; the file stays until the same prefix is written again.
   void forget(const std::filesystem::path& file);
   std::size_t size() const { return stored_.size(); }
 
  private:
   void read(const std::filesystem::path& file);
+  /// A file of that name is there, and of use as far as is known: of this engine or of another process.
+  bool has(const std::filesystem::path& file);
+  void drop(const std::filesystem::path& file);
   void make_room(std::int64_t bytes);
 
   std::filesystem::path folder_;
   std::int64_t most_bytes_ = 0, bytes_ = 0;
   SessionModel model_;
-  std::list<StoredPrefix> stored_;  ///< the oldest first
+  std::list<StoredPrefix> stored_;             ///< the one used longest ago first
+  std::set<std::filesystem::path> forgotten_;  ///< did not serve as they should have
 };
 
 }  // namespace glimpse::engine

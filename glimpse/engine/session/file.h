@@ -78,6 +78,9 @@ class SessionWriter {
   std::uint64_t written_ = 0;  ///< bytes before and in `buffer_`
 };
 
+/// Removes FILE.part, a regular file, where a save left it behind: one that nobody has under a lock.
+void remove_abandoned_part(const std::filesystem::path& part);
+
 /// Throws UserError where no session is and none could be written later: before hours of work, not after. One that is
 /// there may be read where it cannot be replaced.
 void require_session_place(const std::filesystem::path& file);

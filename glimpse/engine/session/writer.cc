@@ -96,6 +96,13 @@ std::string why_read_only(const std::filesystem::path& file) {
   return fmt::format("its folder cannot be written to: {}", std::strerror(errno));
 }
 
+void remove_abandoned_part(const std::filesystem::path& part) {
+  const int file = open_part(part);
+  if (file < 0) return;
+  if (is_abandoned(file)) ::unlink(part.c_str());
+  ::close(file);
+}
+
 SessionWriter::SessionWriter(const std::filesystem::path& file, std::size_t sections)
     : file_(target_of(file)), part_(file_), sections_(sections) {
   require_session_place(file);

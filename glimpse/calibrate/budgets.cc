@@ -67,8 +67,13 @@ class Budgets {
 
   plan::Profile profile_of(std::size_t target) const {
     plan::Profile profile = plan::empty_profile(engine_.shape());
-    profile.budget = plan::BudgetProfile{options_.study.length, least_.coverages()[target], options_.steps,
-                                         options_.divergence, least_.tokens(target, options_.steps)};
+    profile.budget =
+        plan::BudgetProfile{options_.study.length,
+                            least_.coverages()[target],
+                            options_.steps,
+                            options_.together,
+                            options_.divergence,
+                            options_.together ? least_.tokens_together(target) : least_.tokens(target, options_.steps)};
     return profile;
   }
 
@@ -156,6 +161,7 @@ class Budgets {
 }  // namespace
 
 std::optional<BudgetCalibration> calibrate_budgets(engine::Engine& engine, const BudgetOptions& options) {
+  check(!options.together || !options.steps, "a mean, or a share of the steps");
   if (engine.shape().layers < 2) throw UserError("the model has 1 layer; budgets need 2 or more");
   const std::int64_t work = 2 * study_work(options.study) + plans_of(options) * kSteps * Progress::kStep;
   Progress progress(options.on_progress, work);

@@ -27,6 +27,9 @@ class LeastTokens {
   /// [layer, KV head] tokens, whole units, for coverages()[target]: so many that the mean of the steps captures it;
   /// with `steps`, in (0, 1], that this share of the steps do. A head without a step: one unit.
   std::vector<int> tokens(std::size_t target, const std::optional<double>& steps) const;
+  /// The same with the least tokens in all for which the mean of steps and heads behind layer 0 captures it. A unit
+  /// more captures the same everywhere, so heads of layer 0 have what that comes to. A model of two layers or more.
+  std::vector<int> tokens_together(std::size_t target) const;
 
  private:
   struct Head {
@@ -36,6 +39,7 @@ class LeastTokens {
   };
   void add_step(Head& head, std::span<const float> row);
   int mean_units(const Head& head, double coverage) const;
+  double mean_mass(const Head& head, std::size_t units) const;
 
   plan::ModelShape shape_;
   std::vector<double> coverages_;

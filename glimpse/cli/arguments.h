@@ -66,6 +66,7 @@ struct Arguments {
   std::int64_t train_steps = 0;
   double learning_rate = 0;
   double coverage = 0, of_steps = 0, kl = 0;  ///< of calibrate budget
+  bool together = false;
   bool exact = false;
   std::int64_t plan_tokens = 0;  ///< context that --attn auto chooses for in `plan`; 0: the model's
   // Output.

@@ -39,6 +39,7 @@ int calibrate_budgets(const Arguments& arguments, engine::Engine& engine, calibr
   options.study = std::move(study);
   options.coverage = arguments.coverage;
   if (arguments.given.contains("--of-steps")) options.steps = arguments.of_steps;
+  options.together = arguments.together;
   if (arguments.given.contains("--kl")) options.divergence = arguments.kl;
   const std::optional<calibrate::BudgetCalibration> found =
       run_calibration(arguments, engine, std::move(options), place);

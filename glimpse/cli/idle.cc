@@ -98,6 +98,11 @@ std::string idle_coverage(const Arguments& arguments) {
   return arguments.given.contains("--kl") ? "has no effect beside --kl, which finds the coverage: leave one out" : "";
 }
 
+std::string idle_of_steps(const Arguments& arguments) {
+  if (arguments.part != "budget") return idle_beside_budget(arguments);
+  return arguments.together ? "has no effect beside --together, which is a mean: leave one out" : "";
+}
+
 std::string idle_minimum(const Arguments& arguments) {
   if (arguments.plan_file) return idle_beside_plan_file(arguments);
   if (arguments.policy != "full") return "";

@@ -28,6 +28,7 @@ std::string idle_calibrate(const Arguments& arguments);
 std::string idle_beside_roles(const Arguments& arguments);   ///< what only `calibrate roles` takes
 std::string idle_beside_budget(const Arguments& arguments);  ///< what only `calibrate budget` takes
 std::string idle_coverage(const Arguments& arguments);
+std::string idle_of_steps(const Arguments& arguments);
 std::string idle_minimum(const Arguments& arguments);  ///< --attn-min-ctx
 std::string idle_plan_file(const Arguments& arguments);
 std::string idle_profile(const Arguments& arguments);

@@ -93,6 +93,7 @@ void check_budgets(const Profile& profile) {
   if (part.steps && !(*part.steps > 0 && *part.steps <= 1)) {
     refuse_profile(kWhere, "steps {} is outside 0 to 1; give a share over 0", *part.steps);
   }
+  if (part.steps && part.together) refuse_profile(kWhere, "steps beside together, which is a mean; leave one out");
   if (part.divergence && !(*part.divergence > 0 && std::isfinite(*part.divergence))) {
     refuse_profile(kWhere, "divergence {}; give a number of nats over 0", *part.divergence);
   }
@@ -156,7 +157,9 @@ std::string explain(const BudgetProfile& part) {
   return fmt::format(
       "budget     {} to {} of {} tokens a KV head, {:.0f} on average: they hold {:.4g} % of its mass {}{}\n", *least,
       *most, part.context, sum / static_cast<double>(part.tokens.size()), 100 * part.coverage,
-      part.steps ? fmt::format("in {:g} % of the steps", 100 * *part.steps) : "on average",
+      part.together ? "on average of steps and heads"
+      : part.steps  ? fmt::format("in {:g} % of the steps", 100 * *part.steps)
+                    : "on average",
       part.divergence ? fmt::format("; for a KL of {:g}", *part.divergence) : "");
 }
 

@@ -60,6 +60,7 @@ struct BudgetProfile {
   std::int64_t context = 0;          ///< tokens of the prompts that it was measured in
   double coverage = 0;               ///< that share of the mass, in (0, 1)
   std::optional<double> steps;       ///< the share of steps that capture it, in (0, 1]; none: they do on average
+  bool together = false;             ///< `coverage` is the mean of the heads behind layer 0; false: each has it
   std::optional<double> divergence;  ///< the KL to dense that `coverage` was found for, nats, over 0; none: given
   std::vector<int> tokens;           ///< [layer, kv_head] 1 or more; `context` or more: everything
   friend bool operator==(const BudgetProfile&, const BudgetProfile&) = default;

@@ -114,6 +114,7 @@ std::uint64_t read_fingerprint(JsonObject& object) {
 Json budget_json(const BudgetProfile& part, int columns) {
   Json json{{"context", part.context}, {"coverage", part.coverage}};
   if (part.steps) json["steps"] = *part.steps;
+  if (part.together) json["together"] = true;
   if (part.divergence) json["divergence"] = *part.divergence;
   json["tokens"] = rows_json(part.tokens, columns);
   return json;
@@ -125,6 +126,7 @@ BudgetProfile read_budgets(JsonObject object, const ModelShape& model) {
   object.need("coverage");
   part.coverage = object.number("coverage", 0);
   if (object.find("steps") != nullptr) part.steps = object.number("steps", 0);
+  part.together = object.boolean("together", false);
   if (object.find("divergence") != nullptr) part.divergence = object.number("divergence", 0);
   part.tokens = read_rows<int>(object, "tokens", model, model.kv_heads,
                                [&](const JsonValue& v, const std::string& at) { return object.integer_of(v, at); });

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <random>
 #include <vector>
 
 #include "glimpse/base/error.h"
@@ -188,6 +189,58 @@ TEST(LeastTokens, CountsByHand) {
   EXPECT_EQ(both.tokens(0, std::nullopt), std::vector<int>{2 * kUnit});
   EXPECT_EQ(both.tokens(0, 0.5), std::vector<int>{kUnit});
   EXPECT_EQ(both.tokens(0, 1.0), std::vector<int>{3 * kUnit});
+}
+
+/// Of all budgets for three heads that hold the mass together, none has fewer tokens.
+TEST(LeastTokens, TogetherAreTheFewestOfAllCombinations) {
+  const plan::ModelShape shape{"llama", "", 2, 3, 3, 32, 128};
+  constexpr int kTokens = 100, kUnits = 7;
+  std::mt19937 random(11);
+  for (int round = 0; round < 30; ++round) {
+    LeastTokens least(shape, {0.4, 0.8, 0.97});
+    std::vector<std::vector<double>> mass(6, std::vector<double>(kUnits, 0.0));
+    for (int layer = 0; layer < 2; ++layer) {
+      LayerAttention attention{2, 3, kTokens, std::vector<float>(6 * kTokens)};
+      for (int step = 0; step < 2; ++step) {
+        for (int head = 0; head < 3; ++head) {
+          float* row = attention.probability.data() + (step * 3 + head) * kTokens;
+          const auto seen = static_cast<std::size_t>(kTokens - 1 + step);
+          double sum = 0;
+          const double sharp = std::uniform_real_distribution<double>(0.5, 8)(random);
+          for (std::size_t i = 0; i < seen; ++i) {
+            row[i] = static_cast<float>(std::exp(sharp * std::normal_distribution<double>()(random)));
+            sum += static_cast<double>(row[i]);
+          }
+          for (std::size_t i = 0; i < seen; ++i) row[i] = static_cast<float>(static_cast<double>(row[i]) / sum);
+          std::vector<float> sorted(row, row + seen - 1);
+          std::sort(sorted.begin(), sorted.end(), std::greater<>());
+          for (int unit = 0; unit < kUnits; ++unit) {
+            const std::size_t others = std::min(sorted.size(), static_cast<std::size_t>((unit + 1) * kUnit - 1));
+            double held = static_cast<double>(row[seen - 1]);
+            for (std::size_t i = 0; i < others; ++i) held += static_cast<double>(sorted[i]);
+            mass[static_cast<std::size_t>(layer * 3 + head)][static_cast<std::size_t>(unit)] += held / 2;
+          }
+        }
+      }
+      least.add_layer(layer, attention, kTokens - 2);
+    }
+    for (std::size_t target = 0; target < 3; ++target) {
+      const std::vector<int> found = least.tokens_together(target);
+      const auto held = [&](int a, int b, int c) {
+        return (mass[3][static_cast<std::size_t>(a)] + mass[4][static_cast<std::size_t>(b)] +
+                mass[5][static_cast<std::size_t>(c)]) /
+               3;
+      };
+      int fewest = 3 * kUnits;
+      for (int i = 0; i < kUnits * kUnits * kUnits; ++i) {
+        const int a = i % kUnits, b = i / kUnits % kUnits, c = i / kUnits / kUnits;
+        if (held(a, b, c) >= least.coverages()[target]) fewest = std::min(fewest, a + b + c + 3);
+      }
+      EXPECT_EQ((found[3] + found[4] + found[5]) / kUnit, fewest) << round << " " << target;
+      EXPECT_GE(held(found[3] / kUnit - 1, found[4] / kUnit - 1, found[5] / kUnit - 1),
+                least.coverages()[target] - 1e-6);
+    }
+  }
 }
 
 }  // namespace

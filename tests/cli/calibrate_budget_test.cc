@@ -56,6 +56,8 @@ TEST(CalibrateBudget, WritesBudgetsThatMethodsTake) {
   // Another target over it, in the share of steps; what else the profile has stays.
   const Outcome again = run_program(words_for(profile, {"--kl", "5", "--of-steps", "0.9"}));
   ASSERT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(run_program(words_for(scratch("together.json"), {"--together"})).code, 0);
+  EXPECT_TRUE(plan::parse_profile(read_file(scratch("together.json"))).budget->together);
   const plan::Profile second = plan::parse_profile(read_file(profile));
   EXPECT_EQ(second.budget->divergence, 5);
   EXPECT_EQ(second.budget->steps, 0.9);
@@ -69,6 +71,7 @@ TEST(CalibrateBudget, BadInputIsOneLine) {
   expect_refused(words_for(out, {"--of-steps", "1.5"}), "--of-steps '1.5'");
   expect_refused(words_for(out, {"--kl", "0"}), "--kl '0'");
   expect_refused(words_for(out, {"--kl", "0.1", "--coverage", "0.9"}), "beside --kl, which finds the coverage");
+  expect_refused(words_for(out, {"--together", "--of-steps", "0.5"}), "beside --together, which is a mean");
   expect_refused({"calibrate", "tidal", "-m", model(), "--coverage", "0.9", "-o", out.string()},
                  "has no effect without the part 'budget'");
   expect_refused({"calibrate", "budget", "-m", model(), "--gate", "clipped", "-o", out.string()},

@@ -29,7 +29,7 @@ Profile sample() {
   profile.fingerprint = 0x00ab'cdef'0123'4567u;
   profile.lessismore = LessIsMoreProfile{2};
   profile.omnikv = OmniKvProfile{{1, 3}};
-  profile.budget = BudgetProfile{3904, 0.9375, 0.9, 0.0625, {16, 32, 4096, 1, 48, 64, 80, 96}};
+  profile.budget = BudgetProfile{3904, 0.9375, 0.9, false, 0.0625, {16, 32, 4096, 1, 48, 64, 80, 96}};
   profile.kept = {{"tidal", "512", "needle", 0.95, 1, 0.015625, 0.98},
                   {"kascade", "10%,min=128", "chain", 0, 0.5, 0, 1, 0.75, "prefill=dense"}};
   profile.speed = SpeedProfile{"A processor", 2, "bf16", 4096, {5.5, 1.25}, {11, 2.5}, {}};
@@ -53,6 +53,7 @@ TEST(Profile, IsEqualAfterARoundTrip) {
     if ((without & 256) != 0) profile.budget.reset();
     if (without % 5 == 0 && profile.budget) profile.budget->steps.reset();
     if (without % 7 == 0 && profile.budget) profile.budget->divergence.reset();
+    if (profile.budget) profile.budget->together = !profile.budget->steps && without % 2 == 0;
     if (without % 3 == 0) profile.fingerprint.reset();
     EXPECT_EQ(parse_profile(to_json(profile)), profile);
     EXPECT_EQ(profile.has("kascade"), (without & 1) == 0);
@@ -152,6 +153,7 @@ TEST(Profile, RefusesWhatCannotBeTrue) {
       {"budgets for all mass", [](Profile& p) { p.budget->coverage = 1; }, "budget: coverage 1 is outside 0 to 1"},
       {"budgets for nan", [=](Profile& p) { p.budget->coverage = nan; }, "budget: coverage nan"},
       {"budgets in no step", [](Profile& p) { p.budget->steps = 0; }, "budget: steps 0 is outside 0 to 1"},
+      {"budgets of a mean in steps", [](Profile& p) { p.budget->together = true; }, "budget: steps beside together"},
       {"budgets for no KL", [](Profile& p) { p.budget->divergence = 0; }, "budget: divergence 0; give"},
       {"a budget of nothing", [](Profile& p) { p.budget->tokens[5] = 0; },
        "budget.tokens, layer 2, head 1: budget 0 is outside 1 to"},

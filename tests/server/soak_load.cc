@@ -68,7 +68,8 @@ JsonValue SoakLoad::body(Random& random, int most_tokens) const {
   attention["reuse"] = kReuse[random() % 4];
   if (policy != "full") {
     attention["budget"] = 64;
-    if (chance(random, 6)) attention["audit"] = 3;
+    const bool audit = chance(random, 6);
+    if (audit && policy == "tidal") attention["audit"] = 3;                // not of methods that read everything here
     if (policy == "tidal" && chance(random, 2)) attention["correct"] = 4;  // not of methods that forget
   }
   if (chance(random, 6)) {

@@ -163,8 +163,8 @@ void Running::join() {
   if (thread_.joinable()) thread_.join();
 }
 
-double Running::metric(const std::string& name, const std::string& label) const {
-  const Reply reply = client().get("/metrics");
+double metric_of(Client& client, const std::string& name, const std::string& label) {
+  const Reply reply = client.get("/metrics");
   std::istringstream lines(reply.body);
   for (std::string line; std::getline(lines, line);) {
     if (line.rfind("glimpse:" + name + "{", 0) == 0 && line.find(label) != std::string::npos) {
@@ -172,6 +172,11 @@ double Running::metric(const std::string& name, const std::string& label) const 
     }
   }
   return 0;
+}
+
+double Running::metric(const std::string& name, const std::string& label) const {
+  Client own = client();
+  return metric_of(own, name, label);
 }
 
 void Running::wait_for(const std::string& name, double value, const std::string& label) const {

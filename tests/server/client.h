@@ -58,6 +58,9 @@ std::string request_text(const std::string& method, const std::string& path, con
 /// The `data:` of server-sent events, in order; comments are left out.
 std::vector<std::string> events_of(const std::string& body);
 
+/// A line of /metrics by its name and what is in its label.
+double metric_of(Client& client, const std::string& name, const std::string& label = {});
+
 /// Serves the small model on a free port until it is destroyed.
 class Running {
  public:
@@ -68,7 +71,6 @@ class Running {
   std::string address() const { return "http://127.0.0.1:" + std::to_string(server_.port()) + "/"; }
   Reply post(const std::string& path, const JsonValue& body) const { return client().post(path, body); }
   Reply get(const std::string& path) const { return client().get(path); }
-  /// A line of /metrics by its name and what is in its label.
   double metric(const std::string& name, const std::string& label = {}) const;
   /// Waits until the metric has this value.
   void wait_for(const std::string& name, double value, const std::string& label = {}) const;

@@ -114,11 +114,12 @@ TEST(Calibrate, AnotherProfileIsNotReplaced) {
   foreign.tidal = plan::TidalProfile{3};
   write_file(other, plan::to_json(foreign));
   for (const char* part : {"kascade", "tidal", "retrieval"}) {
-    expect_refused({"calibrate", part, "-m", model("short"), "-o", broken.string()}, "not valid JSON");
-    expect_refused({"calibrate", part, "-m", model("short"), "-o", other.string()},
+    expect_refused({"calibrate", part, "-m", model("short"), "-c", "1400", "-o", broken.string()}, "not valid JSON");
+    expect_refused({"calibrate", part, "-m", model("short"), "-c", "1400", "-o", other.string()},
                    "is the profile of another model; give another name with -o");
   }
-  expect_refused({"calibrate", "-m", model("short"), "-o", other.string()}, "is the profile of another model");
+  expect_refused({"calibrate", "-m", model("short"), "-c", "1400", "-o", other.string()},
+                 "is the profile of another model");
   EXPECT_EQ(plan::parse_profile(read_file(other)), foreign);
   // In the folder of profiles it is the model's own place, and a whole calibration mends it.
   const auto folder = scratch("profiles").parent_path() / "profiles" / "mine";

@@ -126,10 +126,10 @@ TEST(CalibrateRoles, WhatTheRolesKeepStandsBesideTheOtherMethods) {
   ASSERT_EQ(run_program({"calibrate", "tidal", "-m", model(), "-c", "3500", "-t", "1", "-o", profile.string()}).code,
             0);
   const plan::Profile before = plan::parse_profile(read_file(profile));
-  const Outcome outcome = run_program(words_for(profile, {"-c", "1500"}), setting);
+  const Outcome outcome = run_program(words_for(profile, {"-c", "2500"}), setting);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
-  EXPECT_NE(outcome.out.find("passkeys in 1308 tokens"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("passkeys in 2308 tokens"), std::string::npos) << outcome.out;
   const plan::Profile read = plan::parse_profile(read_file(profile));
   EXPECT_EQ(read.tidal, before.tidal);
   EXPECT_EQ(read.speed->tokens, 3500);
@@ -141,12 +141,12 @@ TEST(CalibrateRoles, TimesOfAnotherMachineLeaveTheMethodOutInOneLine) {
   const Setting setting = installed();
   install_gradients(setting);
   const auto profile = scratch("made.json");
-  ASSERT_EQ(run_program({"calibrate", "tidal", "-m", model(), "-c", "1500", "-t", "1", "-o", profile.string()}).code,
+  ASSERT_EQ(run_program({"calibrate", "tidal", "-m", model(), "-c", "2500", "-t", "1", "-o", profile.string()}).code,
             0);
   plan::Profile other = plan::parse_profile(read_file(profile));
   other.speed->processor = "Another";
   write_file(profile, plan::to_json(other));
-  const Outcome outcome = run_program(words_for(profile, {"-c", "1500"}), setting);
+  const Outcome outcome = run_program(words_for(profile, {"-c", "2500"}), setting);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   EXPECT_NE(outcome.err.find("warning: the profile's times were measured on 'Another' with -t 1"), std::string::npos);

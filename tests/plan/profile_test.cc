@@ -21,7 +21,7 @@ using testing::HasSubstr;
 Profile sample() {
   Profile profile;
   profile.model = {"llama", "Sample 1B", 4, 4, 2, 64, 0};
-  profile.kascade = KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {0.5, 0.75, 1}};
+  profile.kascade = KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {0.5, 0.625, 1}};
   profile.tidal = TidalProfile{3};
   profile.retrieval = RetrievalProfile{std::vector<double>(16, 0.1)};
   profile.retrieval->scores[9] = 1.0 / 3;
@@ -249,6 +249,8 @@ TEST(Profile, RefusesEachBadTextNamingThePath) {
       {replaced("\"coverage\":0.98", "\"cover\":0.98"), "$.kept[0]: 'coverage' is missing"},
       {replaced("\"dense\":0.5", "\"dense\":true"), "$.kept[1].dense: expected a number"},
       {replaced("\"budget\":\"512\"", "\"budget\":512"), "$.kept[0].budget: expected"},
+      {replaced("0.625", "6.25"), "kascade.objective: of 2 anchors 6.25 is outside 0 to 1"},
+      {replaced("0.625", "[]"), "$.kascade.objective[1]: expected a number"},
       {replaced("\"agreement\":0.75", "\"agreement\":\"0.75\""), "$.kept[1].agreement: expected a number"},
       {replaced("\"options\":", "\"option\":"), "$.kept[1]: unknown key 'option'"},
       {replaced("\"threads\":2", "\"threads\":2.5"), "$.speed.threads: expected a whole number"},
@@ -298,7 +300,7 @@ TEST(Profile, SurvivesChangedBytes) {
 TEST(Profile, IsPutInWords) {
   const std::string text = explain(sample());
   EXPECT_THAT(text, HasSubstr("anchors 0, 2; 3 of 8 heads read another head's set"));
-  EXPECT_THAT(text, HasSubstr("objective  of 1, 2, ... anchors: 0.500, 0.750, 1.000\n"));
+  EXPECT_THAT(text, HasSubstr("objective  of 1, 2, ... anchors: 0.500, 0.625, 1.000\n"));
   EXPECT_THAT(text, HasSubstr("layer 3 selects again"));
   EXPECT_THAT(text, HasSubstr("layer:head score: 2:1 0.33"));
   EXPECT_THAT(text, HasSubstr("3 of 8 KV heads above 0.5; strongest: 0:0 1.00, 0:1 1.00, 2:0 0.75"));

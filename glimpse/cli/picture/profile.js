@@ -116,17 +116,18 @@ function makeObjective() {
   byId('objective-section').hidden = values.length === 0;
   if (!values.length) return;
   const left = 34, top = 8, step = values.length > 48 ? 8 : 16, height = 120, width = left + step * (values.length + 1);
+  const svg = byId('objective');
   const part = (tag, into, attributes, text) => {
-    const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
+    const node = document.createElementNS(svg.namespaceURI, tag);
     for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
     if (text !== undefined) node.textContent = text;
     return into.appendChild(node);
   };
   const across = (count) => left + step * count, up = (value) => top + height * (1 - value);
-  const svg = part('svg', byId('objective'), {
-    width, height: top + height + 24, role: 'img',
-    'aria-label': `Share that 1 to ${values.length} anchors keep, from ${values[0].toFixed(3)} to ${values.at(-1).toFixed(3)}`,
-  });
+  svg.setAttribute('width', width);
+  svg.setAttribute('height', top + height + 24);
+  svg.setAttribute('aria-label', `Share that 1 to ${values.length} anchors keep, from ${values[0].toFixed(3)} to ` +
+      values.at(-1).toFixed(3));
   for (const value of [0, 0.5, 1]) {
     part('path', svg, {class: 'grid', d: `M${left} ${up(value)}H${width}`});
     part('text', svg, {x: left - 6, y: up(value) + 4, 'text-anchor': 'end'}, String(value));

@@ -32,7 +32,30 @@ struct Engine::Impl {
   Runtime runtime;
   Requests requests;
   Batch batch;
+
+  /// Pages of kept prefixes that requests read, too: counted anew when one of both comes or goes, since a count walks
+  /// through the pages of all.
+  std::int64_t kept_and_read();
+
+ private:
+  std::vector<std::pair<RequestId, kv::SequenceId>> readers_;
+  std::int64_t changes_ = -1, pages_ = 0;
 };
+
+std::int64_t Engine::Impl::kept_and_read() {
+  std::vector<std::pair<RequestId, kv::SequenceId>> readers;
+  for (const auto& [id, request] : requests.all) {
+    if (request.sequence && !request.away && request.sequence->id >= 0) readers.emplace_back(id, request.sequence->id);
+  }
+  const PrefixCache& prefixes = runtime.prefixes;
+  if (changes_ == prefixes.changes() && readers == readers_) return pages_;
+  std::vector<kv::SequenceId> sequences;
+  for (const auto& [id, sequence] : readers) sequences.push_back(sequence);
+  pages_ = prefixes.pages_read_by(runtime.cache(), sequences);
+  changes_ = prefixes.changes();
+  readers_ = std::move(readers);
+  return pages_;
+}
 
 std::string_view name(FinishReason reason) {
   constexpr std::string_view names[] = {"none", "end_of_text", "length", "context_full", "cancelled", "failed", "stop"};
@@ -143,12 +166,7 @@ EngineStats Engine::stats() const {
   const kv::CacheUsage usage = impl_->runtime.cache().usage();
   stats.pages_total = static_cast<std::int64_t>(usage.pages_total);
   stats.pages_free = static_cast<std::int64_t>(usage.pages_free);
-  std::vector<kv::SequenceId> readers;
-  for (const auto& [id, request] : impl_->requests.all) {
-    if (request.sequence && !request.away && request.sequence->id >= 0) readers.push_back(request.sequence->id);
-  }
-  const PrefixCache& prefixes = impl_->runtime.prefixes;
-  stats.pages_kept = prefixes.pages() - prefixes.pages_read_by(impl_->runtime.cache(), readers);
+  stats.pages_kept = impl_->runtime.prefixes.pages() - impl_->kept_and_read();
   stats.prefixes = static_cast<std::int64_t>(impl_->runtime.prefixes.size());
   return stats;
 }

@@ -141,6 +141,7 @@ void PrefixCache::count(const kv::Cache& cache, const KeptPrefix& prefix, bool c
       }
     }
   }
+  ++changes_;
   pages_ += comes ? pages : -pages;
   other_bytes_ += (comes ? 1 : -1) * prefix.other_bytes;
   bytes_ = pages_ * page_bytes + other_bytes_;

@@ -56,6 +56,8 @@ class PrefixCache {
   std::size_t size() const { return prefixes_.size(); }
   /// Pages that kept prefixes hold, each once, whoever else reads them.
   std::int64_t pages() const { return pages_; }
+  /// Times that a prefix came or went.
+  std::int64_t changes() const { return changes_; }
   /// Of these, those that one of the sequences reads, too; none of them is away. Any thread while nothing changes.
   std::int64_t pages_read_by(const kv::Cache& cache, std::span<const kv::SequenceId> sequences) const;
   /// Those and what else is kept.
@@ -68,7 +70,7 @@ class PrefixCache {
   void count(const kv::Cache& cache, const KeptPrefix& prefix, bool comes);
   void drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix);
 
-  std::int64_t limit_ = 0, pages_ = 0, bytes_ = 0, other_bytes_ = 0;
+  std::int64_t limit_ = 0, pages_ = 0, bytes_ = 0, other_bytes_ = 0, changes_ = 0;
   std::list<KeptPrefix> prefixes_;  ///< the one used longest ago first
   std::function<void(const KeptPrefix&)> on_evict_;
   std::vector<std::uint32_t> readers_;  ///< [page of the pool] kept prefixes that have it

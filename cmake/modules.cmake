@@ -12,6 +12,7 @@ set(glimpse_cold $<$<CONFIG:Release>:-O1>)
 
 # What most files include, parsed once for all of them: half of a build's time went there. `make lint` reads every file
 # without, so that none forgets an include of its own. One for each level: GCC 12 crashes where they are mixed.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # so that ccache knows what they hold
 foreach(kind "" _cold)
   add_library(module_headers${kind} OBJECT ${CMAKE_CURRENT_LIST_DIR}/headers.cc)
   target_compile_options(module_headers${kind} PRIVATE ${glimpse_warnings} ${glimpse_pic})

@@ -84,6 +84,8 @@ inline const std::vector<Method>& methods() {
                                        {"tidal", {{"set", "query-head"}}},
                                        {"tidal", {{"set", "layer"}}},
                                        {"kascade", {{"prefill", "dense"}}},
+                                       {"kascade", {{"prefill", "dense"}, {"set", "layer"}, {"pooling", "query"}}},
+                                       {"lessismore", {}},
                                        {"lychee_decode", {}},
                                        {"omnikv", {}},
                                        {"duo", {}},

@@ -121,11 +121,15 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
       place.score_count = static_cast<int>(group_layer_.scores.size());
       place.search_count = static_cast<int>(group_layer_.searches.size());
       place.choice_count = static_cast<int>(group_layer_.choices.size());
+      place.weighs_means = std::any_of(
+          group_layer_.choices.begin(), group_layer_.choices.end(),
+          [](const kernels::Choice& choice) { return choice.pooling == kernels::Pooling::probability_of_mean; });
       place.audit_count = static_cast<int>(group_layer_.audits.size());
       place.parts = heats_.add(group_layer_);
       places_.push_back(place);
       key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.tree_count,
-                               place.choice_count, place.audit_count, place.parts.union_count, place.parts.heat_count});
+                               place.choice_count, place.audit_count, place.parts.union_count, place.parts.rank_count,
+                               place.parts.heat_count, place.weighs_means});
     }
   }
   if (!tables_.prompts().empty()) key_.clear();
@@ -258,7 +262,7 @@ void Runner::run_group(const GroupCall& call, const LayerPlace& place, float* au
   }
   if (place.choice_count > 0) {
     operations_->select({call.cache, call.rows, call.group, call.scores, staging_->at<kernels::Choice>(place.choices),
-                         place.choice_count, call.sets});
+                         place.choice_count, call.sets, place.weighs_means});
   }
   heats_.choose(call, place.parts, *operations_);
   operations_->attend(

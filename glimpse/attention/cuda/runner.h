@@ -69,6 +69,7 @@ class Runner {
   struct LayerPlace {
     std::size_t scores = 0, searches = 0, trees = 0, choices = 0, reads = 0, audits = 0;
     int score_count = 0, search_count = 0, tree_count = 0, choice_count = 0, audit_count = 0;
+    bool weighs_means = false;
     PartsPlace parts;
   };
   struct RangePlace {

@@ -11,16 +11,10 @@ namespace glimpse::attention::cuda {
 namespace {
 
 using plan::GroupPooling;
-using plan::HeadPooling;
 
 [[noreturn]] void refuse(const plan::Plan& plan, std::string_view what, std::string_view cure = {}) {
   throw UserError(fmt::format("method '{}' needs {}, which runs on the CPU alone for now; {}leave out --device",
                               plan.policy, what, cure));
-}
-
-bool pools_by_mean(GroupPooling pooling) {
-  return pooling == GroupPooling::mean_probability || pooling == GroupPooling::mean_score ||
-         pooling == GroupPooling::mean_query;
 }
 
 /// Bounds hang on pages, and a search pools them as scores.
@@ -92,15 +86,7 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (selector.terms.empty()) return;  // a window
   const plan::Term& term = selector.terms.front();
   if (plan::is_index(term.source)) return require_index(plan, selector);
-  if (by_parts(selector)) return require_parts(plan, selector);
-  if (!term.query_heads.empty()) refuse(plan, "sets that only some query heads choose");
-  if (term.heads == HeadPooling::rank_merge) refuse(plan, "sets merged by rank");
-  if (term.group == GroupPooling::mean_query && term.source == plan::Source::probability) {
-    refuse(plan, "the softmax of a mean query");
-  }
-  if (selector.per != plan::SetPer::layer || plan.shape.kv_heads == 1) return;
-  const bool same = pools_by_mean(term.group) ? term.heads == HeadPooling::mean : term.heads == HeadPooling::max;
-  if (!same) refuse(plan, "heads and groups that are pooled differently");
+  if (by_parts(selector)) require_parts(plan, selector);
 }
 
 }  // namespace

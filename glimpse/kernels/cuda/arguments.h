@@ -86,6 +86,7 @@ struct SelectArguments {
   std::int32_t set_capacity = 0;
   std::uint32_t* spill = nullptr;  ///< [count, blocks of a choice, share] where the keys do not fit in shared memory
   std::size_t share = 0;           ///< units of one block, at most
+  float* mean_lse = nullptr;       ///< [count, kv_heads] of the mean scores of choices that weigh them
 };
 
 struct SummariseArguments {
@@ -141,6 +142,8 @@ struct AppendArguments {
 /// Each queues its kernel. Head dimensions: see supports_dim.
 void launch_attend(const AttendArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_score(const ScoreArguments& arguments, const Limits& limits, CUstream_st* stream);
+/// Makes mean_lse.
+void launch_weigh_means(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_select(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_summarise(const SummariseArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_search(const SearchArguments& arguments, const Limits& limits, CUstream_st* stream);

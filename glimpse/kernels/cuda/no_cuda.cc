@@ -116,6 +116,9 @@ void move_rows(Stream&, const MoveRowsOp&) {
   refuse();
 }
 
+void merge_ranks(Stream&, const RankMergeOp&) {
+  refuse();
+}
 void unite(Stream&, const UniteOp&) {
   refuse();
 }

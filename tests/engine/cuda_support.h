@@ -86,6 +86,7 @@ inline const std::vector<Method>& methods() {
                                        {"kascade", {{"prefill", "dense"}}},
                                        {"kascade", {{"prefill", "dense"}, {"set", "layer"}, {"pooling", "query"}}},
                                        {"lessismore", {}},
+                                       {"razor", {}},
                                        {"lychee_decode", {}},
                                        {"omnikv", {}},
                                        {"duo", {}},

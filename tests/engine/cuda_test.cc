@@ -164,7 +164,7 @@ TEST_F(Cuda, TwoRunsGiveTheSameBits) {
 
 TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
   Engine gpu(on_gpu(reference::test_model("llama256")));
-  for (const char* name : {"arkvale", "shadowkv", "clusterkv", "razor", "kascade"}) {
+  for (const char* name : {"arkvale", "shadowkv", "clusterkv", "kascade"}) {
     SCOPED_TRACE(name);
     try {
       gpu.open(make(gpu, name, budget("64")));
@@ -192,6 +192,8 @@ TEST_F(Cuda, RequestsTogetherAreAsAlone) {
                                                                                      {"evosparse", 420},
                                                                                      {"lychee-cluster", 480},
                                                                                      {"lychee-decode", 450},
+                                                                                     {"razor", 430},
+                                                                                     {"lessismore", 410},
                                                                                      {"tidal", 33}}) {
     requests.push_back(request_for(gpu, length, name, static_cast<std::uint32_t>(length)));
   }
@@ -203,7 +205,7 @@ TEST_F(Cuda, RequestsTogetherAreAsAlone) {
     EXPECT_EQ(gpu.result(ids[i]).reason, FinishReason::length);
     equal += gpu.result(ids[i]).tokens == alone(requests[i], on_gpu(model)) ? 1 : 0;
   }
-  EXPECT_GE(equal, 8);  // products of several rows round otherwise than those of one
+  EXPECT_GE(equal, 10);  // products of several rows round otherwise than those of one
 }
 
 /// A set as a trace tells of it.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kernels/ops.h"
@@ -51,6 +52,7 @@ struct GroupLayer {
   std::vector<kernels::cuda::RankMerge> ranks;   ///< likewise
   std::vector<kernels::Choice> united;           ///< likewise: by what unions and merges make of the units
   std::vector<kernels::cuda::TreeSearch> trees;  ///< likewise; which trees, the caller says
+  std::vector<kernels::cuda::MeanToken> means;   ///< likewise, added by MeanTokens
   std::vector<kernels::cuda::HeatRow> heats;     ///< likewise: heads whose probabilities flow back
   std::vector<kernels::RowHead> audits;          ///< likewise: heads whose keys are scored once more, behind all else
   std::vector<kernels::Read> reads;              ///< [rows, kv_heads]

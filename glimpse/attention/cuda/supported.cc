@@ -98,7 +98,6 @@ void require_supported(const plan::Plan& plan) {
   for (const plan::Retention& retention : plan.retentions) {
     if (retention.rule == plan::RetentionRule::host_tier)
       refuse(plan, "a host tier", "add --attn-opt resident=all, or ");
-    if (retention.compensates) refuse(plan, "a mean token");
   }
   for (const plan::Role& role : plan.roles) {
     if (role.retention < 0 || role.kind == plan::RoleKind::dense) continue;

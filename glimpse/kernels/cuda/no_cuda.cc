@@ -2,6 +2,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
+#include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/trees.h"
 
@@ -116,6 +117,9 @@ void move_rows(Stream&, const MoveRowsOp&) {
   refuse();
 }
 
+void add_mean_tokens(Stream&, const MeanTokensOp&) {
+  refuse();
+}
 void merge_ranks(Stream&, const RankMergeOp&) {
   refuse();
 }

@@ -164,7 +164,7 @@ TEST_F(Cuda, TwoRunsGiveTheSameBits) {
 
 TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
   Engine gpu(on_gpu(reference::test_model("llama256")));
-  for (const char* name : {"arkvale", "shadowkv", "clusterkv", "kascade"}) {
+  for (const char* name : {"arkvale", "shadowkv", "clusterkv"}) {
     SCOPED_TRACE(name);
     try {
       gpu.open(make(gpu, name, budget("64")));

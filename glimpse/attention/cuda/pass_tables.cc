@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "glimpse/attention/choose.h"
+#include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/unions.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
@@ -104,7 +105,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
       sequence_.push_back(static_cast<std::int32_t>(i));
       behind_.push_back(behind - row);
     }
-    if (batch[i].rows > kFewRows) {
+    if (batch[i].rows > kFewRows || reads_tiles(batch[i])) {
       prompts_.push_back({static_cast<std::int32_t>(i), batch[i].first_row, batch[i].rows, behind});
       continue;
     }

@@ -61,7 +61,7 @@ struct GroupLayer {
 /// Host data of a pass; vectors are kept between passes.
 class PassTables {
  public:
-  /// Rows up to this many of one sequence that read everything go with those that decode; more are tiles of a prompt.
+  /// Rows up to this many of one sequence that read everything go with those that decode; more are a prompt's.
   static constexpr int kFewRows = 8;
 
   /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected.

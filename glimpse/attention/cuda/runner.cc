@@ -53,6 +53,7 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       heats_(cache, stream),
       trees_(cache, stream, shape.threads),
       mean_tokens_(cache, stream),
+      tiles_(cache, stream),
       audits_(cache, stream),
       records_(cache, stream) {}
 
@@ -92,6 +93,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
     }
   }
   heats_.begin(tables_, lengths_, shape_.heads, staging);
+  tiles_.begin(tables_, shape_.heads, staging);
   views_place_ = staging.add(views_);
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
@@ -206,6 +208,7 @@ void Runner::layer(int layer, const LayerRows& rows) {
   const std::int32_t* const behind = staging_->at<std::int32_t>(behind_place_).raw();
   float* lse = audits_.any() ? audits_.read_lse(layer) : feedback_.any() ? feedback_.lse() : heats_.lse();
   if (lse == nullptr) lse = mean_tokens_.lse();
+  if (lse == nullptr) lse = tiles_.lse();
   if (layer == 0) heats_.start();
   operations_->append({cache, {sequence, behind, tables_.rows()}, rows.k, rows.v});
   if (const RangePlace& ranges = range_places_[size(layer)]; ranges.count > 0) {
@@ -213,6 +216,7 @@ void Runner::layer(int layer, const LayerRows& rows) {
         {cache, staging_->at<kernels::PageRange>(ranges.at), ranges.count, summaries_.most(), summaries_.table()});
   }
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
+    if (tiles_.run(layer, prompt, {cache, rows.q, group_heads, scale, lse, rows.out}, *operations_)) continue;
     operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
   GroupCall call{.cache = cache, .group = group_heads, .scale = scale};

@@ -22,6 +22,7 @@
 #include "glimpse/attention/cuda/pass_records.h"
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/cuda/summaries.h"
+#include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/trees.h"
 #include "glimpse/attention/records.h"
 #include "glimpse/kernels/cuda/staging.h"
@@ -98,6 +99,7 @@ class Runner {
   Heats heats_;
   Trees trees_;
   MeanTokens mean_tokens_;
+  Tiles tiles_;
   Audits audits_;
   PassRecords records_;
   PassTables tables_;

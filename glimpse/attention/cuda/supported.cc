@@ -92,7 +92,6 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
 }  // namespace
 
 void require_supported(const plan::Plan& plan) {
-  if (plan.prefill.sparse) refuse(plan, "a sparse prefill", "add --attn-opt prefill=dense, or ");
   for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
   require_unions(plan);
   for (const plan::Retention& retention : plan.retentions) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/ops.h"
 
 struct CUstream_st;
@@ -118,6 +119,18 @@ struct PrefillArguments {
   const float* q = nullptr;
   float* out = nullptr;
   float* lse = nullptr;
+};
+
+/// Tiles of prompts instead of one prompt: `prefill.prompt` and `prefill.lse` are not used.
+struct TileArguments {
+  PrefillArguments prefill;
+  const PromptRows* tiles = nullptr;
+  int count = 0;
+  int each = 1;  ///< blocks of a tile and KV head
+  const TileRead* reads = nullptr;
+  const std::int32_t* set_slots = nullptr;
+  const std::int32_t* set_count = nullptr;
+  std::int32_t set_capacity = 0;
 };
 
 struct ColumnSumsArguments {

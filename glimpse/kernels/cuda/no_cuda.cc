@@ -4,6 +4,7 @@
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
+#include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/cuda/trees.h"
 
 namespace glimpse::kernels::cuda {
@@ -118,6 +119,12 @@ void move_rows(Stream&, const MoveRowsOp&) {
 }
 
 void add_mean_tokens(Stream&, const MeanTokensOp&) {
+  refuse();
+}
+void attend_tiles(Stream&, const TilesOp&) {
+  refuse();
+}
+void mean_queries(Stream&, const MeanQueriesOp&) {
   refuse();
 }
 void merge_ranks(Stream&, const RankMergeOp&) {

@@ -211,6 +211,38 @@ TEST_F(Cuda, TreesGoOn) {
   EXPECT_TRUE(same_bits(decoded(own, part(700, 60)), decoded(same, part(700, 60))));
 }
 
+/// Clusters are the host's too; a copy is sent whole when there are more of them.
+TEST_F(Cuda, ClustersGoOn) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-clusters.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(760, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  const auto plan = [](const Engine& engine) {
+    return make(engine, "clusterkv", budget("96", {{"tokens-per-cluster", "16"}, {"new-tokens", "32"}}));
+  };
+  Sequence own = gpu.open(plan(gpu));
+  own.prefill(part(0, 500));
+  decoded(own, part(500, 60));  // clusters of new tokens
+  Sequence same = own.fork(plan(gpu));
+  own.save(file);
+  Sequence loaded = gpu.load(file, plan(gpu));
+  Sequence there = cpu.load(file, plan(cpu));
+  const std::vector<float> want = decoded(own, part(560, 60));
+  EXPECT_TRUE(same_bits(decoded(same, part(560, 60)), want));
+  EXPECT_TRUE(same_bits(decoded(loaded, part(560, 60)), want));
+  EXPECT_LT(divergence(decoded(there, part(560, 60)), want, width), 0.05);
+
+  std::filesystem::remove(file);
+  own.prefill(part(620, 40));
+  same.prefill(part(620, 40));
+  EXPECT_TRUE(same_bits(decoded(own, part(660, 40)), decoded(same, part(660, 40))));
+  own.correct(40);
+  same.correct(40);
+  EXPECT_TRUE(same_bits(decoded(own, part(700, 60)), decoded(same, part(700, 60))));
+}
+
 /// Sums of what windows lost are the host's, and the device has copies of those for whole pages.
 TEST_F(Cuda, MeanTokensGoOn) {
   const auto model = reference::test_model("llama256");

@@ -110,7 +110,9 @@ inline const std::vector<Method>& methods() {
                                        {"evosparse", {{"accum", "off"}}},
                                        {"lychee_cluster", {}},
                                        {"lychee_cluster", {{"chunks", "fixed"}, {"whole-clusters", "on"}}},
-                                       {"tidal", {{"selector", "lychee-cluster"}}}};
+                                       {"tidal", {{"selector", "lychee-cluster"}}},
+                                       {"clusterkv", {}},
+                                       {"tidal", {{"selector", "clusterkv"}}}};
   return all;
 }
 

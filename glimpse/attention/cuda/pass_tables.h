@@ -94,6 +94,9 @@ class PassTables {
   /// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
   static std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
 
+  /// Tokens that a search of a tree takes, at most.
+  static std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select);
+
   /// The first of the sets that an entry's slot has.
   int first_set(const PassEntry& entry, plan::SlotId slot) const;
   /// What `layer` does for a group.

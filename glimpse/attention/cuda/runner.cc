@@ -339,7 +339,12 @@ bool Runner::has_mean_token(const PassEntry& entry, int layer, int head) {
 
 /// What the searches of a head's tree read: its units, and the clusters of those that were opened.
 std::int64_t Runner::tree_bytes(const PassEntry& entry, const SelectOp& select) const {
-  const kv::ChunkTree& tree = *tree_of(entry.rows, select.writes.layer, select.first_head);
+  const kv::KeyIndex& index = *tree_of(entry.rows, select.writes.layer, select.first_head);
+  if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) {  // all means, the tokens of some
+    const std::int64_t means = std::int64_t{clusters->clusters()} * shape_.head_dim;
+    return select.lists * (means + PassTables::searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
+  }
+  const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
   const auto* const opened = reinterpret_cast<const std::int32_t*>(host_counts_.raw()) + tables_.sets();
   std::size_t bytes = 0;
   for (int list = 0; list < select.lists; ++list) {

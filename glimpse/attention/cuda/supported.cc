@@ -24,8 +24,12 @@ void require_index(const plan::Plan& plan, const plan::Selector& selector) {
     if (term.index.chunk_bounds) refuse(plan, "bounds of chunks instead of a tree");
     return;
   }
+  if (term.source == plan::Source::token_clusters) {
+    if (selector.local > 0) refuse(plan, "a local window beside clusters", "leave out --attn-local, or ");
+    return;
+  }
   if (term.source != plan::Source::page_bounds)
-    refuse(plan, "an index over keys other than the bounds of pages and trees of chunks");
+    refuse(plan, "an index over keys other than the bounds of pages, trees of chunks and clusters");
   if (term.index.digest != plan::Digest::min_max)
     refuse(plan, "pages told by other than the min and max of their keys");
   if (selector.block % kernels::kPageTokens != 0) {

@@ -90,7 +90,8 @@ void Tiles::begin(const PassTables& tables, int heads, kernels::cuda::Staging& s
   if (!any()) return;
   const std::size_t kv_heads = size(cache_.shape().kv_heads);
   stride_ = size(length_step(most));
-  batch_ = static_cast<int>(std::clamp(kMostSums / (stride_ * kv_heads), std::size_t{1}, most_tiles_));
+  batch_ = static_cast<int>(
+      std::clamp(kMostSums / (stride_ * kv_heads * kernels::cuda::kTileSumParts), std::size_t{1}, most_tiles_));
   for (Prompt& prompt : prompts_) {
     std::vector<kernels::PromptRows> pieces;
     for (int tile = 0; tile < prompt.tiles; ++tile) pieces.push_back(piece(prompt, tile));
@@ -174,6 +175,10 @@ void Tiles::add_choosing(Prompt& prompt, int layer, const plan::Selector& select
   Choosing choosing;
   choosing.by_mean_query = pools_queries(term);
   choosing.softmax = choosing.by_mean_query && term.source == plan::Source::probability;
+  const bool few = prompt.tile * prompt.rows.program->shape().group() <= kernels::cuda::kTileSumRows;
+  if (!choosing.by_mean_query && few && kernels::cuda::has_tile_sums(stream_, cache_.shape().format.dim)) {
+    choosing.parts = kernels::cuda::kTileSumParts;
+  }
   std::vector<kernels::PromptRows> pieces;
   std::vector<std::int32_t> sequence, before, within;
   std::vector<kernels::RowHead> scores;
@@ -221,9 +226,19 @@ void Tiles::make_space(int rows, int heads) {
   grow(slots_, stream_, size(sets_) * size(capacity_));
   grow(counts_, stream_, size(sets_));
   if (sets_ == 0) return;  // windows alone
-  grow(sums_, stream_, size(batch_) * kv_heads * stride_);
-  grow(tile_lse_, stream_, size(batch_) * kv_heads);
+  const std::size_t sums = size(batch_) * kv_heads * size(kernels::cuda::kTileSumParts);
+  grow(sums_, stream_, sums * stride_);
+  grow(tile_lse_, stream_, sums);
   grow(means_, stream_, most_tiles_ * kv_heads * size(cache_.shape().format.dim));
+}
+
+/// Sums of rows alone are made where no head of the layer has forgotten anything.
+bool Tiles::has_row_sums(int layer, kv::SequenceId sequence) const {
+  if (!kernels::cuda::has_tile_sums(stream_, cache_.shape().format.dim)) return false;
+  for (int head = 0; head < cache_.shape().kv_heads; ++head) {
+    if (cache_.view(sequence, layer, head).positions != nullptr) return false;
+  }
+  return true;
 }
 
 bool Tiles::run(int layer, const kernels::PromptRows& prompt, const TileCall& call,
@@ -234,7 +249,9 @@ bool Tiles::run(int layer, const kernels::PromptRows& prompt, const TileCall& ca
   const Layer& of = found->layers[size(layer)];
   const bool sums = std::any_of(of.choosing.begin(), of.choosing.end(),
                                 [](const Choosing& choosing) { return !choosing.by_mean_query; });
-  if (!of.sparse || sums) {
+  if (of.sparse && sums && has_row_sums(layer, found->rows.sequence)) {
+    kernels::cuda::sum_rows(stream_, {call.cache, prompt, call.q, call.group, call.scale, call.lse});
+  } else if (!of.sparse || sums) {
     operations.prefill({call.cache, prompt, call.q, call.group, call.scale, call.out, call.lse});
   }
   for (const Choosing& choosing : of.choosing) choose(choosing, call, operations);
@@ -276,13 +293,16 @@ void Tiles::choose(const Choosing& choosing, const TileCall& call,
                         staging_->at<kernels::RowHead>(choosing.scores).raw() + size(first) * size(choosing.heads),
                         count * choosing.heads,
                         table});
+    } else if (choosing.parts > 1) {
+      kernels::cuda::sum_tiles(stream_, {call.cache, pieces + first, count, call.q, call.lse, call.group, call.scale,
+                                         sums.pointer(), stride_});
     } else {
       operations.column_sums(
           {call.cache, pieces + first, count, call.q, call.lse, call.group, call.scale, stride_, sums.pointer()});
     }
     operations.select({call.cache,
                        {sequence + first, before + first, count},
-                       1,
+                       choosing.parts,
                        table,
                        staging_->at<kernels::Choice>(choosing.choices).raw() + size(first) * size(choosing.each),
                        count * choosing.each,

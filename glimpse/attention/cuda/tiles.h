@@ -47,6 +47,7 @@ class Tiles {
   /// Tiles that choose by one selector, for heads of one layer.
   struct Choosing {
     bool by_mean_query = false, softmax = false;
+    int parts = 1;  ///< that sums of a tile have
     int tiles = 0;
     int heads = 0;                                                                          ///< KV heads that score
     int each = 0;                                                                           ///< choices of a tile
@@ -73,6 +74,7 @@ class Tiles {
   kernels::cuda::TileRead read_of(const Prompt& prompt, int layer, int head, int tile) const;
   kernels::PromptRows piece(const Prompt& prompt, int tile) const;
   void make_space(int rows, int heads);
+  bool has_row_sums(int layer, kv::SequenceId sequence) const;
   void choose(const Choosing& choosing, const TileCall& call, kernels::Operations<kernels::Place::device>& operations);
 
   const kv::Cache& cache_;

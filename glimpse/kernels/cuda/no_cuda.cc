@@ -124,6 +124,15 @@ void add_mean_tokens(Stream&, const MeanTokensOp&) {
 void attend_tiles(Stream&, const TilesOp&) {
   refuse();
 }
+bool has_tile_sums(const Stream&, int) {
+  return false;
+}
+void sum_tiles(Stream&, const TileSumsOp&) {
+  refuse();
+}
+void sum_rows(Stream&, const RowSumsOp&) {
+  refuse();
+}
 void mean_queries(Stream&, const MeanQueriesOp&) {
   refuse();
 }

@@ -33,6 +33,36 @@ struct TilesOp {
 };
 void attend_tiles(Stream& stream, const TilesOp& op);
 
+/// What the rows of tiles gave to each slot before their tile: as ColumnSumsOp, in parts.
+struct TileSumsOp {
+  KvTable<Place::device> cache;                    ///< without freed slots
+  Pointer<const PromptRows, Place::device> tiles;  ///< [count] of up to kTileSumRows (token, query head) rows
+  int count = 0;
+  Pointer<const float, Place::device> q;    ///< [R, H, d] after RoPE, of the whole pass
+  Pointer<const float, Place::device> lse;  ///< [R, H] of all that the rows see, of the whole pass
+  int group = 1;
+  float scale = 1;
+  Pointer<float, Place::device> sums;  ///< [count, kv_heads, kTileSumParts, stride]; added up they are the sums
+  std::size_t stride = 0;
+};
+inline constexpr int kTileSumRows = 128;
+inline constexpr int kTileSumParts = 2;
+/// Whether the device has this and sum_rows, for heads of that dimension: elsewhere column_sums and prefill do the
+/// same.
+bool has_tile_sums(const Stream& stream, int dim);
+void sum_tiles(Stream& stream, const TileSumsOp& op);
+
+/// The log-sum-exps alone that PrefillOp makes. Reads K, not V.
+struct RowSumsOp {
+  KvTable<Place::device> cache;  ///< without freed slots
+  PromptRows prompt;
+  Pointer<const float, Place::device> q;  ///< [R, H, d] after RoPE, of the whole pass
+  int group = 1;
+  float scale = 1;
+  Pointer<float, Place::device> lse;  ///< [R, H] of the whole pass
+};
+void sum_rows(Stream& stream, const RowSumsOp& op);
+
 /// The mean over a tile's rows and the group of their queries.
 struct MeanQueriesOp {
   Pointer<const PromptRows, Place::device> tiles;  ///< [count]

@@ -3,6 +3,7 @@
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/parts.h"
+#include "glimpse/kernels/cuda/readings.h"
 #include "glimpse/kernels/cuda/trees.h"
 
 namespace glimpse::kernels::cuda {
@@ -132,6 +133,12 @@ void shift_rows(Stream&, const ShiftOp&) {
   refuse();
 }
 void search_trees(Stream&, const TreeSearchOp&) {
+  refuse();
+}
+void largest(Stream&, const LargestOp&) {
+  refuse();
+}
+void change(Stream&, const ChangeOp&) {
   refuse();
 }
 

@@ -60,7 +60,7 @@ const std::array kOptions{
            kModel,
            "threads; 0: one for each physical core that the program may use",
            kEngine | kBench},
-    Option{"--device", "NAME", &A::device, {}, "cpu", kModel, "it runs on: cpu, cuda or cuda:N", kEngine},
+    Option{"--device", "NAME", &A::device, {}, "cpu", kModel, "it runs on: cpu, cuda or cuda:N", kEngine | kPlan},
     Option{"--kv-type",
            "TYPE",
            &A::kv_type,

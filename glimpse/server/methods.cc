@@ -71,6 +71,12 @@ Methods::Methods(MethodModel model, fs::path profiles, MethodWish standard)
       own_.reset();
     }
   }
+  if (own_ && own_->speed && plan::speed_on(*own_, model_.machine) == nullptr) {
+    log_message(LogLevel::warning,
+                fmt::format("the times in the model's profile were measured on '{}', and this is '{}'; policy 'auto' "
+                            "uses them all the same",
+                            own_->speed->processor, model_.machine.processor));
+  }
   constexpr std::int64_t kSomeTokens = 4096;
   plan_for(standard_, kSomeTokens, false);
 }
@@ -113,22 +119,32 @@ plan::Plan Methods::automatic(const plan::Profile* profile, const MethodWish& wi
   if (wish.budget || !wish.options.empty()) {
     throw UserError("policy 'auto' chooses budget and options itself; leave them out, or name a method");
   }
-  if (!model_.on_cpu) {
-    throw UserError("policy 'auto' chooses by times that calibration measured on the CPU; name a method");
-  }
   if (profile == nullptr || !profile->speed) {
     throw UserError(
         "policy 'auto' chooses by the times in the model's profile, and there are none; 'glimpse calibrate -m MODEL' "
         "measures them");
   }
-  const policies::MethodCandidate taken = policies::choose_method(*profile, how).front();
-  MethodWish chosen;
-  chosen.policy = taken.method;
-  chosen.min_context = wish.min_context;
-  if (!taken.budget.empty()) chosen.budget = taken.budget;
-  add_options(chosen, taken.options);
-  const bool uses = policies::uses_profile(policies::find_policy(chosen.policy), *profile);
-  return made(chosen.policy, options_of(chosen), uses ? profile : nullptr);
+  const auto plan_of = [&](const policies::MethodCandidate& candidate) {
+    MethodWish chosen;
+    chosen.policy = candidate.method;
+    chosen.min_context = wish.min_context;
+    if (!candidate.budget.empty()) chosen.budget = candidate.budget;
+    add_options(chosen, candidate.options);
+    const bool uses = policies::uses_profile(policies::find_policy(chosen.policy), *profile);
+    return made(chosen.policy, options_of(chosen), uses ? profile : nullptr);
+  };
+  policies::MethodWish here = how;
+  here.machine = model_.machine;
+  if (model_.refusal) {
+    here.refusal = [&](const policies::MethodCandidate& candidate) -> std::string {
+      try {
+        return model_.refusal(plan_of(candidate));
+      } catch (const UserError& error) {
+        return error.what();
+      }
+    };
+  }
+  return plan_of(policies::choose_method(*profile, here).front());
 }
 
 /// A name, never a path: no part of it leads out of the folder.

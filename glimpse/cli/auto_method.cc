@@ -7,7 +7,9 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/arm.h"
+#include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/policies/measured_minimum.h"
 
 namespace glimpse::cli {
 namespace {
@@ -126,6 +128,25 @@ plan::Plan make_auto_plan(const Arguments& arguments, const PlanModel& model, st
                                 written, reason(candidates, wish_of(arguments, tokens))));
   }
   return plan;
+}
+
+void take_measured_minimum(const Arguments& arguments, const PlanModel& model, plan::Plan& plan) {
+  if (arguments.plan_file || arguments.lossless || arguments.policy == kAuto) return;
+  if (arguments.given.contains("--attn-min-ctx") || !takes_profiles(arguments.policy)) return;
+  const plan::Profile* const profile = any_profile(arguments, model);
+  if (profile == nullptr || !profile->speed) return;
+  const plan::SpeedProfile* const speed = plan::speed_on(*profile, machine_for(*profile, model));
+  if (speed == nullptr) return;
+  const int from = policies::measured_minimum(*speed, policy_options(arguments), plan).value_or(0);
+  if (from == 0) return;
+  plan.min_context = from;
+  note(arguments, from == policies::kNeverFaster
+                      ? fmt::format("by the profile's times {} is never faster than dense attention, which is taken; "
+                                    "--attn-min-ctx 0 takes the method all the same",
+                                    plan.policy)
+                      : fmt::format("dense below {} tokens, from which {} is faster by the profile's times; "
+                                    "--attn-min-ctx 0 takes the method at once",
+                                    from, plan.policy));
 }
 
 std::string candidates_table(const std::vector<MethodCandidate>& candidates, std::int64_t tokens) {

@@ -48,7 +48,7 @@ server::MethodWish method_of(const Arguments& arguments) {
        {std::pair("block", options.block), std::pair("sink", options.sink), std::pair("local", options.local)}) {
     if (value) wish.options[key] = fmt::format("{}", *value);
   }
-  wish.min_context = arguments.min_context;
+  if (arguments.given.contains("--attn-min-ctx")) wish.min_context = arguments.min_context;
   return wish;
 }
 

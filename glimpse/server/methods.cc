@@ -10,6 +10,7 @@
 #include "glimpse/base/log.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/plan/profile_file.h"
+#include "glimpse/policies/measured_minimum.h"
 #include "glimpse/server/api_error.h"
 
 namespace glimpse::server {
@@ -33,7 +34,7 @@ int whole_number(const std::string& key, const std::string& text, int low) {
 policies::PolicyOptions options_of(const MethodWish& wish) {
   policies::PolicyOptions options;
   if (wish.budget) policies::set_budget(options, *wish.budget);
-  options.min_context = static_cast<int>(wish.min_context);
+  options.min_context = static_cast<int>(wish.min_context.value_or(0));
   for (const auto& [key, value] : wish.options) {
     if (key == "block") {
       options.block = whole_number(key, value, 1);
@@ -87,7 +88,7 @@ MethodWish Methods::resolved(const MethodWish& wish, bool names_policy) const {
   if (wish.budget) out.budget = wish.budget;
   for (const auto& [key, value] : wish.options) out.options[key] = value;
   if (wish.profile) out.profile = wish.profile;
-  if (wish.min_context > 0) out.min_context = wish.min_context;
+  if (wish.min_context) out.min_context = wish.min_context;
   return out;
 }
 
@@ -105,7 +106,13 @@ plan::Plan Methods::plan_for(const MethodWish& wish, std::int64_t tokens, bool d
   if (profile != nullptr && !wish.profile && !policies::uses_profile(policy, *profile, options.profile_budget)) {
     profile = nullptr;
   }
-  return made(wish.policy, options, profile);
+  plan::Plan plan = made(wish.policy, options, profile);
+  const plan::Profile* const timed = named ? &*named : own_ && !wish.profile ? &*own_ : nullptr;
+  const plan::SpeedProfile* const speed = timed == nullptr ? nullptr : plan::speed_on(*timed, model_.machine);
+  if (speed != nullptr && !drafts && !wish.min_context) {
+    plan.min_context = policies::measured_minimum(*speed, options, plan).value_or(0);
+  }
+  return plan;
 }
 
 plan::Plan Methods::made(std::string_view policy, policies::PolicyOptions options, const plan::Profile* profile) const {

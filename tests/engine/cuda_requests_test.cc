@@ -1,5 +1,9 @@
 // What requests ask of a pass on a GPU beside an answer: tokens from the largest logits, log-probabilities of a prompt,
 // how far attention turns the stream. Skipped without a GPU.
+#include <fstream>
+#include <limits>
+
+#include "glimpse/model/model.h"
 #include "tests/engine/cuda_support.h"
 
 namespace glimpse::engine {
@@ -56,8 +60,22 @@ TEST_F(Cuda, TokensFromTheLargestLogitsAreThoseFromAll) {
 }
 
 TEST_F(Cuda, LogitsThatAreNotFiniteEndTheirRequest) {
-  constexpr Token kDamaged = 77;  // the token of damaged-embedding whose embedding holds a NaN
-  Engine gpu(on_gpu(reference::test_model("damaged-embedding"))), whole(on_gpu(reference::test_model("undamaged")));
+  constexpr Token kDamaged = 77;  // whose embedding holds a NaN
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-damaged.gguf";
+  {
+    std::filesystem::copy_file(reference::test_model("llama256"), file,
+                               std::filesystem::copy_options::overwrite_existing);
+    const model::Model model(reference::test_model("llama256"));
+    const std::size_t row = static_cast<std::size_t>(model.config().hidden) * sizeof(float);
+    const std::string wanted(reinterpret_cast<const char*>(model.token_embedding().data) + kDamaged * row, row);
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    const std::string all{std::istreambuf_iterator<char>(bytes), {}};
+    const float bad = std::numeric_limits<float>::quiet_NaN();
+    ASSERT_NE(all.find(wanted), std::string::npos);
+    bytes.seekp(static_cast<std::streamoff>(all.find(wanted)));
+    bytes.write(reinterpret_cast<const char*>(&bad), sizeof bad);
+  }
+  Engine gpu(on_gpu(file)), whole(on_gpu(reference::test_model("llama256")));
   Request calm = request_for(gpu, 100, "full", 1), hit = request_for(gpu, 100, "full", 2);
   std::replace(calm.prompt.begin(), calm.prompt.end(), kDamaged, kDamaged + 1);
   hit.prompt[60] = kDamaged;
@@ -66,6 +84,16 @@ TEST_F(Cuda, LogitsThatAreNotFiniteEndTheirRequest) {
   EXPECT_EQ(gpu.result(failed).reason, FinishReason::failed);
   EXPECT_NE(gpu.result(failed).error.find("not finite"), std::string::npos) << gpu.result(failed).error;
   EXPECT_EQ(gpu.result(other).tokens, result_of(whole, calm).tokens);
+  // Fed by a step, where the host reads the largest logits alone.
+  Request step = request_for(gpu, 50, "full", 6);
+  std::replace(step.prompt.begin(), step.prompt.end(), kDamaged, kDamaged + 1);
+  step.sampling.logit_bias = {{kDamaged, 1000}};
+  step.max_tokens = 1;
+  Request biased = step;
+  biased.max_tokens = 4;
+  EXPECT_EQ(result_of(gpu, step).reason, FinishReason::length);
+  EXPECT_EQ(result_of(gpu, biased).reason, FinishReason::failed);
+  std::filesystem::remove(file);
 }
 
 TEST_F(Cuda, LogprobsOfAPrompt) {

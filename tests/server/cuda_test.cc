@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "glimpse/base/error.h"
+#include "glimpse/engine/engine.h"
 #include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/policies/policy.h"
 #include "tests/server/client.h"
@@ -153,7 +155,7 @@ TEST_F(CudaServer, EchoedPromptsHaveLogprobs) {
 TEST_F(CudaServer, SlicesAreRefused) {
   ServerOptions options = gpu_options();
   options.engine.slice_layers = 4;
-  EXPECT_ANY_THROW(Running{std::move(options)});
+  EXPECT_THROW(engine::Engine{options.engine}, UserError);
 }
 
 }  // namespace

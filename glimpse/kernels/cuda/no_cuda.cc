@@ -141,6 +141,9 @@ void largest(Stream&, const LargestOp&) {
 void change(Stream&, const ChangeOp&) {
   refuse();
 }
+void read_all(Stream&, const std::byte*, std::size_t, unsigned*) {
+  refuse();
+}
 
 void multiply_few_rows(Stream&, const FewRowsOp&) {
   refuse();

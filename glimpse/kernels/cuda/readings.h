@@ -1,8 +1,9 @@
 // What the host reads of a pass in place of its rows, queued on a stream: the largest logits, by which a token is
-// chosen, and how far attention turns the residual stream. All memory is the device's, owned by the caller until the
-// stream has passed the call. Errors: as kernels/cuda/operations.h.
+// chosen, how far attention turns the residual stream, and the speed of plain reads. All memory is the device's, owned
+// by the caller until the stream has passed the call. Errors: as kernels/cuda/operations.h.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "glimpse/kernels/cuda/operations.h"
@@ -35,5 +36,8 @@ struct ChangeOp {
   int rows = 0, width = 0;
 };
 void change(Stream& stream, const ChangeOp& op);
+
+/// For measuring: reads `bytes` (a multiple of 16 KiB) once; `sum` [1] keeps the compiler from leaving them unread.
+void read_all(Stream& stream, const std::byte* from, std::size_t bytes, unsigned* sum);
 
 }  // namespace glimpse::kernels::cuda

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "glimpse/engine/requests/active_request.h"
 #include "glimpse/engine/runtime.h"
@@ -11,6 +12,9 @@ namespace glimpse::engine {
 
 /// Samples the request's next token from its logits [vocabulary], and takes it in. Throws what its callbacks throw.
 void take_logits(Runtime& runtime, ActiveRequest& request, std::span<const float> logits);
+
+/// The text by which a token belongs to the answer's.
+std::string answer_piece(const text::Tokenizer& tokenizer, const Request& request, Token token);
 
 /// A token of the answer.
 struct Said {

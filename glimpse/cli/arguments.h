@@ -43,6 +43,7 @@ struct Arguments {
   // Prompt and answer.
   std::vector<std::string> prompts, files;
   std::vector<std::string> stops, logit_biases;
+  std::string grammar, grammar_file, json_schema;
   std::optional<std::string> system;
   bool raw = false, interactive = false, ignore_eos = false;
   std::int64_t predict = 0, min_tokens = 0;

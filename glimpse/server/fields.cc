@@ -327,7 +327,8 @@ const Field* find_field(std::string_view name, FieldPlace place) {
 
 class BodyReader {
  public:
-  BodyReader(FieldPlace place, const Limits& limits) : place_(place), limits_(limits) {}
+  BodyReader(std::string_view text, FieldPlace place, const Limits& limits)
+      : text_(text), place_(place), limits_(limits) {}
 
   Wanted read(const Body& body) {
     if (!body.is_object()) throw ApiError(400, "the body is no JSON object");
@@ -346,7 +347,7 @@ class BodyReader {
     // Clients that want none send them empty.
     const bool shape = name == "response_format" || name == "json_schema";
     if (found != nullptr && shape && value.is_object() && value.empty()) return;
-    if (found != nullptr) return found->read({*found, value, limits_, wanted_});
+    if (found != nullptr) return found->read({*found, value, limits_, wanted_, text_});
     if (std::find(std::begin(kNotThere), std::end(kNotThere), name) != std::end(kNotThere)) {
       if (says_nothing(name, value) || says_default(name, value)) return;
       throw bad_field(name, "is not there in this version; leave it out");
@@ -369,6 +370,7 @@ class BodyReader {
     }
   }
 
+  const std::string_view text_;
   const FieldPlace place_;
   const Limits& limits_;
   Wanted wanted_;
@@ -410,7 +412,7 @@ std::string FieldReader::text() const {
 }
 
 Wanted read_fields(std::string_view body, FieldPlace place, const Limits& limits) {
-  return BodyReader(place, limits).read(parse_json(body, limits.json_depth));
+  return BodyReader(body, place, limits).read(parse_json(body, limits.json_depth));
 }
 
 std::string fields_table() {

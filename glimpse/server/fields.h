@@ -30,8 +30,8 @@ struct AnswerShape {
 
 /// What an answer may call.
 struct WantedTools {
-  std::string tools;               ///< a JSON array as OpenAI has it; empty: none
-  std::vector<std::string> names;  ///< of its functions
+  std::vector<std::string> list;   ///< each a JSON object as OpenAI has it
+  std::vector<std::string> names;  ///< [list] of their functions, until one was named
   text::ToolWish::Choice choice = text::ToolWish::Choice::automatic;
   std::string function;  ///< the one that must be called; empty: any
   std::optional<bool> parallel;
@@ -91,6 +91,7 @@ struct FieldReader {
   const Body& value;  ///< never null
   const Limits& limits;
   Wanted& wanted;
+  std::string_view body = {};  ///< the text of the object that the field is a member of
 
   /// Each throws ApiError that names the field, the value and the range.
   double number() const;

@@ -1,6 +1,7 @@
 #include "glimpse/server/prepare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -31,15 +32,15 @@ std::vector<text::Token> tokens_of(const Prompt& prompt, const text::Tokenizer& 
 }
 
 bool has_tools(const Wanted& wanted) {
-  return !wanted.tools.tools.empty() ||
+  return !wanted.tools.list.empty() ||
          std::any_of(wanted.messages.begin(), wanted.messages.end(),
                      [](const text::ChatMessage& each) { return !each.calls.empty() || each.role == "tool"; });
 }
 
 text::ToolWish tool_wish(const Wanted& wanted, const Limits& limits) {
   const WantedTools& tools = wanted.tools;
-  return {tools.choice, tools.tools, tools.parallel, wanted.template_values,
-          std::chrono::milliseconds(limits.schema_ms)};
+  const std::string list = tools.list.empty() ? "" : fmt::format("[{}]", fmt::join(tools.list, ","));
+  return {tools.choice, list, tools.parallel, wanted.template_values, std::chrono::milliseconds(limits.schema_ms)};
 }
 
 /// What the chat's answers are read by and held to.

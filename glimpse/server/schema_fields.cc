@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -29,9 +30,17 @@ void set_shape(const FieldReader& reader, AnswerShape::Kind kind, std::string te
   shape = {kind, std::move(text), std::string(reader.field.name)};
 }
 
-void set_schema(const FieldReader& reader, const Body& schema) {
+/// A value as the client wrote it, by the names of objects around it: the order of a schema's members is that of
+/// answers.
+std::string in_order(const FieldReader& reader, std::initializer_list<const char*> path, const Body& value) {
+  std::string_view text = member_text(reader.body, reader.field.name);
+  for (const char* name : path) text = member_text(text, name);
+  return text.empty() ? value.dump() : compact_text(text);
+}
+
+void set_schema(const FieldReader& reader, std::initializer_list<const char*> path, const Body& schema) {
   if (!schema.is_object()) throw bad_field(reader.field.name, "has a schema that is no object");
-  std::string text = schema.dump();
+  std::string text = in_order(reader, path, schema);
   check_size(reader.field.name, "a schema", text.size(), reader.limits);
   set_shape(reader, AnswerShape::Kind::schema, std::move(text));
 }
@@ -77,18 +86,24 @@ void read_tools(const FieldReader& reader) {
                                                    reader.limits.tools, reader.field.flag));
   }
   WantedTools& tools = reader.wanted.tools;
-  Body list = Body::array();
+  const std::vector<std::string_view> texts = element_texts(member_text(reader.body, reader.field.name));
   for (std::size_t i = 0; i < reader.value.size(); ++i) {
     const std::string path = fmt::format("{}[{}]", reader.field.name, i);
-    Body function = function_of(reader.value[i], path, reader.limits);
+    const Body function = function_of(reader.value[i], path, reader.limits);
     std::string name = function["name"];
     if (std::find(tools.names.begin(), tools.names.end(), name) != tools.names.end()) {
       throw bad_field(path, fmt::format("is a second function '{}'", name));
     }
+    std::string text = fmt::format(R"({{"type":"function","function":{{"name":{})", function["name"].dump());
+    if (function.contains("description")) text += R"(,"description":)" + function["description"].dump();
+    if (function.contains("parameters")) {
+      const bool written = texts.size() == reader.value.size();
+      const std::string_view schema = written ? member_text(member_text(texts[i], "function"), "parameters") : "";
+      text += R"(,"parameters":)" + (schema.empty() ? function["parameters"].dump() : compact_text(schema));
+    }
     tools.names.push_back(std::move(name));
-    list.push_back({{"type", "function"}, {"function", std::move(function)}});
+    tools.list.push_back(text + "}}");
   }
-  if (!list.empty()) tools.tools = list.dump();
 }
 
 void read_tool_choice(const FieldReader& reader) {
@@ -111,7 +126,7 @@ void read_tool_choice(const FieldReader& reader) {
 void settle_tools(Wanted& wanted) {
   using Choice = text::ToolWish::Choice;
   WantedTools& tools = wanted.tools;
-  if (tools.tools.empty()) {
+  if (tools.list.empty()) {
     if (tools.choice == Choice::required) throw bad_field("tool_choice", "asks for a call, and 'tools' has no tool");
     tools.choice = Choice::none;
     return;
@@ -122,15 +137,12 @@ void settle_tools(Wanted& wanted) {
                     "give 'tool_choice': \"none\"");
   }
   if (tools.function.empty()) return;
-  Body kept = Body::array();
-  for (const Body& each : Body::parse(tools.tools)) {
-    if (each["function"]["name"] == tools.function) kept.push_back(each);
-  }
-  if (kept.empty()) {
+  const auto named = std::find(tools.names.begin(), tools.names.end(), tools.function);
+  if (named == tools.names.end()) {
     throw bad_field("tool_choice",
                     fmt::format("names the function '{}', which 'tools' has not", excerpt(tools.function)));
   }
-  tools.tools = kept.dump();
+  tools.list = {tools.list[static_cast<std::size_t>(named - tools.names.begin())]};
 }
 
 void read_grammar_text(const FieldReader& reader) {
@@ -141,7 +153,7 @@ void read_grammar_text(const FieldReader& reader) {
 }
 
 void read_json_schema(const FieldReader& reader) {
-  set_schema(reader, reader.value);
+  set_schema(reader, {}, reader.value);
 }
 
 void read_response_format(const FieldReader& reader) {
@@ -156,7 +168,7 @@ void read_response_format(const FieldReader& reader) {
   }
   if (*type == "text") return;
   if (*type == "json_object") {
-    if (const Body* schema = member(value, "schema")) return set_schema(reader, *schema);
+    if (const Body* schema = member(value, "schema")) return set_schema(reader, {"schema"}, *schema);
     return set_shape(reader, AnswerShape::Kind::object, {});
   }
   if (*type != "json_schema") {
@@ -166,7 +178,7 @@ void read_response_format(const FieldReader& reader) {
   const Body* named = member(value, "json_schema");
   const Body* schema = named != nullptr ? member(*named, "schema") : nullptr;
   if (schema == nullptr) throw bad_field(reader.field.name, "lacks 'json_schema' with a 'schema' in it");
-  set_schema(reader, *schema);
+  set_schema(reader, {"json_schema", "schema"}, *schema);
 }
 
 void read_template_values(const FieldReader& reader) {

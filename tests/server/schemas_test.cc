@@ -55,6 +55,22 @@ TEST(Schemas, AnswersParseAndObey) {
   }
 }
 
+TEST(Schemas, MembersComeInTheSchemasOrder) {
+  const Running server(small_options());
+  const std::string schema =
+      R"({"type": "object", "properties": {"why\u0041": {"enum": [1]}, "b\"c{": {"enum": [2]}, "a": {"enum": [3]}},
+          "required": ["why\u0041", "b\"c{", "a"], "additionalProperties": false, "properties ": "}, \"x\": ["})";
+  const std::string body =
+      R"({"prompt": "x", "max_tokens": 200, "response_format": {"json_schema": {"name": "n", "schema": )" + schema +
+      R"(}, "type": "json_schema"}})";
+  const Reply reply = server.post("/v1/completions", body);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const std::string text = reply.json()["choices"][0]["text"];
+  EXPECT_TRUE(
+      std::regex_match(text, std::regex(R"(\{\s*"whyA"\s*:\s*1\s*,\s*"b\\"c\{"\s*:\s*2\s*,\s*"a"\s*:\s*3\s*\})")))
+      << text;
+}
+
 TEST(Schemas, AnyObject) {
   const Running server(small_options());
   const Reply reply = server.post("/v1/completions", hot({{"response_format", {{"type", "json_object"}}}, {"n", 4}}));

@@ -195,6 +195,17 @@ TEST(Tools, WrongOnesAreTheClients) {
   EXPECT_NE(reply.body.find("no place for tools"), std::string::npos) << reply.body;
 }
 
+TEST(Tools, OtherPathsRefuseCalls) {
+  const Running server(small_options("tools-hermes"));
+  const JsonValue messages =
+      JsonValue::parse(R"([{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}])");
+  for (const char* path : {"/tokenize", "/apply-template"}) {
+    const Reply reply = server.post(path, {{"messages", messages}});
+    EXPECT_EQ(reply.status, 400) << path;
+    EXPECT_EQ(reply.json()["error"]["param"], "messages") << path;
+  }
+}
+
 TEST(Tools, TimeIsUp) {
   ServerOptions options = small_options("tools-hermes");
   options.limits.schema_ms = 1;

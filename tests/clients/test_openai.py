@@ -57,7 +57,7 @@ class Tools(unittest.TestCase):
 
     def test_required(self):
         for seed in range(4):
-            choice = with_tools(tool_choice="required", seed=seed).choices[0]
+            choice = with_tools(tool_choice="required", seed=seed, parallel_tool_calls=False).choices[0]
             self.assertEqual(choice.finish_reason, "tool_calls")
             for call in choice.message.tool_calls:
                 self.check(call)

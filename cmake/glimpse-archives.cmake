@@ -1,6 +1,6 @@
 # glimpse_import_archives(FOLDER) makes targets of llama.cpp's archives in FOLDER: glimpse::ggml_base, glimpse::ggml_cpu,
-# glimpse::ggml, glimpse::llama, glimpse::llama_jinja. Used by the build and by the installed package.
-set(glimpse_archive_names ggml-base ggml-cpu ggml llama llama-jinja)
+# glimpse::ggml, glimpse::llama, glimpse::llama_jinja, glimpse::llama_chat. Used by the build and by the installed package.
+set(glimpse_archive_names ggml-base ggml-cpu ggml llama llama-jinja llama-chat)
 
 function(glimpse_import_archives folder)
   foreach(archive IN LISTS glimpse_archive_names)
@@ -16,6 +16,7 @@ function(glimpse_import_archives folder)
   target_link_libraries(glimpse::ggml INTERFACE glimpse::ggml_cpu glimpse::ggml_base)
   target_link_libraries(glimpse::llama INTERFACE glimpse::ggml)
   target_link_libraries(glimpse::llama_jinja INTERFACE glimpse::ggml)
+  target_link_libraries(glimpse::llama_chat INTERFACE glimpse::llama_jinja glimpse::llama)
 endfunction()
 
 # glimpse_import_cuda(FILE) makes glimpse::cudart_static of CUDA's runtime.

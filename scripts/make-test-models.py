@@ -1,6 +1,6 @@
 """Writes small random GGUF models of every supported architecture into a folder, the same bits each time.
 
-    $(scripts/python-env) scripts/make-test-models.py FOLDER [--quantize TOOL] [--bench]
+    $(scripts/python-env) scripts/make-test-models.py FOLDER [--quantize TOOL] [--only NAME | --bench]
 
 TOOL is tests/tools/quantize_gguf; with it the folder also gets one model for each tensor type that ggml can write.
 With --bench it gets instead the shapes that benchmarks run where no real model is: 135M in Q8_0, and two layers 2,048
@@ -19,6 +19,7 @@ one_line.need("gguf", "numpy")
 import gguf  # noqa: E402
 import numpy as np  # noqa: E402
 
+TEMPLATES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "support" / "templates"
 CONTEXT = 4096
 VOCABULARY = 512
 QUANTIZED = ["f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K",
@@ -76,7 +77,7 @@ class Model:
     vocabulary: int = VOCABULARY
     twin: str = ""  # the model whose weights it has, but for `damage`
     damage: str = ""
-    template: bool = True
+    template: str = "chatml"  # or none (empty), or a file of TEMPLATES
 
 
 MODELS = [
@@ -107,7 +108,10 @@ MODELS = [
     # The least context that calibration takes: it runs in a second.
     Model("short", context=1400, shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
     Model("one-layer", shape=Shape(layers=1, hidden=64, heads=2, kv_heads=1, feed_forward=128)),
-    Model("no-template", template=False, shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
+    Model("no-template", template="", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
+    # Chats with tools. The tags of Hermes' calls are control tokens.
+    Model("tools-hermes", template="hermes", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
+    Model("tools-llama3", template="llama3", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
     # A pre-tokenizer that libllama runs by std::regex.
     Model("tekken", pre="tekken", shape=Shape(hidden=64, heads=2, kv_heads=1, feed_forward=128)),
 ]
@@ -167,6 +171,8 @@ def distinct_merges(words, wanted):
 def add_bpe(writer, pre, vocabulary, template):
     symbols = byte_symbols()
     control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    if template == "hermes":
+        control += ["<tool_call>", "</tool_call>"]
     words = [symbols[ord(" ")] + word for word in CORPUS.split()]
     merges = distinct_merges(words, VOCABULARY - 256 - len(control))
     tokens = control + [symbols[byte] for byte in range(256)] + [a + b for a, b in merges]
@@ -184,7 +190,8 @@ def add_bpe(writer, pre, vocabulary, template):
     writer.add_pad_token_id(2)
     writer.add_add_bos_token(pre == "llama-bpe")
     if template:
-        writer.add_chat_template(CHAT_TEMPLATE)
+        text = CHAT_TEMPLATE if template == "chatml" else (TEMPLATES / f"{template}.jinja").read_text()
+        writer.add_chat_template(text)
 
 
 def add_sentencepiece(writer):
@@ -300,6 +307,7 @@ def main():
     parser = one_line.Parser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--quantize", type=pathlib.Path, help="the built tests/tools/quantize_gguf")
+    parser.add_argument("--only", metavar="NAME", choices=[model.name for model in MODELS], help="this one alone")
     parser.add_argument("--bench", action="store_true", help="the shapes of benchmarks instead; needs --quantize")
     arguments = parser.parse_args()
     if arguments.bench and not arguments.quantize:
@@ -315,8 +323,9 @@ def main():
             source.unlink()
         return
     for model in MODELS:
-        write(model, arguments.folder)
-    if arguments.quantize:
+        if arguments.only in (None, model.name):
+            write(model, arguments.folder)
+    if arguments.quantize and not arguments.only:
         for type_name in QUANTIZED:
             source, target = arguments.folder / "llama256.gguf", arguments.folder / f"llama256-{type_name}.gguf"
             subprocess.run([arguments.quantize, source, target, type_name], check=True)

@@ -43,6 +43,7 @@ struct Arguments {
   // Prompt and answer.
   std::vector<std::string> prompts, files;
   std::vector<std::string> stops, logit_biases;
+  std::string grammar, grammar_file, json_schema;
   std::optional<std::string> system;
   bool raw = false, interactive = false, ignore_eos = false;
   std::int64_t predict = 0, min_tokens = 0;
@@ -89,7 +90,8 @@ struct Arguments {
   std::int64_t port = 0, parallel = 0;
   std::int64_t max_body = 0, max_headers = 0, max_connections = 0, max_waiting = 0;
   std::int64_t header_timeout = 0, body_timeout = 0, idle_timeout = 0, write_timeout = 0;
-  std::int64_t max_depth = 0, max_n = 0, max_prompts = 0, max_stops = 0;
+  std::int64_t max_depth = 0, max_n = 0, max_prompts = 0, max_stops = 0, max_schema = 0, max_tools = 0,
+               schema_timeout = 0;
   std::int64_t max_viewers = 0, max_watched = 0, watch_memory = 0;
 
   /// First long names of the options that were given, by flag or environment.

@@ -40,8 +40,7 @@ constexpr std::array kHabits{
           "the context is not shifted: an answer ends where the context is full; --attn streaming forgets old tokens"},
     Habit{"--prompt-cache,--prompt-cache-all,--prompt-cache-ro,--slot-save-path,--cache-prompt,--no-cache-prompt",
           "--session FILE keeps the prefilled prompt"},
-    Habit{"--grammar,--grammar-file,-j,--json-schema,-jf,--json-schema-file",
-          "output is not constrained by a grammar in this version; leave it out"},
+    Habit{"-jf,--json-schema-file", "give the schema itself with --json-schema SCHEMA"},
     Habit{"--samplers,--sampling-seq,--sampler-seq,--mirostat,--mirostat-lr,--mirostat-ent,--typical,--xtc-probability,"
           "--xtc-threshold,--dry-multiplier,--dry-base,--dry-allowed-length,--dynatemp-range,--dynatemp-exp,"
           "--top-nsigma,--top-n-sigma",

@@ -181,6 +181,7 @@ class Dialogue {
     if (auto_) take(make_auto_plan(arguments_, plan_model(engine_), context_for(std::ssize(turn.prompt))));
     engine::Request request = make_request(arguments_, plan_);
     request.prompt = turn.prompt;
+    request.grammar = grammar_wish(arguments_, engine_.tokenizer());
     request.keep = true;
     if (arguments_.session && !whole_ && !fork_) request.session = *arguments_.session;
     RunReport report = report_for(request);

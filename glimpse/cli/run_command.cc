@@ -87,6 +87,7 @@ int run_command(const Arguments& arguments) {
   refuse_idle(arguments, {&made, 1});
   engine::Request request = make_request(arguments, made);
   request.prompt = std::move(tokens);
+  request.grammar = grammar_wish(arguments, engine.tokenizer());
   if (arguments.session) request.session = *arguments.session;
 
   RunReport report = report_for(request);

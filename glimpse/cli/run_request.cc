@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
+#include <memory>
 
 #include "glimpse/base/error.h"
 #include "glimpse/cli/idle.h"
 #include "glimpse/cli/setup.h"
+#include "glimpse/text/json_grammar.h"
 
 namespace glimpse::cli {
 namespace {
@@ -74,6 +77,19 @@ engine::Request make_request(const Arguments& arguments, const plan::Plan& plan)
   request.lossless = arguments.lossless.has_value();
   request.draft_tokens = static_cast<int>(arguments.lossless.value_or(0));
   return request;
+}
+
+text::GrammarWish grammar_wish(const Arguments& arguments, const text::Tokenizer& tokenizer) {
+  const int given = !arguments.grammar.empty() + !arguments.grammar_file.empty() + !arguments.json_schema.empty();
+  if (given == 0) return {};
+  if (given > 1) throw UserError("--grammar, --grammar-file and --json-schema all say what the answer is; give one");
+  require_utf8(arguments.json_schema, "the text of --json-schema");
+  constexpr std::chrono::seconds kTime(10);
+  const std::string gbnf = !arguments.json_schema.empty()
+                               ? text::json_schema_grammar(arguments.json_schema, text::schema_limits(kTime))
+                           : !arguments.grammar_file.empty() ? read_text(arguments.grammar_file)
+                                                             : arguments.grammar;
+  return {std::make_shared<const text::Grammar>(gbnf, tokenizer.token_texts()), {}, {}};
 }
 
 std::optional<std::string> document_text(const Arguments& arguments) {

@@ -20,6 +20,9 @@ void check_stops(const Arguments& arguments);
 /// drafts.
 engine::Request make_request(const Arguments& arguments, const plan::Plan& plan);
 
+/// What --grammar, --grammar-file and --json-schema ask for. Throws UserError for what is none, and for two of them.
+text::GrammarWish grammar_wish(const Arguments& arguments, const text::Tokenizer& tokenizer);
+
 /// The texts of -f, each without the line end that editors leave, and those of -p, joined by empty lines. Throw
 /// UserError for a file that cannot be read and for what is not UTF-8.
 std::optional<std::string> document_text(const Arguments& arguments);

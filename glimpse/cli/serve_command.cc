@@ -32,6 +32,9 @@ server::Limits limits_of(const Arguments& arguments) {
   limits.choices = arguments.max_n;
   limits.prompts = arguments.max_prompts;
   limits.stops = arguments.max_stops;
+  limits.tools = arguments.max_tools;
+  limits.schema_bytes = arguments.max_schema;
+  limits.schema_ms = arguments.schema_timeout;
   limits.viewers = arguments.max_viewers;
   limits.watched = arguments.max_watched;
   limits.watch_bytes = arguments.watch_memory;

@@ -142,6 +142,23 @@ const std::array kServeOptions{
            kServe},
     Option{"--max-prompts", "N", &A::max_prompts, {1, 1024}, "32", kLimits, "prompts of a request", kServe},
     Option{"--max-stops", "N", &A::max_stops, {1, 1024}, "16", kLimits, "stop strings of a request", kServe},
+    Option{"--max-schema",
+           "BYTES",
+           &A::max_schema,
+           {1, kMostBytes},
+           "65536",
+           kLimits,
+           "bytes of a schema, grammar or function",
+           kServe},
+    Option{"--max-tools", "N", &A::max_tools, {1, 1024}, "128", kLimits, "tools of a request", kServe},
+    Option{"--schema-timeout",
+           "MS",
+           &A::schema_timeout,
+           {1, 1000 * kMostSeconds},
+           "1000",
+           kLimits,
+           "milliseconds to make a grammar of a request's schemas",
+           kServe},
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "glimpse/engine/attention_stats.h"
 #include "glimpse/engine/session/use.h"
 #include "glimpse/plan/plan.h"
+#include "glimpse/text/grammar.h"
 #include "glimpse/text/logprobs.h"
 #include "glimpse/text/sampling_options.h"
 #include "glimpse/text/tokenizer.h"
@@ -20,7 +21,7 @@ namespace glimpse::engine {
 
 using text::Token;
 
-/// stop: the answer came to one of Request::stop.
+/// stop: the answer came to one of Request::stop, or to the end of its grammar.
 enum class FinishReason : std::uint8_t { none, end_of_text, length, context_full, cancelled, failed, stop };
 std::string_view name(FinishReason reason);
 
@@ -92,6 +93,9 @@ struct Request {
   /// while they may be its beginning. When anything else ends the answer, cancelling too, what is held back is handed
   /// out first; a request that fails keeps it.
   std::vector<std::string> stop;
+  /// What the answer must look like; it ends where the grammar allows nothing more, min_tokens or not.
+  text::GrammarWish grammar;
+  std::vector<Token> shown;  ///< control tokens whose texts belong to the answer's, which else has none of them
   /// Each of Result::tokens with its bytes, without those of a stop string.
   std::function<void(Token token, std::string_view bytes)> on_token;
   /// The answer's text in whole UTF-8 sequences (bytes that are none come as U+FFFD), all that comes before a stop

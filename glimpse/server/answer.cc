@@ -9,7 +9,10 @@ namespace glimpse::server {
 
 Answer::Answer(AnswerHead head, std::vector<engine::Stream> streams) : head_(std::move(head)) {
   choices_.reserve(streams.size());
-  for (engine::Stream& stream : streams) choices_.emplace_back(std::move(stream));
+  for (engine::Stream& stream : streams) {
+    choices_.emplace_back(std::move(stream));
+    if (head_.parser) choices_.back().tools.emplace(head_.parser);
+  }
 }
 
 Answer::~Answer() {
@@ -94,14 +97,18 @@ std::string Answer::events() {
       if (const EchoedPrompt* echoed = echoed_of(i)) out += event_text(chunk.text(echoed->text, {}, choice.offset));
     }
     if (choice.progress) out += event_text(chunk.progress(*std::exchange(choice.progress, std::nullopt)));
-    if (!choice.text.empty() || (choice.ended && !choice.logprobs.empty())) {
+    if (choice.tools) {
+      out += tool_events(choice, chunk);
+    } else if (!choice.text.empty() || (choice.ended && !choice.logprobs.empty())) {
       out += event_text(chunk.text(choice.text, choice.logprobs, choice.offset));
       choice.text.clear();
       choice.logprobs.clear();
     }
     if (!choice.ended || std::exchange(choice.told_end, true)) continue;
     const bool last = all && std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.told_end; });
-    out += event_text(chunk.end(choice.result.reason, last && !head_.include_usage ? &sums : nullptr));
+    const bool calls = choice.tools && !choice.tools->told().calls.empty();
+    out +=
+        event_text(chunk.end(finish_word(choice.result.reason, calls), last && !head_.include_usage ? &sums : nullptr));
   }
   if (all) {
     if (head_.include_usage) out += event_text(ChunkText{head_, 0}.usage(sums));
@@ -111,16 +118,40 @@ std::string Answer::events() {
   return out;
 }
 
+std::string Answer::tool_events(Choice& choice, const ChunkText& chunk) {
+  std::string out;
+  choice.tools->add(std::exchange(choice.text, {}));
+  for (const ToolDelta& delta : choice.tools->take(choice.ended)) {
+    if (delta.call >= 0) {
+      out += event_text(chunk.call(delta));
+      continue;
+    }
+    out += event_text(chunk.text(delta.content, choice.logprobs, choice.offset));
+    choice.logprobs.clear();
+  }
+  // Those of tokens that are in no content come without any.
+  if (choice.ended && !choice.logprobs.empty()) {
+    out += event_text(chunk.text({}, choice.logprobs, choice.offset));
+    choice.logprobs.clear();
+  }
+  return out;
+}
+
 const EchoedPrompt* Answer::echoed_of(std::size_t choice) const {
   return head_.echoed.empty() ? nullptr : &head_.echoed.at(choice / static_cast<std::size_t>(head_.choices));
 }
 
-std::string Answer::whole() const {
+std::string Answer::whole() {
   AnswerSums sums;
   std::vector<WholeChoice> choices;
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     sums.add(choices_[i].result, head_.choices);
-    choices.push_back({choices_[i].text, &choices_[i].result, echoed_of(i)});
+    Choice& choice = choices_[i];
+    if (choice.tools) {
+      choice.tools->add(std::exchange(choice.text, {}));
+      choice.tools->take(true);
+    }
+    choices.push_back({choice.text, &choice.result, echoed_of(i), choice.tools ? &choice.tools->told() : nullptr});
   }
   return whole_json(head_, choices, sums);
 }

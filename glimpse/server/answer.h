@@ -12,6 +12,7 @@
 #include "glimpse/engine/service.h"
 #include "glimpse/server/api_error.h"
 #include "glimpse/server/prepare.h"
+#include "glimpse/server/tool_answer.h"
 #include "glimpse/server/watch_record.h"
 
 namespace glimpse::server {
@@ -23,9 +24,10 @@ struct AnswerHead {
   std::int64_t choices = 1;  ///< of each prompt
   std::vector<std::string> ignored;
   bool logprobs = false;
-  const text::Tokenizer* tokenizer = nullptr;  ///< outlives the answer
-  std::vector<EchoedPrompt> echoed;            ///< [prompts], or none
-  std::shared_ptr<WatchRecord> watch;          ///< or none; it ends with the answer
+  const text::Tokenizer* tokenizer = nullptr;        ///< outlives the answer
+  std::vector<EchoedPrompt> echoed;                  ///< [prompts], or none
+  std::shared_ptr<WatchRecord> watch;                ///< or none; it ends with the answer
+  std::shared_ptr<const text::AnswerParser> parser;  ///< of a chat whose answers may call tools, or none
 };
 
 /// How far a prompt is: tokens of it, of these done, and of those the first ones, which were kept from before.
@@ -33,6 +35,8 @@ struct PromptProgress {
   std::int64_t total = 0, processed = 0, cache = 0;
   double milliseconds = 0;  ///< since its first pass began
 };
+
+struct ChunkText;
 
 class Answer {
  public:
@@ -55,7 +59,7 @@ class Answer {
   /// this or whole() is called.
   std::string events();
   /// The answer as one JSON object, when it has ended.
-  std::string whole() const;
+  std::string whole();
 
   const AnswerHead& head() const { return head_; }
   engine::TimePoint submitted() const { return submitted_; }
@@ -71,12 +75,15 @@ class Answer {
     std::vector<text::TokenLogprobs> logprobs;  ///< the same
     std::int64_t tokens = 0;
     std::int64_t offset = 0;  ///< characters that logprobs were told of
+    std::optional<ToolAnswer> tools;
     engine::TimePoint started;
     std::optional<PromptProgress> progress;  ///< that was not told
     bool begun = false, told_role = false, ended = false, told_end = false, counted = false;
     engine::Result result;
   };
   void take(Choice& choice, engine::StreamEvent event);
+  /// Events of the content and calls that came to a choice.
+  std::string tool_events(Choice& choice, const ChunkText& chunk);
   /// The prompt that stands before a choice's text; null: none does.
   const EchoedPrompt* echoed_of(std::size_t choice) const;
 

@@ -55,6 +55,20 @@ Json choice_json(const ChunkText& chunk, std::string_view text) {
   return choice;
 }
 
+Json message_json(const WholeChoice& from) {
+  if (from.parsed == nullptr) return {{"role", "assistant"}, {"content", from.text}};
+  const auto& [content, calls] = *from.parsed;
+  Json message{{"role", "assistant"}, {"content", content.empty() && !calls.empty() ? Json() : Json(content)}};
+  if (calls.empty()) return message;
+  Json list = Json::array();
+  for (const text::ToolCall& call : calls) {
+    list.push_back(
+        {{"id", call.id}, {"type", "function"}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  message["tool_calls"] = std::move(list);
+  return message;
+}
+
 Json logprobs_of(const AnswerHead& head, const WholeChoice& choice) {
   const engine::Result& result = *choice.result;
   // The token that ended the text is no part of a message; a completion counts it.
@@ -99,6 +113,11 @@ std::string_view finish_word(engine::FinishReason reason) {
   return "error";
 }
 
+std::string_view finish_word(engine::FinishReason reason, bool calls) {
+  const std::string_view word = finish_word(reason);
+  return calls && word == "stop" ? "tool_calls" : word;
+}
+
 std::string ChunkText::role() const {
   Json choice = choice_json(*this, {});
   if (head.chat) choice["delta"] = {{"role", "assistant"}, {"content", ""}};
@@ -129,9 +148,23 @@ std::string ChunkText::text(std::string_view text, std::span<const text::TokenLo
   return text_of(chunk_json(head, Json::array({std::move(choice)})));
 }
 
-std::string ChunkText::end(engine::FinishReason reason, const AnswerSums* sums) const {
+std::string ChunkText::call(const ToolDelta& delta) const {
+  Json call{{"index", delta.call}};
+  if (delta.begins) {
+    call["id"] = delta.id;
+    call["type"] = "function";
+    call["function"] = {{"name", delta.name}, {"arguments", delta.arguments}};
+  } else {
+    call["function"] = {{"arguments", delta.arguments}};
+  }
   Json choice = choice_json(*this, {});
-  choice["finish_reason"] = finish_word(reason);
+  choice["delta"] = {{"tool_calls", Json::array({std::move(call)})}};
+  return text_of(chunk_json(head, Json::array({std::move(choice)})));
+}
+
+std::string ChunkText::end(std::string_view reason, const AnswerSums* sums) const {
+  Json choice = choice_json(*this, {});
+  choice["finish_reason"] = reason;
   Json json = chunk_json(head, Json::array({std::move(choice)}));
   if (sums != nullptr) json["glimpse"] = glimpse_json(head, *sums);
   return text_of(json);
@@ -151,12 +184,12 @@ std::string whole_json(const AnswerHead& head, std::span<const WholeChoice> choi
     Json choice{{"index", i}};
     const WholeChoice& from = choices[i];
     if (head.chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", from.text}};
+      choice["message"] = message_json(from);
     } else {
       choice["text"] = (from.echoed != nullptr ? from.echoed->text : std::string()) + std::string(from.text);
     }
     choice["logprobs"] = head.logprobs ? logprobs_of(head, from) : Json();
-    choice["finish_reason"] = finish_word(from.result->reason);
+    choice["finish_reason"] = finish_word(from.result->reason, from.parsed != nullptr && !from.parsed->calls.empty());
     json["choices"].push_back(std::move(choice));
   }
   json["usage"] = usage_json(sums);

@@ -31,8 +31,9 @@ struct ChunkText {
   std::string progress(const PromptProgress& progress) const;
   /// `logprobs`: of the tokens that came with the text. `offset`, characters before them, is moved behind them.
   std::string text(std::string_view text, std::span<const text::TokenLogprobs> logprobs, std::int64_t& offset) const;
+  std::string call(const ToolDelta& delta) const;
   /// With `sums`: of the last choice, where no usage follows.
-  std::string end(engine::FinishReason reason, const AnswerSums* sums) const;
+  std::string end(std::string_view reason, const AnswerSums* sums) const;
   std::string usage(const AnswerSums& sums) const;
 };
 
@@ -40,6 +41,7 @@ struct WholeChoice {
   std::string_view text;
   const engine::Result* result = nullptr;
   const EchoedPrompt* echoed = nullptr;
+  const text::ParsedAnswer* parsed = nullptr;  ///< of a chat with tools: in place of the text
 };
 std::string whole_json(const AnswerHead& head, std::span<const WholeChoice> choices, const AnswerSums& sums);
 
@@ -47,5 +49,7 @@ std::string whole_json(const AnswerHead& head, std::span<const WholeChoice> choi
 std::string event_text(std::string_view json);
 /// stop, length, cancelled; error of one that failed, which an answer tells as an error and never as a reason.
 std::string_view finish_word(engine::FinishReason reason);
+/// The same of an answer that calls tools: tool_calls where it ended by itself.
+std::string_view finish_word(engine::FinishReason reason, bool calls);
 
 }  // namespace glimpse::server

@@ -11,6 +11,7 @@
 #include "glimpse/engine/lossless.h"
 #include "glimpse/server/api_error.h"
 #include "glimpse/server/prompt_fields.h"
+#include "glimpse/server/schema_fields.h"
 #include "glimpse/text/logprobs.h"
 
 namespace glimpse::server {
@@ -31,7 +32,8 @@ constexpr Field kFields[] = {
     {.name = "messages",
      .value = "list",
      .default_value = "required",
-     .help = "each {role, content}; content is a text or a list of {type: \"text\", text}",
+     .help = "each {role, content}; content is a text or a list of {type: \"text\", text}. An assistant's may have "
+             "tool_calls, a tool's has tool_call_id",
      .place = kInChat,
      .read = read_messages},
     {.name = "prompt",
@@ -190,6 +192,41 @@ constexpr Field kFields[] = {
      .default_value = "false",
      .help = "a stream tells how far its prompt is ([below](#answers))",
      .read = [](R r) { r.wanted.return_progress = r.flag(); }},
+    {.name = "tools",
+     .value = "list",
+     .most = &Limits::tools,
+     .flag = "--max-tools",
+     .help = "functions that the answer may call ([below](#tools)), each {type: \"function\", function: {name, "
+             "description, parameters}}",
+     .place = kInChat,
+     .read = read_tools},
+    {.name = "tool_choice",
+     .value = "`none`, `auto`, `required`, or {type: \"function\", function: {name}}",
+     .default_value = "`auto`",
+     .help = "whether it calls: it must not, it may, it must, it must call this one",
+     .place = kInChat,
+     .read = read_tool_choice},
+    {.name = "parallel_tool_calls",
+     .value = "true or false",
+     .default_value = "what the template can",
+     .help = "several calls in one answer",
+     .place = kInChat,
+     .read = [](R r) { r.wanted.tools.parallel = r.flag(); }},
+    {.name = "response_format",
+     .value = "object",
+     .help = "`{type: \"json_object\"}` or `{type: \"json_schema\", json_schema: {schema}}`: the answer is such a JSON "
+             "text ([below](#grammars-and-schemas)); `{type: \"text\"}`: any",
+     .read = read_response_format},
+    {.name = "json_schema", .value = "object", .help = "the same, with the schema alone", .read = read_json_schema},
+    {.name = "grammar",
+     .value = "text",
+     .help = "a grammar in llama.cpp's GBNF that the answer obeys",
+     .read = read_grammar_text},
+    {.name = "chat_template_kwargs",
+     .value = "object",
+     .help = "values that the chat template has by these names, as `{enable_thinking: false}`",
+     .place = kInChat,
+     .read = read_template_values},
     {.name = "cache_salt",
      .value = "text",
      .help = "only requests of the same salt use what each other left behind",
@@ -265,9 +302,9 @@ constexpr Field kFields[] = {
 
 /// What other servers have and this one has not. With content they would change the answer, so they are refused.
 constexpr std::string_view kNotThere[] = {
-    "tools",       "tool_choice",     "functions",    "function_call", "response_format",      "grammar",
-    "json_schema", "guided_json",     "guided_regex", "guided_choice", "guided_grammar",       "suffix",
-    "best_of",     "prompt_logprobs", "audio",        "modalities",    "chat_template_kwargs", "echo",
+    "tools",         "tool_choice",          "functions", "function_call", "guided_json",     "guided_regex",
+    "guided_choice", "guided_grammar",       "suffix",    "best_of",       "prompt_logprobs", "audio",
+    "modalities",    "chat_template_kwargs", "echo",
 };
 
 /// What says nothing: a client's way to leave a field out.
@@ -280,7 +317,6 @@ bool says_nothing(std::string_view name, const Body& value) {
 
 bool says_default(std::string_view name, const Body& value) {
   if (name == "tool_choice") return value == Body("none") || value == Body("auto");
-  if (name == "response_format") return value.is_object() && value.size() == 1 && value.value("type", Body()) == "text";
   return name == "modalities" && value == Body::array({"text"});
 }
 
@@ -292,7 +328,8 @@ const Field* find_field(std::string_view name, FieldPlace place) {
 
 class BodyReader {
  public:
-  BodyReader(FieldPlace place, const Limits& limits) : place_(place), limits_(limits) {}
+  BodyReader(std::string_view text, FieldPlace place, const Limits& limits)
+      : text_(text), place_(place), limits_(limits) {}
 
   Wanted read(const Body& body) {
     if (!body.is_object()) throw ApiError(400, "the body is no JSON object");
@@ -308,7 +345,10 @@ class BodyReader {
     const Field* found = find_field(name, place_);
     // Clients that have logprobs off send false to either endpoint.
     if (found != nullptr && name == "logprobs" && value == Body(false)) return;
-    if (found != nullptr) return found->read({*found, value, limits_, wanted_});
+    // Clients that want none send them empty.
+    const bool shape = name == "response_format" || name == "json_schema";
+    if (found != nullptr && shape && value.is_object() && value.empty()) return;
+    if (found != nullptr) return found->read({*found, value, limits_, wanted_, text_});
     if (std::find(std::begin(kNotThere), std::end(kNotThere), name) != std::end(kNotThere)) {
       if (says_nothing(name, value) || says_default(name, value)) return;
       throw bad_field(name, "is not there in this version; leave it out");
@@ -331,6 +371,7 @@ class BodyReader {
     }
   }
 
+  const std::string_view text_;
   const FieldPlace place_;
   const Limits& limits_;
   Wanted wanted_;
@@ -372,7 +413,7 @@ std::string FieldReader::text() const {
 }
 
 Wanted read_fields(std::string_view body, FieldPlace place, const Limits& limits) {
-  return BodyReader(place, limits).read(parse_json(body, limits.json_depth));
+  return BodyReader(body, place, limits).read(parse_json(body, limits.json_depth));
 }
 
 std::string fields_table() {

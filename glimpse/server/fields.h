@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "glimpse/engine/request.h"
 #include "glimpse/server/json.h"
 #include "glimpse/server/options.h"
+#include "glimpse/text/chat_tools.h"
 #include "glimpse/text/sampling_options.h"
 #include "glimpse/text/tokenizer.h"
 
@@ -18,6 +20,22 @@ namespace glimpse::server {
 
 /// A text, or the ids of its tokens.
 using Prompt = std::variant<std::string, std::vector<text::Token>>;
+
+/// What an answer must look like.
+struct AnswerShape {
+  enum class Kind : std::uint8_t { any, object, schema, grammar } kind = Kind::any;
+  std::string text;   ///< of a schema its JSON, of a grammar its GBNF
+  std::string field;  ///< that asked for it
+};
+
+/// What an answer may call.
+struct WantedTools {
+  std::vector<std::string> list;   ///< each a JSON object as OpenAI has it
+  std::vector<std::string> names;  ///< [list] of their functions, until one was named
+  text::ToolWish::Choice choice = text::ToolWish::Choice::automatic;
+  std::string function;  ///< the one that must be called; empty: any
+  std::optional<bool> parallel;
+};
 
 /// What a body of /v1/chat/completions or /v1/completions asks for, read but not yet held against the model.
 struct Wanted {
@@ -45,8 +63,11 @@ struct Wanted {
   std::int64_t correct = 0, audit = 0;
   engine::Reuse reuse = engine::Reuse::dense;
   std::string cache_salt;
-  bool watch = false;                ///< what each step reads is kept for the microscope
-  std::vector<std::string> ignored;  ///< names of fields that nobody knows
+  AnswerShape shape;
+  WantedTools tools;
+  std::map<std::string, std::string> template_values;  ///< JSON that a chat template has by these names
+  bool watch = false;                                  ///< what each step reads is kept for the microscope
+  std::vector<std::string> ignored;                    ///< names of fields that nobody knows
 };
 
 enum FieldPlace : unsigned { kInChat = 1, kInCompletion = 2, kInBoth = 3 };
@@ -70,6 +91,7 @@ struct FieldReader {
   const Body& value;  ///< never null
   const Limits& limits;
   Wanted& wanted;
+  std::string_view body = {};  ///< the text of the object that the field is a member of
 
   /// Each throws ApiError that names the field, the value and the range.
   double number() const;

@@ -183,6 +183,7 @@ std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake&
   head.tokenizer = &backend.tokenizer();
   head.echoed = std::move(prepared.echoed);
   head.watch = prepared.watch;
+  head.parser = std::move(prepared.parser);
   std::vector<engine::Stream> streams;
   try {
     for (engine::Request& request : prepared.requests) {

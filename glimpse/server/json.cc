@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "glimpse/server/api_error.h"
@@ -34,6 +35,31 @@ void check_depth(std::string_view text, std::int64_t most) {
   }
 }
 
+/// The end of the text that begins at `at` with a quotation mark.
+std::size_t end_of_string(std::string_view text, std::size_t at) {
+  for (++at; at < text.size() && text[at] != '"'; ++at) {
+    if (text[at] == '\\') ++at;
+  }
+  return std::min(at + 1, text.size());
+}
+
+/// The end of the value that begins at `at`: the comma or bracket behind it.
+std::size_t end_of_value(std::string_view text, std::size_t at) {
+  for (int depth = 0; at < text.size();) {
+    const char c = text[at];
+    if (c == '"') {
+      at = end_of_string(text, at);
+      continue;
+    }
+    if (depth == 0 && (c == ',' || c == ']' || c == '}')) return at;
+    depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    ++at;
+  }
+  return at;
+}
+
+constexpr std::string_view kBlanks = " \t\r\n";
+
 }  // namespace
 
 Body parse_json(std::string_view text, std::int64_t depth) {
@@ -53,6 +79,50 @@ Body parse_json(std::string_view text, std::int64_t depth) {
 
 std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string_view member_text(std::string_view object, std::string_view name) {
+  std::string_view found;
+  std::size_t at = object.find('{');
+  while (at < object.size() && (at = object.find_first_of("\"}", at + 1)) < object.size() && object[at] == '"') {
+    const std::size_t key = end_of_string(object, at);
+    const std::size_t colon = object.find(':', key);
+    if (colon == std::string_view::npos) break;
+    const std::size_t begin = object.find_first_not_of(kBlanks, colon + 1);
+    if (begin == std::string_view::npos) break;
+    const std::size_t end = end_of_value(object, begin);
+    if (object.substr(at + 1, key - at - 2) == name) found = object.substr(begin, end - begin);
+    at = end;
+  }
+  return found;
+}
+
+std::vector<std::string_view> element_texts(std::string_view array) {
+  std::vector<std::string_view> out;
+  std::size_t at = array.find('[');
+  while (at < array.size() && array[at] != ']') {
+    const std::size_t begin = array.find_first_not_of(kBlanks, at + 1);
+    if (begin == std::string_view::npos || array[begin] == ']') break;
+    at = end_of_value(array, begin);
+    out.push_back(array.substr(begin, at - begin));
+  }
+  return out;
+}
+
+std::string compact_text(std::string_view json) {
+  std::string out;
+  for (std::size_t at = 0; at < json.size();) {
+    if (json[at] != '"') {
+      if (kBlanks.find(json[at]) == std::string_view::npos) out += json[at];
+      ++at;
+      continue;
+    }
+    const std::size_t end = end_of_string(json, at);
+    const std::string_view text = json.substr(at, end - at);
+    out += text.find('\\') == std::string_view::npos ? std::string(text) : Body::parse(text).dump();
+    at = end;
+  }
+  return out;
 }
 
 }  // namespace glimpse::server

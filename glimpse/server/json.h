@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace glimpse::server {
 
@@ -15,6 +16,13 @@ using Body = nlohmann::json;
 
 /// Throws ApiError: no JSON, no UTF-8, values nested deeper than `depth`.
 Body parse_json(std::string_view text, std::int64_t depth);
+/// Of JSON that was read as such, where the order of keys matters and Body has lost it: the text of an object's member
+/// (of several the last; empty: none, or its name has escapes), the texts of an array's elements.
+std::string_view member_text(std::string_view object, std::string_view name);
+std::vector<std::string_view> element_texts(std::string_view array);
+/// The same without white space, and each text without escapes that it does not need.
+std::string compact_text(std::string_view json);
+
 /// One line. What is not UTF-8 becomes U+FFFD.
 std::string text_of(const Json& json);
 

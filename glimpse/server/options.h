@@ -27,9 +27,12 @@ struct Limits {
   std::int64_t choices = 16;  ///< `n`
   std::int64_t prompts = 32;
   std::int64_t stops = 16;
-  std::int64_t viewers = 8;                           ///< of watched requests, together
-  std::int64_t watched = 8;                           ///< requests whose steps are kept, those that have ended too
-  std::int64_t watch_bytes = std::int64_t{64} << 20;  ///< of steps that are kept of each
+  std::int64_t tools = 128;
+  std::int64_t schema_bytes = std::int64_t{64} << 10;  ///< of a schema, a grammar, or a tool's function
+  std::int64_t schema_ms = 1000;                       ///< to make a grammar of a request's schemas
+  std::int64_t viewers = 8;                            ///< of watched requests, together
+  std::int64_t watched = 8;                            ///< requests whose steps are kept, those that have ended too
+  std::int64_t watch_bytes = std::int64_t{64} << 20;   ///< of steps that are kept of each
 };
 
 /// A method as a request or the command line names it.

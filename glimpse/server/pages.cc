@@ -46,11 +46,22 @@ void require_template(const Backend& backend) {
   }
 }
 
+/// Calls and their answers are refused: what a template makes of them depends on the tools, which are not asked for
+/// here.
+std::vector<text::ChatMessage> plain_messages(const Body& messages) {
+  std::vector<text::ChatMessage> read = chat_messages(messages, "messages");
+  for (const text::ChatMessage& each : read) {
+    if (each.calls.empty() && each.role != "tool") continue;
+    throw bad_field("messages", "has tool calls or their answers, which /v1/chat/completions alone takes");
+  }
+  return read;
+}
+
 std::vector<text::Token> tokens_of(const Fields& fields, const Backend& backend) {
   const text::Tokenizer& tokenizer = backend.tokenizer();
   if (const Body* messages = fields.find("messages")) {
     require_template(backend);
-    return tokenizer.apply_chat(chat_messages(*messages, "messages"), fields.flag("add_generation_prompt", true));
+    return tokenizer.apply_chat(plain_messages(*messages), fields.flag("add_generation_prompt", true));
   }
   // llama.cpp's `content` begins without the beginning-of-sequence token, vLLM's `prompt` with it.
   const Body* content = fields.find("content");
@@ -150,7 +161,7 @@ std::string template_json(std::string_view body, const Backend& backend, const L
   const Body* messages = fields.find("messages");
   if (messages == nullptr) throw ApiError(400, "'messages' is missing").about("messages");
   require_template(backend);
-  return text_of({{"prompt", backend.tokenizer().render_chat(chat_messages(*messages, "messages"),
+  return text_of({{"prompt", backend.tokenizer().render_chat(plain_messages(*messages),
                                                              fields.flag("add_generation_prompt", true))}});
 }
 

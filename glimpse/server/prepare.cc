@@ -1,13 +1,17 @@
 #include "glimpse/server/prepare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 
 #include "glimpse/base/error.h"
 #include "glimpse/plan/budget_text.h"
 #include "glimpse/server/api_error.h"
+#include "glimpse/server/schema_fields.h"
+#include "glimpse/text/json_grammar.h"
 
 namespace glimpse::server {
 namespace {
@@ -27,7 +31,61 @@ std::vector<text::Token> tokens_of(const Prompt& prompt, const text::Tokenizer& 
   return ids;
 }
 
-std::vector<std::vector<text::Token>> prompts_of(const Wanted& wanted, bool chat, const Backend& backend) {
+bool has_tools(const Wanted& wanted) {
+  return !wanted.tools.list.empty() ||
+         std::any_of(wanted.messages.begin(), wanted.messages.end(),
+                     [](const text::ChatMessage& each) { return !each.calls.empty() || each.role == "tool"; });
+}
+
+text::ToolWish tool_wish(const Wanted& wanted, const Limits& limits) {
+  const WantedTools& tools = wanted.tools;
+  const std::string list = tools.list.empty() ? "" : fmt::format("[{}]", fmt::join(tools.list, ","));
+  return {tools.choice, list, tools.parallel, wanted.template_values, std::chrono::milliseconds(limits.schema_ms)};
+}
+
+/// What the chat's answers are read by and held to.
+struct ToolUse {
+  std::shared_ptr<const text::AnswerParser> parser;
+  text::GrammarWish grammar;
+  std::vector<text::Token> shown;
+  std::vector<std::string> stops;
+};
+
+ToolUse tool_use(const text::AnswerFormat& format, const text::Tokenizer& tokenizer) {
+  ToolUse use;
+  use.parser = std::make_shared<const text::AnswerParser>(format);
+  use.stops = format.stops;
+  std::vector<std::pair<text::Token, std::string>> shown;
+  for (const std::string& text : format.shown) {
+    const auto tokens = tokenizer.encode(text, text::Special::as_tokens, false);
+    if (tokens.size() != 1 || !tokenizer.is_control(tokens[0]) || tokenizer.ends_generation(tokens[0])) continue;
+    shown.emplace_back(tokens[0], text);
+    use.shown.push_back(tokens[0]);
+  }
+  if (format.grammar.empty()) return use;
+  const auto obey = [&](const std::string& gbnf) {
+    use.grammar.grammar = std::make_shared<const text::Grammar>(gbnf, tokenizer.token_texts(), shown);
+  };
+  obey(format.grammar);
+  use.grammar.triggers = format.triggers;
+  if (!format.triggers.empty()) return use;
+  use.grammar.said = format.generation_prompt;
+  // A call that is required comes at once, but where the prompt has begun with something else, as a thought.
+  if (const std::string immediate = text::without_content(format); !immediate.empty()) {
+    const text::GrammarWish whole = use.grammar;
+    obey(immediate);
+    try {
+      text::GrammarState{use.grammar};
+    } catch (const UserError&) {
+      use.grammar = whole;
+    }
+  }
+  return use;
+}
+
+std::vector<std::vector<text::Token>> prompts_of(const Wanted& wanted, const Backend& backend, const Limits& limits,
+                                                 text::AnswerFormat* format) {
+  const bool chat = format != nullptr;
   const text::Tokenizer& tokenizer = backend.tokenizer();
   std::vector<std::vector<text::Token>> prompts;
   if (chat) {
@@ -35,7 +93,8 @@ std::vector<std::vector<text::Token>> prompts_of(const Wanted& wanted, bool chat
     if (!tokenizer.has_chat_template()) {
       throw ApiError(400, "the model has no chat template; use /v1/completions").about("messages");
     }
-    prompts.push_back(tokenizer.apply_chat(wanted.messages, true));
+    prompts.push_back(has_tools(wanted) ? tokenizer.apply_tools(wanted.messages, tool_wish(wanted, limits), *format)
+                                        : tokenizer.apply_chat(wanted.messages, true, wanted.template_values));
   } else {
     if (wanted.prompts.empty()) throw ApiError(400, "'prompt' is missing").about("prompt");
     for (const Prompt& prompt : wanted.prompts) prompts.push_back(tokens_of(prompt, tokenizer));
@@ -131,6 +190,23 @@ engine::Request request_of(const Wanted& wanted, const Backend& backend, std::ve
   return request;
 }
 
+text::GrammarWish grammar_of(const AnswerShape& shape, const Backend& backend, const Limits& limits) {
+  using Kind = AnswerShape::Kind;
+  if (shape.kind == Kind::any) return {};
+  try {
+    std::string made;
+    if (shape.kind == Kind::schema) {
+      made = text::json_schema_grammar(shape.text, text::schema_limits(std::chrono::milliseconds(limits.schema_ms)));
+    }
+    const std::string_view gbnf = shape.kind == Kind::schema   ? std::string_view(made)
+                                  : shape.kind == Kind::object ? text::json_object_grammar()
+                                                               : std::string_view(shape.text);
+    return {std::make_shared<const text::Grammar>(gbnf, backend.tokenizer().token_texts()), {}, {}};
+  } catch (const UserError& error) {
+    throw ApiError(400, fmt::format("'{}': {}", shape.field, error.what())).about(shape.field);
+  }
+}
+
 std::shared_ptr<WatchRecord> watch_of(const engine::Request& request, const Backend& backend, const Limits& limits) {
   WatchedRequest watched;
   watched.shape = backend.engine.shape();
@@ -161,13 +237,23 @@ Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend
   out.return_progress = wanted.return_progress;
   out.logprobs = wanted.logprobs.has_value();
   out.choices = wanted.choices;
-  std::vector<std::vector<text::Token>> prompts = prompts_of(wanted, chat, backend);
+  settle_tools(wanted);
+  text::AnswerFormat format;
+  std::vector<std::vector<text::Token>> prompts = prompts_of(wanted, backend, limits, chat ? &format : nullptr);
+  ToolUse use;
+  if (wanted.tools.choice != text::ToolWish::Choice::none) use = tool_use(format, backend.tokenizer());
+  if (wanted.shape.kind != AnswerShape::Kind::any) use.grammar = grammar_of(wanted.shape, backend, limits);
+  out.parser = use.parser;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     if (wanted.echo) {
       const auto* text = std::get_if<std::string>(&wanted.prompts[i]);
       out.echoed.push_back({text != nullptr ? *text : backend.tokenizer().decode(prompts[i], true), prompts[i]});
     }
     out.requests.push_back(request_of(wanted, backend, std::move(prompts[i])));
+    engine::Request& request = out.requests.back();
+    request.grammar = use.grammar;
+    request.shown = use.shown;
+    request.stop.insert(request.stop.end(), use.stops.begin(), use.stops.end());
   }
   out.policy = out.requests.front().plan.policy;
   if (wanted.watch) out.watch = watch_of(out.requests.front(), backend, limits);

@@ -11,6 +11,7 @@
 #include "glimpse/server/backend.h"
 #include "glimpse/server/fields.h"
 #include "glimpse/server/watch_record.h"
+#include "glimpse/text/answer_parser.h"
 
 namespace glimpse::server {
 
@@ -26,9 +27,10 @@ struct Prepared {
   std::string policy;        ///< of the first prompt's plan
   std::int64_t choices = 1;  ///< of each prompt
   bool logprobs = false;
-  std::vector<EchoedPrompt> echoed;       ///< [prompts], or none
-  std::shared_ptr<WatchRecord> watch;     ///< or none
-  std::vector<engine::Request> requests;  ///< [prompts], each with the seed of its first choice
+  std::vector<EchoedPrompt> echoed;                  ///< [prompts], or none
+  std::shared_ptr<WatchRecord> watch;                ///< or none
+  std::shared_ptr<const text::AnswerParser> parser;  ///< of a chat whose answers may call tools, or none
+  std::vector<engine::Request> requests;             ///< [prompts], each with the seed of its first choice
 };
 
 Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend, const Limits& limits);

@@ -12,6 +12,8 @@
 namespace glimpse::server {
 namespace {
 
+constexpr std::int64_t kArgumentsDepth = 64;  ///< arrays and objects inside each other
+
 std::string path_of(std::string_view field, std::size_t index, std::string_view key) {
   return fmt::format("{}[{}].{}", field, index, key);
 }
@@ -32,6 +34,45 @@ std::string content_of(const Body& message, const std::string& path) {
     text += words->get<std::string>();
   }
   return text;
+}
+
+/// A member that is a text; empty where it is missing.
+std::string text_of(const Body& object, const char* name, const std::string& path) {
+  const auto found = object.find(name);
+  if (found == object.end() || found->is_null()) return {};
+  if (!found->is_string()) throw bad_field(path, "must be a text");
+  return found->get<std::string>();
+}
+
+/// Arguments are written anew, so that no escape hides what they hold.
+std::string arguments_of(const Body& function, const std::string& path) {
+  const auto found = function.find("arguments");
+  if (found == function.end() || found->is_null()) return "{}";
+  if (found->is_object()) return found->dump();
+  if (!found->is_string()) throw bad_field(path, "must be a text, JSON");
+  const auto text = found->get<std::string>();
+  if (text.empty()) return "{}";
+  try {
+    return parse_json(text, kArgumentsDepth).dump();
+  } catch (const ApiError&) {
+    throw bad_field(path, fmt::format("is no JSON, or nests deeper than {}", kArgumentsDepth));
+  }
+}
+
+std::vector<text::ToolCall> calls_of(const Body& message, const std::string& path) {
+  const auto found = message.find("tool_calls");
+  if (found == message.end() || found->is_null()) return {};
+  if (!found->is_array()) throw bad_field(path, "must be a list");
+  std::vector<text::ToolCall> calls;
+  for (const Body& each : *found) {
+    const Body function = each.is_object() ? each.value("function", Body()) : Body();
+    if (!function.is_object())
+      throw bad_field(path, "must be a list of {id, type: \"function\", function: {name, arguments}}");
+    text::ToolCall call{text_of(each, "id", path), text_of(function, "name", path), arguments_of(function, path)};
+    if (call.name.empty()) throw bad_field(path, "has a call without a name");
+    calls.push_back(std::move(call));
+  }
+  return calls;
 }
 
 bool is_ids(const Body& value) {
@@ -71,15 +112,19 @@ std::vector<text::ChatMessage> chat_messages(const Body& value, std::string_view
     if (!each.is_object()) throw bad_field(fmt::format("{}[{}]", field, i), "must be an object");
     const auto role = each.find("role");
     if (role == each.end() || !role->is_string()) throw bad_field(path_of(field, i, "role"), "must be a text");
-    for (const char* name : {"tool_calls", "function_call"}) {
-      const auto calls = each.find(name);
-      if (calls != each.end() && !calls->is_null() && !calls->empty()) {
-        throw bad_field(path_of(field, i, name), "is not there in this version; leave it out");
-      }
+    const auto old = each.find("function_call");
+    if (old != each.end() && !old->is_null() && !old->empty()) {
+      throw bad_field(path_of(field, i, "function_call"), "is not there in this version; give tool_calls");
     }
     std::string who = role->get<std::string>();
     if (who == "developer") who = "system";
-    messages.push_back({std::move(who), content_of(each, path_of(field, i, "content"))});
+    text::ChatMessage message{std::move(who), content_of(each, path_of(field, i, "content"))};
+    message.calls = calls_of(each, path_of(field, i, "tool_calls"));
+    if (message.role == "tool") {
+      message.call_id = text_of(each, "tool_call_id", path_of(field, i, "tool_call_id"));
+      message.name = text_of(each, "name", path_of(field, i, "name"));
+    }
+    messages.push_back(std::move(message));
   }
   return messages;
 }

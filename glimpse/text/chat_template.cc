@@ -129,7 +129,7 @@ std::vector<ChatMessage> without_system(std::span<const ChatMessage> messages) {
 }
 
 /// What llama.cpp's server gives a template; what is not set stays undefined, which templates ask for.
-common_json given_values(const std::string& bos, const std::string& eos, bool add_generation_prompt) {
+common_json given_values(const std::string& bos, const std::string& eos, const RenderWish& wish) {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
@@ -139,7 +139,8 @@ common_json given_values(const std::string& bos, const std::string& eos, bool ad
   given["enable_thinking"] = true;
   given["datetime"] = fmt::format("{:%b %d %Y}", local);
   given["date_string"] = fmt::format("{:%d %b %Y}", local);
-  if (add_generation_prompt) given["add_generation_prompt"] = true;
+  for (const auto& [name, value] : wish.values) given[name] = common_json::parse(value);
+  if (wish.add_generation_prompt) given["add_generation_prompt"] = true;
   return given;
 }
 
@@ -257,14 +258,15 @@ ChatTemplate::ChatTemplate(std::string source, std::string bos, std::string eos,
 
 ChatTemplate::~ChatTemplate() = default;
 
-std::vector<ChatPart> ChatTemplate::render(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
-  Input input{state_->source, messages, {}, given_values(state_->bos, state_->eos, add_generation_prompt)};
+std::vector<ChatPart> ChatTemplate::render(std::span<const ChatMessage> messages, const RenderWish& wish) const {
+  Input input{state_->source, messages, {}, given_values(state_->bos, state_->eos, wish)};
   {
     const std::lock_guard lock(state_->mutex);
     input.caps = state_->caps;
   }
   std::size_t bytes = 0;
   for (const ChatMessage& message : messages) bytes += message.role.size() + message.content.size();
+  for (const auto& [name, value] : wish.values) bytes += name.size() + value.size();
   const ChildLimits limits{
       std::chrono::milliseconds(state_->limits.milliseconds + static_cast<std::int64_t>(bytes / kBytesPerMillisecond)),
       state_->limits.memory + bytes * kMemoryPerByte};

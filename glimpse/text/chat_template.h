@@ -25,6 +25,11 @@ struct ChatLimits {
   std::size_t memory = std::size_t{256} << 20;
 };
 
+struct RenderWish {
+  bool add_generation_prompt = true;
+  TemplateValues values;  ///< beside those that every template has, or in their place
+};
+
 class ChatTemplate {
  public:
   /// `bos` and `eos` are the texts of these tokens, empty where there are none. Reads nothing of `source`.
@@ -33,7 +38,7 @@ class ChatTemplate {
 
   /// Throws UserError when the source is no template, when a limit is exceeded, or with the template's own message
   /// when it refuses.
-  std::vector<ChatPart> render(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+  std::vector<ChatPart> render(std::span<const ChatMessage> messages, const RenderWish& wish) const;
 
  private:
   struct State;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -93,11 +94,21 @@ struct Sampler::State {
   std::vector<TokenBias> biases;
   std::vector<Token> banned;
   std::int64_t banned_until = 0, accepted = 0;  ///< tokens of the answer
-  SamplerPointer chain;                         ///< what filters logits
-  SamplerPointer draw;                          ///< not greedy: draws from what is left
+  std::optional<GrammarState> grammar;
+  std::vector<Token> ends;  ///< of a grammar: what may be taken where it may end
+  SamplerPointer chain;     ///< what filters logits
+  SamplerPointer draw;      ///< not greedy: draws from what is left
   std::vector<llama_token_data> candidates;
 
   bool bans() const { return accepted < banned_until; }
+  bool binds() const { return grammar && grammar->binds(); }
+  bool allows(Token token) const {
+    return std::find(ends.begin(), ends.end(), token) != ends.end() ? grammar->may_end() : grammar->allows(token);
+  }
+  /// Leaves only what the grammar allows.
+  void obey();
+  /// True where `best`, the likeliest by the logits, is taken.
+  bool takes(Token best) const { return greedy && !changes() && (!binds() || allows(best)); }
   /// True where the likeliest token may be another than the logits say.
   bool changes() const { return penalties.any() || !biases.empty() || bans(); }
   /// Biases, bans and penalties, and the chain. Ascending ids when greedy.
@@ -106,7 +117,7 @@ struct Sampler::State {
     check(token >= 0 && static_cast<std::size_t>(token) < candidates.size(), "a token of the vocabulary");
     return candidates[static_cast<std::size_t>(token)];
   }
-  /// Leaves out tokens that are forbidden: the chain may not see them.
+  /// Leaves out tokens that may not be taken: the chain may not see them.
   void drop_forbidden();
   /// One of what the chain left.
   Token drawn(llama_token_data_array& array) {
@@ -141,6 +152,8 @@ Sampler Sampler::clone() const {
   to.banned = state_->banned;
   to.banned_until = state_->banned_until;
   to.accepted = state_->accepted;
+  to.grammar = state_->grammar;
+  to.ends = state_->ends;
   to.chain.reset(llama_sampler_clone(state_->chain.get()));
   to.draw.reset(llama_sampler_clone(state_->draw.get()));
   return copy;
@@ -149,9 +162,27 @@ Sampler Sampler::clone() const {
 void Sampler::State::drop_forbidden() {
   std::erase_if(candidates, [](const llama_token_data& each) { return each.logit == kNever; });
   if (!candidates.empty()) return;
+  if (binds()) {
+    throw UserError(
+        "no token is left to take: of the model's tokens the grammar allows none here, or the logit biases or the "
+        "least "
+        "number of tokens forbid them; change the grammar, or leave those out");
+  }
   throw UserError(
       "no token is left to take: the logit biases forbid all of them, or all but those that end the text before its "
       "least number of tokens; forbid fewer, or ask for fewer tokens at least");
+}
+
+void Sampler::State::obey() {
+  const std::shared_ptr<const TokenSet> allowed = grammar->allowed();
+  std::vector<std::pair<Token, float>> kept;
+  if (grammar->may_end()) {
+    for (const Token token : ends) kept.emplace_back(token, candidate(token).logit);
+  }
+  for (llama_token_data& each : candidates) {
+    if (!allowed->has(each.id)) each.logit = kNever;
+  }
+  for (const auto& [token, logit] : kept) candidate(token).logit = logit;
 }
 
 llama_token_data_array Sampler::State::filter(std::span<const float> logits) {
@@ -170,7 +201,8 @@ llama_token_data_array Sampler::State::filter(std::span<const float> logits) {
       own.logit = penalties.penalised(own.logit, count);
     }
   }
-  if (!biases.empty() || bans()) drop_forbidden();
+  if (binds()) obey();
+  if (!biases.empty() || bans() || binds()) drop_forbidden();
   llama_token_data_array array{candidates.data(), candidates.size(), -1, false};
   llama_sampler_apply(chain.get(), &array);
   return array;
@@ -208,12 +240,12 @@ Token best_of(const llama_token_data_array& array) {
 }  // namespace
 
 int Sampler::deciding() const {
-  if (state_->changes()) return 0;
+  if (state_->changes() || state_->binds()) return 0;
   return state_->greedy ? 1 : state_->top_k;
 }
 
 Token Sampler::sample_largest(std::span<const TokenLogit> largest) {
-  check(!largest.empty() && !state_->changes(), "logits that decide by themselves");
+  check(!largest.empty() && deciding() > 0, "logits that decide by themselves");
   state_->candidates.clear();
   for (const TokenLogit& each : largest) state_->candidates.push_back({each.token, each.logit, 0.0f});
   llama_token_data_array array{state_->candidates.data(), state_->candidates.size(), -1, false};
@@ -224,7 +256,7 @@ Token Sampler::sample_largest(std::span<const TokenLogit> largest) {
 
 Token Sampler::sample(std::span<const float> logits) {
   const std::size_t best = arg_max(logits);
-  if (state_->greedy && !state_->changes()) return static_cast<Token>(best);
+  if (state_->takes(static_cast<Token>(best))) return static_cast<Token>(best);
   llama_token_data_array array = state_->filter(logits);
   if (state_->greedy) return best_of(array);
   return state_->drawn(array);
@@ -233,7 +265,7 @@ Token Sampler::sample(std::span<const float> logits) {
 void Sampler::distribution(std::span<const float> logits, std::vector<TokenProbability>& out) {
   const std::size_t best = arg_max(logits);
   out.clear();
-  if (state_->greedy && !state_->changes()) {
+  if (state_->takes(static_cast<Token>(best))) {
     out.push_back({static_cast<Token>(best), 1.0F});
     return;
   }
@@ -265,11 +297,22 @@ void Sampler::accept_prompt(std::span<const Token> tokens) {
 void Sampler::accept(Token token) {
   ++state_->accepted;
   state_->penalties.accept(token, true);
+  const auto& ends = state_->ends;
+  if (state_->grammar && std::find(ends.begin(), ends.end(), token) == ends.end()) state_->grammar->accept(token);
 }
 
 void Sampler::ban(std::span<const Token> tokens, std::int64_t accepted) {
   state_->banned.assign(tokens.begin(), tokens.end());
   state_->banned_until = accepted;
+}
+
+void Sampler::constrain(const GrammarWish& wish, std::span<const Token> ends) {
+  state_->grammar.emplace(wish);
+  state_->ends.assign(ends.begin(), ends.end());
+}
+
+bool Sampler::must_end() const {
+  return state_->grammar && state_->grammar->must_end();
 }
 
 }  // namespace glimpse::text

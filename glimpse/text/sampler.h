@@ -1,6 +1,5 @@
-// Sampling: biases, bans and penalties, then libllama's sampler chain. Owns its state (history, random state); copies
-// by clone().
-// One thread at a time.
+// Sampling: biases, bans, penalties and a grammar, then libllama's sampler chain. Owns its state (history, random
+// state, where in the grammar it is); copies by clone(). One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/text/grammar.h"
 #include "glimpse/text/sampling_options.h"
 #include "glimpse/text/tokenizer.h"
 
@@ -47,6 +47,11 @@ class Sampler {
   void accept(Token token);
   /// None of these tokens is taken before so many of the answer were accepted.
   void ban(std::span<const Token> tokens, std::int64_t accepted);
+  /// From now on tokens are those that the grammar allows; `ends`, where it may end, and never elsewhere. Throws
+  /// UserError where it does not take what the prompt ends with.
+  void constrain(const GrammarWish& wish, std::span<const Token> ends);
+  /// The grammar allows nothing more.
+  bool must_end() const;
 
  private:
   struct State;

@@ -5,16 +5,19 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "glimpse/base/error.h"
 #include "glimpse/text/added_tokens.h"
 #include "glimpse/text/chat_template.h"
+#include "glimpse/text/chat_tools.h"
 #include "glimpse/text/control_text.h"
 #include "glimpse/text/deep_stack.h"
 #include "glimpse/text/pre_tokenizers.h"
 #include "glimpse/text/sentence_cuts.h"
+#include "glimpse/text/token_texts.h"
 #include "glimpse/text/utf8.h"
 #include "glimpse/text/vocabulary.h"
 
@@ -50,6 +53,8 @@ struct Tokenizer::State {
   bool adds_space = false;  ///< SentencePiece: a space goes before the text
   std::string chat_source;
   std::optional<ChatTemplate> chat;
+  mutable std::once_flag texts_once;
+  mutable std::shared_ptr<const TokenTexts> texts;
 
   explicit State(const Metadata& metadata)
       : vocabulary(metadata),
@@ -161,7 +166,24 @@ struct Tokenizer::State {
     return text;
   }
 
-  std::vector<ChatPart> render(std::span<const ChatMessage> messages, bool add_generation_prompt,
+  std::vector<Token> ids_of(std::span<const ChatPart> parts, std::string_view guard) const {
+    std::vector<Token> ids;
+    for (ControlText::Piece& piece : control.split(parts)) {
+      if (piece.token >= 0) {
+        ids.push_back(piece.token);
+        continue;
+      }
+      remove_guard(piece.text, guard);
+      check_text(piece.text, "the chat template's output");
+      const std::vector<Token> text = tokenize(piece.text, Special::as_text);
+      ids.insert(ids.end(), text.begin(), text.end());
+    }
+    // Many templates write the token themselves.
+    if (adds_bos && (ids.empty() || ids.front() != bos)) ids.insert(ids.begin(), bos);
+    return ids;
+  }
+
+  std::vector<ChatPart> render(std::span<const ChatMessage> messages, const RenderWish& wish,
                                std::string& guard) const {
     if (!chat) throw UserError("the model has no chat template; use --raw");
     for (const ChatMessage& message : messages) {
@@ -170,9 +192,44 @@ struct Tokenizer::State {
     }
     std::vector<ChatMessage> guarded(messages.begin(), messages.end());
     guard = control.guard_messages(guarded);
-    return chat->render(guarded, add_generation_prompt);
+    return chat->render(guarded, wish);
   }
 };
+
+namespace {
+
+/// Every text of a chat with tools, as messages, so that one guard is in all of them.
+std::vector<ChatMessage> texts_of(std::span<const ChatMessage> messages, const ToolWish& wish) {
+  std::vector<ChatMessage> out{{"", wish.tools}};
+  for (const ChatMessage& message : messages) {
+    out.push_back({message.role, message.content});
+    out.push_back({message.call_id, message.name});
+    for (const ToolCall& call : message.calls) {
+      out.push_back({call.id, call.name});
+      out.push_back({"", call.arguments});
+    }
+  }
+  return out;
+}
+
+/// Puts them back.
+void put_texts(std::vector<ChatMessage> texts, std::vector<ChatMessage>& messages, ToolWish& wish) {
+  auto next = texts.begin();
+  wish.tools = std::move(next++->content);
+  for (ChatMessage& message : messages) {
+    message.role = std::move(next->role);
+    message.content = std::move(next++->content);
+    message.call_id = std::move(next->role);
+    message.name = std::move(next++->content);
+    for (ToolCall& call : message.calls) {
+      call.id = std::move(next->role);
+      call.name = std::move(next++->content);
+      call.arguments = std::move(next++->content);
+    }
+  }
+}
+
+}  // namespace
 
 Tokenizer::Tokenizer(const Metadata& metadata) : state_(std::make_unique<State>(metadata)) {}
 Tokenizer::~Tokenizer() = default;
@@ -231,6 +288,19 @@ std::string Tokenizer::decode(std::span<const Token> tokens, bool with_control) 
   return text;
 }
 
+std::shared_ptr<const TokenTexts> Tokenizer::token_texts() const {
+  std::call_once(state_->texts_once, [this] {
+    std::vector<std::string> texts(static_cast<std::size_t>(size()));
+    std::vector<Token> ends;
+    for (Token token = 0; token < size(); ++token) {
+      texts[static_cast<std::size_t>(token)] = state_->piece(token, false);
+      if (ends_generation(token)) ends.push_back(token);
+    }
+    state_->texts = std::make_shared<const TokenTexts>(std::move(texts), std::move(ends));
+  });
+  return state_->texts;
+}
+
 bool Tokenizer::has_chat_template() const {
   return state_->chat.has_value();
 }
@@ -239,28 +309,38 @@ std::string_view Tokenizer::chat_template() const {
   return state_->chat_source;
 }
 
-std::vector<Token> Tokenizer::apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+std::vector<Token> Tokenizer::apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                         const TemplateValues& values) const {
   std::string guard;
-  const std::vector<ChatPart> parts = state_->render(messages, add_generation_prompt, guard);
-  std::vector<Token> ids;
-  for (ControlText::Piece& piece : state_->control.split(parts)) {
-    if (piece.token >= 0) {
-      ids.push_back(piece.token);
-      continue;
-    }
-    remove_guard(piece.text, guard);
-    check_text(piece.text, "the chat template's output");
-    const std::vector<Token> text = state_->tokenize(piece.text, Special::as_text);
-    ids.insert(ids.end(), text.begin(), text.end());
-  }
-  // Many templates write the token themselves.
-  if (state_->adds_bos && (ids.empty() || ids.front() != state_->bos)) ids.insert(ids.begin(), state_->bos);
-  return ids;
+  const std::vector<ChatPart> parts = state_->render(messages, {add_generation_prompt, values}, guard);
+  return state_->ids_of(parts, guard);
 }
 
-std::string Tokenizer::render_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+std::vector<Token> Tokenizer::apply_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
+                                          AnswerFormat& format) const {
+  if (!state_->chat) throw UserError("the model has no chat template; leave the tools out");
+  std::vector<ChatMessage> texts = texts_of(messages, wish);
+  for (const ChatMessage& text : texts) {
+    check_text(text.role, "a message's role or id");
+    check_text(text.content, "a message's text");
+  }
+  std::vector<ChatMessage> guarded(messages.begin(), messages.end());
+  ToolWish guarded_wish = wish;
+  const std::string guard = state_->control.guard_messages(texts);
+  put_texts(std::move(texts), guarded, guarded_wish);
+  const std::string bos_text = state_->bos >= 0 ? piece(state_->bos, true) : "";
+  const std::string eos_text = eos() >= 0 ? piece(eos(), true) : "";
+  ToolRendering rendering = render_with_tools({state_->chat_source, bos_text, eos_text}, guarded, guarded_wish);
+  format = std::move(rendering.format);
+  for (std::string* text : {&format.parser, &format.grammar, &format.generation_prompt}) remove_guard(*text, guard);
+  // The renderings tell no message's text from the template's: the guard alone keeps its control texts from being any.
+  return state_->ids_of(std::vector<ChatPart>{{false, std::move(rendering.prompt)}}, guard);
+}
+
+std::string Tokenizer::render_chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                   const TemplateValues& values) const {
   std::string guard, text;
-  for (const ChatPart& part : state_->render(messages, add_generation_prompt, guard)) text += part.text;
+  for (const ChatPart& part : state_->render(messages, {add_generation_prompt, values}, guard)) text += part.text;
   remove_guard(text, guard);
   return text;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,10 +16,26 @@ namespace glimpse::text {
 
 using Token = std::int32_t;
 
-struct ChatMessage {
-  std::string role;  ///< "system", "user", "assistant"
-  std::string content;
+class TokenTexts;
+
+/// A function that an answer calls.
+struct ToolCall {
+  std::string id, name;
+  std::string arguments;  ///< JSON
 };
+
+struct ChatMessage {
+  std::string role;  ///< "system", "user", "assistant", "tool"
+  std::string content;
+  std::vector<ToolCall> calls = {};     ///< of an assistant
+  std::string call_id = {}, name = {};  ///< of a tool: which call it answers, and its own
+};
+
+struct ToolWish;
+struct AnswerFormat;
+
+/// What a template has beside the messages, by its names there: JSON texts.
+using TemplateValues = std::map<std::string, std::string>;
 
 /// Whether the text of control tokens ("<|im_start|>") becomes the tokens or stays text.
 enum class Special : std::uint8_t { as_text, as_tokens };
@@ -50,14 +67,23 @@ class Tokenizer {
   /// from a prompt: join its pieces instead.
   std::string decode(std::span<const Token> tokens, bool with_control = false) const;
 
+  /// The texts of all tokens but control tokens, made on the first call.
+  std::shared_ptr<const TokenTexts> token_texts() const;
+
   bool has_chat_template() const;
   /// Its source, as the model's file has it; empty: there is none.
   std::string_view chat_template() const;
   /// The template's rendering as ids: template text may form control tokens, message text never does. Throws
   /// UserError when there is no template or it refuses the messages.
-  std::vector<Token> apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+  std::vector<Token> apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                const TemplateValues& values = {}) const;
+  /// The rendering of messages with tools or calls in them, and how an answer to it is read. Throws UserError as
+  /// render_with_tools (chat_tools.h) does.
+  std::vector<Token> apply_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
+                                 AnswerFormat& format) const;
   /// The same rendering as plain text, for people and tests.
-  std::string render_chat(std::span<const ChatMessage> messages, bool add_generation_prompt) const;
+  std::string render_chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                          const TemplateValues& values = {}) const;
 
  private:
   struct State;

@@ -54,6 +54,9 @@ TEST(Errors, WhatDoesNotGoTogether) {
   expect_refused(run_words({"-i", "--trace", "t"}), "--trace");
   expect_refused(run_words({"-p", "x", "--stop", "a", "--trace", "t"}), "--stop and --trace");
   expect_refused(run_words({"-p", "x", "--stop", ""}), "the text of --stop is empty");
+  expect_refused(run_words({"-p", "x", "--grammar", "root ::= ("}), "cannot be read");
+  expect_refused(run_words({"-p", "x", "--grammar", "root ::= \"x\"", "--json-schema", "{}"}), "give one");
+  expect_refused(run_words({"-p", "x", "--json-schema", "{"}), "cannot be translated");
   expect_refused(run_words({"-p", "x", "-n", "4", "--min-tokens", "5"}), "at least 5 tokens and at most 4");
   expect_refused(run_words({"-p", "x", "-r", "User:"}), "--stop TEXT");
   for (const char* device : {"tpu", "", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999999999"}) {

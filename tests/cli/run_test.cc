@@ -30,6 +30,19 @@ TEST(Run, APipeGetsTheAnswerAndNothingElse) {
   EXPECT_EQ(silent.out, outcome.out);
 }
 
+TEST(Run, AnAnswerObeysAGrammarOrASchema) {
+  const auto grammar = run_for_json(run_words({"-p", "x", "--grammar", "root ::= (\"ab\" | \"cd\"){3}"}));
+  EXPECT_EQ(grammar["finish_reason"], "stop");
+  const std::string text = grammar["text"];
+  ASSERT_EQ(text.size(), 6u);
+  for (std::size_t i = 0; i < text.size(); i += 2) EXPECT_TRUE(text.substr(i, 2) == "ab" || text.substr(i, 2) == "cd");
+  const std::string schema = R"({"type": "array", "items": {"enum": [1, true]}, "minItems": 2, "maxItems": 2})";
+  const std::string array = run_for_json(run_words({"-p", "x", "--json-schema", schema}))["text"];
+  const auto value = nlohmann::json::parse(array, nullptr, false);
+  ASSERT_TRUE(value.is_array() && value.size() == 2) << array;
+  for (const auto& each : value) EXPECT_TRUE(each == 1 || each == true) << array;
+}
+
 TEST(Run, JsonKeysAndTheirConsistency) {
   const auto json = run_for_json(run_words({"-p", prose(8), "-n", "12", "--attn", "tidal", "--attn-budget", "32"}));
   std::vector<std::string> keys;

@@ -2,9 +2,11 @@
 import os
 
 URL = os.environ["GLIMPSE_CLIENTS_URL"]
+TOOLS_URL = os.environ["GLIMPSE_CLIENTS_TOOLS_URL"]
 KEY = os.environ["GLIMPSE_CLIENTS_KEY"]
 PROGRAM = os.environ["GLIMPSE_CLIENTS_PROGRAM"]
 FILE = os.environ["GLIMPSE_CLIENTS_FILE"]
+TOOLS_MODEL = "tools-hermes"  # says anything, so that only what it is held to comes of it
 MODEL = "SmolLM2-135M-Instruct.Q4_1"
 
 # One of each kind: all, one set for many layers, pages, a tree of clusters.

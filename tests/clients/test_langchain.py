@@ -3,9 +3,11 @@ import asyncio
 import unittest
 
 import openai
+import pydantic
+from langchain_core.messages import ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI
 
-from support import KEY, METHODS, MODEL, QUESTION, URL
+from support import KEY, METHODS, MODEL, QUESTION, TOOLS_MODEL, TOOLS_URL, URL
 
 WORDS = QUESTION[0]["content"]
 
@@ -59,13 +61,33 @@ class LangChain(unittest.TestCase):
         word = text.split()[3]
         self.assertEqual(model().invoke(WORDS, stop=[word]).content, text[:text.index(word)])
 
-    def test_tools_are_refused(self):
+    def test_tools(self):
         def tide(day: int) -> int:
             """How high the tide is."""
             return day
 
         with self.assertRaises(openai.BadRequestError):
-            model().bind_tools([tide]).invoke(WORDS)
+            model().bind_tools([tide]).invoke(WORDS)  # its template has no place for them
+        calling = model(model=TOOLS_MODEL, base_url=TOOLS_URL + "/v1", temperature=2, seed=2, max_tokens=300)
+        answer = calling.bind_tools([tide], tool_choice="any", parallel_tool_calls=False).invoke(WORDS)
+        (call,) = answer.tool_calls
+        self.assertEqual(call["name"], "tide")
+        self.assertIsInstance(call["args"]["day"], int)
+        streamed = None
+        for part in calling.bind_tools([tide], tool_choice="tide", parallel_tool_calls=False).stream(WORDS):
+            streamed = part if streamed is None else streamed + part
+        self.assertEqual([each["name"] for each in streamed.tool_calls], ["tide"])
+        turns = [("human", WORDS), answer, ToolMessage("high", tool_call_id=call["id"])]
+        self.assertIsNotNone(calling.bind_tools([tide], tool_choice="none").invoke(turns, max_tokens=4).content)
+
+    def test_structured_output(self):
+        class Town(pydantic.BaseModel):
+            """A town."""
+            name: str = pydantic.Field(max_length=12)
+            houses: int
+
+        town = model(max_tokens=200).with_structured_output(Town, method="json_schema").invoke(WORDS)
+        self.assertIsInstance(town, Town)
 
     def test_completion(self):
         model_of_text = model(OpenAI)

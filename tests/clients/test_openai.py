@@ -1,10 +1,13 @@
 """The openai package, as it is: its own types, exceptions and reading of streams."""
+import enum
+import json
 import math
 import unittest
 
 import openai
+import pydantic
 
-from support import KEY, METHODS, MODEL, QUESTION, URL, long_question
+from support import KEY, METHODS, MODEL, QUESTION, TOOLS_MODEL, TOOLS_URL, URL, long_question
 
 
 def client(key=KEY):
@@ -19,6 +22,91 @@ def chat(messages=QUESTION, **fields):
 def complete(prompt, **fields):
     fields = {"model": MODEL, "temperature": 0, "max_tokens": 16, **fields}
     return client().completions.create(prompt=prompt, **fields)
+
+
+class Harbour(str, enum.Enum):
+    BREST = "Brest"
+    DOVER = "Dover"
+
+
+class Tide(pydantic.BaseModel):
+    """When the tide is high."""
+    harbour: Harbour
+    hour: int
+
+
+TIDE = openai.pydantic_function_tool(Tide)
+WIND = {"type": "function", "function": {"name": "wind", "description": "The wind.",
+                                         "parameters": {"type": "object", "properties": {}}}}
+
+
+def with_tools(messages=QUESTION, **fields):
+    tools = openai.OpenAI(base_url=TOOLS_URL + "/v1", api_key=KEY, max_retries=0, timeout=120)
+    fields = {"model": TOOLS_MODEL, "temperature": 2, "seed": 3, "max_tokens": 400, "tools": [TIDE, WIND], **fields}
+    return tools.chat.completions.create(messages=messages, **fields)
+
+
+class Tools(unittest.TestCase):
+    def check(self, call):
+        self.assertEqual(call.type, "function")
+        self.assertTrue(call.id)
+        if call.function.name == "Tide":
+            Tide.model_validate_json(call.function.arguments)
+        else:
+            self.assertEqual((call.function.name, json.loads(call.function.arguments)), ("wind", {}))
+
+    def test_required(self):
+        for seed in range(4):
+            choice = with_tools(tool_choice="required", seed=seed, parallel_tool_calls=False).choices[0]
+            self.assertEqual(choice.finish_reason, "tool_calls")
+            for call in choice.message.tool_calls:
+                self.check(call)
+
+    def test_one_function(self):
+        choice = with_tools(tool_choice={"type": "function", "function": {"name": "Tide"}},
+                            parallel_tool_calls=False).choices[0]
+        self.assertEqual([call.function.name for call in choice.message.tool_calls], ["Tide"])
+        self.check(choice.message.tool_calls[0])
+
+    def test_stream_helper(self):
+        """The client's own reader of streams, which puts the calls together and parses their arguments."""
+        tools = openai.OpenAI(base_url=TOOLS_URL + "/v1", api_key=KEY, max_retries=0, timeout=120)
+        with tools.chat.completions.stream(
+                model=TOOLS_MODEL, messages=QUESTION, temperature=2, seed=5, max_tokens=400, tools=[TIDE],
+                tool_choice="required", parallel_tool_calls=False) as stream:
+            parts = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
+            answer = stream.get_final_completion()
+        self.assertGreater(len(parts), 1)
+        call = answer.choices[0].message.tool_calls[0]
+        self.check(call)
+        self.assertIsInstance(call.function.parsed_arguments, Tide)
+
+    def test_answer_to_a_call(self):
+        turn = with_tools(tool_choice="required", parallel_tool_calls=False).choices[0].message
+        result = {"role": "tool", "tool_call_id": turn.tool_calls[0].id, "content": "at noon"}
+        self.assertTrue(with_tools([*QUESTION, turn, result], max_tokens=8).choices)
+
+    def test_none(self):
+        choice = with_tools(tool_choice="none", max_tokens=8).choices[0]
+        self.assertIsNone(choice.message.tool_calls)
+
+
+class Shapes(unittest.TestCase):
+    def test_parse(self):
+        answer = client().chat.completions.parse(model=MODEL, messages=QUESTION, temperature=1, seed=1, max_tokens=200,
+                                                 response_format=Tide)
+        self.assertIsInstance(answer.choices[0].message.parsed, Tide)
+
+    def test_any_object(self):
+        choice = chat(response_format={"type": "json_object"}, max_tokens=200).choices[0]
+        self.assertTrue(choice.message.content.startswith("{"))
+        if choice.finish_reason == "stop":
+            json.loads(choice.message.content)
+
+    def test_grammar(self):
+        answer = chat(extra_body={"grammar": 'root ::= ("yes" | "no") "."'}).choices[0]
+        self.assertIn(answer.message.content, ("yes.", "no."))
+        self.assertEqual(answer.finish_reason, "stop")
 
 
 class Models(unittest.TestCase):
@@ -237,9 +325,11 @@ class Errors(unittest.TestCase):
 
     def test_tools(self):
         tool = {"type": "function", "function": {"name": "tide", "parameters": {"type": "object", "properties": {}}}}
-        error = self.refused(openai.BadRequestError, 400, lambda: chat(tools=[tool]))
-        self.assertEqual(error.param, "tools")
+        self.refused(openai.BadRequestError, 400, lambda: chat(tools=[tool]), "no place for tools")
         chat(tools=[], max_tokens=1)  # asks for nothing
+        wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+        error = self.refused(openai.BadRequestError, 400, lambda: chat(response_format=wrong))
+        self.assertEqual(error.param, "response_format")
 
     def test_attention(self):
         wrong = {"attention": {"policy": "no-such-method"}}

@@ -27,7 +27,10 @@ int main(int count, char** arguments) {
       R"(4{"prompt":[3,4,5],"attention":{"policy":"tidal","budget":8,"lossless":2,"reuse":"exact"}})",
       R"(4{"prompt":[3,4,5],"attention":{"policy":"quest","budget":"50%","audit":1,"correct":2,"watch":true}})",
       R"(4{"prompt":"a","attention":{"policy":"tidal","opt":{"sink":2,"local":4},"min_ctx":2,"profile":"none"}})",
-      R"(4{"prompt":"a","cache_salt":"b","attention":{"budget":"p=0.9","reuse":"any"},"user":"c","tools":[]})"};
+      R"(4{"prompt":"a","cache_salt":"b","attention":{"budget":"p=0.9","reuse":"any"},"user":"c","tools":[]})",
+      R"(4{"prompt":"a","grammar":"root ::= [a-z]{1,4}","temperature":2})",
+      R"(4{"prompt":"a","response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"integer"}}}})",
+      R"(0{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]})"};
   for (std::size_t i = 0; i < std::size(kBodies); ++i) {
     std::ofstream(folder / std::to_string(i), std::ios::binary) << kBodies[i];
   }

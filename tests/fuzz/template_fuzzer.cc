@@ -327,7 +327,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     const ChatTemplate chat(std::string(reinterpret_cast<const char*>(data), size), "<s>", "</s>", kLimits);
     std::size_t bytes = 0;
-    for (const ChatPart& part : chat.render(messages, true)) bytes += part.text.size();
+    for (const ChatPart& part : chat.render(messages, {})) bytes += part.text.size();
     require(bytes <= kLimits.memory, "more text than memory");
   } catch (const glimpse::UserError& error) {
     const std::string_view text = error.what();

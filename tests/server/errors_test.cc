@@ -53,7 +53,7 @@ constexpr BadBody kBadCompletions[] = {
     {R"({"prompt": "x", "stream": "yes"})", "stream", "true or false"},
     {R"({"prompt": "x", "stream_options": true})", "stream_options", "object"},
     {R"({"prompt": "x", "stream_options": {"include_usage": true}})", "stream_options.include_usage", "stream"},
-    {R"({"prompt": "x", "tools": [{"type": "function"}]})", "tools", "not there in this version"},
+    {R"({"prompt": "x", "tools": [{"type": "function"}]})", "tools", "not there"},
     {R"({"prompt": "x", "suffix": "y"})", "suffix", "not there in this version"},
     {R"({"prompt": "x", "logprobs": 21})", "logprobs", "from 0 to 20"},
     {R"({"prompt": "x", "logprobs": true})", "logprobs", "whole number"},
@@ -65,7 +65,6 @@ constexpr BadBody kBadCompletions[] = {
     {R"({"prompt": "x", "logit_bias": {"512": 1}})", "logit_bias", "has the token 512"},
     {R"({"prompt": "x", "logit_bias": {"5": 101}})", "logit_bias", "from -100 to 100"},
     {R"({"prompt": "x", "max_tokens": 2, "min_tokens": 3})", "min_tokens", "more than 'max_tokens'"},
-    {R"({"prompt": "x", "response_format": {"type": "json_object"}})", "response_format", "not there"},
     {R"({"prompt": "x", "attention": "tidal"})", "attention", "object"},
     {R"({"prompt": "x", "attention": {"polcy": "tidal"}})", "attention.polcy", "no field"},
     {R"({"prompt": "x", "attention": {"policy": "tidl"}})", "attention", "did you mean 'tidal'"},
@@ -128,7 +127,8 @@ TEST(Errors, BadMessages) {
       {R"({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 3})", "top_logprobs", "needs 'logprobs'"},
       {R"({"messages": [{"role": "user", "content": "x"}], "logprobs": 3})", "logprobs", "true or false"},
       {R"({"messages": [{"role": "user", "content": "x"}], "echo": true})", "echo", "not there"},
-      {R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]})", "messages[0].tool_calls", "not there"},
+      {R"({"messages": [{"role": "assistant", "function_call": {"name": "x"}}]})", "messages[0].function_call",
+       "not there"},
   };
   for (const BadBody& bad : kBad) expect_error(client.post("/v1/chat/completions", std::string(bad.body)), bad);
   const Running bare(small_options("no-template"));

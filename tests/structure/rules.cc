@@ -28,6 +28,8 @@ constexpr ThirdParty kThirdParty[] = {
     {"Eigen/", "kv", true},
     {"llama.h", "text"},
     {"jinja/", "text"},
+    {"chat.h", "text", true},
+    {"json-schema-to-grammar.h", "text", true},
     {"json.h", "text", true},  // the Jinja engine's own values
     {"gguf.h", "text", true},  // the metadata-only context that llama's vocabulary loads from
     {"ggml", "model exec train"},

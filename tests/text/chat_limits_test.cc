@@ -41,7 +41,7 @@ std::string text_of(const std::vector<ChatPart>& parts) {
 std::string error_of(const std::string& source, const ChatLimits& limits = {}) {
   const Messages messages{{"user", "hello"}};
   try {
-    ChatTemplate(source, "<s>", "</s>", limits).render(messages, true);
+    ChatTemplate(source, "<s>", "</s>", limits).render(messages, {});
   } catch (const UserError& error) {
     return error.what();
   }
@@ -79,14 +79,14 @@ TEST(ChatLimits, DepthThatNoModelHasPasses) {
   }
   const std::string brackets = "{{" + std::string(500, '(') + "messages[0].content" + std::string(500, ')') + "}}";
   const Messages messages{{"user", "hello"}};
-  EXPECT_EQ(text_of(ChatTemplate(blocks + brackets + ends, "", "", kPatient).render(messages, true)), "hello");
+  EXPECT_EQ(text_of(ChatTemplate(blocks + brackets + ends, "", "", kPatient).render(messages, {})), "hello");
 }
 
 TEST(ChatLimits, GrowWithTheMessages) {
   const Messages messages{{"user", std::string(24u << 20, 'x')}};
   for (const NamedTemplate& honest : honest_templates()) {
     SCOPED_TRACE(honest.name);
-    EXPECT_GT(text_of(ChatTemplate(honest.source, "", "", kPatient).render(messages, true)).size(), 24u << 20);
+    EXPECT_GT(text_of(ChatTemplate(honest.source, "", "", kPatient).render(messages, {})).size(), 24u << 20);
   }
 }
 
@@ -121,7 +121,7 @@ TEST(ChatProcesses, LeaveNothingBehind) {
   for (int i = 0; i < 200; ++i) {
     if (i % 20 == 0) error_of("{{ range(9000000000) | length }}", {.milliseconds = 20});
     if (i % 20 == 1) error_of("{{ 1 is divisibleby(0) }}");
-    ASSERT_EQ(text_of(good.render(messages, true)), "hello");
+    ASSERT_EQ(text_of(good.render(messages, {})), "hello");
   }
   EXPECT_EQ(open_files(), files);
   EXPECT_FALSE(has_child());
@@ -145,7 +145,7 @@ class Disposition {
 void expect_renders() {
   const Messages messages{{"user", "hello"}};
   const ChatTemplate good("{{ messages[0].content }}", "", "");
-  for (int i = 0; i < 20; ++i) ASSERT_EQ(text_of(good.render(messages, true)), "hello");
+  for (int i = 0; i < 20; ++i) ASSERT_EQ(text_of(good.render(messages, {})), "hello");
   EXPECT_THAT(error_of("{{ range(9000000000) | length }}", {.milliseconds = 20}), HasSubstr("0.02 s"));
   EXPECT_THAT(error_of("{{ 1 is divisibleby(0) }}"), HasSubstr("crashes"));
   EXPECT_FALSE(has_child());
@@ -180,7 +180,7 @@ TEST(ChatProcesses, WorkWithoutStandardInput) {
   const Messages messages{{"user", "hello"}};
   std::string text;
   try {
-    text = text_of(ChatTemplate("{{ messages[0].content }}", "", "").render(messages, true));
+    text = text_of(ChatTemplate("{{ messages[0].content }}", "", "").render(messages, {}));
   } catch (const UserError& error) {
     text = error.what();
   }
@@ -236,10 +236,10 @@ TEST(ChatProcesses, RunBesideEachOther) {
       const std::string content(static_cast<std::size_t>(thread) * 50'000 + 1, static_cast<char>('a' + thread));
       const Messages messages{{"user", content}};
       for (int i = 0; i < 25; ++i) {
-        if (text_of(good.render(messages, true)) != "[user]" + content) ++wrong;
+        if (text_of(good.render(messages, {})) != "[user]" + content) ++wrong;
         if (i % 10 != 0) continue;
         try {
-          bad.render(messages, true);
+          bad.render(messages, {});
           ++wrong;
         } catch (const UserError&) {
           ++refused;

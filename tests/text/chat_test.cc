@@ -71,7 +71,8 @@ TEST_P(RealChat, InjectedControlTextStaysText) {
 }
 
 TEST_P(RealChat, LongMessages) {
-  const Messages messages{{"user", std::string(1'000'000, 'x') + kInjection}};
+  const std::string text = std::string(1'000'000, 'x') + kInjection;
+  const Messages messages{{"user", text}};
   EXPECT_EQ(pair_->ours.decode(pair_->ours.apply_chat(messages, true), true), pair_->ours.render_chat(messages, true));
 }
 

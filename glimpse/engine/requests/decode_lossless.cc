@@ -29,7 +29,7 @@ void take_draft(const text::Tokenizer& tokenizer, ActiveRequest& request, std::s
   drafting.sampler->accept(token);
   drafting.rows.push_back(token);
   drafting.sparse_bytes = static_cast<double>(request.sequence->last_bytes);
-  drafting.ended = tokenizer.ends_generation(token) && !request.request.ignore_end;
+  drafting.ended = (tokenizer.ends_generation(token) && !request.request.ignore_end) || drafting.sampler->must_end();
 }
 
 /// Keeps the agreeing prefix and one token of the dense pass; what the pass wrote behind them is taken back.
@@ -54,7 +54,10 @@ void take_verdict(Runtime& runtime, ActiveRequest& request, std::span<const floa
     said.push_back(token);
     if (last || token != drafting.rows[row + 1]) break;
     ++accepted;
-    if (!request.request.stop.empty() && text.add(token, runtime.loaded.tokenizer.piece(token))) break;
+    if (!request.request.stop.empty() &&
+        text.add(token, answer_piece(runtime.loaded.tokenizer, request.request, token))) {
+      break;
+    }
     if (drafting.ended && accepted == drafted) break;
   }
   const auto kept = static_cast<std::int64_t>(said.size());

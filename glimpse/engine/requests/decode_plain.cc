@@ -7,6 +7,11 @@
 
 namespace glimpse::engine {
 
+std::string answer_piece(const text::Tokenizer& tokenizer, const Request& request, Token token) {
+  const bool shown = std::find(request.shown.begin(), request.shown.end(), token) != request.shown.end();
+  return tokenizer.piece(token, shown);
+}
+
 void take_logits(Runtime& runtime, ActiveRequest& request, std::span<const float> logits) {
   if (request.request.max_tokens == 0) return end_answer(runtime, request, FinishReason::length);
   take_token(runtime, request, {request.sampler.sample(logits), request.sequence->length, logits});
@@ -33,7 +38,7 @@ void take_token(Runtime& runtime, ActiveRequest& request, const Said& said) {
     return end_answer(runtime, request, FinishReason::end_of_text);
   }
   RequestStats& stats = request.result.stats;
-  const bool stopped = request.text.add(token, tokenizer.piece(token));
+  const bool stopped = request.text.add(token, answer_piece(tokenizer, request.request, token));
   if (!stopped) {
     note_logprobs();
     request.result.tokens.push_back(token);
@@ -44,6 +49,7 @@ void take_token(Runtime& runtime, ActiveRequest& request, const Said& said) {
   hand_out(request);
   if (request.phase == Phase::done) return;  // cancelled from the callback
   if (stopped) return finish(runtime, request, FinishReason::stop);
+  if (request.sampler.must_end()) return end_answer(runtime, request, FinishReason::stop);
   request.next = token;
   if (request.request.max_tokens > 0 && stats.generated_tokens >= request.request.max_tokens) {
     return end_answer(runtime, request, FinishReason::length);

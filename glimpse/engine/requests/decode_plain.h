@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "glimpse/engine/requests/active_request.h"
 #include "glimpse/engine/runtime.h"
@@ -14,6 +15,9 @@ void take_logits(Runtime& runtime, ActiveRequest& request, std::span<const float
 
 /// The same from the largest logits, which decide it.
 void take_leaders(Runtime& runtime, ActiveRequest& request, std::span<const exec::Leader> leaders);
+
+/// The text by which a token belongs to the answer's.
+std::string answer_piece(const text::Tokenizer& tokenizer, const Request& request, Token token);
 
 /// A token of the answer.
 struct Said {

@@ -23,6 +23,7 @@ RequestId add_request(Requests& requests, Request request, const PromptSource& f
     throw UserError("Engine::submit was called from on_sets; call it when the step has returned");
   }
   check_request(requests.runtime, request, from.forgotten);
+  if (request.grammar.grammar) text::GrammarState{request.grammar};  // throws before anything is there
   const RequestId id = requests.next_id++;
   ActiveRequest& active = requests.all.emplace(id, ActiveRequest(std::move(request))).first->second;
   active.id = id;
@@ -33,7 +34,11 @@ RequestId add_request(Requests& requests, Request request, const PromptSource& f
   }
   active.result.stats.prompt_tokens = static_cast<std::int64_t>(active.request.prompt.size());
   active.sampler.accept_prompt(active.request.prompt);
-  if (!active.request.ignore_end) active.sampler.ban(requests.runtime.loaded.end_tokens, active.request.min_tokens);
+  const std::vector<Token>& ends = requests.runtime.loaded.end_tokens;
+  if (!active.request.ignore_end) active.sampler.ban(ends, active.request.min_tokens);
+  if (active.request.grammar.grammar) {
+    active.sampler.constrain(active.request.grammar, active.request.ignore_end ? std::span<const Token>() : ends);
+  }
   if (active.request.lossless) {
     active.drafting.emplace();
     active.drafting->length = DraftLength(active.request.draft_tokens);

@@ -18,6 +18,7 @@
 #include "bench/cuda_support.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/machine.h"
+#include "glimpse/kernels/cuda/readings.h"
 #include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/ref/operations.h"
 
@@ -196,7 +197,7 @@ class Bench {
     const std::size_t bytes = pool_.k.size() / 16384 * 16384;
     const Array<unsigned> sum(stream, 1);
     bandwidth_ = static_cast<double>(bytes) / measure(stream, 2, [&](int layer) {
-                   read_all(stream_, (layer == 0 ? pool_.k : pool_.v).raw(), bytes, sum.pointer().raw());
+                   cuda::read_all(stream_, (layer == 0 ? pool_.k : pool_.v).raw(), bytes, sum.pointer().raw());
                  });
     fmt::print("plain reads: {:.0f} GB/s\n", bandwidth_ * 1e-9);
   }

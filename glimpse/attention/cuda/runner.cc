@@ -382,7 +382,11 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
       }
     }
   }
-  (sparse ? counters.sparse_steps : counters.dense_steps) = 1;
+  if (sparse) {
+    counters.sparse_steps = 1;
+  } else {
+    counters.add_dense_step(dense_reason(entry.rows));
+  }
 }
 
 std::span<const ReadCounters> Runner::end() {
@@ -402,7 +406,7 @@ std::span<const ReadCounters> Runner::end() {
       audits_.end(entry.rows, counters);
       if (entry.rows.kind != PassKind::draft) ++state.decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {
-      counters.dense_steps = 1;
+      counters.add_dense_step(DenseReason::verify);
     } else if (entry.rows.kind == PassKind::prompt && ends_prompt(entry.rows)) {
       state.prompt_tokens = entry.tokens;
     } else if (entry.rows.kind == PassKind::correct) {

@@ -4,6 +4,7 @@
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
+#include "glimpse/kernels/cuda/readings.h"
 #include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/cuda/trees.h"
 
@@ -155,6 +156,15 @@ void shift_rows(Stream&, const ShiftOp&) {
   refuse();
 }
 void search_trees(Stream&, const TreeSearchOp&) {
+  refuse();
+}
+void largest(Stream&, const LargestOp&) {
+  refuse();
+}
+void change(Stream&, const ChangeOp&) {
+  refuse();
+}
+void read_all(Stream&, const std::byte*, std::size_t, unsigned*) {
   refuse();
 }
 

@@ -16,9 +16,11 @@ namespace {
 constexpr std::array kDims{64, 96, 128, 256};
 /// Query heads of one launch, so that the sum of what they read fits into 32 bits up to a million slots.
 constexpr int kMostUnits = 4096;
-/// What a block of a launch takes of a long range of pages, and of a long search.
+/// What a block of a launch takes of a long range of pages, and of a long search at least.
 constexpr int kPagesOfBlock = 64;
 constexpr int kDigestsOfBlock = 64;
+/// Blocks of searches that a processor runs at a time.
+constexpr int kSearchBlocks = 3;
 constexpr double kLog2OfE = 1.4426950408889634;
 
 Limits limits_of(const Device& device) {
@@ -109,7 +111,7 @@ class DeviceOperations final : public Operations<Place::device> {
                    .bounds = op.summaries.bounds.raw(),
                    .searches = op.searches.raw(),
                    .count = op.count,
-                   .parts = parts_of(op.most, kDigestsOfBlock),
+                   .parts = search_parts(op.most, op.count),
                    .scores = op.out.scores.raw(),
                    .stride = op.out.stride},
                   limits_, raw_stream());
@@ -209,6 +211,11 @@ class DeviceOperations final : public Operations<Place::device> {
   }
 
  private:
+  /// Blocks for each of `count` searches of up to `most` digests: so many that all run at a time, if there are enough.
+  int search_parts(int most, int count) const {
+    const int wanted = kSearchBlocks * limits_.processors / count;
+    return std::clamp(wanted, 1, parts_of(most, kDigestsOfBlock));
+  }
   std::size_t processors() const { return static_cast<std::size_t>(limits_.processors); }
   cudaStream_t raw_stream() const { return static_cast<cudaStream_t>(stream_.raw()); }
   Partials partials() const {

@@ -257,7 +257,6 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
   using Shape = HopperShape<kDim>;
   const PrefillArguments& of = arguments.prefill;
   __shared__ HopperHandover<kDim> handover;
-  __shared__ unsigned arrived;
   extern __shared__ uint4 memory[];
   const std::uint32_t base = (shared_address(memory) + 1023U) & ~1023U;
   const std::uint32_t keys = base + Shape::kQueryBytes;
@@ -322,9 +321,10 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
     if (parts == 1) return;
     __threadfence();
     meet(5, Shape::kWorkers * 128);
-    if (threadIdx.x == 0) arrived = atomicAdd(arguments.partials.arrived + of_rows, 1U);
-    meet(5, Shape::kWorkers * 128);
-    if (arrived != static_cast<unsigned>(parts - 1)) return;
+    bool last = false;
+    if (threadIdx.x == 0)
+      last = atomicAdd(arguments.partials.arrived + of_rows, 1U) == static_cast<unsigned>(parts - 1);
+    if (!any_of(5, Shape::kWorkers * 128, last)) return;
     __threadfence();
     if (threadIdx.x == 0) arguments.partials.arrived[of_rows] = 0;
     for (int i = static_cast<int>(threadIdx.x); i < count * (kDim / 4); i += Shape::kWorkers * 128) {

@@ -211,6 +211,33 @@ TEST_F(Cuda, TreesGoOn) {
   EXPECT_TRUE(same_bits(decoded(own, part(700, 60)), decoded(same, part(700, 60))));
 }
 
+/// Sparse prefills behind what was decoded: a window that forgot pages has its slots elsewhere, and tiles begin
+/// anywhere.
+TEST_F(Cuda, SecondPromptsReadTheirTiles) {
+  for (const char* name : {"llama256", "qwen3"}) {
+    const auto model = reference::test_model(name);
+    Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+    const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+    const std::vector<Token> tokens = random_tokens(800, gpu.tokenizer().size());
+    const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+    for (const Method& method : {Method{"streaming", {{"prefill", "sparse"}}}, Method{"kascade", {}},
+                                 Method{"kascade", {{"set", "layer"}, {"tile", "300"}}}}) {
+      SCOPED_TRACE(std::string(name) + ", " + method.name);
+      const auto run = [&](Engine& engine) {
+        Sequence sequence = engine.open(plan_of(engine, method, "80"));
+        sequence.prefill(part(0, 437));
+        decoded(sequence, part(437, 40));
+        sequence.prefill(part(477, 3));  // a tile of few rows
+        sequence.prefill(part(480, 270));
+        return decoded(sequence, part(750, 20));
+      };
+      const std::vector<float> ours = run(gpu);
+      EXPECT_LT(divergence(ours, run(cpu), width), 0.05);
+      EXPECT_TRUE(same_bits(run(gpu), ours));
+    }
+  }
+}
+
 /// Clusters are the host's too; a copy is sent whole when there are more of them.
 TEST_F(Cuda, ClustersGoOn) {
   const auto model = reference::test_model("llama256");

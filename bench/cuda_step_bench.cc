@@ -33,6 +33,7 @@ struct Wanted {
   std::vector<int> batches{1};
   std::vector<std::int64_t> depths{1024, 8192, 32768, 131072};
   std::vector<std::string> arms{"full", "tidal:1024", "quest:1024", "kascade:10%,prefill=dense", "lychee-decode:1024"};
+  std::string prefill = "full";
   int steps = 24;
   int leaders = 0;
   std::string json;
@@ -175,8 +176,8 @@ class Bench {
 
   /// Sequences grow to each depth in turn; at each the arms decode from forks of them.
   void measure(exec::Backend& backend, const model::Config& config, int batch) {
-    const attention::Program dense(plan::dense_plan(shape_));
-    attention::SequenceState state(dense.plan());
+    const attention::Program prompt(plan_of(shape_, wanted_.prefill));
+    attention::SequenceState state(prompt.plan());
     std::vector<kv::SequenceId> sources;
     for (int i = 0; i < batch; ++i) sources.push_back(backend.cache().create());
     std::mt19937 random(3);
@@ -191,7 +192,7 @@ class Bench {
         while (backend.cache().length(id) < depth) {
           attention::SequenceRows rows;
           rows.sequence = id;
-          rows.program = &dense;
+          rows.program = &prompt;
           rows.state = &state;
           rows.position = backend.cache().length(id);
           rows.rows = static_cast<int>(std::min<std::int64_t>(kChunk, depth - rows.position));
@@ -322,6 +323,7 @@ int main(int argc, char** argv) {
                  "NAME[:BUDGET][,KEY=VALUE...], once for each; the first is what the others are compared with")
       ->expected(1, 32)
       ->delimiter(';');
+  app.add_option("--prefill", wanted.prefill, "how sequences are prefilled, as --arms; one that forgets nothing");
   app.add_option("--steps", wanted.steps, "of each arm");
   app.add_option("--leaders", wanted.leaders, "largest logits that the host reads, as a greedy request 1; 0: all");
   app.add_option("--json", wanted.json, "write the results to this file");

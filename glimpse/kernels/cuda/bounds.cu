@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kMostPairs = kMaxHeadDim / 64;  ///< pairs of values of a row that a lane has
 constexpr int kQueriesAtOnce = 4;
 
 /// Of what two_of widened: exact.
@@ -35,7 +34,7 @@ struct Bounds {
 /// dimensions.
 template <class T>
 __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_constant__ SummariseArguments of) {
-  begin_kernel(of.cache, false);
+  begin_kernel(of.cache, true);
   const PageRange range = of.ranges[static_cast<int>(blockIdx.x) / of.parts];
   const HeadView& view = of.cache.views[static_cast<std::size_t>(range.sequence) * of.cache.kv_heads + range.head];
   const int pairs = of.cache.dim / 2;
@@ -62,76 +61,127 @@ __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_consta
   }
 }
 
-/// The bounds of a block of pages: a lane's pairs of dimensions lane, lane + 32 ... (zeros behind the last).
-template <class T>
-__device__ void load_bounds(const SearchArguments& of, const PageId* pages, int count, Bounds (&to)[kMostPairs]) {
-  const int pairs = of.cache.dim / 2;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int p = 0; p < count; ++p) {
-    const auto* const from = reinterpret_cast<const std::uint32_t*>(of.bounds) + std::size_t{pages[p]} * 2 * pairs;
+constexpr int kPageLanes = 8;     ///< that share the bounds of a block of pages, 16 bytes each at a time
+constexpr int kBlocksAtOnce = 2;  ///< of pages, for each of them
+constexpr int kSearchBlocks = 3;  ///< that a processor runs at a time
+constexpr int kBlocksOfStep = kWarps * 32 / kPageLanes * kBlocksAtOnce;
+
+__device__ inline std::uint32_t least_of(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
+  const __nv_bfloat162 least =
+      __hmin2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&least);
+}
+__device__ inline std::uint32_t least_of(std::uint32_t a, std::uint32_t b, __half) {
+  const __half2 least = __hmin2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&least);
+}
+__device__ inline std::uint32_t most_of(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
+  const __nv_bfloat162 most =
+      __hmax2(*reinterpret_cast<const __nv_bfloat162*>(&a), *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&most);
+}
+__device__ inline std::uint32_t most_of(std::uint32_t a, std::uint32_t b, __half) {
+  const __half2 most = __hmax2(*reinterpret_cast<const __half2*>(&a), *reinterpret_cast<const __half2*>(&b));
+  return *reinterpret_cast<const std::uint32_t*>(&most);
+}
+
+/// Eight neighbouring dimensions of a block's bounds, pairs in a word.
+struct EightBounds {
+  std::uint32_t least[4], most[4];
+
+  __device__ void load(const uint4* row, int pieces) {
+    const uint4 low = __ldg(row), high = __ldg(row + pieces);
+    least[0] = low.x, least[1] = low.y, least[2] = low.z, least[3] = low.w;
+    most[0] = high.x, most[1] = high.y, most[2] = high.z, most[3] = high.w;
+  }
+  template <class T>
+  __device__ void join(const EightBounds& other) {
 #pragma unroll
-    for (int i = 0; i < kMostPairs; ++i) {
-      const int pair = i * 32 + lane;
-      if (pair >= pairs) {
-        to[i].least = to[i].most = make_float2(0, 0);
-        continue;
-      }
-      const float2 low = two_of(from[pair], T());
-      const float2 high = two_of(from[pairs + pair], T());
-      if (p == 0) {
-        to[i].least = low;
-        to[i].most = high;
-      } else {
-        to[i].join(low, high);
-      }
+    for (int i = 0; i < 4; ++i) {
+      least[i] = least_of(least[i], other.least[i], T());
+      most[i] = most_of(most[i], other.most[i], T());
     }
   }
-}
+  /// What they allow eight values of a query.
+  template <class T>
+  __device__ float bound(const float4 (&q)[2]) const {
+    const float values[8] = {q[0].x, q[0].y, q[0].z, q[0].w, q[1].x, q[1].y, q[1].z, q[1].w};
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 low = two_of(least[i], T()), high = two_of(most[i], T());
+      sum += values[2 * i] * (values[2 * i] > 0 ? high.x : low.x);
+      sum += values[2 * i + 1] * (values[2 * i + 1] > 0 ? high.y : low.y);
+    }
+    return sum;
+  }
+};
 
-__device__ inline float bound_of(float q, float least, float most) {
-  return fmaxf(q * least, q * most);
-}
-
-/// `parts` blocks for each search; of its blocks of pages a warp takes every so many. The group's queries lie in shared
-/// memory, [g, d].
+/// `parts` blocks for each search. Eight lanes have the bounds of two of its blocks of pages at a time. The group's
+/// queries lie in shared memory, [g, d].
 template <class T>
-__global__ void __launch_bounds__(kThreads) search_kernel(const __grid_constant__ SearchArguments of) {
-  extern __shared__ float queries[];
-  begin_kernel(of.cache, false);
+__global__ void __launch_bounds__(kThreads, kSearchBlocks) search_kernel(const __grid_constant__ SearchArguments of) {
+  extern __shared__ float4 search_queries[];
+  begin_kernel(of.cache, true);
   const Search search = of.searches[static_cast<int>(blockIdx.x) / of.parts];
   const int part = static_cast<int>(blockIdx.x) % of.parts;
-  if (search.first + part * kWarps >= search.last) return;
-  const int dim = of.cache.dim;
+  if (search.first + part * kBlocksOfStep >= search.last) return;
   const std::size_t head = (static_cast<std::size_t>(search.row) * of.cache.kv_heads + search.head) * of.group;
-  for (int i = static_cast<int>(threadIdx.x); i < of.group * dim; i += kThreads) queries[i] = of.q[head * dim + i];
-  __syncthreads();
+  const int dim = of.cache.dim, pieces = dim / 8;
+  load_queries<kThreads>(of.q + head * dim, of.group * dim, reinterpret_cast<float*>(search_queries));
   const HeadView& view = view_of(of.cache, search.row, search.head);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const auto* const all = reinterpret_cast<const uint4*>(of.bounds);
+  const int lane = static_cast<int>(threadIdx.x) % kPageLanes;
   float* const scores = of.scores + head * of.stride;
-  for (int block = search.first + part * kWarps + warp; block < search.last; block += of.parts * kWarps) {
-    Bounds bounds[kMostPairs];
-    load_bounds<T>(of, view.pages + static_cast<std::size_t>(block) * search.pages, search.pages, bounds);
-    for (int first = 0; first < of.group; first += kQueriesAtOnce) {
-      float sums[kQueriesAtOnce];
+  const int step = of.parts * kBlocksOfStep;
+  const int own = static_cast<int>(threadIdx.x) % 32 / kPageLanes;  // of the warp's neighbouring blocks
+  constexpr int kOfWarp = 32 / kPageLanes;
+  const int begin = search.first + part * kBlocksOfStep + static_cast<int>(threadIdx.x) / 32 * kOfWarp;
+  for (int first = begin; first < search.last; first += step) {
+    const PageId* pages[kBlocksAtOnce];
+    int block[kBlocksAtOnce];
 #pragma unroll
-      for (int j = 0; j < kQueriesAtOnce; ++j) {
-        sums[j] = 0;
-        if (first + j >= of.group) continue;
-        const float* const q = queries + (first + j) * dim;
+    for (int b = 0; b < kBlocksAtOnce; ++b) {
+      block[b] = first + own + b * (kThreads / kPageLanes);
+      pages[b] = view.pages + static_cast<std::size_t>(min(block[b], search.last - 1)) * search.pages;
+    }
+    for (int query = 0; query < of.group; query += kQueriesAtOnce) {
+      float sums[kBlocksAtOnce][kQueriesAtOnce] = {};
+#pragma unroll 2
+      for (int piece = lane; piece < pieces; piece += kPageLanes) {
+        EightBounds bounds[kBlocksAtOnce];
 #pragma unroll
-        for (int i = 0; i < kMostPairs; ++i) {
-          const int at = (i * 32 + lane) * 2;
-          if (at >= dim) continue;
-          sums[j] += bound_of(q[at], bounds[i].least.x, bounds[i].most.x);
-          sums[j] += bound_of(q[at + 1], bounds[i].least.y, bounds[i].most.y);
+        for (int b = 0; b < kBlocksAtOnce; ++b) {
+          bounds[b].load(all + std::size_t{pages[b][0]} * 2 * pieces + piece, pieces);
+        }
+        for (int page = 1; page < search.pages; ++page) {
+#pragma unroll
+          for (int b = 0; b < kBlocksAtOnce; ++b) {
+            EightBounds other;
+            other.load(all + std::size_t{pages[b][page]} * 2 * pieces + piece, pieces);
+            bounds[b].join<T>(other);
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < kQueriesAtOnce; ++j) {
+          const float4* const q = search_queries + (min(query + j, of.group - 1) * pieces + piece) * 2;
+          const float4 values[2] = {q[0], q[1]};
+#pragma unroll
+          for (int b = 0; b < kBlocksAtOnce; ++b) sums[b][j] += bounds[b].bound<T>(values);
         }
       }
 #pragma unroll
-      for (int j = 0; j < kQueriesAtOnce; ++j) {
+      for (int b = 0; b < kBlocksAtOnce; ++b) {
 #pragma unroll
-        for (int step = 16; step > 0; step /= 2) sums[j] += __shfl_xor_sync(~0U, sums[j], step);
-        if (lane == 0 && first + j < of.group) scores[(first + j) * of.stride + block] = sums[j] * of.scale;
+        for (int j = 0; j < kQueriesAtOnce; ++j) {
+#pragma unroll
+          for (int distance = kPageLanes / 2; distance > 0; distance /= 2) {
+            sums[b][j] += __shfl_xor_sync(~0U, sums[b][j], distance);
+          }
+          if (lane == j && query + j < of.group && block[b] < search.last) {
+            scores[(query + j) * of.stride + block[b]] = sums[b][j] * of.scale;
+          }
+        }
       }
     }
   }

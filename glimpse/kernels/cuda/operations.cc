@@ -16,9 +16,11 @@ namespace {
 constexpr std::array kDims{64, 96, 128, 256};
 /// Query heads of one launch, so that the sum of what they read fits into 32 bits up to a million slots.
 constexpr int kMostUnits = 4096;
-/// What a block of a launch takes of a long range of pages, and of a long search.
+/// What a block of a launch takes of a long range of pages, and of a long search at least.
 constexpr int kPagesOfBlock = 64;
 constexpr int kDigestsOfBlock = 64;
+/// Blocks of searches that a processor runs at a time.
+constexpr int kSearchBlocks = 3;
 constexpr double kLog2OfE = 1.4426950408889634;
 
 Limits limits_of(const Device& device) {
@@ -109,7 +111,7 @@ class DeviceOperations final : public Operations<Place::device> {
                    .bounds = op.summaries.bounds.raw(),
                    .searches = op.searches.raw(),
                    .count = op.count,
-                   .parts = parts_of(op.most, kDigestsOfBlock),
+                   .parts = search_parts(op.most, op.count),
                    .scores = op.out.scores.raw(),
                    .stride = op.out.stride},
                   limits_, raw_stream());
@@ -136,6 +138,12 @@ class DeviceOperations final : public Operations<Place::device> {
         spills_.emplace_back(stream_, spills_.empty() ? wanted : std::max(wanted, 2 * spills_.back().size()));
       }
       of.spill = spills_.back().pointer().raw();
+    }
+    if (op.weighs_means) {
+      const std::size_t wanted = static_cast<std::size_t>(op.count) * static_cast<std::size_t>(op.cache.kv_heads);
+      if (mean_sums_.empty() || wanted > mean_sums_.back().size()) mean_sums_.emplace_back(stream_, 2 * wanted);
+      of.mean_lse = mean_sums_.back().pointer().raw();
+      launch_weigh_means(of, limits_, raw_stream());
     }
     launch_select(of, limits_, raw_stream());
   }
@@ -203,6 +211,11 @@ class DeviceOperations final : public Operations<Place::device> {
   }
 
  private:
+  /// Blocks for each of `count` searches of up to `most` digests: so many that all run at a time, if there are enough.
+  int search_parts(int most, int count) const {
+    const int wanted = kSearchBlocks * limits_.processors / count;
+    return std::clamp(wanted, 1, parts_of(most, kDigestsOfBlock));
+  }
   std::size_t processors() const { return static_cast<std::size_t>(limits_.processors); }
   cudaStream_t raw_stream() const { return static_cast<cudaStream_t>(stream_.raw()); }
   Partials partials() const {
@@ -215,6 +228,7 @@ class DeviceOperations final : public Operations<Place::device> {
   Array<float> partials_;
   Array<unsigned> arrived_;
   std::vector<Array<std::uint32_t>> spills_;  ///< the last is used; graphs may use those before
+  std::vector<Array<float>> mean_sums_;       ///< likewise
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 constexpr int kUniteThreads = 512;
 constexpr int kHeatWarps = 8;
 constexpr int kHeatThreads = kHeatWarps * 32;
+constexpr int kKeysAtOnce = 4;  ///< that a warp waits for
 constexpr int kThreads = 256;
 
 struct UniteArguments {
@@ -101,7 +102,8 @@ struct HeatArguments {
   int parts = 1;  ///< blocks that share a row's units
 };
 
-/// The group's queries lie in shared memory, [g, d]; a warp takes a unit, its lanes pairs of dimensions.
+/// The group's queries lie in shared memory, [g, d]. A block takes a unit, its warps every so many of the keys, lanes
+/// pairs of dimensions.
 template <class T>
 __global__ void __launch_bounds__(kHeatThreads) heat_kernel(const __grid_constant__ HeatArguments of) {
   extern __shared__ float queries[];
@@ -117,23 +119,37 @@ __global__ void __launch_bounds__(kHeatThreads) heat_kernel(const __grid_constan
     list = of.op.sets.slots.raw() + static_cast<std::size_t>(read.set) * of.op.sets.capacity;
   }
   const int units = (entries + row.block - 1) / row.block;
-  if (part * kHeatWarps >= units) return;
+  if (part >= units) return;
   const int group = of.op.group;
   const std::size_t head = (static_cast<std::size_t>(row.row) * of.cache.kv_heads + row.head) * group;
   load_queries<kHeatThreads>(of.op.q.raw() + head * of.cache.dim, group * of.cache.dim, queries);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (int unit = part * kHeatWarps + static_cast<int>(threadIdx.x) / 32; unit < units; unit += of.parts * kHeatWarps) {
+  __shared__ float masses[kHeatWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  for (int unit = part; unit < units; unit += of.parts) {
     const int begin = unit * row.block, end = min(entries, begin + row.block);
     float mass = 0;
-    for (int i = begin; i < end; ++i) {
-      KeyRow<T> key;
-      key.load(view, list == nullptr ? i : list[i], of.cache.dim);
-      for (int j = 0; j < group; ++j) {
-        const float score = key.dot(queries + j * of.cache.dim) * of.op.scale;
-        mass += expf(score - of.op.lse.raw()[head + j]);
+    for (int first = begin + warp; first < end; first += kHeatWarps * kKeysAtOnce) {
+      KeyRow<T> keys[kKeysAtOnce];
+#pragma unroll
+      for (int k = 0; k < kKeysAtOnce; ++k) {
+        const int i = min(first + k * kHeatWarps, end - 1);
+        keys[k].load(view, list == nullptr ? i : list[i], of.cache.dim);
+      }
+#pragma unroll
+      for (int k = 0; k < kKeysAtOnce; ++k) {
+        if (first + k * kHeatWarps >= end) continue;
+        for (int j = 0; j < group; ++j) {
+          const float score = keys[k].dot(queries + j * of.cache.dim) * of.op.scale;
+          mass += expf(score - of.op.lse.raw()[head + j]);
+        }
       }
     }
-    if (lane != 0) continue;
+    if (threadIdx.x % 32 == 0) masses[warp] = mass;
+    __syncthreads();
+    mass = 0;
+    for (int w = 0; w < kHeatWarps; ++w) mass += masses[w];
+    __syncthreads();
+    if (threadIdx.x != 0) continue;
     const std::size_t at = (static_cast<std::size_t>(row.place) * of.cache.kv_heads + row.head) * of.op.stride +
                            (list == nullptr ? begin : list[begin]) / row.block;
     of.op.sums.raw()[at] += static_cast<double>(mass / static_cast<float>(group));
@@ -212,9 +228,9 @@ void unite(Stream& stream, const UniteOp& op) {
 void add_heat(Stream& stream, const HeatOp& op) {
   require_supported(op.cache.format);
   if (op.count == 0 || op.most == 0) return;
-  constexpr int kUnitsOfBlock = 2 * kHeatWarps, kMostParts = 64;
+  constexpr int kMostParts = 64;
   HeatArguments of{cache_of(op.cache, op.rows), op};
-  of.parts = std::clamp((op.most + kUnitsOfBlock - 1) / kUnitsOfBlock, 1, kMostParts);
+  of.parts = std::clamp(op.most, 1, kMostParts);
   auto* const kernel = op.cache.format.type == KvType::f16 ? heat_kernel<__half> : heat_kernel<__nv_bfloat16>;
   launch_plain(stream, kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kHeatThreads),
                op.group * op.cache.format.dim * static_cast<int>(sizeof(float)));

@@ -135,8 +135,54 @@ class Selection {
     return key == 0 ? 1 : key;
   }
 
+  /// The scores of four slots from `slot` for one query head (those behind the end: -inf).
+  __device__ void scores_of(std::size_t query, int slot, float (&x)[4]) const {
+    const float* const from = of_.scores + query * of_.stride + slot;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[e] = slot + e < scored_ ? from[e] : -INFINITY;
+  }
+  /// pooled() where KV heads are pooled otherwise than their groups are.
+  __device__ __noinline__ void pooled_apart(int slot, float (&values)[4]) const {
+    const bool of_mean = choice_.pooling == Pooling::probability_of_mean;
+    const bool probability =
+        choice_.pooling == Pooling::mean_probability || choice_.pooling == Pooling::max_probability;
+    const bool largest = choice_.pooling == Pooling::max_probability || choice_.pooling == Pooling::max_score;
+    const bool across = choice_.across == Across::max || (choice_.across == Across::as_group && largest);
+    const int first = choice_.query < 0 ? 0 : choice_.query;
+    const int last = choice_.query < 0 ? of_.group : choice_.query + 1;
+    for (float& value : values) value = across ? -INFINITY : 0.0F;
+    for (int head = choice_.head; head < choice_.head + choice_.heads; ++head) {
+      const std::size_t at = (static_cast<std::size_t>(choice_.row) * of_.cache.kv_heads + head) * of_.group;
+      float own[4];
+      for (float& value : own) value = largest ? -INFINITY : 0.0F;
+      for (int query = first; query < last; ++query) {
+        const float lse = of_.lse[at + query];
+        float x[4];
+        scores_of(at + query, slot, x);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          if (probability) x[e] = lse == -INFINITY ? 0.0F : exp_of(x[e] - lse);
+          own[e] = largest ? fmaxf(own[e], x[e]) : own[e] + x[e];
+        }
+      }
+      const float lse =
+          of_mean ? of_.mean_lse[blockIdx.x / kBlocks * of_.cache.kv_heads + (head - choice_.head)] : 0.0F;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (!largest) own[e] *= 1.0F / static_cast<float>(last - first);
+        if (of_mean) own[e] = lse == -INFINITY ? 0.0F : exp_of(own[e] - lse);
+        values[e] = across ? fmaxf(values[e], own[e]) : values[e] + own[e];
+      }
+    }
+    const float share = across ? 1.0F : 1.0F / static_cast<float>(choice_.heads);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) values[e] = slot + e < scored_ ? values[e] * share : -INFINITY;
+  }
   /// The pooled values of four slots (or units, where these have scores) from `slot` (those behind the end: -inf).
   __device__ void pooled(int slot, float (&values)[4]) const {
+    if (choice_.across != Across::as_group || choice_.pooling == Pooling::probability_of_mean) {
+      return pooled_apart(slot, values);
+    }
     const bool probability =
         choice_.pooling == Pooling::mean_probability || choice_.pooling == Pooling::max_probability;
     const bool largest = choice_.pooling == Pooling::max_probability || choice_.pooling == Pooling::max_score;

@@ -162,6 +162,19 @@ __device__ inline void wait_turn(std::uint32_t barrier, int parity) {
 __device__ inline void meet(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
+/// meet(), and whether one of those who met said yes.
+__device__ inline bool any_of(int number, int threads, bool yes) {
+  int any = 0;
+  asm volatile(
+      "{\n.reg .pred own, all;\n"
+      "setp.ne.s32 own, %3, 0;\n"
+      "bar.red.or.pred all, %1, %2, own;\n"
+      "selp.s32 %0, 1, 0, all;\n}"
+      : "=r"(any)
+      : "r"(number), "r"(threads), "r"(static_cast<int>(yes))
+      : "memory");
+  return any != 0;
+}
 __device__ inline void pass_on(int number, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }

@@ -33,7 +33,7 @@ class RandomModel {
     std::int64_t context = 0;
     WeightType weights;
   };
-  /// Throws UserError when the folder has no room.
+  /// Throws UserError when the folder has no room, and where rows are no whole blocks of the type.
   RandomModel(const ModelSize& size, const std::filesystem::path& folder, const Content& content);
   ~RandomModel();
   RandomModel(const RandomModel&) = delete;
@@ -41,6 +41,8 @@ class RandomModel {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  void remove() const;
+
   std::filesystem::path path_;
 };
 

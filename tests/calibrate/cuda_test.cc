@@ -40,7 +40,7 @@ TEST_F(CudaCalibration, RecordsTheAttentionOfTheCpu) {
       all += b.probability[i];
     }
     EXPECT_NEAR(all, a.steps * a.heads, 1e-2);
-    EXPECT_LT(apart / all, 0.05) << "layer " << layer;
+    EXPECT_LT(apart / all, 0.1) << "layer " << layer;  // keys and queries of 16 bits, layer by layer
   }
 }
 
@@ -62,7 +62,8 @@ TEST_F(CudaCalibration, MakesAProfileWithTimesOfTheDevice) {
         std::pair("kascade", "kascade"), std::pair("lychee-decode", "roles"), std::pair("evosparse", "retrieval")}) {
     SCOPED_TRACE(method);
     const auto is = [&](const auto& row) { return row.method == method; };
-    const bool out = std::any_of(found->left_out.begin(), found->left_out.end(), is);
+    const bool has = std::any_of(there->profile.kept.begin(), there->profile.kept.end(), is);
+    const bool out = !has || std::any_of(found->left_out.begin(), found->left_out.end(), is);
     EXPECT_EQ(std::any_of(found->profile.kept.begin(), found->profile.kept.end(), is), !out);
     EXPECT_EQ(std::any_of(found->profile.speed->methods.begin(), found->profile.speed->methods.end(), is), !out);
     EXPECT_EQ(found->profile.has(profile), !out || profile == std::string_view("retrieval"));

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <memory>
 
+#include "glimpse/base/error.h"
 #include "glimpse/model/model.h"
+#include "glimpse/model/random_model.h"
 
 namespace glimpse::model {
 namespace {
@@ -14,10 +16,7 @@ namespace {
 const std::filesystem::path kMade = GLIMPSE_TEST_MODELS;
 const std::filesystem::path kShared = GLIMPSE_TEST_SHARED;
 
-class MadeModelTest : public testing::TestWithParam<std::string> {};
-
-TEST_P(MadeModelTest, ReadsAsLibllamaReadsIt) {
-  const std::filesystem::path path = kMade / (GetParam() + ".gguf");
+void expect_as_libllama(const std::filesystem::path& path) {
   const Model ours(path);
   llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
   llama_model_params parameters = llama_model_default_params();
@@ -38,6 +37,25 @@ TEST_P(MadeModelTest, ReadsAsLibllamaReadsIt) {
   std::uint64_t bytes = 0;
   for (const TensorInfo& tensor : ours.file().tensors()) bytes += tensor.bytes;
   EXPECT_EQ(bytes, llama_model_size(theirs.get()));
+}
+
+class MadeModelTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(MadeModelTest, ReadsAsLibllamaReadsIt) {
+  expect_as_libllama(kMade / (GetParam() + ".gguf"));
+}
+
+TEST(RandomModels, ReadAsLibllamaReadsThem) {
+  std::filesystem::path path;
+  {
+    const RandomModel made(model_size("smollm2-135m"), testing::TempDir(), {2048, weight_type("q4_0")});
+    path = made.path();
+    expect_as_libllama(path);
+    EXPECT_EQ(Model(path).config().context, 2048);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_THROW(RandomModel(model_size("smollm2-135m"), testing::TempDir(), {2048, weight_type("q4_k")}), UserError);
+  EXPECT_THROW(RandomModel(model_size("smollm2-135m"), "/nowhere", {2048, weight_type("q4_0")}), UserError);
 }
 
 std::string row_name(const testing::TestParamInfo<std::string>& info) {

@@ -1,9 +1,11 @@
 // Answers over HTTP are those of the engine for the same prompt and options, in OpenAI's shapes.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <stdexcept>
 
 #include "glimpse/engine/engine.h"
+#include "glimpse/plan/profile_file.h"
 #include "glimpse/policies/policy.h"
 #include "tests/server/client.h"
 
@@ -250,6 +252,40 @@ TEST(Answers, TheServersOwnMethodIsTheDefault) {
   EXPECT_EQ(changed["glimpse"]["policy"], "tidal");
   EXPECT_LT(changed["glimpse"]["kept_ratio"], own["glimpse"]["kept_ratio"]);
   EXPECT_EQ(server.post("/v1/completions", full).json()["glimpse"]["kept_ratio"], 1.0);
+}
+
+TEST(Answers, AMethodIsDenseWhereTheProfilesTimesSayThatItIsSlower) {
+  ServerOptions options = small_options();
+  options.processor = "P";
+  options.profile_folder = testing::TempDir() + "profiles-of-times";
+  std::filesystem::create_directories(options.profile_folder);
+  const Engine engine(options.engine);
+  plan::Profile profile = plan::empty_profile(engine.shape());
+  profile.roles = plan::RolesProfile{{1, 1, 0, 0, 0, 0, 0, 0}};
+  profile.speed = plan::SpeedProfile{"P", engine.threads(), "f32", 2000, {10, 10}, {15, 10}, {}};
+  profile.speed->methods = {{"lychee-decode", "16", "", {12, 0}}};  // faster from 201 tokens on
+  plan::save_profile(plan::profile_path(options.profile_folder, engine.fingerprint()), profile);
+  const Running server(options);
+  options.processor = "Q";
+  const Running another(options);
+  const auto kept = [](const Running& on, int times, JsonValue more = JsonValue::object()) {
+    JsonValue attention{{"policy", "lychee-decode"}, {"budget", 16}};
+    attention.update(more);
+    const JsonValue body{{"prompt", long_text(times)},
+                         {"max_tokens", 8},
+                         {"ignore_eos", true},
+                         {"temperature", 0},
+                         {"attention", attention}};
+    const JsonValue json = on.post("/v1/completions", body).json();
+    EXPECT_EQ(json["usage"]["prompt_tokens"].get<int>() < 190, times == 8) << json;
+    return json["glimpse"]["kept_ratio"].get<double>();
+  };
+  EXPECT_EQ(kept(server, 8), 1.0);
+  EXPECT_LT(kept(server, 40), 1.0);
+  EXPECT_LT(kept(server, 8, {{"min_ctx", 0}}), 1.0);
+  EXPECT_LT(kept(server, 8, {{"budget", 24}}), 1.0) << "nobody measured that one";
+  EXPECT_LT(kept(another, 8), 1.0) << "times of another machine say nothing here";
+  std::filesystem::remove_all(options.profile_folder);
 }
 
 }  // namespace

@@ -73,95 +73,87 @@ __device__ inline void weigh(float (&scores)[kKeys / 8][4], std::uint32_t mask, 
 
 /// The partial results of a segment's work become its output, in the order of its ranges. A few warps have 32
 /// neighbouring fours of values of a query head, each with its own ranges, whose weights its lanes have. `room`:
-/// [kThreads]. The block synchronises.
+/// [kThreads]. The block synchronises. Few blocks come here, so the code is short: what is not in a cache comes slowly.
 template <int kDim, int kThreads>
 __device__ inline void combine(const AttendArguments& of, const Segment& s, float4* room) {
   constexpr int kFours = kDim / 4, kChunks = (kFours + 31) / 32, kWarps = kThreads / 32;
   constexpr int kAhead = 8;
+  constexpr int kStep = static_cast<int>(2 * partial_values(kDim));  // floats from a range's results to the next's
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int ranges = static_cast<int>(s.ranges);
-  const auto from = [&](int i) { return of.partials.values + partial_of(s, i) * partial_values(kDim); };
+  const float* const results = of.partials.values + static_cast<std::size_t>(s.first_range) * kStep;
+  const auto from = [&](int range) { return results + range * kStep + (range == 0 ? kStep / 2 : 0); };
   const int items = s.queries * kChunks;
   int log_shares = 0;
   while (items << (log_shares + 1) <= kWarps) ++log_shares;
   const int shares = 1 << log_shares;
+  const int share = warp & (shares - 1);
 #pragma unroll 1
   for (int first = 0; first < items; first += kWarps >> log_shares) {
     const int item = first + (warp >> log_shares);
-    const int share = warp & (shares - 1);
-    const int query = item / kChunks;
+    const int query = min(item, items - 1) / kChunks;  // warps without an item do another's, and write nothing
     const int four = item % kChunks * 32 + lane;
-    const bool has = item < items && four < kFours;
+    const int place = min(four, kFours - 1);
+    float4 ahead[kAhead];  // asked for while the weights are worked out
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int range = min(share + i * shares, ranges - 1);
+      ahead[i] = __ldcg(reinterpret_cast<const float4*>(from(range) + query * kDim) + place);
+    }
+    LogSum total;
+    float largest = -INFINITY;  // of this lane's range, among the last 32 looked at
+#pragma unroll 1
+    for (int start = (ranges - 1) / 32 * 32; start >= 0; start -= 32) {
+      LogSum part;
+      if (start + lane < ranges) {
+        const float* const range = from(start + lane) + kTileQueries * kDim + query;
+        part = {__ldcg(range), __ldcg(range + kTileQueries)};
+      }
+      largest = part.largest;
+      total.add(part);
+    }
+#pragma unroll 1
+    for (int step = 16; step > 0; step /= 2) total.add_from(~0U, step);
+    const float scale = total.sum > 0 ? __frcp_rn(total.sum) : 0;
+    float weight = exp2_of(largest - or_zero(total.largest)) * scale;
     float4 out = make_float4(0, 0, 0, 0);
-    if (item < items) {
-      const auto value = [&](int range) {
-        return __ldcg(reinterpret_cast<const float4*>(from(range) + query * kDim) + four);
-      };
-      const float4 nothing = make_float4(0, 0, 0, 0);
-      float4 ahead[kAhead];  // asked for while the weights are worked out
+    const auto add = [&](int range, const float4& x) {
+      const float by = __shfl_sync(~0U, weight, range % 32);
+      out.x += by * x.x;
+      out.y += by * x.y;
+      out.z += by * x.z;
+      out.w += by * x.w;
+    };
+    int range = share;
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        ahead[i] = has && share + i * shares < ranges ? value(share + i * shares) : nothing;
-      }
-      const auto part = [&](int range) {
-        LogSum made;
-        if (range < ranges) {
-          made.largest = __ldcg(from(range) + kTileQueries * kDim + query);
-          made.sum = __ldcg(from(range) + kTileQueries * (kDim + 1) + query);
-        }
-        return made;
-      };
-      const LogSum own = part(lane);
-      LogSum total = own;
-#pragma unroll 1
-      for (int i = lane + 32; i < ranges; i += 32) total.add(part(i));
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) total.add_from(~0U, step);
-      if (of.lse != nullptr && share == 0 && four == 0) of.lse[s.first_query + query] = total.value();
-      const float scale = total.sum > 0 ? 1 / total.sum : 0;
-#pragma unroll 1
-      for (int start = 0; start < ranges; start += 32) {
-        const float largest = start == 0 ? own.largest : part(start + lane).largest;
-        const float weight = exp2_of(largest - or_zero(total.largest)) * scale;
-        const auto add = [&](int i, const float4& x) {
-          const float by = __shfl_sync(~0U, weight, i);
-          out.x += by * x.x;
-          out.y += by * x.y;
-          out.z += by * x.z;
-          out.w += by * x.w;
-        };
-        const int count = min(32, ranges - start);
-        int i = share;
-        if (start == 0) {
-#pragma unroll
-          for (int a = 0; a < kAhead; ++a) {
-            if (i < count) add(i, ahead[a]);
-            i += shares;
-          }
-        }
-#pragma unroll 2
-        for (; i < count; i += shares) add(i, has ? value(start + i) : nothing);
-      }
+    for (int i = 0; i < kAhead; ++i, range += shares) {
+      if (range < min(32, ranges)) add(range, ahead[i]);
     }
-    if (shares > 1) {
-      room[threadIdx.x] = out;
-      __syncthreads();
-      if (share == 0) {
+    range = min(range, (31 - share) / shares * shares + share + shares);  // those of the first 32 are added alone
 #pragma unroll 1
-        for (int other = 1; other < shares; ++other) {
-          const float4 x = room[threadIdx.x + other * 32];
-          out.x += x.x;
-          out.y += x.y;
-          out.z += x.z;
-          out.w += x.w;
-        }
+    for (; range < ranges; range += shares) {
+      if (range >= 32 && range - shares < range / 32 * 32) {
+        const int other = min(range / 32 * 32 + lane, ranges - 1);
+        weight = exp2_of(__ldcg(from(other) + kTileQueries * kDim + query) - or_zero(total.largest)) * scale;
       }
-      __syncthreads();
+      add(range, __ldcg(reinterpret_cast<const float4*>(from(range) + query * kDim) + place));
     }
-    if (has && share == 0) {
+    if (item < items && share == 0 && four == 0 && of.lse != nullptr) of.lse[s.first_query + query] = total.value();
+    room[threadIdx.x] = out;
+    __syncthreads();
+    if (item < items && share == 0 && four < kFours) {
+#pragma unroll 1
+      for (int other = 1; other < shares; ++other) {
+        const float4 x = room[threadIdx.x + other * 32];
+        out.x += x.x;
+        out.y += x.y;
+        out.z += x.z;
+        out.w += x.w;
+      }
       reinterpret_cast<float4*>(of.out + static_cast<std::size_t>(s.first_query + query) * kDim)[four] = out;
     }
+    __syncthreads();
   }
 }
 

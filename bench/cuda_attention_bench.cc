@@ -18,6 +18,8 @@
 #include "bench/cuda_support.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/machine.h"
+#include "glimpse/kernels/cuda/readings.h"
+#include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/ref/operations.h"
 
 namespace glimpse::bench {
@@ -195,7 +197,7 @@ class Bench {
     const std::size_t bytes = pool_.k.size() / 16384 * 16384;
     const Array<unsigned> sum(stream, 1);
     bandwidth_ = static_cast<double>(bytes) / measure(stream, 2, [&](int layer) {
-                   read_all(stream_, (layer == 0 ? pool_.k : pool_.v).raw(), bytes, sum.pointer().raw());
+                   cuda::read_all(stream_, (layer == 0 ? pool_.k : pool_.v).raw(), bytes, sum.pointer().raw());
                  });
     fmt::print("plain reads: {:.0f} GB/s\n", bandwidth_ * 1e-9);
   }
@@ -256,6 +258,7 @@ class Bench {
       if (batch > 1) continue;
       attend(all)(bed.layers - 1);
       prompt(bed, std::min(rows, tokens));
+      tiles(bed, std::min(rows, tokens));
     }
   }
 
@@ -333,6 +336,74 @@ class Bench {
                      {"rows", rows},
                      {"us", std::round(seconds * 1e8) / 100},
                      {"tflops", std::round(flops * 1e-11) / 10}});
+  }
+  /// The same rows in tiles of 32 that read a tenth of what lies before them, and what an anchor's choice takes before.
+  void tiles(const Bed& bed, int rows) {
+    using namespace kernels::cuda;  // NOLINT(google-build-using-namespace): the operations of tiles.h
+    constexpr int kTile = kTileSumRows / kGroup, kShare = 10;
+    const std::int32_t capacity = bed.tokens / kShare + 1;
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal;
+    std::vector<float> queries(static_cast<std::size_t>(rows) * kKvHeads * kGroup * kDim);
+    for (float& x : queries) x = normal(random);
+    std::vector<PromptRows> pieces;
+    std::vector<TileRead> reads;
+    std::vector<std::int32_t> slots, counts;
+    double pairs = 0, before = 0;
+    for (int first = 0; first + kTile <= rows; first += kTile) {
+      const std::int32_t start = bed.tokens - rows + first;
+      pieces.push_back({.row = first, .rows = kTile, .behind = rows - first});
+      before += static_cast<double>(kTile) * start;
+      for (int head = 0; head < kKvHeads; ++head) {
+        reads.push_back({.set = static_cast<std::int32_t>(counts.size())});
+        counts.push_back(start / kShare);
+        for (std::int32_t i = 0; i < capacity; ++i) {
+          slots.push_back(i * kShare + static_cast<std::int32_t>(random() % kShare));
+        }
+      }
+      pairs += kTile * (start / kShare + (kTile + 1) / 2.0);
+    }
+    const int count = static_cast<int>(pieces.size());
+    if (count == 0) return;
+    const std::size_t stride = static_cast<std::size_t>(bed.tokens);
+    const Array<PromptRows> tiles(stream_, pieces);
+    const Array<TileRead> device_reads(stream_, reads);
+    const Array<std::int32_t> device_slots(stream_, slots), device_counts(stream_, counts);
+    const Array<float> q(stream_, queries), out(stream_, queries.size()), lse(stream_, queries.size() / kDim);
+    const auto tell = [&](const std::string& what, double products, const std::function<void(int)>& work) {
+      const double seconds = measure(stream_, bed.layers, work);
+      const double flops = 2.0 * kDim * kKvHeads * kGroup * products / seconds;
+      fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.1f} TFLOP/s\n", bed.batch, bed.tokens,
+                 fmt::format("{} {}", what, rows), seconds * 1e6, flops * 1e-12);
+      rows_.push_back({{"batch", bed.batch},
+                       {"tokens", bed.tokens},
+                       {"what", what},
+                       {"rows", rows},
+                       {"us", std::round(seconds * 1e8) / 100},
+                       {"tflops", std::round(flops * 1e-11) / 10}});
+    };
+    tell("tiles", 2 * pairs, [&](int layer) {
+      attend_tiles(stream_, {bed.cache(layer),
+                             tiles.constant(),
+                             count,
+                             kTile,
+                             device_reads.constant(),
+                             {device_slots.pointer(), device_counts.pointer(), capacity, count * kKvHeads},
+                             q.constant(),
+                             kGroup,
+                             kScale,
+                             out.pointer()});
+    });
+    if (!has_tile_sums(stream_, kDim)) return;
+    tell("sums of rows", before + rows * (kTile + 1) / 2.0, [&](int layer) {
+      sum_rows(stream_,
+               {bed.cache(layer), {.rows = rows, .behind = rows}, q.constant(), kGroup, kScale, lse.pointer()});
+    });
+    const Array<float> sums(stream_, pieces.size() * kKvHeads * kTileSumParts * stride);
+    tell("sums of tiles", before, [&](int layer) {
+      sum_tiles(stream_, {bed.cache(layer), tiles.constant(), count, q.constant(), lse.constant(), kGroup, kScale,
+                          sums.pointer(), stride});
+    });
   }
   /// Bounds of pages of 16 tokens: made for all pages, searched, the best chosen and attended to.
   void by_pages(Bed& bed, const Array<Read>& none, double set_bytes) {

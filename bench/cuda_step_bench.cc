@@ -12,12 +12,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "bench/cuda_support.h"
-#include "bench/random_model.h"
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/machine.h"
 #include "glimpse/exec/backend.h"
+#include "glimpse/kernels/cuda/readings.h"
+#include "glimpse/model/random_model.h"
 #include "glimpse/policies/policy.h"
 
 namespace glimpse::bench {
@@ -33,7 +33,9 @@ struct Wanted {
   std::vector<int> batches{1};
   std::vector<std::int64_t> depths{1024, 8192, 32768, 131072};
   std::vector<std::string> arms{"full", "tidal:1024", "quest:1024", "kascade:10%,prefill=dense", "lychee-decode:1024"};
+  std::string prefill = "full";
   int steps = 24;
+  int leaders = 0;
   std::string json;
   std::string command;
 };
@@ -72,7 +74,7 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  exec::StepResult step() {
+  exec::StepResult step(int leaders = 0) {
     rows_.clear();
     outputs_.clear();
     tokens_.assign(ids_.size(), 17);
@@ -86,7 +88,7 @@ class Batch {
       rows_.push_back(rows);
       outputs_.push_back(static_cast<std::int32_t>(i));
     }
-    return backend_.executor().forward({tokens_, rows_, outputs_});
+    return backend_.executor().forward({tokens_, rows_, outputs_, false, leaders});
   }
 
  private:
@@ -106,9 +108,9 @@ class Bench {
   }
 
   void run() {
-    const ModelSize& shape = model_size(wanted_.shape);
-    type_ = weight_type(wanted_.weights);
-    const RandomModel file(shape, wanted_.folder, {deepest_ + 4096, type_});
+    const model::ModelSize& shape = model::model_size(wanted_.shape);
+    type_ = model::weight_type(wanted_.weights);
+    const model::RandomModel file(shape, wanted_.folder, {deepest_ + 4096, type_});
     const model::Model model(file.path());
     const model::Config& config = model.config();
     shape_ = {config.architecture, config.name,     config.layers, config.heads,
@@ -162,7 +164,7 @@ class Bench {
     constexpr std::size_t kBytes = std::size_t{8} << 30;
     const kernels::cuda::Memory memory(stream, kBytes);
     const kernels::cuda::Array<unsigned> sum(stream, 1);
-    const auto read = [&] { read_all(stream, memory.raw(), kBytes, sum.pointer().raw()); };
+    const auto read = [&] { kernels::cuda::read_all(stream, memory.raw(), kBytes, sum.pointer().raw()); };
     read();
     kernels::cuda::Graph graph(stream, read);
     graph.run();
@@ -174,8 +176,8 @@ class Bench {
 
   /// Sequences grow to each depth in turn; at each the arms decode from forks of them.
   void measure(exec::Backend& backend, const model::Config& config, int batch) {
-    const attention::Program dense(plan::dense_plan(shape_));
-    attention::SequenceState state(dense.plan());
+    const attention::Program prompt(plan_of(shape_, wanted_.prefill));
+    attention::SequenceState state(prompt.plan());
     std::vector<kv::SequenceId> sources;
     for (int i = 0; i < batch; ++i) sources.push_back(backend.cache().create());
     std::mt19937 random(3);
@@ -190,7 +192,7 @@ class Bench {
         while (backend.cache().length(id) < depth) {
           attention::SequenceRows rows;
           rows.sequence = id;
-          rows.program = &dense;
+          rows.program = &prompt;
           rows.state = &state;
           rows.position = backend.cache().length(id);
           rows.rows = static_cast<int>(std::min<std::int64_t>(kChunk, depth - rows.position));
@@ -255,7 +257,7 @@ class Bench {
       for (int i = 0; i < 3; ++i) {  // the graph is made
         const auto start = Clock::now();
         double built = 0;
-        for (const attention::ReadCounters& c : made.batch->step().counters) built += c.index_build_s;
+        for (const attention::ReadCounters& c : made.batch->step(wanted_.leaders).counters) built += c.index_build_s;
         if (built == 0) continue;
         fmt::print("  {}: index built in {:.3f} s of all threads; a step of {:.3f} s\n", arm, built,
                    std::chrono::duration<double>(Clock::now() - start).count());
@@ -264,7 +266,7 @@ class Bench {
     for (int i = 0; i < wanted_.steps; ++i) {
       for (Measured& arm : arms) {
         const auto start = Clock::now();
-        const exec::StepResult result = arm.batch->step();
+        const exec::StepResult result = arm.batch->step(wanted_.leaders);
         arm.times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
         arm.bytes = 0;
         for (const attention::ReadCounters& c : result.counters) {
@@ -300,7 +302,7 @@ class Bench {
   int most_batch_ = 1;
   std::int64_t deepest_ = 0;
   plan::ModelShape shape_;
-  WeightType type_;
+  model::WeightType type_;
   double bandwidth_ = 1;
   Json rows_ = Json::array();
 };
@@ -312,7 +314,7 @@ int main(int argc, char** argv) {
   using namespace glimpse;
   bench::Wanted wanted;
   CLI::App app("a whole decoding step on a GPU");
-  app.add_option("--shape", wanted.shape, "llama-3.1-8b, qwen3-8b, llama-2-7b or smollm2-135m");
+  app.add_option("--shape", wanted.shape, "llama-3.1-8b, qwen3-8b, qwen3-32b, llama-2-7b or smollm2-135m");
   app.add_option("--weights", wanted.weights, "bf16, q8_0, q6_k, q5_k, q5_0, q5_1, q4_k, q4_0 or q4_1");
   app.add_option("--folder", wanted.folder, "for the file of random weights; in memory");
   app.add_option("--batch", wanted.batches, "sequences")->delimiter(',');
@@ -321,7 +323,9 @@ int main(int argc, char** argv) {
                  "NAME[:BUDGET][,KEY=VALUE...], once for each; the first is what the others are compared with")
       ->expected(1, 32)
       ->delimiter(';');
+  app.add_option("--prefill", wanted.prefill, "how sequences are prefilled, as --arms; one that forgets nothing");
   app.add_option("--steps", wanted.steps, "of each arm");
+  app.add_option("--leaders", wanted.leaders, "largest logits that the host reads, as a greedy request 1; 0: all");
   app.add_option("--json", wanted.json, "write the results to this file");
   CLI11_PARSE(app, argc, argv);
   wanted.command = "cuda_step_bench";

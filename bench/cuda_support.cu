@@ -28,22 +28,6 @@ __global__ void fill_kernel(__nv_bfloat162* to, std::size_t pairs, std::uint32_t
   }
 }
 
-constexpr int kThreads = 512;
-constexpr int kEach = 8;
-
-__global__ void __launch_bounds__(kThreads) read_kernel(const uint4* from, std::size_t count, unsigned* sum) {
-  unsigned bits = 0;
-  constexpr std::size_t kBlock = static_cast<std::size_t>(kThreads) * kEach;
-  for (std::size_t at = blockIdx.x * kBlock; at + kBlock <= count; at += gridDim.x * kBlock) {
-    uint4 x[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) x[i] = __ldcs(from + at + i * kThreads + threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) bits ^= x[i].x ^ x[i].y ^ x[i].z ^ x[i].w;
-  }
-  if (bits == 0x12345678U) *sum = bits;
-}
-
 cudaStream_t raw(kernels::cuda::Stream& stream) {
   return static_cast<cudaStream_t>(stream.raw());
 }
@@ -53,11 +37,6 @@ cudaStream_t raw(kernels::cuda::Stream& stream) {
 void fill_normal(kernels::cuda::Stream& stream, std::byte* to, std::size_t count, std::uint32_t seed) {
   fill_kernel<<<stream.device().processors * 8, 256, 0, raw(stream)>>>(reinterpret_cast<__nv_bfloat162*>(to), count / 2,
                                                                        seed);
-}
-
-void read_all(kernels::cuda::Stream& stream, const std::byte* from, std::size_t bytes, unsigned* sum) {
-  read_kernel<<<stream.device().processors * 4, kThreads, 0, raw(stream)>>>(reinterpret_cast<const uint4*>(from),
-                                                                            bytes / 16, sum);
 }
 
 }  // namespace glimpse::bench

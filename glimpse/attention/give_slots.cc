@@ -1,6 +1,7 @@
 #include "glimpse/attention/give_slots.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "glimpse/base/error.h"
@@ -9,6 +10,15 @@ namespace glimpse::attention {
 
 bool reads_everything(const SequenceRows& rows) {
   return !rows.decodes() || rows.kind == PassKind::dense_decode || rows.program->dense_at(rows.position + rows.rows);
+}
+
+DenseReason dense_reason(const SequenceRows& rows) {
+  if (rows.kind == PassKind::verify) return DenseReason::verify;
+  const Program& program = *rows.program;
+  if (program.dense_at(std::numeric_limits<std::int32_t>::max())) return DenseReason::method;
+  const std::int64_t tokens = rows.position + rows.rows;
+  if (rows.kind == PassKind::dense_decode && !program.dense_at(tokens)) return DenseReason::drafts;
+  return tokens < program.min_context() ? DenseReason::context : DenseReason::budget;
 }
 
 bool ends_prompt(const SequenceRows& rows) {

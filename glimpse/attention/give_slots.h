@@ -6,12 +6,16 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/attention/records.h"
 #include "glimpse/kv/cache.h"
 
 namespace glimpse::attention {
 
 /// Rows that read every token that their heads keep.
 bool reads_everything(const SequenceRows& rows);
+
+/// Why a decoded or verified row read every token, where it did.
+DenseReason dense_reason(const SequenceRows& rows);
 
 /// True when all tokens up to the last of these rows count as prompt from now on: indices are made of them.
 bool ends_prompt(const SequenceRows& rows);

@@ -17,6 +17,11 @@ Coverage& Coverage::operator+=(const Coverage& other) {
   return *this;
 }
 
+void ReadCounters::add_dense_step(DenseReason reason) {
+  ++dense_steps;
+  ++dense_by[static_cast<std::size_t>(reason)];
+}
+
 ReadCounters& ReadCounters::operator+=(const ReadCounters& other) {
   k_rows += other.k_rows;
   v_rows += other.v_rows;
@@ -34,6 +39,7 @@ ReadCounters& ReadCounters::operator+=(const ReadCounters& other) {
   audits += other.audits;
   audit_s += other.audit_s;
   dense_steps += other.dense_steps;
+  for (std::size_t i = 0; i < dense_by.size(); ++i) dense_by[i] += other.dense_by[i];
   sparse_steps += other.sparse_steps;
   index_build_s += other.index_build_s;
   return *this;

@@ -2,6 +2,7 @@
 // same for every device. Plain values.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -22,6 +23,18 @@ struct Coverage {
   double mean() const { return count == 0 ? 1 : sum / static_cast<double>(count); }
 };
 
+/// Why a step read every token.
+enum class DenseReason : std::uint8_t {
+  method,   ///< the plan reads everything at any length
+  context,  ///< the context is shorter than the plan's least (`--attn-min-ctx`)
+  budget,   ///< what the budget allows was all there was
+  verify,   ///< a verification of drafts (`--lossless`)
+  drafts,   ///< a lossless request for which drafting does not pay
+};
+inline constexpr int kDenseReasons = 5;
+/// Steps by reason.
+using DenseSteps = std::array<std::int64_t, kDenseReasons>;
+
 /// Rows of K and V that the work lists read, and what dense attention would have read, in decode rows alone.
 struct ReadCounters {
   std::int64_t k_rows = 0, v_rows = 0;
@@ -33,11 +46,13 @@ struct ReadCounters {
   std::int64_t recalled_pages = 0, recalled_bytes = 0, resident_hits = 0;
   std::optional<std::int64_t> resident_tokens;     ///< none: no head had one
   std::int64_t dense_steps = 0, sparse_steps = 0;  ///< sparse: some head read less than every token
+  DenseSteps dense_by{};                           ///< dense_steps by DenseReason
   Coverage coverage;                               ///< of sets chosen from exact scores of all tokens
   Coverage audited;                                ///< of every head that forgot nothing, in audited steps
   std::int64_t audits = 0;                         ///< such steps
   double audit_s = 0;                              ///< what they took, of all threads together
   double index_build_s = 0;  ///< what building indices and factors took, of all threads together; prompts too
+  void add_dense_step(DenseReason reason);
   ReadCounters& operator+=(const ReadCounters& other);
 };
 

@@ -29,16 +29,22 @@ struct Method {
   }
 };
 
+const std::map<std::string, std::string> kDensePrefill{{"prefill", "dense"}};
+
 std::vector<Method> methods_of(const Calibration& found, Part part) {
   std::vector<Method> methods;
   if (found.tidal) methods.push_back({"tidal", {}});
   if (found.lessismore) methods.push_back({"lessismore", {}});
   if (found.omnikv) methods.push_back({"omnikv", {}});
-  if (found.kascade) methods.push_back({"kascade", {{"prefill", "dense"}}});
+  if (found.kascade) methods.push_back({"kascade", kDensePrefill});
   if (part == Part::all || part == Part::retrieval) {
     methods.push_back({"lychee-decode", {}});
     methods.push_back({"evosparse", {}});
   }
+  std::erase_if(methods, [&](const Method& method) {
+    return std::any_of(found.left_out.begin(), found.left_out.end(),
+                       [&](const LeftOut& out) { return out.method == method.name; });
+  });
   return methods;
 }
 
@@ -153,26 +159,37 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
   found.budget = study.budget;
   found.profile = plan::empty_profile(shape);
   const bool all = options.part == Part::all;
+  const auto runs = [&](const std::string& method, const std::map<std::string, std::string>& extra = {}) {
+    std::string why = refusal_of(engine, study, method, extra);
+    if (why.empty()) return true;
+    found.left_out.push_back({method, std::move(why)});
+    return false;
+  };
   if (all || options.part == Part::retrieval) {
     found.profile.retrieval = plan::RetrievalProfile{study.retrieval};
-    found.heads = choose_heads(engine, study, progress);
-    found.profile.roles = found.heads->roles;
+    if (runs("lychee-decode")) {
+      found.heads = choose_heads(engine, study, progress);
+      found.profile.roles = found.heads->roles;
+    }
+    runs("evosparse");
   }
   if ((all || options.part == Part::tidal) && shape.layers >= kLeastLayers) {
-    found.tidal = choose_tidal(engine, study, progress);
-    found.profile.tidal = plan::TidalProfile{found.tidal->layers.front()};
-    Choice again = choose_lessismore(engine, study, progress);
+    if (runs("tidal")) {
+      found.tidal = choose_tidal(engine, study, progress);
+      found.profile.tidal = plan::TidalProfile{found.tidal->layers.front()};
+    }
+    Choice again = runs("lessismore") ? choose_lessismore(engine, study, progress) : Choice{};
     if (!again.layers.empty()) {
       found.profile.lessismore = plan::LessIsMoreProfile{again.layers.front()};
       found.lessismore = std::move(again);
     }
-    Choice filters = choose_omnikv(engine, study, progress);
+    Choice filters = runs("omnikv") ? choose_omnikv(engine, study, progress) : Choice{};
     if (!filters.layers.empty()) {
       found.profile.omnikv = plan::OmniKvProfile{filters.layers};
       found.omnikv = std::move(filters);
     }
   }
-  if (all || options.part == Part::kascade) {
+  if ((all || options.part == Part::kascade) && runs("kascade", kDensePrefill)) {
     found.kascade = choose_kascade(engine, study, progress);
     found.profile.kascade = found.kascade->profile;
   }

@@ -29,11 +29,17 @@ struct CalibrationOptions {
   Progress::Callback on_progress;
 };
 
+/// A method that the device does not run, with the reason and the cure.
+struct LeftOut {
+  std::string method, why;
+};
+
 struct Calibration {
   plan::Profile profile;                            ///< without the fingerprint of the model's file
   std::optional<Choice> tidal, lessismore, omnikv;  ///< `layers` are the layer that selects again, and the filters
   std::optional<AnchorChoice> kascade;
   std::optional<HeadChoice> heads;
+  std::vector<LeftOut> left_out;
   std::int64_t length = 0;  ///< tokens of the longest prompts
   int budget = 0;           ///< at which layers were decided
 };

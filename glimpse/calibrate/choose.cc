@@ -71,6 +71,16 @@ std::vector<Candidate> ranked_layers(const Study& study, int select, std::size_t
 
 }  // namespace
 
+std::string refusal_of(const engine::Engine& engine, const Study& study, std::string_view method,
+                       const std::map<std::string, std::string>& extra) {
+  policies::PolicyOptions options;
+  options.budget = plan::Budget{plan::BudgetRule::tokens, static_cast<double>(study.budget)};
+  options.extra = extra;
+  std::vector<std::string> warnings;
+  options.warnings = &warnings;
+  return engine.refusal(policies::make_plan(method, study.wide.shape(), options));
+}
+
 Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, const Trying& trying,
                Progress& progress) {
   const auto wanted = [&](const Trial& trial) { return trying.task.empty() || trial.task == trying.task; };
@@ -169,6 +179,11 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   };
   std::optional<AnchorChoice> best;  // by its own prefill, of those that were tried with it
   int checked = 0;
+  const bool own_runs = refusal_of(engine, study, "kascade", own).empty();
+  const auto check_own = [&] {
+    if (!own_runs) return;
+    choice.own = grade_of(engine, study, plan_of(choice.profile, own), {.task = name(Task::multikey)}, progress);
+  };
   const int most = std::max(1, shape.layers / 2);
   for (int count = std::min(kFewestAnchors, most); count <= most; count += count < 6 ? 1 : count < 10 ? 2 : 3) {
     bool better = false;
@@ -187,12 +202,12 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
       choice.candidates.push_back(std::move(candidate));
     }
     if (!better || choice.grade.answers < kKept) continue;
-    choice.own = grade_of(engine, study, plan_of(choice.profile, own), {.task = name(Task::multikey)}, progress);
-    if (!best || best->own < choice.own) best = choice;
-    if (choice.own.answers >= kKept || ++checked == kChecks) break;
+    check_own();
+    if (!best || (own_runs && *best->own < *choice.own)) best = choice;
+    if (!own_runs || choice.own->answers >= kKept || ++checked == kChecks) break;
   }
   if (!best) {
-    choice.own = grade_of(engine, study, plan_of(choice.profile, own), {.task = name(Task::multikey)}, progress);
+    check_own();
     return choice;
   }
   best->candidates = std::move(choice.candidates);

@@ -2,8 +2,10 @@
 // prompts decides between them. Pure but for the engine's passes; one thread.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "glimpse/calibrate/anchors.h"
@@ -30,13 +32,18 @@ struct Trying {
 Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, const Trying& trying,
                Progress& progress);
 
+/// Why the device does not run the method at the study's budget, whatever a profile says of it, with the cure; empty:
+/// it does.
+std::string refusal_of(const engine::Engine& engine, const Study& study, std::string_view method,
+                       const std::map<std::string, std::string>& extra = {});
+
 struct Candidate {
   std::vector<int> layers;
   double captured = 0;  ///< share of the mass on needles that is read, by the tables; 0 where they do not tell
   Grade grade;
 };
 struct Choice {
-  std::vector<int> layers;  ///< none: the model is too small
+  std::vector<int> layers;  ///< none: the model is too small, or the device does not run the method
   Grade grade;
   std::vector<Candidate> candidates;  ///< those that were tried
 };
@@ -53,7 +60,7 @@ Choice choose_omnikv(engine::Engine& engine, const Study& study, Progress& progr
 struct AnchorChoice {
   plan::KascadeProfile profile;
   Grade grade;
-  Grade own;  ///< of the prompts with four keys, read by the plan's own sparse prefill
+  std::optional<Grade> own;  ///< of the prompts with four keys, read by the plan's own sparse prefill, if it runs
   std::vector<Candidate> candidates;
   std::vector<std::vector<int>> by_count;  ///< the paper's anchors for 1, 2, ... of them, by the programme alone
 };

@@ -10,7 +10,7 @@ namespace {
 
 /// dots[step, j] of one key with the queries of a group, which lie as [d, step, j] so that the inner loop runs over
 /// many of them.
-void add_dots(const std::vector<float>& key, const std::vector<float>& queries, std::vector<float>& dots) {
+void add_dots(std::span<const float> key, const std::vector<float>& queries, std::vector<float>& dots) {
   std::fill(dots.begin(), dots.end(), 0.0F);
   const std::size_t width = dots.size();
   for (std::size_t i = 0; i < key.size(); ++i) {
@@ -75,8 +75,9 @@ LayerAttention attention_of(const Recording& recording, const plan::ModelShape& 
         }
       }
     }
+    const std::vector<float> keys = recording.sequence.keys(layer, kv_head);
     for (std::size_t token = 0; token < tokens; ++token) {
-      add_dots(recording.sequence.key(layer, kv_head, static_cast<std::int64_t>(token)), turned, dots);
+      add_dots(std::span(keys).subspan(token * dim, dim), turned, dots);
       for (std::size_t s = 0; s < steps; ++s) {
         for (std::size_t j = 0; j < group; ++j) {
           attention.probability[(s * heads + head + j) * tokens + token] = dots[s * group + j];

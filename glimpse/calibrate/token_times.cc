@@ -189,7 +189,7 @@ plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, con
   }
   const auto line = [&](double short_ms, double long_ms) { return line_through(half, short_ms, length, long_ms); };
   plan::SpeedProfile speed;
-  speed.threads = engine.threads();
+  speed.threads = engine.device_name().empty() ? engine.threads() : 1;
   speed.kv_type = name(engine.kv_type());
   speed.tokens = study.length + kAnswerRoom;
   speed.dense = line(at_half.ms(0), at_whole.ms(0));

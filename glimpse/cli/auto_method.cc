@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "glimpse/base/device_name.h"
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/arm.h"
-#include "glimpse/cli/machine.h"
+#include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
+#include "glimpse/policies/measured_minimum.h"
 
 namespace glimpse::cli {
 namespace {
@@ -20,21 +20,44 @@ void note(const Arguments& arguments, const std::string& text) {
   if (!arguments.quiet) print_note(printable(text));
 }
 
-/// Where the times were not measured on this machine as it is used now; empty: they were.
-std::string elsewhere(const plan::SpeedProfile& speed, const PlanModel& model) {
-  const auto words = [](std::string_view processor, int threads, std::string_view kv_type) {
-    return fmt::format("'{}' with {} thread{} and a cache of {}", processor, threads, threads == 1 ? "" : "s", kv_type);
+/// By whose times a method is chosen; the cache's type is the profile's where it is not known yet.
+plan::SpeedMachine machine_for(const plan::Profile& profile, const PlanModel& model) {
+  plan::SpeedMachine machine = model.machine;
+  if (!machine.kv_type.empty()) return machine;
+  machine.kv_type = profile.speed->kv_type;
+  for (const plan::SpeedProfile& speed : profile.elsewhere) {
+    if (plan::speed_on(profile, machine) != nullptr) break;
+    machine.kv_type = speed.kv_type;
+  }
+  if (plan::speed_on(profile, machine) == nullptr) machine.kv_type = profile.speed->kv_type;
+  return machine;
+}
+
+/// Where no times were measured on this machine as it is used now; empty: they were.
+std::string elsewhere(const plan::Profile& profile, const plan::SpeedMachine& machine) {
+  const auto words = [](const plan::SpeedMachine& of) {
+    return fmt::format("'{}' with {} thread{} and a cache of {}", of.processor, of.threads, of.threads == 1 ? "" : "s",
+                       of.kv_type);
   };
-  const std::string processor = profile_cpu_name(), kv_type = model.kv_type.empty() ? speed.kv_type : model.kv_type;
-  if (speed.processor == processor && speed.threads == model.threads && speed.kv_type == kv_type) return "";
+  if (plan::speed_on(profile, machine) != nullptr) return "";
   return fmt::format(
       "the profile's times were measured on {}, and this is {}; --attn auto uses them all the same, "
-      "'glimpse calibrate -m MODEL' measures again",
-      words(speed.processor, speed.threads, speed.kv_type), words(processor, model.threads, kv_type));
+      "'glimpse calibrate -m MODEL' measures again, for a GPU with --device",
+      words(profile.speed->machine()), words(machine));
 }
 
 policies::MethodWish wish_of(const Arguments& arguments, std::int64_t tokens) {
   return {tokens, policies::parse_quality(arguments.quality), arguments.lossless.has_value()};
+}
+
+/// The plan of a candidate, written as an arm.
+plan::Plan plan_of(const Arguments& arguments, const MethodCandidate& candidate, const plan::Profile& profile,
+                   const PlanModel& model) {
+  Arm arm = parse_arm(policies::arm_text(candidate));
+  arm.options.min_context = static_cast<int>(arguments.min_context);
+  const policies::Policy& policy = policies::find_policy(arm.policy);
+  set_profile(arm.options, policies::uses_profile(policy, profile) ? &profile : nullptr, model);
+  return policies::make_plan(arm.policy, model.shape, arm.options);
 }
 
 std::string reason(const std::vector<MethodCandidate>& candidates, const policies::MethodWish& wish) {
@@ -76,28 +99,28 @@ const plan::Profile& profile_with_times(const Arguments& arguments, const PlanMo
 std::vector<MethodCandidate> auto_candidates(const Arguments& arguments, const PlanModel& model, std::int64_t tokens) {
   const plan::Profile& profile = profile_with_times(arguments, model);
   AutoSaid& said = auto_said(arguments);
-  if (const std::string text = elsewhere(*profile.speed, model); !text.empty() && !said.elsewhere) {
+  policies::MethodWish wish = wish_of(arguments, tokens);
+  wish.machine = machine_for(profile, model);
+  if (const std::string text = elsewhere(profile, *wish.machine); !text.empty() && !said.elsewhere) {
     said.elsewhere = true;
     note(arguments, "warning: " + text);
   }
-  return policies::choose_method(profile,
-                                 {tokens, policies::parse_quality(arguments.quality), arguments.lossless.has_value()});
+  wish.refusal = [&](const MethodCandidate& candidate) {
+    std::string why;
+    try {
+      why = model.refusal(plan_of(arguments, candidate, profile, model));
+    } catch (const UserError& error) {
+      why = error.what();
+    }
+    return why.substr(0, why.find(';'));  // the cure is for who names the method
+  };
+  return policies::choose_method(profile, wish);
 }
 
 plan::Plan make_auto_plan(const Arguments& arguments, const PlanModel& model, std::int64_t tokens) {
-  // Empty: a command that runs nothing.
-  if (!arguments.device.empty() && parse_device(arguments.device).kind != DeviceName::Kind::cpu) {
-    throw UserError(
-        "--attn auto chooses by times that calibration measured on the CPU; name a method, or leave out --device");
-  }
   const std::vector<MethodCandidate> candidates = auto_candidates(arguments, model, tokens);
   const std::string written = policies::arm_text(candidates.front());
-  Arm arm = parse_arm(written);
-  arm.options.min_context = static_cast<int>(arguments.min_context);
-  const policies::Policy& policy = policies::find_policy(arm.policy);
-  const plan::Profile& profile = profile_with_times(arguments, model);
-  set_profile(arm.options, policies::uses_profile(policy, profile) ? &profile : nullptr, model);
-  plan::Plan plan = policies::make_plan(arm.policy, model.shape, arm.options);
+  plan::Plan plan = plan_of(arguments, candidates.front(), profile_with_times(arguments, model), model);
   AutoSaid& said = auto_said(arguments);
   if (said.taken != written) {
     said.taken = written;
@@ -105,6 +128,25 @@ plan::Plan make_auto_plan(const Arguments& arguments, const PlanModel& model, st
                                 written, reason(candidates, wish_of(arguments, tokens))));
   }
   return plan;
+}
+
+void take_measured_minimum(const Arguments& arguments, const PlanModel& model, plan::Plan& plan) {
+  if (arguments.plan_file || arguments.lossless || arguments.policy == kAuto) return;
+  if (arguments.given.contains("--attn-min-ctx") || !takes_profiles(arguments.policy)) return;
+  const plan::Profile* const profile = any_profile(arguments, model);
+  if (profile == nullptr || !profile->speed) return;
+  const plan::SpeedProfile* const speed = plan::speed_on(*profile, machine_for(*profile, model));
+  if (speed == nullptr) return;
+  const int from = policies::measured_minimum(*speed, policy_options(arguments), plan).value_or(0);
+  if (from == 0) return;
+  plan.min_context = from;
+  note(arguments, from == policies::kNeverFaster
+                      ? fmt::format("by the profile's times {} is never faster than dense attention, which is taken; "
+                                    "--attn-min-ctx 0 takes the method all the same",
+                                    plan.policy)
+                      : fmt::format("dense below {} tokens, from which {} is faster by the profile's times; "
+                                    "--attn-min-ctx 0 takes the method at once",
+                                    from, plan.policy));
 }
 
 std::string candidates_table(const std::vector<MethodCandidate>& candidates, std::int64_t tokens) {

@@ -32,6 +32,10 @@ std::vector<policies::MethodCandidate> auto_candidates(const Arguments& argument
 /// The plan of what is taken. A line on standard error says what that is and why, again only where it changes.
 plan::Plan make_auto_plan(const Arguments& arguments, const PlanModel& model, std::int64_t tokens);
 
+/// Makes a plan of --attn dense below the context from which it is faster by the profile's times of this machine, and
+/// says so in a line. Nothing where --attn-min-ctx was given, where there are no such times, and with --lossless.
+void take_measured_minimum(const Arguments& arguments, const PlanModel& model, plan::Plan& plan);
+
 /// The candidates as a table, for `glimpse plan`.
 std::string candidates_table(const std::vector<policies::MethodCandidate>& candidates, std::int64_t tokens);
 

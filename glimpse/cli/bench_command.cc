@@ -1,10 +1,12 @@
 // glimpse bench: our own engine against itself. bench/ adds other programs as arms.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
 
+#include "glimpse/base/device_name.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/arm.h"
 #include "glimpse/cli/auto_method.h"
@@ -18,6 +20,7 @@
 #include "glimpse/cli/terminal.h"
 #include "glimpse/evaluate/attention_speed.h"
 #include "glimpse/evaluate/speed.h"
+#include "glimpse/model/random_model.h"
 
 namespace glimpse::cli {
 namespace {
@@ -110,14 +113,36 @@ std::vector<evaluate::Arm> contestants_of(const Arguments& arguments, std::span<
   return contestants;
 }
 
+/// What is measured: the model of -m, or one of --shape, whose file lives as long as this.
+class Subject {
+ public:
+  Subject(const Arguments& given, std::int64_t context) : arguments_(given) {
+    if (given.shape.empty()) return;
+    if (!given.model.empty()) throw UserError("-m and --shape both name a model; leave one out");
+    const model::ModelSize& size = model::model_size(given.shape);
+    const std::int64_t most = std::max(given.context, context);
+    file_.emplace(size, std::filesystem::temp_directory_path(),
+                  model::RandomModel::Content{most, model::weight_type(given.weights)});
+    arguments_.model = file_->path().string();
+    if (!arguments_.profile) arguments_.profile = "none";
+  }
+  const Arguments& arguments() const { return arguments_; }
+
+ private:
+  Arguments arguments_;
+  std::optional<model::RandomModel> file_;
+};
+
 }  // namespace
 
-int bench_decode_command(const Arguments& arguments) {
-  set_log(arguments);
-  check_format(arguments);
+int bench_decode_command(const Arguments& given) {
+  set_log(given);
+  check_format(given);
   evaluate::DecodeOptions how;
-  how.depths = parse_numbers("--depth", arguments.depths, 0, kMostDepth);
-  how.tokens = arguments.bench_tokens;
+  how.depths = parse_numbers("--depth", given.depths, 0, kMostDepth);
+  how.tokens = given.bench_tokens;
+  const Subject subject(given, how.depths.back() + how.tokens);
+  const Arguments& arguments = subject.arguments();
   how.repetitions = static_cast<int>(arguments.repetitions);
   const std::vector<Arm> arms = parse_arms(arguments.arms);
   check_profile(arguments);
@@ -147,11 +172,13 @@ int bench_decode_command(const Arguments& arguments) {
   return end_bench(interrupt);
 }
 
-int bench_prefill_command(const Arguments& arguments) {
-  set_log(arguments);
-  check_format(arguments);
+int bench_prefill_command(const Arguments& given) {
+  set_log(given);
+  check_format(given);
   evaluate::PrefillOptions how;
-  how.lengths = parse_numbers("--length", arguments.depths, 1, kMostDepth);
+  how.lengths = parse_numbers("--length", given.depths, 1, kMostDepth);
+  const Subject subject(given, how.lengths.back());
+  const Arguments& arguments = subject.arguments();
   how.repetitions = static_cast<int>(arguments.repetitions);
   engine::EngineOptions options = engine_options(arguments);
   if (options.context == 0) options.context = how.lengths.back();
@@ -182,6 +209,21 @@ int bench_attention_command(const Arguments& arguments) {
   how.kv_heads = static_cast<int>(arguments.kv_heads);
   how.group = static_cast<int>(arguments.group);
   how.head_dim = static_cast<int>(arguments.head_dim);
+  if (!arguments.shape.empty()) {
+    for (const char* flag : {"--kv-heads", "--group", "--head-dim"}) {
+      if (!arguments.given.contains(flag)) continue;
+      throw UserError(fmt::format("--shape and {} both say what heads there are; leave one out", flag));
+    }
+    const model::ModelSize& size = model::model_size(arguments.shape);
+    how.kv_heads = size.kv_heads;
+    how.group = size.heads / size.kv_heads;
+    how.head_dim = size.dim;
+  }
+  const DeviceName device = parse_device(arguments.device);
+  const bool on_gpu = device.kind == DeviceName::Kind::cuda;
+  if (on_gpu && arguments.typed.contains("--threads")) {
+    throw UserError("-t has no effect on a GPU; leave it out");
+  }
   how.kv_type = parse_kv_type(arguments.kv_type);
   how.rows = arguments.rows;
   how.threads = arguments.threads > 0 ? static_cast<int>(arguments.threads) : cpu_cores();
@@ -193,9 +235,10 @@ int bench_attention_command(const Arguments& arguments) {
     progress.update(done, total);
     return !interrupt.requested();
   };
-  const evaluate::AttentionSpeed speed = evaluate::measure_attention(how);
+  const evaluate::AttentionSpeed speed =
+      on_gpu ? evaluate::measure_attention_on_gpu(how, device.number) : evaluate::measure_attention(how);
   progress.clear();
-  write_table(file, attention_text(header_of(arguments, how.threads), speed, arguments.format));
+  write_table(file, attention_text(header_of(arguments, on_gpu ? 1 : how.threads), speed, arguments.format));
   return end_bench(interrupt);
 }
 

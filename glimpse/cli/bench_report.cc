@@ -7,12 +7,14 @@
 #include <filesystem>
 #include <random>
 
+#include "glimpse/base/device_name.h"
 #include "glimpse/base/error.h"
 #include "glimpse/base/suggest.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/machine.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/kernels/attention.h"
+#include "glimpse/kernels/cuda/operations.h"
 
 namespace glimpse::cli {
 
@@ -63,10 +65,17 @@ BenchHeader header_of(const Arguments& arguments, int threads) {
   header.cpu = cpu_name();
   header.cores = cpu_cores();
   header.command = fmt::format("{}", fmt::join(arguments.words, " "));
-  header.model = arguments.model;
+  header.model = arguments.shape.empty() ? arguments.model : arguments.shape;
   header.kv_type = arguments.kv_type;
   header.instruction_set = kernels::instruction_set();
   header.threads = threads;
+  const DeviceName on = parse_device(arguments.device);
+  for (const kernels::cuda::Device& device : kernels::cuda::devices()) {
+    if (on.kind != DeviceName::Kind::cuda || device.number != on.number) continue;
+    header.cpu = device.name;
+    header.cores = device.processors;
+    header.instruction_set = fmt::format("sm{}", device.capability);
+  }
   return header;
 }
 

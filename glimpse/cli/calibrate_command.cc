@@ -56,9 +56,6 @@ int calibrate_command(const Arguments& arguments) {
   set_log(arguments);
   engine::EngineOptions engine_how = engine_options(arguments);
   if (arguments.part == kRolesPart) return train_roles(arguments, engine_how);
-  if (engine_how.device.kind != DeviceName::Kind::cpu) {
-    throw UserError("a model is calibrated on the CPU, and its profile serves every device; leave out --device");
-  }
   engine_how.sequences = calibrate::kStudySequences;
   calibrate::CalibrationOptions options = calibration_options(arguments);
   const InterruptGuard interrupt;
@@ -79,8 +76,9 @@ int calibrate_command(const Arguments& arguments) {
     return calibrate_budgets(arguments, engine, std::move(options.study), place);
   }
   const bool all = options.part == calibrate::Part::all;
-  const std::optional<calibrate::Calibration> found = run_calibration(arguments, engine, std::move(options), place);
+  std::optional<calibrate::Calibration> found = run_calibration(arguments, engine, std::move(options), place);
   if (!found) return kExitInterrupted;
+  if (all) keep_times(path, found->profile);
   plan::save_profile(path, all ? found->profile : with_other_parts(path, found->profile));
   remove_part(path);
   print(choices_text(*found) + "\n" + table_text(found->profile) + (all ? "" : candidates_text(*found)) +

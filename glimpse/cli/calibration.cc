@@ -10,7 +10,7 @@
 #include "glimpse/base/printable.h"
 #include "glimpse/base/whole_file.h"
 #include "glimpse/cli/auto_method.h"
-#include "glimpse/cli/machine.h"
+#include "glimpse/cli/profile_output.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/plan/profile_file.h"
@@ -47,7 +47,7 @@ struct Missing {
 
 Missing missing_profile(const Arguments& arguments, const std::vector<Method>& methods) {
   const model::Model model{std::filesystem::path(arguments.model)};
-  const PlanModel of = plan_model(model);
+  const PlanModel of = plan_model(model, arguments);
   const std::filesystem::path folder = profile_folder(arguments);
   const bool can = arguments.calibrate || model.file().metadata().find("tokenizer.chat_template") != nullptr;
   const auto lacking = [&](const Method& method) { return lacks(arguments, method, of); };
@@ -66,15 +66,15 @@ bool make_profile(const Arguments& arguments, const Missing& missing) {
                     printable(missing.path.string())));
   }
   engine::EngineOptions how = engine_options(arguments);
-  how.device = {};  // what each head reads is recorded on the CPU
   how.context = std::min(kUsualContext, missing.context);
   how.sequences = calibrate::kStudySequences;
   engine::Engine engine(how);
   calibrate::CalibrationOptions options;
   options.study.length = engine.context() - calibrate::kAnswerRoom;
   options.study.seed = kUsualSeed;
-  const auto found = run_calibration(arguments, engine, std::move(options), {missing.path, interrupt, true});
+  auto found = run_calibration(arguments, engine, std::move(options), {missing.path, interrupt, true});
   if (!found) return false;
+  keep_times(missing.path, found->profile);
   plan::save_profile(missing.path, found->profile);
   remove_part(missing.path);
   return true;
@@ -153,8 +153,8 @@ class PartFile {
 std::uint64_t identity(const Arguments& arguments, const engine::Engine& engine, calibrate::Part part,
                        const calibrate::StudyOptions& study) {
   const std::string text =
-      fmt::format("{:016x} {} {} {} {} {}\n{}", engine.fingerprint(), static_cast<int>(part), study.length, study.seed,
-                  name(engine.kv_type()), arguments.prefill_chunk, study.text);
+      fmt::format("{:016x} {} {} {} {} {} {}\n{}", engine.fingerprint(), static_cast<int>(part), study.length,
+                  study.seed, name(engine.kv_type()), arguments.prefill_chunk, engine.device_name(), study.text);
   return checksum(std::as_bytes(std::span(text)));
 }
 
@@ -210,7 +210,7 @@ std::optional<calibrate::Calibration> run_calibration(const Arguments& arguments
                                                       calibrate::CalibrationOptions options,
                                                       const CalibrationPlace& place) {
   const std::uint64_t of = place.goes_on ? identity(arguments, engine, options.part, options.study) : 0;
-  options.processor = profile_cpu_name();
+  options.processor = machine_of(engine).processor;
   auto found = run_measured(arguments, options, place, of, [&](const calibrate::CalibrationOptions& how) {
     return calibrate::calibrate(engine, how);
   });
@@ -233,7 +233,7 @@ std::optional<plan::Profile> run_measurement(const Arguments& arguments, engine:
                                              const MethodInProfile& of, calibrate::CalibrationOptions options,
                                              const CalibrationPlace& place) {
   options.part = calibrate::Part::roles;
-  options.processor = profile_cpu_name();
+  options.processor = machine_of(engine).processor;
   PartFile part(arguments, place, identity(arguments, engine, options.part, options.study));
   std::optional<plan::Profile> rows =
       with_progress(arguments, options, place, part, [&](const calibrate::CalibrationOptions& how) {

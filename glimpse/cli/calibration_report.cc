@@ -44,14 +44,18 @@ std::string choices_text(const calibrate::Calibration& found) {
   if (found.lessismore) text += layers_line("lessismore", "selects again in layer", *found.lessismore);
   if (found.omnikv) text += layers_line("omnikv", "filters in layers", *found.omnikv);
   if (found.kascade) {
-    text += fmt::format("{:<14}anchors in layers {}: {} ({} tried); {:.0f} % with prompts of four keys read sparsely\n",
-                        "kascade", fmt::join(found.kascade->profile.anchors, ", "), grade_text(found.kascade->grade),
-                        found.kascade->candidates.size(), 100 * found.kascade->own.answers);
+    const std::optional<calibrate::Grade>& own = found.kascade->own;
+    text += fmt::format("{:<14}anchors in layers {}: {} ({} tried); {}\n", "kascade",
+                        fmt::join(found.kascade->profile.anchors, ", "), grade_text(found.kascade->grade),
+                        found.kascade->candidates.size(),
+                        own ? fmt::format("{:.0f} % with prompts of four keys read sparsely", 100 * own->answers)
+                            : "not tried with prompts read sparsely");
   }
   if (found.heads) {
     text += fmt::format("{:<14}{} KV heads choose: {} ({} tried)\n", "lychee-decode", found.heads->chosen,
                         grade_text(found.heads->grade), found.heads->tried);
   }
+  for (const calibrate::LeftOut& out : found.left_out) text += fmt::format("{:<14}left out: {}\n", out.method, out.why);
   if (found.profile.retrieval) {
     text += plan::explain({.model = found.profile.model, .retrieval = found.profile.retrieval});
   }

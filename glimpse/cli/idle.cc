@@ -80,6 +80,10 @@ std::string idle_plan_tokens(const Arguments& arguments) {
   return arguments.policy == kAuto && !arguments.plan_file ? "" : "has no effect without --attn auto: leave it out";
 }
 
+std::string idle_weights(const Arguments& arguments) {
+  return arguments.shape.empty() ? "has no effect without --shape: give that, or leave it out" : "";
+}
+
 std::string idle_calibrate(const Arguments& arguments) {
   if (arguments.plan_file) return idle_beside_plan_file(arguments);
   return arguments.profile ? "has no effect beside --attn-profile, which says the profile: leave one out" : "";

@@ -24,6 +24,7 @@ std::string idle_beside_plan_file(const Arguments& arguments);  ///< the other -
 std::string idle_beside_auto(const Arguments& arguments);       ///< the flags of one method
 std::string idle_quality(const Arguments& arguments);
 std::string idle_plan_tokens(const Arguments& arguments);
+std::string idle_weights(const Arguments& arguments);
 std::string idle_calibrate(const Arguments& arguments);
 std::string idle_beside_roles(const Arguments& arguments);   ///< what only `calibrate roles` takes
 std::string idle_beside_budget(const Arguments& arguments);  ///< what only `calibrate budget` takes

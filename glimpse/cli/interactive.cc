@@ -48,6 +48,7 @@ class Dialogue {
         plan_(make_plan(arguments, plan_model(engine_), context_for(auto_ ? document_tokens() : 0))),
         chat_(new_chat()),
         out_(Output::standard()) {
+    take_measured_minimum(arguments, plan_model(engine_), plan_);
     if (!arguments.raw && !engine_.tokenizer().has_chat_template()) {
       throw UserError(fmt::format("'{}' has no chat template; give --raw to run the text as it is", arguments.model));
     }

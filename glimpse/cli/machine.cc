@@ -32,8 +32,10 @@ std::string cpu_name() {
 }
 
 std::string profile_cpu_name() {
+  return profile_name(cpu_name());
+}
+std::string profile_name(std::string name) {
   constexpr std::size_t kMost = 128;
-  std::string name = cpu_name();
   name.resize(std::min(name.size(), kMost));
   std::replace_if(
       name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');

@@ -12,7 +12,8 @@ std::string_view version_text();
 std::string_view commit();
 /// The processor's name, or its architecture where the system does not tell.
 std::string cpu_name();
-/// The same as profiles have it: at most 128 characters, printable ASCII.
+/// A processor's name as profiles have it: at most 128 characters, printable ASCII.
+std::string profile_name(std::string name);
 std::string profile_cpu_name();
 /// Physical cores that the process may use.
 int cpu_cores();

@@ -67,9 +67,10 @@ int plan_command(const Arguments& arguments) {
     throw UserError("no model: a plan is made for a model's shape; give -m FILE, or --list for the policies");
   }
   const model::Model model{std::filesystem::path(arguments.model)};
-  const PlanModel of = plan_model(model);
+  const PlanModel of = plan_model(model, arguments);
   const std::int64_t tokens = arguments.plan_tokens > 0 ? arguments.plan_tokens : of.shape.context;
   const plan::Plan plan = make_plan(arguments, of, tokens);
+  if (const std::string why = of.refusal(plan); !why.empty()) throw UserError(why);
   attention::GateFiles gates;
   engine::load_gates(plan, model, gates);  // a plan that is printed is one that runs
   std::string text;

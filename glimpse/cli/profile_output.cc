@@ -69,13 +69,28 @@ void require_own_profile(const Arguments& arguments, const std::filesystem::path
       named ? "give another name with -o" : "'glimpse calibrate -m MODEL' makes a whole one in its place")));
 }
 
-plan::Profile with_other_parts(const std::filesystem::path& path, plan::Profile found) {
+namespace {
+
+/// The one that is there, of the same model as `found`.
+std::optional<plan::Profile> same_model_at(const std::filesystem::path& path, const plan::Profile& found) {
   std::optional<plan::Profile> there = profile_at(path);
-  if (!there || !(there->model == found.model)) return found;
-  if (there->fingerprint && there->fingerprint != found.fingerprint) return found;
+  const bool same =
+      there && there->model == found.model && !(there->fingerprint && there->fingerprint != found.fingerprint);
+  return same ? there : std::nullopt;
+}
+
+}  // namespace
+
+plan::Profile with_other_parts(const std::filesystem::path& path, plan::Profile found) {
+  std::optional<plan::Profile> there = same_model_at(path, found);
+  if (!there) return found;
   plan::merge(*there, found);
   there->fingerprint = found.fingerprint;
   return *std::move(there);
+}
+
+void keep_times(const std::filesystem::path& path, plan::Profile& found) {
+  if (const std::optional<plan::Profile> there = same_model_at(path, found)) plan::keep_elsewhere(found, *there);
 }
 
 }  // namespace glimpse::cli

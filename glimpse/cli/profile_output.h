@@ -23,4 +23,7 @@ void require_own_profile(const Arguments& arguments, const std::filesystem::path
 /// `found` with the other parts of the profile at `path`, where that is the same model's.
 plan::Profile with_other_parts(const std::filesystem::path& path, plan::Profile found);
 
+/// What the profile at `path`, where that is the same model's, knows of times on other machines goes on in `found`.
+void keep_times(const std::filesystem::path& path, plan::Profile& found);
+
 }  // namespace glimpse::cli

@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "glimpse/attention/cuda/supported.h"
+#include "glimpse/base/device_name.h"
 #include "glimpse/base/error.h"
 #include "glimpse/base/machine_cores.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/cli/auto_method.h"
+#include "glimpse/cli/machine.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/engine/model_shape.h"
+#include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/model/fingerprint.h"
 #include "glimpse/plan/profile_file.h"
 
@@ -92,15 +96,41 @@ const plan::Profile* found_profile(const Arguments& arguments, const PlanModel& 
 
 PlanModel plan_model(const engine::Engine& engine) {
   PlanModel made{engine.shape(), [&engine] { return engine.fingerprint(); }};
-  made.threads = engine.threads();
-  made.kv_type = name(engine.kv_type());
+  made.machine = machine_of(engine);
+  made.refusal = [&engine](const plan::Plan& plan) { return engine.refusal(plan); };
   return made;
 }
 
-PlanModel plan_model(const model::Model& model) {
+PlanModel plan_model(const model::Model& model, const Arguments& arguments) {
   PlanModel made{engine::shape_of(model.config()), [&model] { return model::fingerprint(model.file()); }};
-  made.threads = usable_cores();
+  const DeviceName device = parse_device(arguments.device);
+  if (device.kind == DeviceName::Kind::cpu) {
+    made.machine = {profile_cpu_name(), usable_cores(), ""};
+    return made;
+  }
+  const std::vector<kernels::cuda::Device> devices = kernels::cuda::devices();
+  const auto found = std::find_if(devices.begin(), devices.end(),
+                                  [&](const kernels::cuda::Device& each) { return each.number == device.number; });
+  if (found == devices.end()) {
+    throw UserError(fmt::format("--device {}: there is no such device; 'glimpse inspect' lists those of this machine",
+                                excerpt(arguments.device)));
+  }
+  made.machine = {profile_name(found->name), 1, ""};
+  made.refusal = [](const plan::Plan& plan) -> std::string {
+    try {
+      attention::cuda::require_supported(plan);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return {};
+  };
   return made;
+}
+
+plan::SpeedMachine machine_of(const engine::Engine& engine) {
+  const std::string device = engine.device_name();
+  if (device.empty()) return {profile_cpu_name(), engine.threads(), std::string(name(engine.kv_type()))};
+  return {profile_name(device), 1, std::string(name(engine.kv_type()))};
 }
 
 fs::path profile_folder(const Arguments& arguments) {

@@ -23,15 +23,19 @@ class PlanModel {
     return *known_;
   }
   plan::ModelShape shape;
-  int threads = 0;      ///< that it runs with
-  std::string kv_type;  ///< of its cache; empty: not known yet
+  plan::SpeedMachine machine;  ///< that it runs on; an empty type of cache: not known yet
+  /// Why that does not run a plan; empty: it does.
+  std::function<std::string(const plan::Plan&)> refusal = [](const plan::Plan&) { return std::string(); };
 
  private:
   std::function<std::uint64_t()> read_;
   mutable std::optional<std::uint64_t> known_;
 };
 PlanModel plan_model(const engine::Engine& engine);
-PlanModel plan_model(const model::Model& model);
+/// On the device of --device, which need not be opened. Throws UserError where there is no such device.
+PlanModel plan_model(const model::Model& model, const Arguments& arguments);
+/// What times of an engine hold for.
+plan::SpeedMachine machine_of(const engine::Engine& engine);
 
 /// Where profiles are: --profile-dir, else glimpse/profiles in the user's data folder (XDG_DATA_HOME, else
 /// ~/.local/share); an empty path where the environment names neither.

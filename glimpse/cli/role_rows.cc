@@ -39,6 +39,7 @@ plan::Profile with_roles(const std::filesystem::path& path, plan::Profile found)
   const auto stale = [](const auto& row) { return row.method == kMethod; };
   std::erase_if(profile.kept, stale);
   if (profile.speed) std::erase_if(profile.speed->methods, stale);
+  for (plan::SpeedProfile& speed : profile.elsewhere) std::erase_if(speed.methods, stale);
   return profile;
 }
 
@@ -66,7 +67,8 @@ std::optional<std::string> add_role_rows(const Arguments& arguments, engine::Eng
   }
   if (!rows) return std::nullopt;
   std::string text = "\n" + table_text(*rows);
-  if (profile->speed && !profile->speed->measured_like(*rows->speed)) {
+  const plan::SpeedProfile* const there = plan::speed_on(*profile, rows->speed->machine());
+  if (profile->speed && (there == nullptr || !there->measured_like(*rows->speed))) {
     warn(arguments, not_alike(*profile->speed, *rows->speed));
     rows->speed.reset();
   }

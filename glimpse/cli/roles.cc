@@ -183,7 +183,9 @@ std::string comparison_text(const train::Comparison& comparison) {
 /// Where the profile goes. The engine gets room for the prompts that its other methods were measured in.
 std::filesystem::path place_of(const Arguments& arguments, engine::EngineOptions& how) {
   const model::Model file{std::filesystem::path(arguments.model)};
-  const PlanModel model = plan_model(file);
+  Arguments here = arguments;
+  here.device = "cpu";  // --device is that of the training
+  const PlanModel model = plan_model(file, here);
   std::filesystem::path path = profile_output(arguments, model);
   require_profile_place(path);
   require_own_profile(arguments, path, model);

@@ -80,8 +80,10 @@ int run_command(const Arguments& arguments) {
   if (!calibrate_first(arguments)) return kExitInterrupted;
   engine::Engine engine(options);
   std::vector<text::Token> tokens = encode(engine.tokenizer(), arguments, std::move(prompt));
-  const plan::Plan made =
-      make_plan(arguments, plan_model(engine), wanted_context(std::ssize(tokens), arguments.predict, engine.context()));
+  const PlanModel model = plan_model(engine);
+  plan::Plan made =
+      make_plan(arguments, model, wanted_context(std::ssize(tokens), arguments.predict, engine.context()));
+  take_measured_minimum(arguments, model, made);
   refuse_idle(arguments, {&made, 1});
   engine::Request request = make_request(arguments, made);
   request.prompt = std::move(tokens);

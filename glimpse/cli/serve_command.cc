@@ -9,6 +9,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/machine.h"
 #include "glimpse/cli/profiles.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
@@ -47,7 +48,7 @@ server::MethodWish method_of(const Arguments& arguments) {
        {std::pair("block", options.block), std::pair("sink", options.sink), std::pair("local", options.local)}) {
     if (value) wish.options[key] = fmt::format("{}", *value);
   }
-  wish.min_context = arguments.min_context;
+  if (arguments.given.contains("--attn-min-ctx")) wish.min_context = arguments.min_context;
   return wish;
 }
 
@@ -108,6 +109,7 @@ int serve_command(const Arguments& arguments) {
   options.running = static_cast<int>(arguments.parallel);
   options.model_name =
       arguments.alias.empty() ? std::filesystem::path(arguments.model).stem().string() : arguments.alias;
+  options.processor = profile_cpu_name();
   options.profile_folder = profiles_of(arguments);
   options.method = method_of(arguments);
   options.signals = true;

@@ -23,6 +23,7 @@ AttentionStats& AttentionStats::operator+=(const AttentionStats& other) {
   index_bytes += other.index_bytes;
   dense_steps += other.dense_steps;
   sparse_steps += other.sparse_steps;
+  for (std::size_t i = 0; i < dense_by.size(); ++i) dense_by[i] += other.dense_by[i];
   coverage += other.coverage;
   audited += other.audited;
   audits += other.audits;

@@ -7,9 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/attention/records.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::engine {
+
+using attention::DenseReason;
+using attention::DenseSteps;
 
 /// What attention read while decoding, counted from the kernels' work lists.
 struct AttentionStats {
@@ -19,6 +23,7 @@ struct AttentionStats {
   std::int64_t dense_bytes = 0;                     ///< of K and V that dense attention would have read
   std::int64_t index_bytes = 0;                     ///< of bytes_read: key indices alone
   std::int64_t dense_steps = 0, sparse_steps = 0;   ///< sparse: some head read less than every token
+  DenseSteps dense_by{};                            ///< dense_steps by DenseReason
   /// Softmax mass that a head's set captured, the mean over the group: of sets chosen from exact scores, and of every
   /// head in audited steps.
   struct Mass {

@@ -222,6 +222,17 @@ int Engine::threads() const {
 KvType Engine::kv_type() const {
   return impl_->runtime.options.kv_type;
 }
+std::string Engine::device_name() const {
+  return impl_->runtime.device.backend->name();
+}
+std::string Engine::refusal(const plan::Plan& plan) const {
+  try {
+    impl_->runtime.device.backend->require(plan);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return {};
+}
 std::size_t Engine::row_pair_bytes() const {
   return 2 * impl_->runtime.cache().shape().format.read_bytes();
 }

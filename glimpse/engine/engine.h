@@ -33,6 +33,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "glimpse/engine/attention_stats.h"
@@ -71,6 +72,10 @@ class Engine {
   std::int64_t context() const;
   int threads() const;
   KvType kv_type() const;
+  /// The name of the device that it runs on; empty: this machine's processor.
+  std::string device_name() const;
+  /// Why the device does not run a plan, with the cure; empty: it does.
+  std::string refusal(const plan::Plan& plan) const;
   /// Bytes that one (token, layer, KV head) costs in K plus V.
   std::size_t row_pair_bytes() const;
 

@@ -26,6 +26,17 @@ bool only_appends(const PassEntry& entry) {
          (prefill.observe == plan::Observe::last_rows && end <= entry.prompt_end - prefill.observe_rows);
 }
 
+/// So many leaders of a row that every entry has enough of them; 0: some reads all logits.
+int leaders_of(std::span<const PassEntry> entries) {
+  int most = 0;
+  for (const PassEntry& entry : entries) {
+    if (entry.logits_rows() == 0) continue;
+    if (entry.leaders == 0) return 0;
+    most = std::max(most, entry.leaders);
+  }
+  return most;
+}
+
 /// The tokens that gather() noted for it, which did not come into the cache or are taken out of it.
 void forget_appended(const PassEntry& entry) {
   if (entry.kind != PassKind::correct) forget_tokens(*entry.sequence, entry.sequence->length);
@@ -119,7 +130,7 @@ void PassRunner::record_sets() {
 exec::StepBatch PassRunner::batch() const {
   const bool keeps =
       std::any_of(entries_.begin(), entries_.end(), [](const PassEntry& entry) { return entry.keeps_rows; });
-  return {tokens_, rows_, output_rows_, keeps};
+  return {tokens_, rows_, output_rows_, keeps, leaders_of(entries_)};
 }
 
 template <class Work>
@@ -158,6 +169,7 @@ void PassRunner::recover(const PassEntry& entry, const std::exception_ptr& why) 
 }
 
 void PassRunner::refuse_not_finite(std::span<const float> logits) noexcept {
+  if (logits.empty()) return;  // none were wanted, or leaders, which are finite
   const std::size_t vocabulary = loaded_->vocabulary();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const PassEntry& entry = entries_[i];
@@ -199,6 +211,7 @@ void PassRunner::take_in(const PassEntry& entry, const attention::ReadCounters& 
 }
 
 std::span<const float> PassRunner::take_result(const exec::StepResult& result) {
+  leaders_ = result.leaders;
   for (std::size_t i = 0; i < result.failures.size(); ++i) {
     if (!result.failures[i]) continue;
     failures_[i] = result.failures[i];

@@ -26,6 +26,7 @@ struct PassEntry {
   const std::atomic<bool>* stop = nullptr;  ///< a chunk that may end in its middle
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
   bool keeps_rows = false;  ///< logits_of() may be asked for its rows behind the pass
+  int leaders = 0;          ///< so many of the largest logits of a row are enough; 0: all are read
 
   /// Rows of the logits that are its own.
   std::size_t logits_rows() const {
@@ -63,6 +64,9 @@ class PassRunner {
   /// Logits [count, vocabulary] of rows of an entry of the last pass that kept them, at most exec::kLogitRows, valid
   /// until the next call. Throws UserError when memory is short.
   std::span<const float> logits_of(std::size_t entry, std::size_t first, std::size_t count);
+  /// [wanted rows, n] the largest logits in place of all, where every entry said that so many or fewer are enough and
+  /// the device makes them: run() returns nothing then. Valid as its logits.
+  std::span<const exec::Leader> leaders() const { return leaders_; }
   /// [entries] of the last pass; null: it went well.
   std::span<const std::exception_ptr> failures() const { return failures_; }
   /// Inside a pass, where on_sets is called.
@@ -97,6 +101,7 @@ class PassRunner {
   std::vector<attention::SequenceRows> rows_;
   std::vector<std::int32_t> output_rows_, wanted_rows_;
   std::vector<std::exception_ptr> failures_;
+  std::span<const exec::Leader> leaders_;
   bool recording_ = false;  ///< the executor reports what heads read
   bool running_ = false;
 };

@@ -22,6 +22,7 @@ AttentionStats stats_of(const attention::ReadCounters& counters, std::int64_t ro
   stats.index_bytes = counters.index_bytes;
   stats.dense_steps = counters.dense_steps;
   stats.sparse_steps = counters.sparse_steps;
+  stats.dense_by = counters.dense_by;
   stats.coverage = mass_of(counters.coverage);
   stats.audited = mass_of(counters.audited);
   stats.audits = counters.audits;

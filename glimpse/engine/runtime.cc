@@ -68,7 +68,9 @@ Runtime::Runtime(const EngineOptions& wanted)
       prefixes(options.prefix_bytes),
       store(*this) {
   if (options.slice_layers > 0 && !device.executor->slices()) {
-    throw UserError("slices of layers run on the CPU alone for now; leave out slice_layers or the device");
+    throw UserError(
+        "slices of layers (--slice-layers) run on the CPU alone; on a GPU give --prefill-chunk, how many rows of a "
+        "prompt a stream waits for");
   }
   if (store.on()) prefixes.on_evict([this](const KeptPrefix& prefix) { store.save(prefix, *this); });
 }

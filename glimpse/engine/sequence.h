@@ -65,6 +65,8 @@ class Sequence {
   /// One cached key row as floats [d] (tests, inspection). Throws UserError for a token that was evicted.
   std::vector<float> key(int layer, int kv_head, std::int64_t position) const;
   std::vector<float> value(int layer, int kv_head, std::int64_t position) const;
+  /// All of them, [length, d], at once, where the head forgot none.
+  std::vector<float> keys(int layer, int kv_head) const;
   /// What feedback keeps (tests, inspection): heat of blocks, empty when the plan has none (one vector for all layers
   /// unless the plan keeps one a layer); the statistic that the head forgets by, [positions], empty when it keeps none.
   /// All of these throw UserError for a layer or head that the model has not.

@@ -57,4 +57,10 @@ std::vector<float> Sequence::key(int layer, int kv_head, std::int64_t position) 
   return kv::key_at(impl().runtime->cache(), impl().sequence.id, layer, kv_head, position);
 }
 
+std::vector<float> Sequence::keys(int layer, int kv_head) const {
+  require_head(*impl().runtime, layer, kv_head);
+  const ActiveSequence& sequence = impl().sequence;
+  return kv::keys_of(impl().runtime->cache(), sequence.id, layer, kv_head, sequence.length);
+}
+
 }  // namespace glimpse::engine

@@ -38,6 +38,10 @@ struct AttentionSpeed {
   std::vector<AttentionRow> rows;
 };
 
+/// The same on a GPU, by the operations of kernels/cuda: launches back to back over different memory, in one graph.
+/// Throws UserError where there is no such device, and for a type of cache or head dimension without kernels there.
+AttentionSpeed measure_attention_on_gpu(const AttentionOptions& options, int device);
+
 /// Throws UserError for a head dimension that kernels do not take; InternalError when a kernel's answer is wrong.
 AttentionSpeed measure_attention(const AttentionOptions& options);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "glimpse/exec/executor.h"
@@ -14,6 +15,8 @@ namespace glimpse::exec {
 class Backend {
  public:
   virtual ~Backend() = default;
+  /// As its maker calls the device; empty: it is the host's processor.
+  virtual std::string name() const = 0;
   /// Bytes that a cache may take beside weights of so many bytes; none: not known.
   virtual std::optional<std::int64_t> cache_memory(std::int64_t weight_bytes) const = 0;
   /// Makes the cache and the executor, once. Throws UserError when memory is short.

@@ -24,13 +24,25 @@ struct StepBatch {
   std::span<const attention::SequenceRows> sequences;
   std::span<const std::int32_t> output_rows;  ///< ascending rows whose logits are wanted; may be empty
   bool keep_rows = false;                     ///< logits_of() may be asked for others
+  /// The caller reads so many of the largest logits of each output row and no more, kMostLeaders at most; 0: all.
+  int leaders = 0;
 };
+
+/// A token and its logit.
+struct Leader {
+  std::int32_t token = 0;
+  float logit = 0;
+};
+inline constexpr int kMostLeaders = 128;
 
 /// That logits_of() gives at a time.
 inline constexpr std::size_t kLogitRows = 64;
 
 struct StepResult {
-  std::span<const float> logits;                      ///< [output_rows, vocabulary], valid until the next forward
+  std::span<const float> logits;  ///< [output_rows, vocabulary], valid until the next forward
+  /// Instead of `logits`, where the batch asked for them, the device makes them and all logits are finite:
+  /// [output_rows, leaders], of each row by ascending token; of equal logits those of the lower tokens.
+  std::span<const Leader> leaders;
   std::span<const attention::ReadCounters> counters;  ///< [sequences]
   std::vector<std::exception_ptr> failures;           ///< [sequences] null where it went well; empty: everywhere
 };

@@ -91,7 +91,11 @@ enum class Pooling : std::uint8_t {
   max_probability,
   mean_score,  ///< before softmax; of one query, the score itself
   max_score,
+  probability_of_mean,  ///< the softmax of the mean score, which is that of the mean query
 };
+
+/// How the values of several KV heads become one.
+enum class Across : std::uint8_t { as_group, mean, max };
 
 /// What counts how many units a set takes beside those that are always in it.
 enum class ChoiceRule : std::uint8_t {
@@ -107,10 +111,11 @@ enum class ChoiceRule : std::uint8_t {
 /// of units that are always in are not read.
 struct Choice {
   std::int32_t row = 0, head = 0;  ///< the first KV head whose scores are read
-  std::int32_t heads = 1;          ///< so many from there, pooled by mean (Pooling::max_*: by max) over them
+  std::int32_t heads = 1;          ///< so many from there, pooled by `across` over them
   std::int32_t query = -1;         ///< of the group, alone; -1: all of it, pooled
   std::int32_t set = 0;            ///< which set it writes
   Pooling pooling = Pooling::mean_probability;
+  Across across = Across::as_group;  ///< as_group: by max under Pooling::max_*, else by mean
   ChoiceRule rule = ChoiceRule::count;
   std::int32_t wanted = 0;  ///< units
   double value = 0;
@@ -133,7 +138,14 @@ struct SelectOp {
   Pointer<const Choice, place> choices;  ///< [count]
   int count = 0;
   SetTable<place> sets;
+  bool weighs_means = false;  ///< some choice has Pooling::probability_of_mean
 };
+
+/// True where KV heads are pooled by max.
+constexpr bool takes_largest_head(const Choice& choice) {
+  if (choice.across != Across::as_group) return choice.across == Across::max;
+  return choice.pooling == Pooling::max_probability || choice.pooling == Pooling::max_score;
+}
 
 /// What one KV head of a row reads.
 struct Read {

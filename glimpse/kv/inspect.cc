@@ -75,6 +75,27 @@ std::vector<float> key_at(const Cache& cache, SequenceId sequence, int layer, in
   return row_at(cache, {sequence, layer, head, position}, Plane::k);
 }
 
+std::vector<float> keys_of(const Cache& cache, SequenceId sequence, int layer, int head, std::int64_t tokens) {
+  const kernels::HeadView view = cache.view(sequence, layer, head);
+  if (view.positions != nullptr || tokens > view.slots) {
+    throw UserError(fmt::format("the cache does not hold the first {} tokens for this head", tokens));
+  }
+  const kernels::KvFormat& format = cache.shape().format;
+  const auto dim = static_cast<std::size_t>(format.dim);
+  std::vector<float> keys(static_cast<std::size_t>(tokens) * dim);
+  std::vector<std::byte> space;
+  for (std::int64_t first = 0; first < tokens; first += kernels::kPageTokens) {
+    const auto page = static_cast<std::int32_t>(first >> kernels::kPageShift);
+    const std::byte* const bytes = cache.read_page(sequence, {layer, head, page}, Plane::k, space);
+    const std::int64_t rows = std::min<std::int64_t>(kernels::kPageTokens, tokens - first);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      read_row(bytes, format, static_cast<std::size_t>(row),
+               std::span(keys).subspan(static_cast<std::size_t>(first + row) * dim, dim));
+    }
+  }
+  return keys;
+}
+
 std::vector<std::int32_t> live_positions(const Cache& cache, SequenceId sequence, int layer, int head) {
   const kernels::HeadView view = cache.view(sequence, layer, head);
   std::vector<std::int32_t> positions;

@@ -178,6 +178,30 @@ std::string strongest(const std::vector<double>& values, int columns) {
 
 }  // namespace
 
+namespace {
+
+/// That a profile holds times of, beside those of `speed`.
+constexpr std::size_t kMostMachines = 16;
+
+void check_elsewhere(const Profile& profile) {
+  const std::vector<SpeedProfile>& all = profile.elsewhere;
+  if (all.empty()) return;
+  if (!profile.speed) refuse_profile("elsewhere", "times of other machines without speed; give that too");
+  if (all.size() > kMostMachines)
+    refuse_profile("elsewhere", "{} machines; give {} at most", all.size(), kMostMachines);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string where = fmt::format("elsewhere[{}]", i);
+    validate(all[i], where);
+    if (all[i].tokens != profile.speed->tokens) {
+      refuse_profile(where, "tokens {}; give {} as in speed", all[i].tokens, profile.speed->tokens);
+    }
+    if (speed_on(profile, all[i].machine()) == &all[i]) continue;
+    refuse_profile(where, "'{}' is given twice", all[i].processor);
+  }
+}
+
+}  // namespace
+
 bool Profile::has(std::string_view part) const {
   return (part == "kascade" && kascade) || (part == "tidal" && tidal) || (part == "retrieval" && retrieval) ||
          (part == "roles" && roles) || (part == "lessismore" && lessismore) || (part == "omnikv" && omnikv) ||
@@ -212,6 +236,24 @@ void validate(const Profile& profile) {
   if (profile.budget) check_budgets(profile);
   check_kept(profile.kept);
   if (profile.speed) validate(*profile.speed);
+  check_elsewhere(profile);
+}
+
+const SpeedProfile* speed_on(const Profile& profile, const SpeedMachine& machine) {
+  if (profile.speed && profile.speed->machine() == machine) return &*profile.speed;
+  const auto found = std::find_if(profile.elsewhere.begin(), profile.elsewhere.end(),
+                                  [&](const SpeedProfile& speed) { return speed.machine() == machine; });
+  return found == profile.elsewhere.end() ? nullptr : &*found;
+}
+
+void keep_elsewhere(Profile& profile, const Profile& other) {
+  if (!profile.speed) return;
+  const auto keep = [&](const SpeedProfile& speed) {
+    if (speed.tokens != profile.speed->tokens || speed_on(profile, speed.machine()) != nullptr) return;
+    if (profile.elsewhere.size() < kMostMachines) profile.elsewhere.push_back(speed);
+  };
+  if (other.speed) keep(*other.speed);
+  for (const SpeedProfile& speed : other.elsewhere) keep(speed);
 }
 
 void validate_for(const Profile& profile, const ModelShape& shape, const std::optional<std::uint64_t>& fingerprint) {
@@ -266,6 +308,7 @@ std::string explain(const Profile& profile) {
   }
   if (!profile.kept.empty()) text += kept_table(profile.kept);
   if (profile.speed) text += explain(*profile.speed);
+  for (const SpeedProfile& speed : profile.elsewhere) text += explain(speed);
   return text;
 }
 
@@ -293,8 +336,11 @@ void merge(Profile& into, const Profile& found) {
   into.kept.insert(into.kept.end(), found.kept.begin(), found.kept.end());
   if (!found.speed) return;
   std::vector<MethodTime> others;
-  if (into.speed && into.speed->measured_like(*found.speed)) others = std::move(into.speed->methods);
-  into.speed = found.speed;
+  if (const SpeedProfile* there = speed_on(into, found.speed->machine())) {
+    if (there->tokens == found.speed->tokens) others = there->methods;
+  }
+  const Profile before{.speed = std::exchange(into.speed, found.speed), .elsewhere = std::exchange(into.elsewhere, {})};
+  keep_elsewhere(into, before);
   for (MethodTime& row : others) {
     const auto same = [&](const MethodTime& other) { return other.method == row.method; };
     if (std::none_of(found.speed->methods.begin(), found.speed->methods.end(), same)) {

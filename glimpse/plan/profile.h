@@ -98,6 +98,8 @@ struct Profile {
   std::optional<BudgetProfile> budget;
   std::vector<Kept> kept;             ///< empty: not measured
   std::optional<SpeedProfile> speed;  ///< of dense attention and of the rows of `kept`
+  /// The same of other machines than that of `speed`, each another one, in prompts of the same length; only beside it.
+  std::vector<SpeedProfile> elsewhere;
 
   /// The part by its name in JSON: "kascade", "tidal", "retrieval", "roles", "lessismore", "omnikv", "budget",
   /// "kept", "speed".
@@ -109,6 +111,11 @@ struct Profile {
   }
   friend bool operator==(const Profile&, const Profile&) = default;
 };
+
+/// The times that were measured on this machine; null: none.
+const SpeedProfile* speed_on(const Profile& profile, const SpeedMachine& machine);
+/// Takes over the times that `other`, a profile of the same model, has of other machines.
+void keep_elsewhere(Profile& profile, const Profile& other);
 
 /// Throws UserError with the first thing that is wrong: a head or layer out of range, a size that is not the model's,
 /// NaN, a row given twice, no part at all.
@@ -122,7 +129,7 @@ void validate_for(const Profile& profile, const ModelShape& shape,
 Profile empty_profile(const ModelShape& shape);
 
 /// Takes over the parts that `found` has, made for the same model; of `kept` and, where they were measured alike, of
-/// `speed` its rows instead of those of its methods.
+/// `speed` its rows instead of those of its methods. Times of another machine stay in `elsewhere`.
 void merge(Profile& into, const Profile& found);
 
 /// The profile as JSON and back; equal after a round trip. parse_profile throws UserError and validates.

@@ -226,6 +226,7 @@ std::string to_json(const Profile& profile) {
   if (profile.budget) json["budget"] = budget_json(*profile.budget, model.kv_heads);
   for (const Kept& row : profile.kept) json["kept"].push_back(kept_json(row));
   if (profile.speed) json["speed"] = speed_json(*profile.speed);
+  for (const SpeedProfile& speed : profile.elsewhere) json["elsewhere"].push_back(speed_json(speed));
   std::string text = "{\n";
   std::size_t left = json.size();
   for (const auto& [key, value] : json.items()) {  // a part a line
@@ -267,6 +268,12 @@ Profile parse_profile(std::string_view text) {
   if (object.find("budget") != nullptr) profile.budget = read_budgets(object.object("budget"), model);
   if (object.find("kept") != nullptr) profile.kept = read_kept(object);
   if (object.find("speed") != nullptr) profile.speed = read_speed(object.object("speed"));
+  if (object.find("elsewhere") != nullptr) {
+    for (const JsonValue& value : object.need_array("elsewhere")) {
+      const std::string at = fmt::format("{}[{}]", object.path_of("elsewhere"), profile.elsewhere.size());
+      profile.elsewhere.push_back(read_speed(object.element(value, at)));
+    }
+  }
   object.finish();
   validate(profile);
   return profile;

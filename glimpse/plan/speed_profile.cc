@@ -26,35 +26,36 @@ void check_time(std::string_view where, const TokenTime& time) {
 }  // namespace
 
 bool SpeedProfile::measured_like(const SpeedProfile& other) const {
-  return processor == other.processor && threads == other.threads && kv_type == other.kv_type && tokens == other.tokens;
+  return machine() == other.machine() && tokens == other.tokens;
 }
 
-void validate(const SpeedProfile& speed) {
-  check_name("speed", "processor", speed.processor, kMostProcessor);
+void validate(const SpeedProfile& speed, std::string_view where) {
+  const auto inside = [&](std::string_view key) { return fmt::format("{}.{}", where, key); };
+  check_name(where, "processor", speed.processor, kMostProcessor);
   if (speed.threads < 1 || speed.threads > kMostThreads) {
-    refuse_profile("speed", "threads {} is outside 1 to {}", speed.threads, kMostThreads);
+    refuse_profile(where, "threads {} is outside 1 to {}", speed.threads, kMostThreads);
   }
   try {
     parse_kv_type(speed.kv_type);
   } catch (const UserError& error) {
-    refuse_profile("speed.kv_type", "{}", error.what());
+    refuse_profile(inside("kv_type"), "{}", error.what());
   }
   if (speed.tokens < 1 || speed.tokens > kMaxTokens) {
-    refuse_profile("speed", "tokens {} is outside 1 to {}", speed.tokens, kMaxTokens);
+    refuse_profile(where, "tokens {} is outside 1 to {}", speed.tokens, kMaxTokens);
   }
-  check_time("speed.dense", speed.dense);
-  check_time("speed.verify", speed.verify);
+  check_time(inside("dense"), speed.dense);
+  check_time(inside("verify"), speed.verify);
   if (speed.methods.size() > kMaxKept) {
-    refuse_profile("speed.methods", "{} rows; give {} at most", speed.methods.size(), kMaxKept);
+    refuse_profile(inside("methods"), "{} rows; give {} at most", speed.methods.size(), kMaxKept);
   }
   std::set<std::tuple<std::string_view, std::string_view, std::string_view>> seen;
   for (std::size_t i = 0; i < speed.methods.size(); ++i) {
     const MethodTime& row = speed.methods[i];
-    const std::string where = fmt::format("speed.methods[{}]", i);
-    check_row_name(where, row.method, row.budget, row.options);
-    check_time(where, row.time);
+    const std::string at = inside(fmt::format("methods[{}]", i));
+    check_row_name(at, row.method, row.budget, row.options);
+    check_time(at, row.time);
     if (seen.emplace(row.method, row.budget, row.options).second) continue;
-    refuse_profile(where, "{} at {} is given twice", row.method, row.budget);
+    refuse_profile(at, "{} at {} is given twice", row.method, row.budget);
   }
 }
 

@@ -93,8 +93,13 @@ std::string refusal(const Kinds& kinds, const plan::MethodTime& timed, std::int6
   return fmt::format("KL {:.4f} is above {:g}", kinds.divergence(), *wish.quality.divergence);
 }
 
+const plan::SpeedProfile& speed_of(const plan::Profile& profile, const MethodWish& wish) {
+  const plan::SpeedProfile* own = wish.machine ? plan::speed_on(profile, *wish.machine) : nullptr;
+  return own == nullptr ? *profile.speed : *own;
+}
+
 MethodCandidate candidate_of(const plan::Profile& profile, const plan::MethodTime& timed, const MethodWish& wish) {
-  const plan::SpeedProfile& speed = *profile.speed;
+  const plan::SpeedProfile& speed = speed_of(profile, wish);
   MethodCandidate candidate;
   candidate.method = timed.method;
   candidate.budget = timed.budget;
@@ -159,14 +164,18 @@ std::vector<MethodCandidate> choose_method(const plan::Profile& profile, const M
     throw UserError(
         "the profile has no measured times, by which --attn auto chooses; 'glimpse calibrate -m MODEL' measures them");
   }
-  const plan::SpeedProfile& speed = *profile.speed;
+  const plan::SpeedProfile& speed = speed_of(profile, wish);
   MethodCandidate dense;
   dense.method = kDense;
   dense.answers = 1;
   dense.agreement = 1;
   dense.ms = speed.dense.at(wish.tokens);
   std::vector<MethodCandidate> candidates{std::move(dense)};
-  for (const plan::MethodTime& timed : speed.methods) candidates.push_back(candidate_of(profile, timed, wish));
+  for (const plan::MethodTime& timed : speed.methods) {
+    candidates.push_back(candidate_of(profile, timed, wish));
+    MethodCandidate& made = candidates.back();
+    if (made.why_not.empty() && wish.refusal) made.why_not = wish.refusal(made);
+  }
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const MethodCandidate& a, const MethodCandidate& b) { return a.ms < b.ms; });
   // Dense attention can always be taken.

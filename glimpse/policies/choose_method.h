@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,12 +21,6 @@ struct Quality {
 /// "answers" or "kl=0.05". Throws UserError.
 Quality parse_quality(std::string_view text);
 
-struct MethodWish {
-  std::int64_t tokens = 0;  ///< of the context, prompt and answer
-  Quality quality;          ///< of no meaning for drafts, which cannot change an answer
-  bool drafts = false;      ///< lossless decoding: the method drafts, dense attention verifies
-};
-
 struct MethodCandidate {
   std::string method;           ///< "full": dense attention
   std::string budget, options;  ///< as --attn-budget and --attn-opt have them; none for `full`
@@ -37,6 +32,16 @@ struct MethodCandidate {
   double ms = 0;                    ///< of a token at the wished length, verification counted in
   int drafts = 0;                   ///< at a time for which `ms` holds; 0: none is drafted
   std::string why_not;              ///< empty for the one that is taken
+};
+
+struct MethodWish {
+  std::int64_t tokens = 0;  ///< of the context, prompt and answer
+  Quality quality;          ///< of no meaning for drafts, which cannot change an answer
+  bool drafts = false;      ///< lossless decoding: the method drafts, dense attention verifies
+  /// By whose times; none, or one that the profile has none of: the profile's `speed`.
+  std::optional<plan::SpeedMachine> machine = std::nullopt;
+  /// Why a candidate does not run here; empty: it does. None: all do.
+  std::function<std::string(const MethodCandidate&)> refusal = nullptr;
 };
 
 /// The candidates: the one that is taken, then the others by rising time. Dense attention is always among them.

@@ -19,7 +19,10 @@ engine::EngineOptions engine_options(const ServerOptions& options) {
 MethodModel method_model(const engine::Engine& engine, const ServerOptions& options) {
   MethodModel model{engine.shape()};
   if (!options.profile_folder.empty()) model.fingerprint = engine.fingerprint();
-  model.on_cpu = options.engine.device.kind == DeviceName::Kind::cpu;
+  const std::string device = engine.device_name();
+  model.machine = {device.empty() ? options.processor : device, device.empty() ? engine.threads() : 1,
+                   std::string(name(engine.kv_type()))};
+  model.refusal = [&engine](const plan::Plan& plan) { return engine.refusal(plan); };
   return model;
 }
 

@@ -225,8 +225,9 @@ constexpr Field kFields[] = {
      .value = "whole number",
      .low = 0,
      .high = kMostPosition,
-     .default_value = "0",
-     .help = "dense while the context is shorter",
+     .default_value = "by the profile's times",
+     .help = "dense while the context is shorter; without it while the profile's times of this machine say that the "
+             "method is slower, else 0",
      .read = [](R r) { r.wanted.method.min_context = r.whole(); }},
     {.name = "attention.lossless",
      .value = "true, false, or whole number",

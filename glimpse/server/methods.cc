@@ -10,6 +10,7 @@
 #include "glimpse/base/log.h"
 #include "glimpse/base/printable.h"
 #include "glimpse/plan/profile_file.h"
+#include "glimpse/policies/measured_minimum.h"
 #include "glimpse/server/api_error.h"
 
 namespace glimpse::server {
@@ -33,7 +34,7 @@ int whole_number(const std::string& key, const std::string& text, int low) {
 policies::PolicyOptions options_of(const MethodWish& wish) {
   policies::PolicyOptions options;
   if (wish.budget) policies::set_budget(options, *wish.budget);
-  options.min_context = static_cast<int>(wish.min_context);
+  options.min_context = static_cast<int>(wish.min_context.value_or(0));
   for (const auto& [key, value] : wish.options) {
     if (key == "block") {
       options.block = whole_number(key, value, 1);
@@ -71,6 +72,12 @@ Methods::Methods(MethodModel model, fs::path profiles, MethodWish standard)
       own_.reset();
     }
   }
+  if (own_ && own_->speed && plan::speed_on(*own_, model_.machine) == nullptr) {
+    log_message(LogLevel::warning,
+                fmt::format("the times in the model's profile were measured on '{}', and this is '{}'; policy 'auto' "
+                            "uses them all the same",
+                            own_->speed->processor, model_.machine.processor));
+  }
   constexpr std::int64_t kSomeTokens = 4096;
   plan_for(standard_, kSomeTokens, false);
 }
@@ -81,7 +88,7 @@ MethodWish Methods::resolved(const MethodWish& wish, bool names_policy) const {
   if (wish.budget) out.budget = wish.budget;
   for (const auto& [key, value] : wish.options) out.options[key] = value;
   if (wish.profile) out.profile = wish.profile;
-  if (wish.min_context > 0) out.min_context = wish.min_context;
+  if (wish.min_context) out.min_context = wish.min_context;
   return out;
 }
 
@@ -99,7 +106,13 @@ plan::Plan Methods::plan_for(const MethodWish& wish, std::int64_t tokens, bool d
   if (profile != nullptr && !wish.profile && !policies::uses_profile(policy, *profile, options.profile_budget)) {
     profile = nullptr;
   }
-  return made(wish.policy, options, profile);
+  plan::Plan plan = made(wish.policy, options, profile);
+  const plan::Profile* const timed = named ? &*named : own_ && !wish.profile ? &*own_ : nullptr;
+  const plan::SpeedProfile* const speed = timed == nullptr ? nullptr : plan::speed_on(*timed, model_.machine);
+  if (speed != nullptr && !drafts && !wish.min_context) {
+    plan.min_context = policies::measured_minimum(*speed, options, plan).value_or(0);
+  }
+  return plan;
 }
 
 plan::Plan Methods::made(std::string_view policy, policies::PolicyOptions options, const plan::Profile* profile) const {
@@ -113,22 +126,32 @@ plan::Plan Methods::automatic(const plan::Profile* profile, const MethodWish& wi
   if (wish.budget || !wish.options.empty()) {
     throw UserError("policy 'auto' chooses budget and options itself; leave them out, or name a method");
   }
-  if (!model_.on_cpu) {
-    throw UserError("policy 'auto' chooses by times that calibration measured on the CPU; name a method");
-  }
   if (profile == nullptr || !profile->speed) {
     throw UserError(
         "policy 'auto' chooses by the times in the model's profile, and there are none; 'glimpse calibrate -m MODEL' "
         "measures them");
   }
-  const policies::MethodCandidate taken = policies::choose_method(*profile, how).front();
-  MethodWish chosen;
-  chosen.policy = taken.method;
-  chosen.min_context = wish.min_context;
-  if (!taken.budget.empty()) chosen.budget = taken.budget;
-  add_options(chosen, taken.options);
-  const bool uses = policies::uses_profile(policies::find_policy(chosen.policy), *profile);
-  return made(chosen.policy, options_of(chosen), uses ? profile : nullptr);
+  const auto plan_of = [&](const policies::MethodCandidate& candidate) {
+    MethodWish chosen;
+    chosen.policy = candidate.method;
+    chosen.min_context = wish.min_context;
+    if (!candidate.budget.empty()) chosen.budget = candidate.budget;
+    add_options(chosen, candidate.options);
+    const bool uses = policies::uses_profile(policies::find_policy(chosen.policy), *profile);
+    return made(chosen.policy, options_of(chosen), uses ? profile : nullptr);
+  };
+  policies::MethodWish here = how;
+  here.machine = model_.machine;
+  if (model_.refusal) {
+    here.refusal = [&](const policies::MethodCandidate& candidate) -> std::string {
+      try {
+        return model_.refusal(plan_of(candidate));
+      } catch (const UserError& error) {
+        return error.what();
+      }
+    };
+  }
+  return plan_of(policies::choose_method(*profile, here).front());
 }
 
 /// A name, never a path: no part of it leads out of the folder.

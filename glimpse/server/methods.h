@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -18,7 +19,9 @@ namespace glimpse::server {
 struct MethodModel {
   plan::ModelShape shape;
   std::uint64_t fingerprint = 0;  ///< of its file; only where there is a folder of profiles
-  bool on_cpu = true;             ///< whose times `auto` chooses by
+  plan::SpeedMachine machine;     ///< whose times `auto` chooses by
+  /// Why it does not run a plan; empty: it does. Any thread calls it.
+  std::function<std::string(const plan::Plan&)> refusal;
 };
 
 class Methods {

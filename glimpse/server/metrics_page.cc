@@ -73,6 +73,13 @@ void attention(Page& page, const Totals& totals) {
       page.line(name, fmt::format(",policy=\"{}\"", Page::escaped(policy)), count);
     }
   }
+  page.head("attn_dense_fallback_total", "counter", "Decode steps of sparse methods in which every head read all.");
+  using Reason = engine::DenseReason;
+  for (const auto& [word, reason] : {std::pair("min_ctx", Reason::context), std::pair("budget", Reason::budget),
+                                     std::pair("verify", Reason::verify), std::pair("drafts", Reason::drafts)}) {
+    page.line("attn_dense_fallback_total", fmt::format(",reason=\"{}\"", word),
+              totals.dense_by[static_cast<std::size_t>(reason)]);
+  }
 }
 
 }  // namespace
@@ -87,6 +94,7 @@ void Totals::add(const engine::Result& result, const std::string& policy, double
   coverage_sets += mass.sets;
   sparse_steps[policy] += stats.sparse_steps;
   dense_steps[policy] += stats.dense_steps;
+  for (std::size_t i = 0; i < dense_by.size(); ++i) dense_by[i] += stats.dense_by[i];
 }
 
 std::string metrics_page(const engine::ServiceMetrics& service, const Totals& totals, std::string_view model) {

@@ -38,7 +38,8 @@ struct MethodWish {
   std::optional<std::string> budget;
   std::map<std::string, std::string> options;  ///< as --attn-opt has them; block, sink and local too
   std::optional<std::string> profile;          ///< a name under the folder of profiles; "none"; unset: the model's own
-  std::int64_t min_context = 0;
+  /// Unset: from where the profile's times of this machine say that the method is faster; else 0.
+  std::optional<std::int64_t> min_context;
 };
 
 struct ServerOptions {
@@ -52,6 +53,7 @@ struct ServerOptions {
   Limits limits;
   int running = 8;  ///< requests that the engine works on at a time
   std::string model_name;
+  std::string processor;                 ///< the CPU's name as profiles have it: whose times `auto` chooses by
   std::filesystem::path profile_folder;  ///< empty: no profile is looked for
   MethodWish method;                     ///< of requests that name none
   bool signals = false;                  ///< SIGINT and SIGTERM stop the server

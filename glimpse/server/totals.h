@@ -19,6 +19,7 @@ struct Totals {
   double coverage_sum = 0;
   std::int64_t coverage_sets = 0;
   std::map<std::string, std::int64_t> sparse_steps, dense_steps;  ///< by policy
+  engine::DenseSteps dense_by{};                                  ///< by engine::DenseReason
 
   void add(const engine::Result& result, const std::string& policy, double seconds);
 };

@@ -88,6 +88,7 @@ void validate(const SamplingOptions& options) {
 
 struct Sampler::State {
   bool greedy = true;
+  int top_k = 0;  ///< 0: off
   Penalties penalties;
   std::vector<TokenBias> biases;
   std::vector<Token> banned;
@@ -107,12 +108,19 @@ struct Sampler::State {
   }
   /// Leaves out tokens that are forbidden: the chain may not see them.
   void drop_forbidden();
+  /// One of what the chain left.
+  Token drawn(llama_token_data_array& array) {
+    llama_sampler_apply(draw.get(), &array);
+    check(array.selected >= 0 && static_cast<std::size_t>(array.selected) < array.size, "libllama selected no token");
+    return array.data[array.selected].id;
+  }
 };
 
 Sampler::Sampler(const SamplingOptions& options) {
   validate(options);
   state_ = std::make_unique<State>();
   state_->greedy = options.temperature == 0;
+  state_->top_k = options.top_k;
   state_->penalties = Penalties(options);
   state_->biases = options.logit_bias;
   state_->chain = make_chain(options);
@@ -127,6 +135,7 @@ Sampler Sampler::clone() const {
   Sampler copy{SamplingOptions{}};
   State& to = *copy.state_;
   to.greedy = state_->greedy;
+  to.top_k = state_->top_k;
   to.penalties = state_->penalties;
   to.biases = state_->biases;
   to.banned = state_->banned;
@@ -198,14 +207,27 @@ Token best_of(const llama_token_data_array& array) {
 
 }  // namespace
 
+int Sampler::deciding() const {
+  if (state_->changes()) return 0;
+  return state_->greedy ? 1 : state_->top_k;
+}
+
+Token Sampler::sample_largest(std::span<const TokenLogit> largest) {
+  check(!largest.empty() && !state_->changes(), "logits that decide by themselves");
+  state_->candidates.clear();
+  for (const TokenLogit& each : largest) state_->candidates.push_back({each.token, each.logit, 0.0f});
+  llama_token_data_array array{state_->candidates.data(), state_->candidates.size(), -1, false};
+  if (state_->greedy) return best_of(array);
+  llama_sampler_apply(state_->chain.get(), &array);
+  return state_->drawn(array);
+}
+
 Token Sampler::sample(std::span<const float> logits) {
   const std::size_t best = arg_max(logits);
   if (state_->greedy && !state_->changes()) return static_cast<Token>(best);
   llama_token_data_array array = state_->filter(logits);
   if (state_->greedy) return best_of(array);
-  llama_sampler_apply(state_->draw.get(), &array);
-  check(array.selected >= 0 && static_cast<std::size_t>(array.selected) < array.size, "libllama selected no token");
-  return array.data[array.selected].id;
+  return state_->drawn(array);
 }
 
 void Sampler::distribution(std::span<const float> logits, std::vector<TokenProbability>& out) {

@@ -18,6 +18,11 @@ struct TokenProbability {
   float probability = 0;
 };
 
+struct TokenLogit {
+  Token token = -1;
+  float logit = 0;
+};
+
 class Sampler {
  public:
   explicit Sampler(const SamplingOptions& options);
@@ -29,6 +34,10 @@ class Sampler {
   /// The next token from [vocabulary] logits. Greedy is arg-max, lower id first on ties. Throws UserError for logits
   /// without a finite maximum, and where biases and bans leave no token.
   Token sample(std::span<const float> logits);
+  /// How many of the largest logits decide the next token; 0: all of them do.
+  int deciding() const;
+  /// The same token by the deciding() largest logits alone, or more of them, by ascending ids.
+  Token sample_largest(std::span<const TokenLogit> largest);
   /// What sample() would draw from: tokens of probability over 0, ascending ids, probabilities that sum to 1. One token
   /// when greedy.
   void distribution(std::span<const float> logits, std::vector<TokenProbability>& out);

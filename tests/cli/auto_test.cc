@@ -97,6 +97,46 @@ TEST_F(Auto, QualityByDivergence) {
   EXPECT_EQ(bad.err.rfind("error: --attn-quality 'kl=x': give answers, or kl=", 0), 0u) << bad.err;
 }
 
+TEST_F(Auto, TimesOfThisMachineAreFoundAmongThoseOfOthers) {
+  plan::Profile profile = timed_profile();
+  profile.elsewhere = {*profile.speed};
+  profile.speed->processor = "A GPU";
+  profile.speed->dense = {0.1, 0};
+  put(profile);
+  const Outcome outcome = run_program(run({"-p", prose(60), "-n", "3"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err.rfind(kTakesTidal, 0), 0u) << outcome.err;
+  EXPECT_EQ(count(outcome.err, "warning"), 0u) << outcome.err;
+}
+
+TEST_F(Auto, AMethodIsDenseWhereItIsNotFaster) {
+  plan::Profile profile = timed_profile();
+  profile.roles = plan::RolesProfile{{1, 1, 0, 0, 0, 0, 0, 0}};
+  profile.speed->methods = {{"lychee-decode", "64", "", {12, 5}}};  // faster from 401 tokens on
+  put(profile);
+  const auto ask = [&](std::vector<std::string> more, const std::string& prompt) {
+    more.insert(more.end(), {"-p", prompt, "-n", "3", "--json"});
+    return run_program(with({"run", "-m", model(), "-t", "1", "--attn", "lychee-decode", "--attn-budget", "64"}, more));
+  };
+  const auto sparse = [](const Outcome& outcome) {
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out)["attention"]["sparse_steps"].get<int>();
+  };
+  const std::string note = "dense below 401 tokens, from which lychee-decode is faster by the profile's times";
+  const Outcome brief = ask({}, prose(10));
+  EXPECT_LT(nlohmann::json::parse(brief.out)["prompt_tokens"], 390);
+  EXPECT_GT(nlohmann::json::parse(brief.out)["prompt_tokens"], 80);
+  EXPECT_EQ(sparse(brief), 0);
+  EXPECT_NE(brief.err.find(note), std::string::npos) << brief.err;
+  EXPECT_GT(sparse(ask({}, prose(60))), 0);
+  const Outcome asked = ask({"--attn-min-ctx", "0"}, prose(10));
+  EXPECT_GT(sparse(asked), 0);
+  EXPECT_EQ(asked.err.find(note), std::string::npos) << asked.err;
+  profile.speed->threads = 7;
+  put(profile);
+  EXPECT_GT(sparse(ask({}, prose(10))), 0) << "times of another machine say nothing here";
+}
+
 TEST_F(Auto, AnotherMachineIsAWarning) {
   plan::Profile profile = timed_profile();
   profile.speed->threads = 7;

@@ -334,6 +334,11 @@ TEST(Errors, EvalAndBench) {
   expect_refused({"bench", "decode", "-m", model(), "--arms", "full,tidl:5"}, "did you mean 'tidal'?");
   expect_refused({"bench", "decode", "-m", model(), "--format", "xml"}, "unknown format 'xml'");
   expect_refused({"bench", "prefill", "-m", model(), "--length", "0"}, "--length '0'");
+  expect_refused({"bench", "decode", "--shape", "llama-9"}, "there are: llama-3.1-8b qwen3-8b qwen3-32b llama-2-7b");
+  expect_refused({"bench", "decode", "--shape", "qwen3-8b", "--weights", "q9"}, "there are: bf16 q8_0");
+  expect_refused({"bench", "decode", "-m", model(), "--weights", "q8_0"}, "without --shape");
+  expect_refused({"bench", "prefill", "-m", model(), "--shape", "qwen3-8b"}, "leave one out");
+  expect_refused({"bench", "attention", "--shape", "qwen3-8b", "--group", "2"}, "--shape and --group");
   expect_refused({"bench", "attention", "--head-dim", "12"}, "multiples of 8");
   expect_refused({"bench", "attention", "--head-dim", "512", "--group", "9"}, "--head-dim");
   expect_refused({"inspect", "--html", scratch("x.html").string()}, "no file");

@@ -122,7 +122,7 @@ class Chat(unittest.TestCase):
 
     def test_choices_and_seed(self):
         def texts(**fields):
-            answer = chat(n=3, temperature=1, max_tokens=12, **fields)
+            answer = chat(n=3, temperature=1, max_tokens=12, extra_body={"ignore_eos": True}, **fields)
             self.assertEqual([choice.index for choice in answer.choices], [0, 1, 2])
             self.assertEqual(answer.usage.completion_tokens, 36)
             return [choice.message.content for choice in answer.choices]

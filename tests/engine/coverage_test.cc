@@ -196,6 +196,24 @@ TEST(BytesRead, SetsOfQueryHeadsAreCountedAsTheyAreRead) {
   }
 }
 
+TEST(DenseSteps, SayWhy) {
+  Engine engine(options_for(reference::test_model("llama")));
+  const auto reasons = [&](const plan::Plan& plan) {
+    Sequence sequence = engine.open(plan);
+    const std::vector<Token> tokens = random_tokens(kPrompt + 4, engine.tokenizer().size(), 5);
+    sequence.prefill(std::span(tokens).first(kPrompt));
+    decoded(sequence, std::span(tokens).subspan(kPrompt));
+    EXPECT_EQ(sequence.stats().dense_steps + sequence.stats().sparse_steps, 4);
+    return sequence.stats().dense_by;  // method, context, budget, verify, drafts
+  };
+  EXPECT_EQ(reasons(make(engine, "full", {})), (DenseSteps{4, 0, 0, 0, 0}));
+  EXPECT_EQ(reasons(make(engine, "tidal", budget("200"))), DenseSteps{});
+  EXPECT_EQ(reasons(make(engine, "tidal", budget("100000"))), (DenseSteps{0, 0, 4, 0, 0}));
+  policies::PolicyOptions late = budget("200");
+  late.min_context = static_cast<int>(kPrompt) + 3;  // two of the four steps are below
+  EXPECT_EQ(reasons(make(engine, "tidal", late)), (DenseSteps{0, 2, 0, 0, 0}));
+}
+
 TEST(CoverageBudget, CapturesAtLeastWhatItSays) {
   Engine engine(options_for(reference::test_model("llama")));
   for (const char* wanted : {"coverage=0.5", "coverage=0.9", "coverage=0.99"}) {

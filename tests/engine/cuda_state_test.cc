@@ -211,6 +211,71 @@ TEST_F(Cuda, TreesGoOn) {
   EXPECT_TRUE(same_bits(decoded(own, part(700, 60)), decoded(same, part(700, 60))));
 }
 
+/// Clusters are the host's too; a copy is sent whole when there are more of them.
+TEST_F(Cuda, ClustersGoOn) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-clusters.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(760, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  const auto plan = [](const Engine& engine) {
+    return make(engine, "clusterkv", budget("96", {{"tokens-per-cluster", "16"}, {"new-tokens", "32"}}));
+  };
+  Sequence own = gpu.open(plan(gpu));
+  own.prefill(part(0, 500));
+  decoded(own, part(500, 60));  // clusters of new tokens
+  Sequence same = own.fork(plan(gpu));
+  own.save(file);
+  Sequence loaded = gpu.load(file, plan(gpu));
+  Sequence there = cpu.load(file, plan(cpu));
+  const std::vector<float> want = decoded(own, part(560, 60));
+  EXPECT_TRUE(same_bits(decoded(same, part(560, 60)), want));
+  EXPECT_TRUE(same_bits(decoded(loaded, part(560, 60)), want));
+  EXPECT_LT(divergence(decoded(there, part(560, 60)), want, width), 0.05);
+
+  std::filesystem::remove(file);
+  own.prefill(part(620, 40));
+  same.prefill(part(620, 40));
+  EXPECT_TRUE(same_bits(decoded(own, part(660, 40)), decoded(same, part(660, 40))));
+  own.correct(40);
+  same.correct(40);
+  EXPECT_TRUE(same_bits(decoded(own, part(700, 60)), decoded(same, part(700, 60))));
+}
+
+/// Sums of what windows lost are the host's, and the device has copies of those for whole pages.
+TEST_F(Cuda, MeanTokensGoOn) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-means.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(700, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  const auto plan = [](const Engine& engine) { return make(engine, "razor", budget("70")); };
+  Sequence own = gpu.open(plan(gpu));
+  own.prefill(part(0, 403));
+  decoded(own, part(403, 50));
+  Sequence same = own.fork(plan(gpu));
+  own.save(file);
+  Sequence loaded = gpu.load(file, plan(gpu));
+  Sequence there = cpu.load(file, plan(cpu));
+  EXPECT_EQ(there.live(1, 0), own.live(1, 0));
+  const std::vector<float> want = decoded(own, part(453, 47));
+  EXPECT_TRUE(same_bits(decoded(same, part(453, 47)), want));
+  EXPECT_TRUE(same_bits(decoded(loaded, part(453, 47)), want));
+  EXPECT_LT(divergence(decoded(there, part(453, 47)), want, width), 0.02);
+  EXPECT_EQ(there.live(1, 0).size(), own.live(1, 0).size());
+  there.save(file);  // the CPU's sums end in the middle of a page
+  Sequence back = gpu.load(file, plan(gpu));
+  EXPECT_LT(divergence(decoded(back, part(500, 40)), decoded(own, part(500, 40)), width), 0.02);
+  decoded(same, part(500, 40));
+  std::filesystem::remove(file);
+  // A second prompt, longer than the window.
+  own.prefill(part(540, 100));
+  same.prefill(part(540, 100));
+  EXPECT_TRUE(same_bits(decoded(own, part(640, 60)), decoded(same, part(640, 60))));
+}
+
 /// Rows that are written anew get new bounds: after a correction a sequence decodes as one that never had others.
 TEST_F(Cuda, BoundsOfCorrectedRows) {
   Engine gpu(on_gpu(reference::test_model("llama256")));

@@ -83,7 +83,15 @@ inline const std::vector<Method>& methods() {
                                        {"tidal", {}},
                                        {"tidal", {{"set", "query-head"}}},
                                        {"tidal", {{"set", "layer"}}},
+                                       {"streaming", {{"prefill", "sparse"}}},
+                                       {"kascade", {}},
+                                       {"kascade", {{"set", "layer"}, {"pooling", "query"}}},
+                                       {"kascade", {{"pooling", "query"}, {"tile", "40"}}},
+                                       {"kascade", {{"set", "layer"}, {"tile", "500"}}},
                                        {"kascade", {{"prefill", "dense"}}},
+                                       {"kascade", {{"prefill", "dense"}, {"set", "layer"}, {"pooling", "query"}}},
+                                       {"lessismore", {}},
+                                       {"razor", {}},
                                        {"lychee_decode", {}},
                                        {"omnikv", {}},
                                        {"duo", {}},
@@ -102,7 +110,9 @@ inline const std::vector<Method>& methods() {
                                        {"evosparse", {{"accum", "off"}}},
                                        {"lychee_cluster", {}},
                                        {"lychee_cluster", {{"chunks", "fixed"}, {"whole-clusters", "on"}}},
-                                       {"tidal", {{"selector", "lychee-cluster"}}}};
+                                       {"tidal", {{"selector", "lychee-cluster"}}},
+                                       {"clusterkv", {}},
+                                       {"tidal", {{"selector", "clusterkv"}}}};
   return all;
 }
 

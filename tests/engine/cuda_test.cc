@@ -13,6 +13,13 @@ bool counts_alike(const plan::Plan& plan) {
     return open || selector.terms.front().source == plan::Source::chunk_tree;
   });
 }
+/// True where sets come from clusters of keys: of keys that differ in the last digits they are others, so that what two
+/// devices say lies as far apart as two sets do. ClustersGoOn has both search the same.
+bool clusters(const plan::Plan& plan) {
+  return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
+    return !selector.terms.empty() && selector.terms.front().source == plan::Source::token_clusters;
+  });
+}
 /// Rows of V that a run read are those that another one read, or near them.
 void expect_rows(const plan::Plan& plan, std::int64_t ours, std::int64_t theirs) {
   const double share = counts_alike(plan) ? 0 : plan.policy == "evosparse" ? 0.1 : 0.03;
@@ -61,10 +68,11 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         // What is forgotten by a near tie stays so, heat remembers one for long, and clusters of keys that differ in
         // the last digits may be others (TreesGoOn has both devices search the same).
         const plan::Plan plan = plan_of(cpu, method, tokens);
-        const bool strays = plan::forgets(plan) || (plan::searches_index(plan) && !counts_alike(plan));
+        const bool strays =
+            plan::forgets(plan) || (plan::searches_index(plan) && !counts_alike(plan)) || clusters(plan);
         const double near = model == reference::embedded_model() ? 0.2 : plan.policy == "evosparse" ? 0.15 : 0.05;
         EXPECT_LT(apart, strays ? 0.4 : near);
-        if (ours.stats.sparse_steps > 0) {
+        if (ours.stats.sparse_steps > 0 && !clusters(plan)) {
           EXPECT_LT(apart, (strays ? 0.9 : 0.5) * divergence(dense.logits, theirs.logits, width));
         }
         expect_rows(plan, ours.stats.v_rows, theirs.stats.v_rows);
@@ -94,8 +102,9 @@ TEST_F(Cuda, AuditsMeasureWhatTheCpusMeasure) {
     EXPECT_EQ(ours.audits, 10);
     EXPECT_EQ(ours.audits, theirs.audits);
     EXPECT_EQ(ours.audited.sets, theirs.audited.sets);
-    EXPECT_NEAR(ours.audited.mean, theirs.audited.mean, 0.02);
-    EXPECT_NEAR(ours.audited.least, theirs.audited.least, 0.1);
+    const bool others = clusters(plan_of(cpu, method, "96"));
+    EXPECT_NEAR(ours.audited.mean, theirs.audited.mean, others ? 0.05 : 0.02);
+    EXPECT_NEAR(ours.audited.least, theirs.audited.least, others ? 0.3 : 0.1);
     expect_rows(plan_of(cpu, method, "96"), ours.v_rows, theirs.v_rows);
   }
 }
@@ -164,7 +173,7 @@ TEST_F(Cuda, TwoRunsGiveTheSameBits) {
 
 TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
   Engine gpu(on_gpu(reference::test_model("llama256")));
-  for (const char* name : {"arkvale", "shadowkv", "clusterkv", "lessismore", "razor", "kascade"}) {
+  for (const char* name : {"arkvale", "shadowkv"}) {
     SCOPED_TRACE(name);
     try {
       gpu.open(make(gpu, name, budget("64")));
@@ -192,6 +201,8 @@ TEST_F(Cuda, RequestsTogetherAreAsAlone) {
                                                                                      {"evosparse", 420},
                                                                                      {"lychee-cluster", 480},
                                                                                      {"lychee-decode", 450},
+                                                                                     {"razor", 430},
+                                                                                     {"lessismore", 410},
                                                                                      {"tidal", 33}}) {
     requests.push_back(request_for(gpu, length, name, static_cast<std::uint32_t>(length)));
   }
@@ -203,7 +214,7 @@ TEST_F(Cuda, RequestsTogetherAreAsAlone) {
     EXPECT_EQ(gpu.result(ids[i]).reason, FinishReason::length);
     equal += gpu.result(ids[i]).tokens == alone(requests[i], on_gpu(model)) ? 1 : 0;
   }
-  EXPECT_GE(equal, 8);  // products of several rows round otherwise than those of one
+  EXPECT_GE(equal, 10);  // products of several rows round otherwise than those of one
 }
 
 /// A set as a trace tells of it.

@@ -250,6 +250,9 @@ TEST_P(Lossless, GreedyIsDenseDecoding) {
       EXPECT_GT(stats.verify_passes, 0);
       EXPECT_EQ(static_cast<std::int64_t>(got.tokens.size()),
                 1 + stats.accepted + stats.verify_passes + stats.dense_steps);
+      const DenseSteps& by = got.stats.attention.dense_by;
+      EXPECT_EQ(by[static_cast<std::size_t>(DenseReason::verify)], stats.verify_passes);
+      EXPECT_EQ(by[static_cast<std::size_t>(DenseReason::drafts)], stats.dense_steps);
     }
     EXPECT_GT(got.stats.attention.bytes_read, 0);
     // Every verification reads the whole context, whatever the number of its rows.

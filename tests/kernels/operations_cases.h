@@ -368,11 +368,12 @@ inline std::vector<float> search_on_host(Operations<Place::host>& operations, co
 inline std::vector<Choice> all_choices(const OperationsBed& bed) {
   std::vector<Choice> choices;
   for (std::size_t row = 0; row < bed.rows(); ++row) {
-    for (const Pooling pooling :
-         {Pooling::mean_probability, Pooling::max_probability, Pooling::mean_score, Pooling::max_score}) {
+    for (const Pooling pooling : {Pooling::mean_probability, Pooling::max_probability, Pooling::mean_score,
+                                  Pooling::max_score, Pooling::probability_of_mean}) {
       for (const int block : {1, 16, -16}) {  // below 0: of units that have scores themselves
         for (const ChoiceRule rule : {ChoiceRule::count, ChoiceRule::mass, ChoiceRule::threshold}) {
-          const bool probability = pooling == Pooling::mean_probability || pooling == Pooling::max_probability;
+          const bool probability = pooling == Pooling::mean_probability || pooling == Pooling::max_probability ||
+                                   pooling == Pooling::probability_of_mean;
           if (rule != ChoiceRule::count && !probability) continue;
           if (block < 0 && probability) continue;
           Choice choice;
@@ -382,6 +383,7 @@ inline std::vector<Choice> all_choices(const OperationsBed& bed) {
           choice.query = choices.size() % 5 == 4 ? bed.of.group - 1 : -1;
           choice.set = static_cast<std::int32_t>(choices.size());
           choice.pooling = pooling;
+          choice.across = static_cast<Across>(choices.size() % 7 % 3);
           choice.rule = rule;
           choice.block = std::abs(block);
           choice.by_unit = block < 0 ? 1 : 0;

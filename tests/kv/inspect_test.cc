@@ -53,6 +53,13 @@ TEST(Inspect, ReadsRowsByPositionInEveryType) {
     EXPECT_EQ(key_at(cache, sequence, 0, 1, 35), key) << name(type);
     EXPECT_EQ(value_at(cache, sequence, 0, 1, 35), value) << name(type);
     EXPECT_EQ(key_at(cache, sequence, 0, 0, 35), std::vector<float>(8, 0.0f)) << name(type);
+    const auto whole = cache.view(sequence, 0, 0);
+    write_plane(whole, whole.k_plane, 37, shape.format, encode(type, key, 0.5f));
+    std::vector<float> keys(38 * 8, 0.0f);
+    std::copy(key.begin(), key.end(), keys.end() - 8);
+    EXPECT_EQ(keys_of(cache, sequence, 0, 0, 38), keys) << name(type);
+    EXPECT_THROW(keys_of(cache, sequence, 0, 0, 41), UserError) << name(type);
+    EXPECT_THROW(keys_of(cache, sequence, 0, 1, 8), UserError) << name(type) << ": it forgot some";
     for (const std::int64_t missing : {-1, 3, 40}) {
       EXPECT_THROW(key_at(cache, sequence, 0, 1, missing), UserError) << name(type) << " " << missing;
     }

@@ -374,6 +374,46 @@ TEST(Profile, MergeTakesTimesThatWereMeasuredAlike) {
   EXPECT_EQ(into.speed->threads, 8);
 }
 
+TEST(Profile, TimesOfOtherMachinesStay) {
+  Profile into = sample();
+  const SpeedProfile first = *into.speed;
+  Profile found;
+  found.speed = first;
+  found.speed->processor = "A GPU";
+  found.speed->threads = 1;
+  merge(into, found);
+  EXPECT_EQ(into.speed, found.speed);
+  ASSERT_EQ(into.elsewhere, std::vector<SpeedProfile>{first});
+  EXPECT_EQ(speed_on(into, first.machine()), &into.elsewhere[0]);
+  EXPECT_EQ(speed_on(into, found.speed->machine()), &*into.speed);
+  EXPECT_EQ(speed_on(into, {"none", 1, "bf16"}), nullptr);
+  EXPECT_EQ(parse_profile(to_json(into)), into);
+  EXPECT_NE(explain(into).find("'A GPU'"), std::string::npos);
+  EXPECT_NE(explain(into).find("'A processor'"), std::string::npos);
+  // Measured again on the first: its rows go on, and the GPU's times stay.
+  Profile again;
+  again.speed = first;
+  again.speed->methods = {{"kascade", "512", "", {1, 1}}};
+  merge(into, again);
+  EXPECT_EQ(into.speed->methods,
+            (std::vector<MethodTime>{{"kascade", "512", "", {1, 1}}, {"tidal", "512", "", {6, 0.125}}}));
+  EXPECT_EQ(into.elsewhere, std::vector<SpeedProfile>{*found.speed});
+  // In prompts of another length the rows of `kept` are others.
+  Profile longer = sample();
+  longer.speed->processor = "A third";
+  longer.speed->tokens = 2 * first.tokens;
+  keep_elsewhere(longer, into);
+  EXPECT_TRUE(longer.elsewhere.empty());
+  into.elsewhere.push_back(into.elsewhere[0]);
+  EXPECT_THROW(validate(into), UserError) << "twice the same";
+  into.elsewhere.pop_back();
+  into.elsewhere[0].tokens += 1;
+  EXPECT_THROW(validate(into), UserError);
+  into.elsewhere[0].tokens -= 1;
+  into.speed.reset();
+  EXPECT_THROW(validate(into), UserError) << "times elsewhere alone";
+}
+
 TEST(Profile, TimesAreALine) {
   EXPECT_DOUBLE_EQ((TokenTime{5.5, 1.25}.at(0)), 5.5);
   EXPECT_DOUBLE_EQ((TokenTime{5.5, 1.25}.at(8000)), 15.5);

@@ -50,6 +50,26 @@ const MethodCandidate& named(const std::vector<MethodCandidate>& all, std::strin
   throw std::logic_error("no such candidate");
 }
 
+TEST(ChooseMethod, GoesByTheMachineAndByWhatRunsThere) {
+  Profile profile = sample();
+  plan::SpeedProfile gpu{"G", 1, "bf16", 4000, {3, 0.1}, {3, 0.1}, {}};
+  gpu.methods = {{"tidal", "512", "", {1, 0.1}}, {"lessismore", "1024", "", {2, 0.1}}};
+  profile.elsewhere = {gpu};
+  MethodWish wish{.tokens = 4000, .machine = gpu.machine()};
+  auto found = choose_method(profile, wish);
+  EXPECT_EQ(arm_text(found[0]), "tidal:512");
+  EXPECT_DOUBLE_EQ(found[0].ms, 1.4);
+  EXPECT_DOUBLE_EQ(named(found, "full").ms, 3.4);
+  wish.refusal = [](const MethodCandidate& candidate) {
+    return candidate.method == "tidal" ? std::string("not on this device") : std::string();
+  };
+  found = choose_method(profile, wish);
+  EXPECT_EQ(arm_text(found[0]), "lessismore:1024");
+  EXPECT_EQ(named(found, "tidal").why_not, "not on this device");
+  wish.machine = plan::SpeedMachine{"another", 2, "bf16"};
+  EXPECT_DOUBLE_EQ(choose_method(profile, wish)[0].ms, 12) << "then by those that come first";
+}
+
 TEST(ChooseMethod, TakesTheFastestThatKeepsTheAnswers) {
   Profile profile = sample();
   auto found = choose_method(profile, {.tokens = 4000});

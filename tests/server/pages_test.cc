@@ -120,6 +120,7 @@ TEST(Pages, MetricsCountWhatWasServed) {
   EXPECT_EQ(server.metric("e2e_request_latency_seconds_count"), 1);
   EXPECT_EQ(server.metric("attn_kv_bytes_read_total"), answer["glimpse"]["kv_bytes_read"].get<double>());
   EXPECT_GT(server.metric("attn_sparse_steps_total", "policy=\"tidal\""), 0);
+  EXPECT_EQ(server.metric("attn_dense_fallback_total", "reason=\"min_ctx\""), 0);
   EXPECT_EQ(server.metric("num_requests_running"), 0);
   EXPECT_EQ(server.metric("kv_cache_usage_perc"), 0);
   EXPECT_GE(server.metric("http_answers_total", "status=\"200\""), 1);

@@ -219,6 +219,31 @@ TEST_P(Draws, ACloneGoesOnAsItsOriginal) {
   EXPECT_EQ(a, b);
 }
 
+TEST(Deciding, TheLargestLogitsGiveTheTokensOfAll) {
+  for (const NamedOptions& named : cases()) {
+    SCOPED_TRACE(named.name);
+    Sampler all(named.options), largest(named.options);
+    const int count = largest.deciding();
+    EXPECT_EQ(count > 0, named.options.logit_bias.empty() && named.options.repeat_penalty == 1 &&
+                             named.options.presence_penalty == 0 && named.options.frequency_penalty == 0 &&
+                             (named.options.temperature == 0 || named.options.top_k > 0));
+    if (count == 0) continue;
+    for (int step = 0; step < 60; ++step) {
+      const std::vector<float> logits = some_logits(static_cast<std::uint64_t>(step));
+      std::vector<TokenLogit> top;
+      for (int token = 0; token < kVocabulary; ++token) top.push_back({token, logits[static_cast<std::size_t>(token)]});
+      const auto kept = static_cast<std::size_t>(std::min(count + step % 3, kVocabulary));  // more do no harm
+      std::sort(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.logit > b.logit; });
+      top.resize(kept);
+      std::sort(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
+      const Token token = all.sample(logits);
+      EXPECT_EQ(largest.sample_largest(top), token);
+      all.accept(token);
+      largest.accept(token);
+    }
+  }
+}
+
 TEST(Greedy, IsTheLargestLogitAndOfEqualOnesTheFirst) {
   Sampler sampler{SamplingOptions{}};
   std::vector<float> logits = some_logits(3);

@@ -307,12 +307,16 @@ std::span<const ReadCounters> Runner::end() {
     } else if (entry.rows.decodes()) {
       for (const std::size_t bytes : entry.index_bytes) entry.counters.index_bytes += static_cast<std::int64_t>(bytes);
       for (const double seconds : entry.audit_s) entry.counters.audit_s += seconds;
-      (entry.sparse ? entry.counters.sparse_steps : entry.counters.dense_steps) = 1;
+      if (entry.sparse) {
+        entry.counters.sparse_steps = 1;
+      } else {
+        entry.counters.add_dense_step(dense_reason(entry.rows));
+      }
       end_feedback(pass, entry);
       end_coverage(entry);
       if (entry.rows.kind != PassKind::draft) ++entry.rows.state->decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {
-      entry.counters.dense_steps = 1;
+      entry.counters.add_dense_step(DenseReason::verify);
     } else if (entry.learns()) {
       if (entry.ends_prompt) entry.rows.state->prompt_tokens = entry.tokens;
     }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+
+#include "glimpse/base/dtype.h"
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -20,9 +23,45 @@ std::size_t add(std::vector<std::uint32_t>& words, const std::vector<T>& values,
   return at;
 }
 
+/// Tokens before the sink are in no cluster, and cost nothing in the first.
+FlatTree flatten_clusters(const kv::TokenClusters& index) {
+  FlatTree made;
+  const FlatShape shape = shape_of(index);
+  const std::size_t dim = shape.clusters == 0 ? 0 : index.mean_of(0).size();
+  std::vector<std::uint16_t> rows(dim, 0);  // of the unit
+  std::vector<std::int32_t> costs, of(size(shape.chunks), 0);
+  for (std::int32_t cluster = 0; cluster < shape.clusters; ++cluster) {
+    for (const float value : index.mean_of(cluster)) rows.push_back(f16_from_float(value));
+    const std::span<const std::int32_t> tokens = index.tokens_of(cluster);
+    costs.push_back(static_cast<std::int32_t>(tokens.size()));
+    for (const std::int32_t token : tokens) of[size(token)] = cluster;
+  }
+  made.room = of.size();
+  made.centroids = add(made.words, rows);
+  made.radii = add(made.words, std::vector<float>(size(shape.units + shape.clusters), 0.0F));
+  made.last_cluster = add(made.words, std::vector<std::int32_t>(size(shape.units), shape.clusters));
+  made.unit_tokens =
+      add(made.words, std::vector<std::int32_t>(size(shape.units), std::accumulate(costs.begin(), costs.end(), 0)));
+  made.costs = add(made.words, costs);
+  made.cluster_of = add(made.words, of);
+  made.ends = made.cluster_of;                     // tokens have none
+  add(made.words, std::vector<std::uint32_t>(4));  // so that the next one is aligned
+  return made;
+}
+
 }  // namespace
 
-FlatTree flatten(const kv::ChunkTree& tree, std::int64_t sink) {
+FlatShape shape_of(const kv::KeyIndex& index) {
+  if (const auto* const tree = dynamic_cast<const kv::ChunkTree*>(&index)) {
+    return {tree->coarse().count(), tree->fine().count(), tree->is_built() ? tree->chunks().count() : 0};
+  }
+  const auto& tokens = dynamic_cast<const kv::TokenClusters&>(index);
+  return {tokens.clusters() > 0 ? 1 : 0, tokens.clusters(), static_cast<std::int32_t>(tokens.covered())};
+}
+
+FlatTree flatten(const kv::KeyIndex& index, std::int64_t sink) {
+  if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) return flatten_clusters(*clusters);
+  const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
   FlatTree made;
   std::vector<std::uint16_t> rows(tree.coarse().rows().begin(), tree.coarse().rows().end());
   rows.insert(rows.end(), tree.fine().rows().begin(), tree.fine().rows().end());

@@ -1,5 +1,5 @@
-// A tree of chunks in flat arrays, as kernels::cuda::Tree has them. Values and functions of their arguments; any
-// thread.
+// A tree of chunks in flat arrays, as kernels::cuda::Tree has them; clusters of tokens are a tree of one unit, whose
+// chunks are tokens. Values and functions of their arguments; any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "glimpse/kv/index/chunk_tree.h"
+#include "glimpse/kv/index/token_clusters.h"
 
 namespace glimpse::attention::cuda {
 
@@ -20,8 +21,13 @@ struct FlatTree {
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(words)); }
 };
 
-/// `sink`: tokens that are always in, which cost nothing.
-FlatTree flatten(const kv::ChunkTree& tree, std::int64_t sink);
+struct FlatShape {
+  std::int32_t units = 0, clusters = 0, chunks = 0;
+};
+/// Of a kv::ChunkTree or kv::TokenClusters.
+FlatShape shape_of(const kv::KeyIndex& index);
+/// The same; `sink`: tokens that are always in, which cost nothing.
+FlatTree flatten(const kv::KeyIndex& index, std::int64_t sink);
 
 /// Tokens of a cluster that lie behind the sink.
 std::int32_t cost_of(const kv::ChunkTree& tree, std::int32_t cluster, std::int64_t sink);

@@ -98,6 +98,8 @@ void Heats::make_space(int heads) {
   std::size_t most = 0;
   for (const RowGroup& group : tables_->groups()) most = std::max(most, size(group.rows));
   bool moved = grow(values_, stream_, most * kv_heads * stride);
+  moved |=
+      grow(ranked_, stream_, most * size(tables_->most_ranked()) * kernels::cuda::rank_room(tables_->most_ranks()));
   moved |= grow(kept_, stream_, size(tables_->kept()) * stride);
   moved |= grow(lse_, stream_, size(tables_->rows()) * size(heads));
   moved |= grow(sums_, stream_, places * kv_heads);
@@ -120,9 +122,11 @@ PartsPlace Heats::add(const GroupLayer& layer) {
   PartsPlace place;
   place.unions = staging_->add(layer.unions);
   place.queries = staging_->add(layer.union_queries);
+  place.ranks = staging_->add(layer.ranks);
   place.united = staging_->add(layer.united);
   place.heats = staging_->add(layer.heats);
   place.union_count = static_cast<int>(layer.unions.size());
+  place.rank_count = static_cast<int>(layer.ranks.size());
   place.heat_count = static_cast<int>(layer.heats.size());
   return place;
 }
@@ -130,7 +134,8 @@ PartsPlace Heats::add(const GroupLayer& layer) {
 void Heats::add_to(std::vector<std::int64_t>& key) const {
   key.insert(key.end(), {static_cast<std::int64_t>(tables_->heat_stride()), tables_->heats(), tables_->kept(),
                          static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(tables_->most_candidates()))),
-                         tables_->most_heated(), static_cast<std::int64_t>(pieces_.size()), moves_});
+                         tables_->most_heated(), tables_->most_ranks(), tables_->most_ranked(),
+                         static_cast<std::int64_t>(pieces_.size()), moves_});
 }
 
 void Heats::start() {
@@ -141,7 +146,7 @@ void Heats::start() {
 
 void Heats::choose(const GroupCall& call, const PartsPlace& place,
                    kernels::Operations<kernels::Place::device>& operations) {
-  if (place.union_count == 0) return;
+  if (place.union_count + place.rank_count == 0) return;
   const std::size_t stride = tables_->heat_stride();
   kernels::cuda::unite(stream_, {.cache = call.cache,
                                  .rows = call.rows,
@@ -156,13 +161,25 @@ void Heats::choose(const GroupCall& call, const PartsPlace& place,
                                  .kept = kept_.pointer(),
                                  .values = values_.pointer(),
                                  .stride = stride});
+  kernels::cuda::merge_ranks(stream_, {.cache = call.cache,
+                                       .rows = call.rows,
+                                       .group = call.group,
+                                       .merges = staging_->at<kernels::cuda::RankMerge>(place.ranks),
+                                       .count = place.rank_count,
+                                       .lists = tables_->most_ranked(),
+                                       .most = tables_->most_ranks(),
+                                       .sets = call.sets,
+                                       .scores = call.scores,
+                                       .keys = ranked_.pointer(),
+                                       .values = values_.pointer(),
+                                       .stride = stride});
   // A row of values for each KV head, the first of which has what the set is chosen by.
   operations.select({call.cache,
                      call.rows,
                      1,
                      {values_.pointer(), call.scores.lse, stride},
                      staging_->at<kernels::Choice>(place.united),
-                     place.union_count,
+                     place.union_count + place.rank_count,
                      call.sets});
 }
 

@@ -31,8 +31,8 @@ struct GroupCall {
 
 /// Where the parts of GroupLayer lie in the staging.
 struct PartsPlace {
-  std::size_t unions = 0, queries = 0, united = 0, heats = 0;
-  int union_count = 0, heat_count = 0;
+  std::size_t unions = 0, queries = 0, ranks = 0, united = 0, heats = 0;
+  int union_count = 0, rank_count = 0, heat_count = 0;
 };
 
 /// Owned by a runner; borrows cache and stream. One thread at a time.
@@ -78,6 +78,7 @@ class Heats {
   int heads_ = 0, moves_ = 0;
   kernels::cuda::Array<float> lse_, shifted_, columns_, values_;
   kernels::cuda::Array<std::uint8_t> kept_;
+  kernels::cuda::Array<std::uint64_t> ranked_;
   kernels::cuda::Array<double> sums_, gains_;
   kernels::cuda::Array<std::int32_t> readers_;
   kernels::cuda::Pinned host_;

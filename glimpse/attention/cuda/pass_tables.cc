@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "glimpse/attention/choose.h"
+#include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/unions.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
@@ -12,21 +13,29 @@
 namespace glimpse::attention::cuda {
 namespace {
 
-kernels::Pooling pooling_of(const plan::Term& term) {
+/// `apart`: for each query head by itself.
+kernels::Pooling pooling_of(const plan::Term& term, bool apart) {
   switch (term.group) {
     case plan::GroupPooling::mean_probability:
       return kernels::Pooling::mean_probability;
     case plan::GroupPooling::max_probability:
       return kernels::Pooling::max_probability;
     case plan::GroupPooling::mean_score:
-    case plan::GroupPooling::mean_query:  // the mean of q.k is the mean query's product with k
       return kernels::Pooling::mean_score;
+    case plan::GroupPooling::mean_query:  // the mean of q.k is the mean query's product with k
+      if (term.source != plan::Source::probability) return kernels::Pooling::mean_score;
+      return apart ? kernels::Pooling::mean_probability : kernels::Pooling::probability_of_mean;
     case plan::GroupPooling::max_score:
       return kernels::Pooling::max_score;
     case plan::GroupPooling::none:
       break;
   }
   return term.source == plan::Source::probability ? kernels::Pooling::mean_probability : kernels::Pooling::mean_score;
+}
+
+kernels::Across across_of(const plan::Term& term) {
+  if (term.heads == plan::HeadPooling::max) return kernels::Across::max;
+  return term.heads == plan::HeadPooling::mean ? kernels::Across::mean : kernels::Across::as_group;
 }
 
 /// Where a search of blocks may choose. The bounds of drafted tokens are there, but a draft is not to see them.
@@ -79,7 +88,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
   stride_ = 0;
   most_blocks_ = 0;
   heat_stride_ = 0;
-  heats_ = kept_ = most_candidates_ = most_heated_ = 0;
+  heats_ = kept_ = most_candidates_ = most_heated_ = most_ranks_ = most_ranked_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     PassEntry& entry = entries_[i];
     entry.rows = batch[i];
@@ -96,7 +105,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
       sequence_.push_back(static_cast<std::int32_t>(i));
       behind_.push_back(behind - row);
     }
-    if (batch[i].rows > kFewRows) {
+    if (batch[i].rows > kFewRows || reads_tiles(batch[i])) {
       prompts_.push_back({static_cast<std::int32_t>(i), batch[i].first_row, batch[i].rows, behind});
       continue;
     }
@@ -117,7 +126,12 @@ void PassTables::size_selects(const PassEntry& entry) {
       if (is_united(select)) {
         const UnionSize size = union_size(select, most);
         capacity = std::max(capacity, size.wanted * select.selector->block);
-        most_candidates_ = std::max(most_candidates_, static_cast<int>(size.wanted * size.lists));
+        if (merges_ranks(select)) {
+          most_ranks_ = std::max(most_ranks_, static_cast<int>(size.wanted));
+          most_ranked_ = std::max(most_ranked_, size.lists);
+        } else {
+          most_candidates_ = std::max(most_candidates_, static_cast<int>(size.wanted * size.lists));
+        }
       }
       if (searches_tree(select)) {
         capacity = tree_capacity(entry, select);
@@ -182,7 +196,7 @@ void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, 
     const plan::Selector& selector = *select.selector;
     kernels::Choice choice;
     if (is_united(select)) {
-      add_union(entry, select, row, to);
+      merges_ranks(select) ? add_rank_merge(entry, select, row, to) : add_union(entry, select, row, to);
       continue;
     }
     if (searches_tree(select)) {
@@ -208,7 +222,8 @@ void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, 
       choice.heads = select.of_layer() ? select.heads : 1;
       choice.query = select.lists > 1 ? list : -1;
       choice.set = set + list;
-      choice.pooling = pooling_of(selector.terms.front());
+      choice.pooling = pooling_of(selector.terms.front(), select.lists > 1);
+      choice.across = across_of(selector.terms.front());
       to.choices.push_back(choice);
     }
   }
@@ -219,6 +234,7 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
   to.searches.clear();
   to.choices.clear();
   to.unions.clear();
+  to.ranks.clear();
   to.union_queries.clear();
   to.united.clear();
   to.trees.clear();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kernels/ops.h"
@@ -48,8 +49,10 @@ struct GroupLayer {
   std::vector<kernels::Choice> choices;          ///< likewise
   std::vector<kernels::cuda::Union> unions;      ///< likewise
   std::vector<std::int32_t> union_queries;       ///< query heads whose choices they join
-  std::vector<kernels::Choice> united;           ///< likewise: by what the unions make of the units
+  std::vector<kernels::cuda::RankMerge> ranks;   ///< likewise
+  std::vector<kernels::Choice> united;           ///< likewise: by what unions and merges make of the units
   std::vector<kernels::cuda::TreeSearch> trees;  ///< likewise; which trees, the caller says
+  std::vector<kernels::cuda::MeanToken> means;   ///< likewise, added by MeanTokens
   std::vector<kernels::cuda::HeatRow> heats;     ///< likewise: heads whose probabilities flow back
   std::vector<kernels::RowHead> audits;          ///< likewise: heads whose keys are scored once more, behind all else
   std::vector<kernels::Read> reads;              ///< [rows, kv_heads]
@@ -58,7 +61,7 @@ struct GroupLayer {
 /// Host data of a pass; vectors are kept between passes.
 class PassTables {
  public:
-  /// Rows up to this many of one sequence that read everything go with those that decode; more are tiles of a prompt.
+  /// Rows up to this many of one sequence that read everything go with those that decode; more are a prompt's.
   static constexpr int kFewRows = 8;
 
   /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected.
@@ -85,8 +88,14 @@ class PassTables {
   /// What the lists of a union hold together, at most, and the units that a head reads whose probabilities flow back.
   int most_candidates() const { return most_candidates_; }
   int most_heated() const { return most_heated_; }
+  /// Ranks of a list that is merged by rank, and lists of such a merge, at most.
+  int most_ranks() const { return most_ranks_; }
+  int most_ranked() const { return most_ranked_; }
   /// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
   static std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
+
+  /// Tokens that a search of a tree takes, at most.
+  static std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select);
 
   /// The first of the sets that an entry's slot has.
   int first_set(const PassEntry& entry, plan::SlotId slot) const;
@@ -99,6 +108,7 @@ class PassTables {
   void number_heat(PassEntry& entry);
   static std::int64_t tree_capacity(const PassEntry& entry, const SelectOp& select);
   void add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
+  void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
   void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
   void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const;
   kernels::Read read_of(const PassEntry& entry, const HeadOp& head) const;
@@ -110,7 +120,7 @@ class PassTables {
   int sets_ = 0;
   std::int32_t capacity_ = 0, most_blocks_ = 0;
   std::size_t stride_ = 0, heat_stride_ = 0;
-  int heats_ = 0, kept_ = 0, most_candidates_ = 0, most_heated_ = 0;
+  int heats_ = 0, kept_ = 0, most_candidates_ = 0, most_heated_ = 0, most_ranks_ = 0, most_ranked_ = 0;
 };
 
 }  // namespace glimpse::attention::cuda

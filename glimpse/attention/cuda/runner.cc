@@ -52,6 +52,8 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       feedback_(cache, stream),
       heats_(cache, stream),
       trees_(cache, stream, shape.threads),
+      mean_tokens_(cache, stream),
+      tiles_(cache, stream),
       audits_(cache, stream),
       records_(cache, stream) {}
 
@@ -64,6 +66,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   lengths_.clear();
   pages_.begin();
   trees_.begin();
+  mean_tokens_.begin();
   for (const SequenceRows& rows : batch) {
     check(rows.program->shape().head_dim == shape_.head_dim, "a program is made for the model's head dimension");
     if (rows.decodes()) forget(cache_, rows, forget_);
@@ -71,6 +74,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
     pages_.follow(rows);
     summaries_.follow(rows);
     trees_.follow(rows);
+    mean_tokens_.follow(rows);
   }
   tables_.make(batch, lengths_);
   feedback_.begin(batch, lengths_, shape_.heads);
@@ -89,6 +93,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
     }
   }
   heats_.begin(tables_, lengths_, shape_.heads, staging);
+  tiles_.begin(tables_, shape_.heads, staging);
   views_place_ = staging.add(views_);
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
@@ -96,13 +101,14 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   watched_place_ = staging.add(records_.rows());
 
   make_space();
+  mean_tokens_.make_space(tables_.rows(), shape_.heads);
   key_.clear();
   key_.insert(key_.end(),
               {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
                static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
                static_cast<std::int64_t>(feedback_.pieces().size()), static_cast<std::int64_t>(feedback_.stride()),
                feedback_.moves(), audits_.any(), audits_.moves(), static_cast<std::int64_t>(records_.rows().size()),
-               records_.moves(), moves_, trees_.most()});
+               records_.moves(), moves_, trees_.most(), mean_tokens_.any(), mean_tokens_.moves()});
   heats_.add_to(key_);
   add_ranges();
   places_.clear();
@@ -117,15 +123,22 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
       place.tree_count = static_cast<int>(group_layer_.trees.size());
       place.choices = staging.add(group_layer_.choices);
       place.reads = staging.add(group_layer_.reads);
+      mean_tokens_.add(tables_, group, layer, group_layer_.means);
+      place.means = staging.add(group_layer_.means);
+      place.mean_count = static_cast<int>(group_layer_.means.size());
       place.audits = staging.add(group_layer_.audits);
       place.score_count = static_cast<int>(group_layer_.scores.size());
       place.search_count = static_cast<int>(group_layer_.searches.size());
       place.choice_count = static_cast<int>(group_layer_.choices.size());
+      place.weighs_means = std::any_of(
+          group_layer_.choices.begin(), group_layer_.choices.end(),
+          [](const kernels::Choice& choice) { return choice.pooling == kernels::Pooling::probability_of_mean; });
       place.audit_count = static_cast<int>(group_layer_.audits.size());
       place.parts = heats_.add(group_layer_);
       places_.push_back(place);
       key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.tree_count,
-                               place.choice_count, place.audit_count, place.parts.union_count, place.parts.heat_count});
+                               place.choice_count, place.audit_count, place.parts.union_count, place.parts.rank_count,
+                               place.parts.heat_count, place.weighs_means, place.mean_count});
     }
   }
   if (!tables_.prompts().empty()) key_.clear();
@@ -193,7 +206,9 @@ void Runner::layer(int layer, const LayerRows& rows) {
   const kernels::KvTable<Place::device> cache = cache_of(layer);
   const std::int32_t* const sequence = staging_->at<std::int32_t>(sequence_place_).raw();
   const std::int32_t* const behind = staging_->at<std::int32_t>(behind_place_).raw();
-  float* const lse = audits_.any() ? audits_.read_lse(layer) : feedback_.any() ? feedback_.lse() : heats_.lse();
+  float* lse = audits_.any() ? audits_.read_lse(layer) : feedback_.any() ? feedback_.lse() : heats_.lse();
+  if (lse == nullptr) lse = mean_tokens_.lse();
+  if (lse == nullptr) lse = tiles_.lse();
   if (layer == 0) heats_.start();
   operations_->append({cache, {sequence, behind, tables_.rows()}, rows.k, rows.v});
   if (const RangePlace& ranges = range_places_[size(layer)]; ranges.count > 0) {
@@ -201,6 +216,7 @@ void Runner::layer(int layer, const LayerRows& rows) {
         {cache, staging_->at<kernels::PageRange>(ranges.at), ranges.count, summaries_.most(), summaries_.table()});
   }
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
+    if (tiles_.run(layer, prompt, {cache, rows.q, group_heads, scale, lse, rows.out}, *operations_)) continue;
     operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
   GroupCall call{.cache = cache, .group = group_heads, .scale = scale};
@@ -258,11 +274,14 @@ void Runner::run_group(const GroupCall& call, const LayerPlace& place, float* au
   }
   if (place.choice_count > 0) {
     operations_->select({call.cache, call.rows, call.group, call.scores, staging_->at<kernels::Choice>(place.choices),
-                         place.choice_count, call.sets});
+                         place.choice_count, call.sets, place.weighs_means});
   }
   heats_.choose(call, place.parts, *operations_);
   operations_->attend(
       {call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, call.lse});
+  kernels::cuda::add_mean_tokens(
+      stream_, {call.cache, call.rows, call.q, call.group, call.scale,
+                staging_->at<kernels::cuda::MeanToken>(place.means), place.mean_count, call.lse, call.out});
   heats_.feed(call, place.parts);
   if (audit_lse == nullptr) return;
   operations_->score({call.cache,
@@ -311,9 +330,21 @@ std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, boo
   return sum;
 }
 
+/// True where a mean token stands for what a window lost.
+bool Runner::has_mean_token(const PassEntry& entry, int layer, int head) {
+  const HeadOp& op = entry.rows.program->head(layer, head);
+  return op.reads == HeadOp::Reads::window && op.kept != nullptr && op.kept->compensates &&
+         op.window->sink + plan::window_tokens(*op.window, entry.tokens) < entry.tokens;
+}
+
 /// What the searches of a head's tree read: its units, and the clusters of those that were opened.
 std::int64_t Runner::tree_bytes(const PassEntry& entry, const SelectOp& select) const {
-  const kv::ChunkTree& tree = *tree_of(entry.rows, select.writes.layer, select.first_head);
+  const kv::KeyIndex& index = *tree_of(entry.rows, select.writes.layer, select.first_head);
+  if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) {  // all means, the tokens of some
+    const std::int64_t means = std::int64_t{clusters->clusters()} * shape_.head_dim;
+    return select.lists * (means + PassTables::searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
+  }
+  const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
   const auto* const opened = reinterpret_cast<const std::int32_t*>(host_counts_.raw()) + tables_.sets();
   std::size_t bytes = 0;
   for (int list = 0; list < select.lists; ++list) {
@@ -330,6 +361,7 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
       const std::int64_t slots = read_slots(entry, layer, head, sparse);
       counters.k_rows += slots;
       counters.v_rows += slots;
+      if (!entry.dense && has_mean_token(entry, layer, head)) ++counters.k_rows, ++counters.v_rows;
       // Once more for what each slot got.
       const bool fed = !entry.rows.state->has_heat() || entry.rows.program->layer(layer).heats;
       if (entry.rows.program->feeds() && fed) counters.k_rows += slots;
@@ -350,7 +382,11 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
       }
     }
   }
-  (sparse ? counters.sparse_steps : counters.dense_steps) = 1;
+  if (sparse) {
+    counters.sparse_steps = 1;
+  } else {
+    counters.add_dense_step(dense_reason(entry.rows));
+  }
 }
 
 std::span<const ReadCounters> Runner::end() {
@@ -364,12 +400,13 @@ std::span<const ReadCounters> Runner::end() {
     if (!failures().empty() && failures()[counters_.size() - 1]) continue;
     SequenceState& state = *entry.rows.state;
     counters.index_build_s += trees_.end(entry.rows);
+    mean_tokens_.end(entry.rows);
     if (entry.rows.decodes()) {
       count(entry, counters);
       audits_.end(entry.rows, counters);
       if (entry.rows.kind != PassKind::draft) ++state.decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {
-      counters.dense_steps = 1;
+      counters.add_dense_step(DenseReason::verify);
     } else if (entry.rows.kind == PassKind::prompt && ends_prompt(entry.rows)) {
       state.prompt_tokens = entry.tokens;
     } else if (entry.rows.kind == PassKind::correct) {

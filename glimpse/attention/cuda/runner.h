@@ -17,10 +17,12 @@
 #include "glimpse/attention/cuda/audits.h"
 #include "glimpse/attention/cuda/feedback.h"
 #include "glimpse/attention/cuda/heats.h"
+#include "glimpse/attention/cuda/mean_tokens.h"
 #include "glimpse/attention/cuda/page_tables.h"
 #include "glimpse/attention/cuda/pass_records.h"
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/cuda/summaries.h"
+#include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/trees.h"
 #include "glimpse/attention/records.h"
 #include "glimpse/kernels/cuda/staging.h"
@@ -67,8 +69,9 @@ class Runner {
   using Place = kernels::Place;
   /// Where a group's part of a layer lies in the staging.
   struct LayerPlace {
-    std::size_t scores = 0, searches = 0, trees = 0, choices = 0, reads = 0, audits = 0;
-    int score_count = 0, search_count = 0, tree_count = 0, choice_count = 0, audit_count = 0;
+    std::size_t scores = 0, searches = 0, trees = 0, choices = 0, reads = 0, means = 0, audits = 0;
+    int score_count = 0, search_count = 0, tree_count = 0, choice_count = 0, mean_count = 0, audit_count = 0;
+    bool weighs_means = false;
     PartsPlace parts;
   };
   struct RangePlace {
@@ -83,6 +86,7 @@ class Runner {
   std::int64_t tree_bytes(const PassEntry& entry, const SelectOp& select) const;
   void count(const PassEntry& entry, ReadCounters& counters) const;
   std::int64_t read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const;
+  static bool has_mean_token(const PassEntry& entry, int layer, int head);
   kernels::KvTable<Place::device> cache_of(int layer) const;
 
   RunnerShape shape_;
@@ -94,6 +98,8 @@ class Runner {
   Feedback feedback_;
   Heats heats_;
   Trees trees_;
+  MeanTokens mean_tokens_;
+  Tiles tiles_;
   Audits audits_;
   PassRecords records_;
   PassTables tables_;

@@ -11,16 +11,10 @@ namespace glimpse::attention::cuda {
 namespace {
 
 using plan::GroupPooling;
-using plan::HeadPooling;
 
 [[noreturn]] void refuse(const plan::Plan& plan, std::string_view what, std::string_view cure = {}) {
   throw UserError(fmt::format("method '{}' needs {}, which runs on the CPU alone for now; {}leave out --device",
                               plan.policy, what, cure));
-}
-
-bool pools_by_mean(GroupPooling pooling) {
-  return pooling == GroupPooling::mean_probability || pooling == GroupPooling::mean_score ||
-         pooling == GroupPooling::mean_query;
 }
 
 /// Bounds hang on pages, and a search pools them as scores.
@@ -30,8 +24,12 @@ void require_index(const plan::Plan& plan, const plan::Selector& selector) {
     if (term.index.chunk_bounds) refuse(plan, "bounds of chunks instead of a tree");
     return;
   }
+  if (term.source == plan::Source::token_clusters) {
+    if (selector.local > 0) refuse(plan, "a local window beside clusters", "leave out --attn-local, or ");
+    return;
+  }
   if (term.source != plan::Source::page_bounds)
-    refuse(plan, "an index over keys other than the bounds of pages and trees of chunks");
+    refuse(plan, "an index over keys other than the bounds of pages, trees of chunks and clusters");
   if (term.index.digest != plan::Digest::min_max)
     refuse(plan, "pages told by other than the min and max of their keys");
   if (selector.block % kernels::kPageTokens != 0) {
@@ -92,27 +90,17 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (selector.terms.empty()) return;  // a window
   const plan::Term& term = selector.terms.front();
   if (plan::is_index(term.source)) return require_index(plan, selector);
-  if (by_parts(selector)) return require_parts(plan, selector);
-  if (!term.query_heads.empty()) refuse(plan, "sets that only some query heads choose");
-  if (term.heads == HeadPooling::rank_merge) refuse(plan, "sets merged by rank");
-  if (term.group == GroupPooling::mean_query && term.source == plan::Source::probability) {
-    refuse(plan, "the softmax of a mean query");
-  }
-  if (selector.per != plan::SetPer::layer || plan.shape.kv_heads == 1) return;
-  const bool same = pools_by_mean(term.group) ? term.heads == HeadPooling::mean : term.heads == HeadPooling::max;
-  if (!same) refuse(plan, "heads and groups that are pooled differently");
+  if (by_parts(selector)) require_parts(plan, selector);
 }
 
 }  // namespace
 
 void require_supported(const plan::Plan& plan) {
-  if (plan.prefill.sparse) refuse(plan, "a sparse prefill", "add --attn-opt prefill=dense, or ");
   for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
   require_unions(plan);
   for (const plan::Retention& retention : plan.retentions) {
     if (retention.rule == plan::RetentionRule::host_tier)
       refuse(plan, "a host tier", "add --attn-opt resident=all, or ");
-    if (retention.compensates) refuse(plan, "a mean token");
   }
   for (const plan::Role& role : plan.roles) {
     if (role.retention < 0 || role.kind == plan::RoleKind::dense) continue;

@@ -1,4 +1,4 @@
-// What a pass asks of LycheeCluster's trees.
+// What a pass asks of LycheeCluster's trees and ClusterKV's clusters.
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/chunk_tree.h"
@@ -19,7 +19,9 @@ kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select) {
 }  // namespace
 
 bool searches_tree(const SelectOp& select) {
-  return select.from == SelectOp::From::index && select.selector->terms.front().source == plan::Source::chunk_tree;
+  const plan::Source source = select.selector->terms.front().source;
+  return select.from == SelectOp::From::index &&
+         (source == plan::Source::chunk_tree || source == plan::Source::token_clusters);
 }
 
 std::int64_t PassTables::tree_capacity(const PassEntry& entry, const SelectOp& select) {
@@ -27,6 +29,11 @@ std::int64_t PassTables::tree_capacity(const PassEntry& entry, const SelectOp& s
   if (select.selector->terms.front().index.whole_clusters) return most;
   const kv::AlwaysIn in = always_in(entry, select);
   return std::max(select.capacity(most), std::min(most, in.sink + entry.tokens - in.tail + in.room));
+}
+
+std::int64_t PassTables::searched_tokens(const PassEntry& entry, const SelectOp& select) {
+  const kv::AlwaysIn in = always_in(entry, select);
+  return std::min(in.room, in.tail - in.sink);
 }
 
 void PassTables::add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "glimpse/attention/cuda/flat_tree.h"
+#include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/key_index.h"
@@ -57,12 +58,11 @@ const plan::Selector& selector_of(const SequenceRows& rows, int layer, int head)
 
 }  // namespace
 
-kv::ChunkTree* tree_of(const SequenceRows& rows, int layer, int head) {
+kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head) {
   const int select = rows.program->head(layer, head).select;
   if (select < 0) return nullptr;
   const SelectOp& op = rows.program->layer(layer).selects[size(select)];
-  if (op.from != SelectOp::From::index) return nullptr;
-  return dynamic_cast<kv::ChunkTree*>(rows.state->indices[rows.state->head(layer, head)].get());
+  return searches_tree(op) ? rows.state->indices[rows.state->head(layer, head)].get() : nullptr;
 }
 
 Trees::Trees(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads)
@@ -87,7 +87,9 @@ std::vector<Trees::Item> Trees::items_of(const SequenceRows& rows) const {
   std::vector<Item> items;
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
     for (int head = 0; head < cache_.shape().kv_heads; ++head) {
-      if (kv::ChunkTree* const tree = tree_of(rows, layer, head)) items.push_back({layer, head, tree, {}, {}});
+      if (kv::KeyIndex* const index = tree_of(rows, layer, head)) {
+        items.push_back({layer, head, index, dynamic_cast<kv::ChunkTree*>(index), {}, {}});
+      }
     }
   }
   return items;
@@ -97,6 +99,13 @@ std::vector<Trees::Item> Trees::items_of(const SequenceRows& rows) const {
 Trees::Span Trees::wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens) const {
   if (tokens < prompt) return {};
   const plan::Selector& selector = selector_of(rows, item.layer, item.head);
+  if (item.tree == nullptr) {
+    const std::int64_t covered = item.index->covered();
+    const std::int64_t more = selector.terms.front().index.new_tokens;
+    std::int64_t last = std::max(covered, prompt);
+    if (tokens - last > more) last += (tokens - last - 1) / more * more;
+    return last > covered ? Span{covered, last} : Span{};
+  }
   if (!item.tree->is_built() && plan::budget_tokens(selector.budget, tokens) >= tokens) return {};
   kv::ChunkList chunks = item.tree->chunks();
   const std::vector<Boundary>& boundaries = rows.state->boundaries;
@@ -111,8 +120,9 @@ void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t
     // Trees of one selector that cover as much read as much.
     const bool same = before != nullptr &&
                       &selector_of(rows, before->layer, before->head) == &selector_of(rows, item.layer, item.head) &&
-                      before->tree->is_built() == item.tree->is_built() &&
-                      before->tree->chunks().covered() == item.tree->chunks().covered();
+                      before->index->covered() == item.index->covered() &&
+                      (item.tree == nullptr || (before->tree->is_built() == item.tree->is_built() &&
+                                                before->tree->chunks().covered() == item.tree->chunks().covered()));
     before = &item;
     if (same) continue;
     const Span own = wanted(rows, item, prompt, tokens);
@@ -120,7 +130,7 @@ void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t
     all = all.last <= all.first ? own : Span{std::min(all.first, own.first), std::max(all.last, own.last)};
   }
   grow(rows, items, all, prompt,
-       [tokens](Item& item, const kv::KeySource& source) { item.tree->extend(source, tokens); });
+       [tokens](Item& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
 }
 
 void Trees::grow(const SequenceRows& rows, std::span<Item> items, Span span, std::int64_t prompt, const Growth& work) {
@@ -194,7 +204,7 @@ void Trees::follow(const SequenceRows& rows) {
   if (!rows.decodes() || reads_everything(rows)) return;
   std::vector<Item> items = items_of(rows);
   if (items.empty()) return;
-  const bool first = items.front().tree->covered() == 0;  // built late; what a later step adds is that step's work
+  const bool first = items.front().index->covered() == 0;  // built late; what a later step adds is that step's work
   extend(rows, items, rows.state->prompt_tokens,
          rows.kind == PassKind::draft ? rows.committed : rows.position + rows.rows);
   Known& known = known_[rows.sequence];
@@ -204,7 +214,8 @@ void Trees::follow(const SequenceRows& rows) {
   bool whole = known.serial != serial;
   for (std::size_t i = 0; i < items.size() && !whole; ++i) {
     const Copy& copy = copy_of(items[i]);
-    whole = items[i].tree->fine().count() != copy.tree.clusters || size(items[i].tree->chunks().count()) > copy.room;
+    const FlatShape shape = shape_of(*items[i].index);
+    whole = shape.clusters != copy.tree.clusters || size(shape.chunks) > copy.room;
   }
   if (whole) {
     known.serial = 0;
@@ -213,7 +224,7 @@ void Trees::follow(const SequenceRows& rows) {
   } else {
     for (Item& item : items) {
       Copy& copy = copy_of(item);
-      const std::int32_t chunks = item.tree->is_built() ? item.tree->chunks().count() : 0;
+      const std::int32_t chunks = shape_of(*item.index).chunks;
       if (chunks > copy.tree.chunks) send_nodes(selector_of(rows, item.layer, item.head).sink, copy, item, chunks);
       copy.tree.chunks = chunks;
       known.writes.insert(known.writes.end(), item.writes.begin(), item.writes.end());
@@ -221,7 +232,7 @@ void Trees::follow(const SequenceRows& rows) {
   }
   for (const Item& item : items) {
     constexpr int kStep = 1024;
-    most_ = std::max(most_, (item.tree->fine().count() + kStep - 1) / kStep * kStep);
+    most_ = std::max(most_, (shape_of(*item.index).clusters + kStep - 1) / kStep * kStep);
   }
   followed_.push_back(rows.sequence);
   writes_.insert(writes_.end(), known.writes.begin(), known.writes.end());
@@ -233,7 +244,7 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Know
   known.copies.assign(rows.state->indices.size(), {});
   std::vector<FlatTree> trees(items.size());
   share(items.size(), threads_, [&](std::size_t i) {
-    trees[i] = flatten(*items[i].tree, selector_of(rows, items[i].layer, items[i].head).sink);
+    trees[i] = flatten(*items[i].index, selector_of(rows, items[i].layer, items[i].head).sink);
   });
   std::size_t bytes = 0;
   for (const FlatTree& tree : trees) bytes += tree.bytes().size();
@@ -264,6 +275,7 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Know
     const auto place = [&](std::size_t word) { return known.memory.raw() + at + word * sizeof(std::uint32_t); };
     const auto numbers = [&](std::size_t word) { return reinterpret_cast<const std::int32_t*>(place(word)); };
     Copy& copy = known.copies[rows.state->head(items[i].layer, items[i].head)];
+    const FlatShape shape = shape_of(*items[i].index);
     copy.room = tree.room;
     copy.tree = {.centroids = reinterpret_cast<const std::uint16_t*>(place(tree.centroids)),
                  .radii = reinterpret_cast<const float*>(place(tree.radii)),
@@ -271,10 +283,10 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Know
                  .unit_tokens = numbers(tree.unit_tokens),
                  .costs = numbers(tree.costs),
                  .cluster_of = numbers(tree.cluster_of),
-                 .ends = numbers(tree.ends),
-                 .units = items[i].tree->coarse().count(),
-                 .clusters = items[i].tree->fine().count(),
-                 .chunks = items[i].tree->is_built() ? items[i].tree->chunks().count() : 0};
+                 .ends = items[i].tree == nullptr ? nullptr : numbers(tree.ends),
+                 .units = shape.units,
+                 .clusters = shape.clusters,
+                 .chunks = shape.chunks};
     at += tree.bytes().size();
   }
 }
@@ -346,7 +358,8 @@ void Trees::build(const SequenceRows& rows) {
   for (Item& item : items) {  // what it holds took less of the text for prompt
     auto& index = rows.state->indices[rows.state->head(item.layer, item.head)];
     index = kv::make_index(selector_of(rows, item.layer, item.head), cache_.shape().format.dim);
-    item.tree = tree_of(rows, item.layer, item.head);
+    item.index = index.get();
+    item.tree = dynamic_cast<kv::ChunkTree*>(item.index);
   }
   known_[rows.sequence].serial = 0;
   known_[rows.sequence].writes.clear();
@@ -357,16 +370,20 @@ void Trees::build(const SequenceRows& rows) {
 void Trees::mend(const SequenceRows& rows) {
   const std::int64_t first = rows.position, last = rows.position + rows.rows;
   std::vector<Item> items = items_of(rows);
-  std::erase_if(items, [&](const Item& item) { return item.tree->covered() <= first; });
+  std::erase_if(items, [&](const Item& item) { return item.index->covered() <= first; });
   if (items.empty()) return;
   Span span{first, 0};
   for (const Item& item : items) {
+    if (item.tree == nullptr) {  // a corrected token's cluster may have any others
+      span = {0, std::max(span.last, item.index->covered())};
+      continue;
+    }
     const kv::ChunkList& chunks = item.tree->chunks();
     span.first = std::min(span.first, chunks.begin(chunks.chunk_of(first)));
     span.last = std::max(span.last, chunks.end(chunks.chunk_of(std::min(last, chunks.covered()) - 1)));
   }
   grow(rows, items, span, rows.state->prompt_tokens,
-       [&](Item& item, const kv::KeySource& source) { item.tree->refresh(source, first, last); });
+       [&](Item& item, const kv::KeySource& source) { item.index->refresh(source, first, last); });
   known_[rows.sequence].serial = 0;  // all is sent again
   known_[rows.sequence].writes.clear();
 }

@@ -1,7 +1,8 @@
-// LycheeCluster's trees on a device: copies of the host's (kv::ChunkTree), which stay the truth, so that forks and
-// sessions are the same on both. A tree is built on the host, from keys that are read back, when the prompt has ended;
-// the chunks that later steps add are read back when they leave the buffer, once in some ten steps. Then the nodes that
-// changed are sent. Steps in between read nothing, and no step waits inside.
+// LycheeCluster's trees and ClusterKV's clusters on a device: copies of the host's (kv::ChunkTree, kv::TokenClusters),
+// which stay the truth, so that forks and sessions are the same on both. A tree is built on the host, from keys that
+// are read back, when the prompt has ended; the chunks that later steps add are read back when they leave the buffer,
+// once in some ten steps. Then the nodes that changed are sent. Steps in between read nothing, and no step waits
+// inside.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,12 @@
 #include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/kv/index/chunk_tree.h"
+#include "glimpse/kv/index/token_clusters.h"
 
 namespace glimpse::attention::cuda {
 
-/// The tree of a head in a sequence's state; null where the head searches none.
-kv::ChunkTree* tree_of(const SequenceRows& rows, int layer, int head);
+/// The tree, or the clusters, of a head in a sequence's state; null where the head searches none.
+kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head);
 
 /// Owned by a runner; borrows cache and stream. One thread at a time; starts `threads` of its own to build trees.
 class Trees {
@@ -59,8 +61,9 @@ class Trees {
   };
   struct Item {
     int layer = 0, head = 0;
-    kv::ChunkTree* tree = nullptr;
-    std::vector<std::byte> keys;  ///< pages [first page, last page)
+    kv::KeyIndex* index = nullptr;
+    kv::ChunkTree* tree = nullptr;  ///< the same; null: clusters of tokens
+    std::vector<std::byte> keys;    ///< pages [first page, last page)
     std::vector<kernels::cuda::Write> writes;
   };
   /// Tokens whose keys a growth reads.

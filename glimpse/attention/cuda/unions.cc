@@ -9,17 +9,22 @@
 
 namespace glimpse::attention::cuda {
 
+bool merges_ranks(const SelectOp& select) {
+  return select.selector->terms.front().heads == plan::HeadPooling::rank_merge;
+}
+
 bool is_united(const SelectOp& select) {
   return select.from != SelectOp::From::index && select.of_layer() &&
-         (by_parts(*select.selector) || select.joins.layer >= 0);
+         (by_parts(*select.selector) || select.joins.layer >= 0 || merges_ranks(select));
 }
 
 UnionSize union_size(const SelectOp& select, std::int64_t tokens) {
   const plan::Selector& selector = *select.selector;
   const plan::Term& first = selector.terms.front();
   if (first.source == plan::Source::heat) return {};
-  return {plan::term_tokens(selector, first, tokens) / selector.block,
-          std::accumulate(select.queries.begin(), select.queries.end(), 0)};
+  const int lists = std::accumulate(select.queries.begin(), select.queries.end(), 0);
+  if (merges_ranks(select)) return {plan::budget_tokens(selector.budget, tokens) / selector.block, lists};
+  return {plan::term_tokens(selector, first, tokens) / selector.block, lists};
 }
 
 bool joins_sets(const Program& program) {
@@ -60,6 +65,36 @@ void PassTables::number_heat(PassEntry& entry) {
     most_heated_ = std::max(most_heated_, static_cast<int>(read / block + 1));
   }
   if (block > 0) heat_stride_ = std::max(heat_stride_, static_cast<std::size_t>((length / block + 32) / 32 * 32));
+}
+
+void PassTables::add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {
+  const plan::Selector& selector = *select.selector;
+  const int group = entry.rows.program->shape().group();
+  const UnionSize size = union_size(select, entry.tokens);
+  const int set = first_set(entry, select.writes);
+  kernels::Choice choice = choice_of(selector, static_cast<std::size_t>(entry.tokens));
+  choice.row = row;
+  choice.head = select.first_head;
+  choice.pooling = kernels::Pooling::max_score;
+  to.ranks.push_back({.row = row,
+                      .head = select.first_head,
+                      .block = selector.block,
+                      .head_units = choice.head_units,
+                      .tail_units = choice.tail_units,
+                      .first_list = set + select.lists,
+                      .lists = size.lists,
+                      .wanted = choice.wanted});
+  kernels::Choice own = choice;  // of one query head: with what is always in, which has no rank
+  own.set = set + select.lists;
+  for (int head = select.first_head; head < select.first_head + select.heads; ++head) {
+    to.scores.push_back({row, head});
+    own.head = head;
+    for (own.query = 0; own.query < group; ++own.query, ++own.set) to.choices.push_back(own);
+  }
+  choice.query = 0;
+  choice.set = set;
+  choice.by_unit = 1;
+  to.united.push_back(choice);
 }
 
 void PassTables::add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {

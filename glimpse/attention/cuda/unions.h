@@ -1,5 +1,5 @@
-// Sets that several parts make (attention::by_parts, Combine::union_sets): how many lists they are made from, and how
-// long those are. Functions of their arguments; any thread.
+// Sets that several parts make (attention::by_parts, Combine::union_sets, HeadPooling::rank_merge): how many lists they
+// are made from, and how long those are. Functions of their arguments; any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,10 @@
 
 namespace glimpse::attention::cuda {
 
-/// True when a set is put together from parts, or joins what an earlier layer took.
+/// True when a set is put together from parts, joins what an earlier layer took, or is merged by rank.
 bool is_united(const SelectOp& select);
+/// The last of these.
+bool merges_ranks(const SelectOp& select);
 
 /// The lists of a union: one for each scoring query head.
 struct UnionSize {

@@ -11,6 +11,8 @@ PassEntry decoding_entry(Runtime& runtime, ActiveRequest& request) {
   PassEntry entry{&*request.sequence, {&request.next, 1}};
   const std::int64_t every = request.request.audit_every;
   entry.audit = every > 0 && request.sequence->steps % every == 0;
+  const int deciding = request.request.logprobs ? 0 : request.sampler.deciding();
+  entry.leaders = deciding <= exec::kMostLeaders ? deciding : 0;
   return entry;
 }
 

@@ -67,9 +67,6 @@ void check_request(Runtime& runtime, Request& request, std::int64_t forgotten) {
   if (request.audit_every < 0) {
     throw UserError(fmt::format("an audit every {} tokens: give 1 or more, or 0 for none", request.audit_every));
   }
-  if (request.prompt_logprobs) {
-    runtime.device.backend->require_records("computing a prompt's log-probabilities");
-  }
   if (request.lossless) check_lossless(request);
   const auto length = static_cast<std::int64_t>(request.prompt.size());
   if (length == 0) throw UserError("the prompt is empty: give at least one token of text");

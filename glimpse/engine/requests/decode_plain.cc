@@ -1,6 +1,7 @@
 #include "glimpse/engine/requests/decode_plain.h"
 
 #include <algorithm>
+#include <array>
 
 #include "glimpse/engine/requests/finish.h"
 
@@ -9,6 +10,14 @@ namespace glimpse::engine {
 void take_logits(Runtime& runtime, ActiveRequest& request, std::span<const float> logits) {
   if (request.request.max_tokens == 0) return end_answer(runtime, request, FinishReason::length);
   take_token(runtime, request, {request.sampler.sample(logits), request.sequence->length, logits});
+}
+
+void take_leaders(Runtime& runtime, ActiveRequest& request, std::span<const exec::Leader> leaders) {
+  std::array<text::TokenLogit, exec::kMostLeaders> largest;
+  check(leaders.size() <= largest.size(), "as many leaders as were asked for");
+  for (std::size_t i = 0; i < leaders.size(); ++i) largest[i] = {leaders[i].token, leaders[i].logit};
+  const Token token = request.sampler.sample_largest(std::span(largest).first(leaders.size()));
+  take_token(runtime, request, {token, request.sequence->length, {}});
 }
 
 void take_token(Runtime& runtime, ActiveRequest& request, const Said& said) {

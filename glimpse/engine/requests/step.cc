@@ -1,6 +1,8 @@
 #include "glimpse/engine/requests/step.h"
 
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "glimpse/engine/requests/decode_corrected.h"
 #include "glimpse/engine/requests/decode_lossless.h"
@@ -85,34 +87,45 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
       fail_live(requests, *ran.owners[i], std::current_exception());
     }
   }
+  // What a row of its own tells: all its logits or the largest, or nothing.
+  struct Own {
+    std::span<const float> logits;
+    std::span<const exec::Leader> leaders;
+  };
+  const std::span<const exec::Leader> leaders = ran.passes.leaders();
+  const auto wanted = std::accumulate(entries.begin(), entries.end(), std::size_t{0},
+                                      [](std::size_t sum, const PassEntry& each) { return sum + each.logits_rows(); });
+  const std::size_t each = leaders.empty() ? 0 : leaders.size() / wanted;
   std::size_t row = 0;
-  const auto next_logits = [&](const PassEntry& entry) {
-    const auto own = ran.logits.subspan(row * vocabulary, entry.logits_rows() * vocabulary);
-    row += entry.logits_rows();
-    return own;
+  const auto next_own = [&](const PassEntry& entry) {
+    const std::size_t first = std::exchange(row, row + entry.logits_rows());
+    if (each > 0) return Own{{}, leaders.subspan(first * each, entry.logits_rows() * each)};
+    return Own{ran.logits.subspan(first * vocabulary, entry.logits_rows() * vocabulary), {}};
   };
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const auto own = next_logits(entries[i]);
+    const Own own = next_own(entries[i]);
     if (is_chunk(entries[i]) && ran.owners[i]->phase == Phase::prefill) {
-      take_chunk(requests, *ran.owners[i], own, seconds);
+      take_chunk(requests, *ran.owners[i], own.logits, seconds);
     }
   }
   row = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     ActiveRequest& request = *ran.owners[i];
-    const auto own = next_logits(entries[i]);
+    const Own own = next_own(entries[i]);
     try {
-      if (own.empty() || request.phase != Phase::decode) {
+      if ((own.logits.empty() && own.leaders.empty()) || request.phase != Phase::decode) {
         // nobody waits for them, or it has ended
       } else if (request.drafting && !is_chunk(entries[i])) {
-        take_drafting(runtime, request, own, seconds);
+        take_drafting(runtime, request, own.logits, seconds);
+      } else if (!own.leaders.empty()) {
+        take_leaders(runtime, request, own.leaders);
       } else {
-        take_logits(runtime, request, own);
+        take_logits(runtime, request, own.logits);
       }
     } catch (...) {
       fail_live(requests, request, std::current_exception());
     }
-    if (is_chunk(entries[i])) answer_followers(requests, request.id, own);
+    if (is_chunk(entries[i])) answer_followers(requests, request.id, own.logits);
   }
 }
 

@@ -25,6 +25,8 @@ class CudaBackend final : public Backend {
     kernels::cuda::require_supported({options.kv_type, model.config().head_dim});
   }
 
+  std::string name() const override { return stream_.device().name; }
+
   std::optional<std::int64_t> cache_memory(std::int64_t) const override {
     const auto free = static_cast<std::int64_t>(kernels::cuda::free_memory(options_.device));
     const cuda::WeightMemory memory = cuda::weight_memory(model_);

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <list>
+#include <utility>
 
 #include "glimpse/attention/cuda/runner.h"
 #include "glimpse/base/error.h"
 #include "glimpse/exec/cuda/activations.h"
 #include "glimpse/exec/cuda/weights.h"
 #include "glimpse/exec/rope.h"
+#include "glimpse/kernels/cuda/readings.h"
 
 namespace glimpse::exec::cuda {
 namespace {
@@ -38,26 +40,46 @@ class CudaExecutor final : public Executor {
     const std::size_t outputs = batch.output_rows.size();
     rows_ = static_cast<int>(batch.tokens.size());
     outputs_ = static_cast<int>(outputs);
-    activations_.reserve(stream_, config_, batch.tokens.size(), outputs);
-    const std::size_t logit_bytes = outputs * static_cast<std::size_t>(config_.vocabulary) * sizeof(float);
-    if (logit_bytes > logits_.size()) {
-      stream_.synchronize();
-      logits_ = Pinned(stream_, logit_bytes);
-    }
+    keeps_rows_ = batch.keep_rows;
+    leaders_ = outputs > 0 ? std::min(batch.leaders, config_.vocabulary) : 0;
+    make_room();
     staging_.send();
     runner_.prepare();
     run();
-    if (outputs > 0) activations_.logits.memory().copy_out_later(0, logits_, logit_bytes);
+    if (leaders_ == 0) copy_logits(outputs, logits_);
     stream_.synchronize();
     StepResult result;
     result.counters = runner_.end();
     result.failures = runner_.failures();
-    if (outputs > 0) result.logits = {reinterpret_cast<const float*>(logits_.raw()), logit_bytes / sizeof(float)};
+    if (measures_) add_changes();
+    if (outputs == 0) return result;
+    if (leaders_ > 0) {
+      result.leaders = take_leaders();
+      if (!result.leaders.empty()) return result;
+      copy_logits(outputs, logits_);
+      stream_.synchronize();
+    }
+    result.logits = {reinterpret_cast<const float*>(logits_.raw()), outputs * size(config_.vocabulary)};
     return result;
   }
 
-  std::span<const float> logits_of(std::span<const std::int32_t>) override {
-    throw UserError("log-probabilities of a prompt come from the CPU alone for now; leave out --device");
+  std::span<const float> logits_of(std::span<const std::int32_t> rows) override {
+    check(keeps_rows_ && !rows.empty() && rows.size() <= kLogitRows, "rows of the last pass, which kept them");
+    stream_.make_current();
+    // Always as many, so that a row's bits do not depend on how many there are.
+    asked_.assign(rows.begin(), rows.end());
+    asked_.resize(kLogitRows, rows.back());
+    staging_.clear();
+    outputs_place_ = staging_.add(asked_);
+    staging_.send();
+    outputs_ = static_cast<int>(kLogitRows);
+    const bool measures = std::exchange(measures_, false);
+    feed_forward(config_.layers - 1, true);
+    make_logits(true);
+    measures_ = measures;
+    copy_logits(rows.size(), asked_logits_);
+    stream_.synchronize();
+    return {reinterpret_cast<const float*>(asked_logits_.raw()), rows.size() * size(config_.vocabulary)};
   }
   bool began() const override { return runner_.began(); }
   std::optional<double> attention_seconds() const override { return {}; }
@@ -75,11 +97,79 @@ class CudaExecutor final : public Executor {
     runner_.observer = std::move(observer);
   }
   void measure_change(bool on) override {
-    if (on) throw UserError("what attention changes is measured on the CPU alone for now; leave out --device");
+    measures_ = on;
+    changed_.assign(on ? size(config_.layers) : 0, {});
   }
-  std::vector<double> attention_change() const override { return {}; }
+  std::vector<double> attention_change() const override {
+    std::vector<double> means(size(config_.layers));
+    for (std::size_t layer = 0; layer < changed_.size(); ++layer) {
+      if (changed_[layer].rows > 0) means[layer] = changed_[layer].sum / static_cast<double>(changed_[layer].rows);
+    }
+    return means;
+  }
 
  private:
+  static std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
+
+  /// For what a pass leaves behind beside its activations.
+  void make_room() {
+    const std::size_t least = keeps_rows_ ? kLogitRows : 0;
+    const std::size_t rows = size(rows_), outputs = size(outputs_);
+    activations_.reserve(stream_, config_, std::max(rows, least), std::max(outputs, least));
+    const auto reserve = [&](Pinned& pinned, std::size_t bytes) {
+      if (bytes <= pinned.size()) return;
+      stream_.synchronize();
+      pinned = Pinned(stream_, bytes);
+    };
+    const std::size_t row_bytes = size(config_.vocabulary) * sizeof(float);
+    reserve(logits_, outputs * row_bytes);
+    if (keeps_rows_) reserve(asked_logits_, kLogitRows * row_bytes);
+    const std::size_t leaders = outputs * size(leaders_);
+    reserve(host_leaders_, leaders * sizeof(Standing));
+    if (leaders > leaders_on_device_.size()) {
+      stream_.synchronize();
+      leaders_on_device_ = {};
+      leaders_on_device_ = {stream_, leaders};
+      ++moves_;
+    }
+    if (!measures_) return;
+    reserve(host_changes_, size(config_.layers) * rows * sizeof(float));
+    if (rows <= change_rows_) return;
+    stream_.synchronize();
+    changes_ = {};
+    changes_ = {stream_, size(config_.layers) * rows};
+    change_rows_ = rows;
+    ++moves_;
+  }
+
+  void copy_logits(std::size_t rows, Pinned& to) {
+    if (rows == 0) return;
+    activations_.logits.memory().copy_out_later(0, to, rows * size(config_.vocabulary) * sizeof(float));
+  }
+
+  /// Of each row by ascending token; none where a row has logits that are not finite.
+  std::span<const Leader> take_leaders() {
+    const auto* const from = reinterpret_cast<const Standing*>(host_leaders_.raw());
+    best_.clear();
+    for (std::size_t i = 0; i < size(outputs_) * size(leaders_); ++i) {
+      if (from[i].at < 0) return {};
+      best_.push_back({from[i].at, from[i].value});
+    }
+    for (auto row = best_.begin(); row != best_.end(); row += leaders_) {
+      std::sort(row, row + leaders_, [](const Leader& a, const Leader& b) { return a.token < b.token; });
+    }
+    return best_;
+  }
+
+  void add_changes() {
+    const auto* const from = reinterpret_cast<const float*>(host_changes_.raw());
+    for (std::size_t layer = 0; layer < changed_.size(); ++layer) {
+      const std::size_t rows = layer + 1 == changed_.size() ? size(outputs_) : size(rows_);
+      for (std::size_t row = 0; row < rows; ++row) changed_[layer].sum += from[layer * change_rows_ + row];
+      changed_[layer].rows += rows;
+    }
+  }
+
   void add_rows(const StepBatch& batch) {
     positions_.clear();
     for (const attention::SequenceRows& sequence : batch.sequences) {
@@ -98,7 +188,7 @@ class CudaExecutor final : public Executor {
   void run() {
     if (runner_.key().empty()) return queue();
     key_ = runner_.key();
-    key_.insert(key_.end(), {outputs_, staging_.moves(), activations_.moves});
+    key_.insert(key_.end(), {outputs_, staging_.moves(), activations_.moves, moves_, keeps_rows_, leaders_, measures_});
     const auto found = std::find_if(passes_.begin(), passes_.end(), [&](const Pass& pass) { return pass.key == key_; });
     if (found == passes_.end()) {
       if (passes_.size() == kGraphsKept) passes_.pop_back();
@@ -112,20 +202,34 @@ class CudaExecutor final : public Executor {
   }
 
   void queue() {
-    Activations& a = activations_;
     embed_tokens();
     for (int layer = 0; layer < config_.layers; ++layer) {
       const LayerMatrices& weights = weights_.layers()[static_cast<std::size_t>(layer)];
       attend(layer, weights);
       const bool last = layer + 1 == config_.layers;
       if (last && outputs_ == 0) break;  // nobody wants more of the chunk than what attention leaves
-      feed_forward(weights, last && outputs_ < rows_);
+      feed_forward(layer, last && some());
     }
-    if (outputs_ > 0) {
-      normalise_rows(outputs_ < rows_ ? a.rest : a.residual, true, weights_.output_norm(), outputs_);
-      products_.multiply(weights_.output(), a.normalised.constant(), outputs_, a.logits.pointer());
+    if (outputs_ > 0) make_logits(some());
+    if (leaders_ > 0) {
+      largest(stream_,
+              {activations_.logits.constant(), leaders_on_device_.pointer(), outputs_, config_.vocabulary, leaders_});
+      leaders_on_device_.memory().copy_out_later(0, host_leaders_, size(outputs_) * size(leaders_) * sizeof(Standing));
+    }
+    if (measures_) {
+      changes_.memory().copy_out_later(0, host_changes_, size(config_.layers) * change_rows_ * sizeof(float));
     }
     runner_.finish();
+  }
+
+  /// True where the rows behind the last layer's attention are taken out first: of all rows as they are, more may be
+  /// asked for.
+  bool some() const { return outputs_ < rows_ || keeps_rows_; }
+
+  void make_logits(bool some) {
+    Activations& a = activations_;
+    normalise_rows(some ? a.rest : a.residual, true, weights_.output_norm(), outputs_);
+    products_.multiply(weights_.output(), a.normalised.constant(), outputs_, a.logits.pointer());
   }
 
   void embed_tokens() {
@@ -165,7 +269,8 @@ class CudaExecutor final : public Executor {
   }
 
   /// The rest of a layer; `some`: of the rows with logits alone.
-  void feed_forward(const LayerMatrices& weights, bool some) {
+  void feed_forward(int layer, bool some) {
+    const LayerMatrices& weights = weights_.layers()[size(layer)];
     Activations& a = activations_;
     const int rows = some ? outputs_ : rows_;
     const int q_width = config_.heads * config_.head_dim;
@@ -177,6 +282,10 @@ class CudaExecutor final : public Executor {
     narrow(stream_, {(some ? a.taken : a.attended).constant(), a.narrowed.pointer(),
                      static_cast<std::size_t>(rows) * static_cast<std::size_t>(q_width)});
     products_.multiply(weights.output, a.narrowed.constant(), rows, a.delta.pointer());
+    if (measures_) {
+      change(stream_, {(some ? a.rest : a.residual).constant(), a.delta.constant(),
+                       changes_.pointer().raw() + size(layer) * change_rows_, rows, config_.hidden});
+    }
     normalise_rows(some ? a.rest : a.residual, true, weights.ffn_norm, rows);
     if (weights.gates_paired && rows <= kMostPackedRows) {
       products_.multiply_gated(weights.gate_up.parts.front(), a.normalised.constant(), rows, a.activated.pointer());
@@ -210,10 +319,23 @@ class CudaExecutor final : public Executor {
   attention::cuda::Runner runner_;
   Staging staging_;
   Activations activations_;
-  Pinned logits_;
+  Pinned logits_, asked_logits_, host_leaders_, host_changes_;
+  Array<Standing> leaders_on_device_;  ///< [outputs, leaders]
+  std::vector<Leader> best_;
+  Array<float> changes_;  ///< [layers, rows] of a pass
+  std::size_t change_rows_ = 0;
+  struct Changed {
+    double sum = 0;
+    std::size_t rows = 0;
+  };
+  std::vector<Changed> changed_;  ///< [layers] while it is measured
   std::vector<std::int64_t> positions_, key_;
+  std::vector<std::int32_t> asked_;
   std::size_t tokens_place_ = 0, cos_sin_place_ = 0, outputs_place_ = 0;
   int rows_ = 0, outputs_ = 0;
+  int leaders_ = 0;  ///< of each output row that the host reads; 0: all logits
+  int moves_ = 0;    ///< of the arrays above
+  bool keeps_rows_ = false, measures_ = false;
   std::list<Pass> passes_;  ///< most recently used first
 };
 

@@ -10,6 +10,8 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const model::Model& model, const CpuOptions& options) : model_(model), options_(options) {}
 
+  std::string name() const override { return {}; }
+
   std::optional<std::int64_t> cache_memory(std::int64_t weight_bytes) const override {
     std::optional<std::int64_t> bytes = available_memory();
     if (bytes) *bytes -= weight_bytes;

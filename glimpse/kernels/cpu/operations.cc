@@ -340,6 +340,11 @@ class CpuOperations final : public Operations<Place::host> {
         return pool_mean_score(scores, op.scores.stride, group, pooled);
       case Pooling::max_score:
         return pool_max_score(scores, op.scores.stride, group, pooled);
+      case Pooling::probability_of_mean: {
+        pool_mean_score(scores, op.scores.stride, group, pooled);
+        const float sum = log_sum_exp(pooled);
+        return pool_mean_probability(pooled.data(), pooled.size(), &sum, 1, pooled);
+      }
     }
   }
 
@@ -350,7 +355,7 @@ class CpuOperations final : public Operations<Place::host> {
     const std::span<float> pooled(space.pooled.data(), scored);
     const std::span<float> one(space.one.data(), scored);
     pool(op, choice, choice.head, pooled);
-    const bool largest = choice.pooling == Pooling::max_probability || choice.pooling == Pooling::max_score;
+    const bool largest = takes_largest_head(choice);
     for (std::int32_t head = choice.head + 1; head < choice.head + choice.heads; ++head) {
       pool(op, choice, head, one);
       for (std::size_t i = 0; i < scored; ++i) pooled[i] = largest ? std::max(pooled[i], one[i]) : pooled[i] + one[i];

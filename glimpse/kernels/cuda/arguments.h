@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/ops.h"
 
 struct CUstream_st;
@@ -89,6 +90,7 @@ struct SelectArguments {
   std::uint32_t* spill = nullptr;  ///< [count, blocks of a choice, share] where the keys do not fit in shared memory
   std::size_t share = 0;           ///< units of one block, at most
   int blocks = 1;                  ///< of a choice
+  float* mean_lse = nullptr;       ///< [count, kv_heads] of the mean scores of choices that weigh them
 };
 
 struct SummariseArguments {
@@ -122,6 +124,18 @@ struct PrefillArguments {
   float* lse = nullptr;
 };
 
+/// Tiles of prompts instead of one prompt: `prefill.prompt` and `prefill.lse` are not used.
+struct TileArguments {
+  PrefillArguments prefill;
+  const PromptRows* tiles = nullptr;
+  int count = 0;
+  int each = 1;  ///< blocks of a tile and KV head
+  const TileRead* reads = nullptr;
+  const std::int32_t* set_slots = nullptr;
+  const std::int32_t* set_count = nullptr;
+  std::int32_t set_capacity = 0;
+};
+
 struct ColumnSumsArguments {
   Cache cache;
   const PromptRows* pieces = nullptr;
@@ -144,6 +158,8 @@ struct AppendArguments {
 /// Each queues its kernel. Head dimensions: see supports_dim.
 void launch_attend(const AttendArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_score(const ScoreArguments& arguments, const Limits& limits, CUstream_st* stream);
+/// Makes mean_lse.
+void launch_weigh_means(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_select(const SelectArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_summarise(const SummariseArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_search(const SearchArguments& arguments, const Limits& limits, CUstream_st* stream);

@@ -68,16 +68,17 @@ class HopperFeed {
       const int parity = turn / Shape::kStages % 2 ^ 1;
       const int next = page_of(tile - 1);
       if (view_.positions == nullptr && (tile + 1) * Shape::kKeys <= seen_) {
-        bring<true>(page, stage, parity, all());
+        bring(stage, parity, all(), [&](auto from, int at, const Keys& there) { copy<true>(from, at, page, there); });
       } else {
-        bring<false>(page, stage, parity, there_in(tile));
+        bring(stage, parity, there_in(tile),
+              [&](auto from, int at, const Keys& there) { copy<false>(from, at, page, there); });
       }
       page = next;
     }
     finish();
   }
 
- private:
+ protected:
   static constexpr int kPieces = kDim / 8;
   static constexpr int kRowsAtOnce = 128 / kPieces;
   static constexpr int kPageBytes = kPageTokens * kDim * 2;
@@ -105,15 +106,15 @@ class HopperFeed {
     }
     return there;
   }
-  template <bool kWhole>
-  __device__ void bring(unsigned page, int stage, int parity, const Keys& there) {
+  template <class Copy>
+  __device__ void bring(int stage, int parity, const Keys& there, const Copy& copy) {
     const int at = stage * Shape::kTileBytes;
     take(shared_address(&handover_.keys.empty[stage]), parity);
     if (threadIdx.x % 128 == 0) handover_.there[stage] = there;
-    copy<kWhole>(k_, at, page, there);
+    copy(k_, at, there);
     hand_over(shared_address(&handover_.keys.full[stage]));
     take(shared_address(&handover_.values.empty[stage]), parity);
-    copy<kWhole>(v_, at + Shape::kStages * Shape::kTileBytes, page, there);
+    copy(v_, at + Shape::kStages * Shape::kTileBytes, there);
     hand_over(shared_address(&handover_.values.full[stage]));
   }
   template <bool kWhole>
@@ -162,6 +163,69 @@ class HopperFeed {
   int lane_, row_;
   const std::byte *k_, *v_;
   std::uint32_t to_, pending_ = 0;
+};
+
+/// The same for keys in any order. Lane i of a warp has the rows of entries i, 32 + i ... of a tile in the planes.
+template <int kDim, class Order>
+class HopperGather : public HopperFeed<kDim> {
+  using Feed = HopperFeed<kDim>;
+
+ public:
+  using Shape = typename Feed::Shape;
+  using Keys = typename Feed::Keys;
+
+  __device__ HopperGather(const HeadView& view, const Order& order, int seen, std::uint32_t tiles,
+                          typename Feed::Handover& handover)
+      : Feed(view, seen, tiles, handover), order_(order) {
+    this->k_ -= this->row_ * kDim * 2;  // rows do not lie one behind the other
+    this->v_ -= this->row_ * kDim * 2;
+  }
+
+  __device__ void run(int begin, int end) {
+    std::uint32_t rows[Shape::kWords];
+    Keys there = find(end - 1, rows);
+    for (int tile = end - 1, turn = 0; tile >= begin; --tile, ++turn) {
+      std::uint32_t next[Shape::kWords];
+      const Keys then = find(tile - 1, next);
+      this->bring(turn % Shape::kStages, turn / Shape::kStages % 2 ^ 1, there,
+                  [&](const std::byte* from, int at, const Keys& in) { copy(from, at, rows, in); });
+      there = then;
+#pragma unroll
+      for (int i = 0; i < Shape::kWords; ++i) rows[i] = next[i];
+    }
+    this->finish();
+  }
+
+ private:
+  __device__ Keys find(int tile, std::uint32_t (&rows)[Shape::kWords]) const {
+    Keys there;
+#pragma unroll
+    for (int i = 0; i < Shape::kWords; ++i) {
+      const int entry = tile * Shape::kKeys + i * 32 + this->lane_;
+      bool in = entry >= 0 && entry < this->seen_;
+      rows[i] = 0;
+      if (in) {
+        const int slot = order_.slot(entry);
+        rows[i] = this->view_.pages[slot >> kPageShift] * kPageTokens + (slot & (kPageTokens - 1));
+        in = this->view_.positions == nullptr || this->view_.positions[slot] >= 0;
+      }
+      there.words[i] = __ballot_sync(~0U, in);
+    }
+    return there;
+  }
+  __device__ void copy(const std::byte* from, int at, const std::uint32_t (&rows)[Shape::kWords],
+                       const Keys& there) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kKeys; i += Feed::kRowsAtOnce) {
+      const int lane = i % 32 + this->row_;
+      const std::uint32_t row = __shfl_sync(~0U, rows[i / 32], lane);
+      const bool present = (there.words[i / 32] >> lane & 1U) != 0;
+      copy_16_bytes<false>(this->to_ + at + i * 128, from + static_cast<std::size_t>(row) * (kDim * 2), present);
+    }
+    close_copies();
+  }
+
+  Order order_;
 };
 
 }  // namespace glimpse::kernels::cuda

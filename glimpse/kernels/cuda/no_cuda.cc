@@ -2,7 +2,10 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
+#include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
+#include "glimpse/kernels/cuda/readings.h"
+#include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/cuda/trees.h"
 
 namespace glimpse::kernels::cuda {
@@ -116,6 +119,27 @@ void move_rows(Stream&, const MoveRowsOp&) {
   refuse();
 }
 
+void add_mean_tokens(Stream&, const MeanTokensOp&) {
+  refuse();
+}
+void attend_tiles(Stream&, const TilesOp&) {
+  refuse();
+}
+bool has_tile_sums(const Stream&, int) {
+  return false;
+}
+void sum_tiles(Stream&, const TileSumsOp&) {
+  refuse();
+}
+void sum_rows(Stream&, const RowSumsOp&) {
+  refuse();
+}
+void mean_queries(Stream&, const MeanQueriesOp&) {
+  refuse();
+}
+void merge_ranks(Stream&, const RankMergeOp&) {
+  refuse();
+}
 void unite(Stream&, const UniteOp&) {
   refuse();
 }
@@ -132,6 +156,15 @@ void shift_rows(Stream&, const ShiftOp&) {
   refuse();
 }
 void search_trees(Stream&, const TreeSearchOp&) {
+  refuse();
+}
+void largest(Stream&, const LargestOp&) {
+  refuse();
+}
+void change(Stream&, const ChangeOp&) {
+  refuse();
+}
+void read_all(Stream&, const std::byte*, std::size_t, unsigned*) {
   refuse();
 }
 

@@ -137,6 +137,12 @@ class DeviceOperations final : public Operations<Place::device> {
       }
       of.spill = spills_.back().pointer().raw();
     }
+    if (op.weighs_means) {
+      const std::size_t wanted = static_cast<std::size_t>(op.count) * static_cast<std::size_t>(op.cache.kv_heads);
+      if (mean_sums_.empty() || wanted > mean_sums_.back().size()) mean_sums_.emplace_back(stream_, 2 * wanted);
+      of.mean_lse = mean_sums_.back().pointer().raw();
+      launch_weigh_means(of, limits_, raw_stream());
+    }
     launch_select(of, limits_, raw_stream());
   }
 
@@ -219,6 +225,7 @@ class DeviceOperations final : public Operations<Place::device> {
   Array<float> partials_;
   Array<unsigned> arrived_;
   std::vector<Array<std::uint32_t>> spills_;  ///< the last is used; graphs may use those before
+  std::vector<Array<float>> mean_sums_;       ///< likewise
 };
 
 }  // namespace

@@ -49,6 +49,39 @@ struct UniteOp {
 };
 void unite(Stream& stream, const UniteOp& op);
 
+/// A set that query heads make rank by rank (LessIsMore): the best unit of each of them, then the second best, and so
+/// on. Units [0, head_units) and [tail_units, ...) have no rank.
+struct RankMerge {
+  std::int32_t row = 0, head = 0;
+  std::int32_t block = 1;  ///< slots of a unit
+  std::int32_t head_units = 0, tail_units = 0;
+  std::int32_t first_list = 0, lists = 0;  ///< sets [first_list, first_list + lists): what each query head of the row
+                                           ///< chose, in their order, with the units that have no rank
+  std::int32_t wanted = 0;                 ///< ranks of each list, at most
+};
+
+/// values[unit] = -(rank * lists + list), the largest over the lists: what is better comes first. Of units that no list
+/// ranks: -infinity. Numbers of 2^24 and more are rounded.
+struct RankMergeOp {
+  KvTable<Place::device> cache;
+  RowTable<Place::device> rows;
+  int group = 1;
+  Pointer<const RankMerge, Place::device> merges;  ///< [count]
+  int count = 0;
+  int lists = 0;  ///< of a merge, at most
+  int most = 0;   ///< ranks of a list, at most
+  SetTable<Place::device> sets;
+  ScoreTable<Place::device> scores;            ///< [R, H, stride]
+  Pointer<std::uint64_t, Place::device> keys;  ///< [count, lists, rank_room(most)], overwritten
+  Pointer<float, Place::device> values;        ///< [R, kv_heads, stride]; at `row` and `head` of a merge
+  std::size_t stride = 0;                      ///< at least the units of a row
+};
+/// Keys that a list of so many ranks needs.
+constexpr std::size_t rank_room(int most) {
+  return (static_cast<std::size_t>(most) + 1) / 2 * 2;
+}
+void merge_ranks(Stream& stream, const RankMergeOp& op);
+
 /// A KV head of a row whose probabilities flow back.
 struct HeatRow {
   std::int32_t row = 0, head = 0;

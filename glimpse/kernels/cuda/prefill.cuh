@@ -1,11 +1,12 @@
-// Dense attention of a prompt's rows. A block takes a tile of 128 (token, query head) rows of one KV head (64 at
-// dimension 256), so that K and V are read once for the group, and goes over the keys that its last row sees, 32 at a
-// time: the next keys come by cp.async while tensor cores work on these. A warp has 32 rows for itself, so that each
-// key that it loads from shared memory serves two products, and its scores never leave its registers. Queries and
-// weights are 16 bits wide, sums are f32.
+// Attention of a prompt's rows, dense or of tiles that read a part of what lies before them. A block takes a tile of
+// 128 (token, query head) rows of one KV head (64 at dimension 256), so that K and V are read once for the group, and
+// goes over the keys that its last row sees, 32 at a time: the next keys come by cp.async while tensor cores work on
+// these. A warp has 32 rows for itself, so that each key that it loads from shared memory serves two products, and its
+// scores never leave its registers. Queries and weights are 16 bits wide, sums are f32.
 #pragma once
 
 #include "glimpse/kernels/cuda/feed.cuh"
+#include "glimpse/kernels/cuda/key_order.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
 
@@ -26,16 +27,22 @@ struct PrefillShape {
   static constexpr int kBytes = kQueryBytes + 2 * kStages * kPlaneBytes;
 };
 
-/// Asks for K and V of 32 slots from `first` on, of those below `seen`; what lies behind is zeros.
-template <int kDim>
-__device__ inline void ask_keys(const HeadView& view, int first, int seen, std::uint32_t to) {
+/// Slots are their own order.
+struct EverySlot {
+  static constexpr int shift = 0;
+  __device__ int slot(int entry) const { return entry; }
+};
+
+/// Asks for K and V of 32 entries from `first` on, of those below `seen`; what lies behind is zeros.
+template <int kDim, class Order>
+__device__ inline void ask_keys(const HeadView& view, const Order& order, int first, int seen, std::uint32_t to) {
   using Shape = PrefillShape<kDim>;
   constexpr int kPieces = kDim / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kPrefillKeys * kPieces; i += kPrefillThreads) {
     const int row = i / kPieces;
     const int piece = i % kPieces;
-    const int slot = first + row;
-    const bool there = slot < seen && (view.positions == nullptr || view.positions[slot] >= 0);
+    const int slot = first + row < seen ? order.slot(first + row) : 0;
+    const bool there = first + row < seen && (view.positions == nullptr || view.positions[slot] >= 0);
     const std::size_t at =
         there ? (static_cast<std::size_t>(view.pages[slot >> kPageShift]) * kPageTokens + (slot & (kPageTokens - 1))) *
                         (kDim * 2) +
@@ -48,8 +55,31 @@ __device__ inline void ask_keys(const HeadView& view, int first, int seen, std::
   close_copies();
 }
 
-template <class T, int kDim>
-__global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const __grid_constant__ PrefillArguments of) {
+/// A block's rows of the whole prompt.
+struct PromptBlock {
+  PromptRows prompt;
+  int head = 0, first = 0, count = 0;
+  HeadView view{};
+  EverySlot order;
+
+  __device__ PromptBlock(const PrefillArguments& of, int rows) : prompt(of.prompt) {
+    const int tiles = (prompt.rows * of.group + rows - 1) / rows;
+    head = static_cast<int>(blockIdx.x) % of.cache.kv_heads;
+    first = (tiles - 1 - static_cast<int>(blockIdx.x) / of.cache.kv_heads) * rows;  // those that see most first
+    count = min(rows, prompt.rows * of.group - first);
+    view = of.cache.views[static_cast<std::size_t>(prompt.sequence) * of.cache.kv_heads + head];
+  }
+};
+__device__ inline const PrefillArguments& prefill_of(const PrefillArguments& of) {
+  return of;
+}
+__device__ inline const PrefillArguments& prefill_of(const TileArguments& of) {
+  return of.prefill;
+}
+
+template <class T, int kDim, class Arguments, class Block>
+__global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const __grid_constant__ Arguments arguments) {
+  const PrefillArguments& of = prefill_of(arguments);
   using Shape = PrefillShape<kDim>;
   using Layout = typename Shape::Layout;
   constexpr int kTiles = Shape::kTiles;
@@ -57,21 +87,21 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const __grid_c
   const std::uint32_t base = shared_address(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int tiles = (of.prompt.rows * of.group + Shape::kRows - 1) / Shape::kRows;
-  const int head = static_cast<int>(blockIdx.x) % of.cache.kv_heads;
-  const int tile = tiles - 1 - static_cast<int>(blockIdx.x) / of.cache.kv_heads;  // those that see most first
-  const int first = tile * Shape::kRows;
-  const int count = min(Shape::kRows, of.prompt.rows * of.group - first);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
-  const HeadView view = of.cache.views[static_cast<std::size_t>(of.prompt.sequence) * of.cache.kv_heads + head];
-  const int before = view.slots - of.prompt.behind + 1;  // that the first row sees
-  const int least = before + first / of.group;           // that the first row of the tile sees
+  const Block block(arguments, Shape::kRows);
+  if (block.count <= 0) return;
+  const HeadView& view = block.view;
+  const int head = block.head;
+  const int first = block.first;
+  const int count = block.count;
+  const int before = view.slots - block.prompt.behind + 1 - block.order.shift;  // that the first row sees
+  const int least = before + first / of.group;                                  // that the first row of the tile sees
   const int seen = before + (first + count - 1) / of.group;
   const std::size_t heads = static_cast<std::size_t>(of.cache.kv_heads) * of.group;
   const auto row_at = [&](int row) {  // of [R, H, d]
-    const int token = of.prompt.row + (first + row) / of.group;
+    const int token = block.prompt.row + (first + row) / of.group;
     return (static_cast<std::size_t>(token) * heads + static_cast<std::size_t>(head) * of.group +
             (first + row) % of.group) *
            kDim;
@@ -80,7 +110,7 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const __grid_c
   const std::uint32_t keys = base + Shape::kQueryBytes;
   const auto stage_at = [&](int stage) { return keys + stage * 2 * Shape::kPlaneBytes; };
 #pragma unroll
-  for (int i = 0; i < Shape::kStages - 1; ++i) ask_keys<kDim>(view, i * kPrefillKeys, seen, stage_at(i));
+  for (int i = 0; i < Shape::kStages - 1; ++i) ask_keys<kDim>(view, block.order, i * kPrefillKeys, seen, stage_at(i));
   for (int i = static_cast<int>(threadIdx.x); i < Shape::kRows * (kDim / 8); i += kPrefillThreads) {
     const int row = i / (kDim / 8);
     const int piece = i % (kDim / 8);
@@ -114,7 +144,7 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const __grid_c
     wait_copies<Shape::kStages - 2>();
     __syncthreads();  // these keys are there, and nobody reads those of the turn before any more
     const int free_stage = stage == 0 ? Shape::kStages - 1 : stage - 1;
-    ask_keys<kDim>(view, from + (Shape::kStages - 1) * kPrefillKeys, seen, stage_at(free_stage));
+    ask_keys<kDim>(view, block.order, from + (Shape::kStages - 1) * kPrefillKeys, seen, stage_at(free_stage));
     const std::uint32_t k = stage_at(stage);
     const std::uint32_t v = k + Shape::kPlaneBytes;
     stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
@@ -146,9 +176,10 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const __grid_c
       for (int n = 0; n < kPrefillKeys / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int slot = from + n * 8 + lane % 4 * 2 + e % 2;
+          const int key = from + n * 8 + lane % 4 * 2 + e % 2;
           scores[m][n][e] *= of.scale;
-          if (!all && (slot >= sees[m][e / 2] || (view.positions != nullptr && view.positions[slot] < 0))) {
+          if (!all &&
+              (key >= sees[m][e / 2] || (view.positions != nullptr && view.positions[block.order.slot(key)] < 0))) {
             scores[m][n][e] = -INFINITY;
           }
           top[e / 2] = fmaxf(top[e / 2], scores[m][n][e]);
@@ -224,7 +255,7 @@ __global__ void __launch_bounds__(kPrefillThreads) prefill_kernel(const __grid_c
 
 template <class T, int kDim>
 void launch_prefill_as(const PrefillArguments& of, const Limits& limits, cudaStream_t stream) {
-  auto* const kernel = prefill_kernel<T, kDim>;
+  auto* const kernel = prefill_kernel<T, kDim, PrefillArguments, PromptBlock>;
   allow_shared(kernel, PrefillShape<kDim>::kBytes);
   const int tiles = (of.prompt.rows * of.group + PrefillShape<kDim>::kRows - 1) / PrefillShape<kDim>::kRows;
   launch(kernel, of, dim3(tiles * of.cache.kv_heads, kPrefillThreads), PrefillShape<kDim>::kBytes, {limits, stream});

@@ -190,6 +190,39 @@ class HopperRows {
   float largest_[2] = {-INFINITY, -INFINITY}, total_[2] = {};
 };
 
+/// One thread's part of a block's beginning.
+template <int kDim>
+__device__ inline void make_handover(HopperHandover<kDim>& handover) {
+  using Shape = HopperShape<kDim>;
+  for (int i = 0; i < Shape::kStages; ++i) {
+    make_turns(shared_address(&handover.keys.full[i]), 4);
+    make_turns(shared_address(&handover.values.full[i]), 4);
+    make_turns(shared_address(&handover.keys.empty[i]), Shape::kWorkers * 4);
+    make_turns(shared_address(&handover.values.empty[i]), Shape::kWorkers * 4);
+  }
+}
+
+/// Brings a warpgroup's 64 queries, of a block's `count` rows, to shared memory. The largest score is looked for before
+/// the scale: a negative one turns the queries.
+template <class T, int kDim, class RowAt>
+__device__ inline void bring_queries(const PrefillArguments& of, int group, int count, std::uint32_t queries,
+                                     const RowAt& row_at) {
+  const float sign = of.scale < 0 ? -1.0F : 1.0F;
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < 64 * (kDim / 8); i += 128) {
+    const int row = i / (kDim / 8);
+    const int piece = i % (kDim / 8);
+    float4 low{}, high{};
+    if (group * 64 + row < count) {
+      const auto* const from = reinterpret_cast<const float4*>(of.q + row_at(group * 64 + row) * kDim + piece * 8);
+      low = from[0], high = from[1];
+    }
+    store_16_bytes(queries + piece / 8 * HopperShape<kDim>::kQueryBlock + tile_offset(row, piece % 8),
+                   {both<T>(low.x * sign, low.y * sign), both<T>(low.z * sign, low.w * sign),
+                    both<T>(high.x * sign, high.y * sign), both<T>(high.z * sign, high.w * sign)});
+  }
+  show_to_products();
+}
+
 /// The parts that blocks left of a tile of rows: sums [part, row, d] and [part, row] of largest scores and weights.
 template <int kDim>
 struct HopperParts {
@@ -227,14 +260,7 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
   extern __shared__ uint4 memory[];
   const std::uint32_t base = (shared_address(memory) + 1023U) & ~1023U;
   const std::uint32_t keys = base + Shape::kQueryBytes;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Shape::kStages; ++i) {
-      make_turns(shared_address(&handover.keys.full[i]), 4);
-      make_turns(shared_address(&handover.values.full[i]), 4);
-      make_turns(shared_address(&handover.keys.empty[i]), Shape::kWorkers * 4);
-      make_turns(shared_address(&handover.values.empty[i]), Shape::kWorkers * 4);
-    }
-  }
+  if (threadIdx.x == 0) make_handover<kDim>(handover);
   const int tiles = (of.prompt.rows * of.group + Shape::kRows - 1) / Shape::kRows;
   const int of_rows = static_cast<int>(blockIdx.x) / arguments.splits;  // those that see most first
   const int part = static_cast<int>(blockIdx.x) % arguments.splits;
@@ -266,21 +292,7 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
       return token * heads + static_cast<std::size_t>(head) * of.group + (first + row) % of.group;
     };
     const std::uint32_t queries = base + group * Shape::kBlocks * Shape::kQueryBlock;
-    for (int i = static_cast<int>(threadIdx.x) % 128; i < 64 * (kDim / 8); i += 128) {
-      const int row = i / (kDim / 8);
-      const int piece = i % (kDim / 8);
-      float4 low{}, high{};
-      if (group * 64 + row < count) {
-        const auto* const from = reinterpret_cast<const float4*>(of.q + row_at(group * 64 + row) * kDim + piece * 8);
-        low = from[0], high = from[1];
-      }
-      // The largest score is looked for before the scale: a negative one turns the queries.
-      const float sign = of.scale < 0 ? -1.0F : 1.0F;
-      store_16_bytes(queries + piece / 8 * Shape::kQueryBlock + tile_offset(row, piece % 8),
-                     {both<T>(low.x * sign, low.y * sign), both<T>(low.z * sign, low.w * sign),
-                      both<T>(high.x * sign, high.y * sign), both<T>(high.z * sign, high.w * sign)});
-    }
-    show_to_products();
+    bring_queries<T, kDim>(of, group, count, queries, row_at);
     meet(3 + group, 128);
     if (group == 1) pass_on(1, Shape::kWorkers * 128);
     HopperRows<T, kDim> rows(queries, keys, handover, fabsf(of.scale), group);

@@ -74,9 +74,17 @@ class Selection {
     each_ = choice_.by_unit != 0 ? 1 : choice_.block;
     const std::size_t head = static_cast<std::size_t>(choice_.row) * of.cache.kv_heads + choice_.head;
     const std::size_t query = head * of.group + (choice_.query < 0 ? 0 : choice_.query);
-    pooled_ = {of.scores + query * of.stride,    of.lse + query, of.stride,      of.group, choice_.heads,
-               choice_.query < 0 ? of.group : 1, scored_,        choice_.pooling};
-    aligned_ = of.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(of.scores) % 16 == 0;
+    pooled_ = {of.scores + query * of.stride,
+               of.lse + query,
+               of.stride,
+               of.group,
+               choice_.heads,
+               choice_.query < 0 ? of.group : 1,
+               scored_,
+               choice_.pooling,
+               choice_.across,
+               of.mean_lse + static_cast<std::size_t>(blockIdx.x / kBlocks) * of.cache.kv_heads};
+    fast_ = !pooled_.apart() && of.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(of.scores) % 16 == 0;
     const int share = ((units_ + kBlocks - 1) / kBlocks + 31) / 32 * 32;
     first_ = min(units_, rank_ * share);
     mine_ = min(units_ - first_, share);
@@ -161,6 +169,9 @@ class Selection {
       case Pooling::max_score:
         next = pool_units<false, true>();
         break;
+      case Pooling::probability_of_mean:  // apart
+        next = first_ + static_cast<int>(threadIdx.x) * 4;
+        break;
     }
     pool_rest(next);
   }
@@ -170,14 +181,14 @@ class Selection {
     const int end = first_ + mine_;
     int unit = first_ + static_cast<int>(threadIdx.x) * 4;
 #pragma unroll 1
-    for (; aligned_ && unit + 3 < end; unit += kThreads * 4) {
+    for (; fast_ && unit + 3 < end; unit += kThreads * 4) {
       float values[4];
       pool_four<kProbability, kLargest>(pooled_, unit, values);
       put_four(unit, values);
     }
     return unit;
   }
-  /// Those behind, or all where they do not lie at aligned places.
+  /// Those behind, or all.
   __device__ void pool_rest(int unit) {
 #pragma unroll 1
     for (; unit < first_ + mine_; unit += kThreads * 4) {
@@ -528,7 +539,7 @@ class Selection {
   int scored_ = 0;  ///< scores of a query head: of slots, or of units
   int each_ = 1;    ///< of them a unit has
   Pooled pooled_;
-  bool aligned_ = false;
+  bool fast_ = false;                     ///< scores are pooled by pool_four() and lie at aligned places
   std::uint32_t above_ = ~0U, most_ = 0;  ///< of this thread's keys: the least one less never() + 1, the largest
 };
 

@@ -32,6 +32,7 @@ struct Shared {
   int clusters;                ///< opened
   int digit, before;           ///< the digit at which the budget is full, and the tokens before it
   int next;                    ///< the lowest cluster that is looked for
+  int warp_tokens[kWarps][2];
 };
 
 class TreeWalk {
@@ -45,7 +46,11 @@ class TreeWalk {
     open_units(room);
     score_clusters(room);
     find_cut(room);
-    write();
+    if (tree_.ends == nullptr) {
+      write_tokens(room);
+    } else {
+      write();
+    }
     if (threadIdx.x == 0 && of_.op.opened) of_.op.opened.raw()[search_.set] = room.clusters;
   }
 
@@ -308,6 +313,59 @@ class TreeWalk {
           if (place < capacity) to[place] = slot;
         }
       });
+    }
+    const int tail = search_.sink + all;
+    for (int i = static_cast<int>(threadIdx.x); i < slots - search_.tail && tail + i < capacity; i += kThreads) {
+      to[tail + i] = search_.tail + i;
+    }
+  }
+
+  /// The same where chunks are tokens: a warp has tokens that lie together, so that its lanes read neighbours.
+  __device__ void write_tokens(Shared& room) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int first = search_.sink, last = min(tree_.chunks, search_.tail);
+    const int each = (max(0, last - first) + kThreads - 1) / kThreads * 32;
+    const int begin = min(last, first + warp * each), end = min(last, begin + each);
+    const unsigned before = (1U << lane) - 1;
+    // What a warp's tokens add, those of the cluster that is cut apart.
+    int sure = 0, cut = 0;
+    for (int token = begin + lane; token < end; token += 32) {
+      const int cluster = tree_.cluster_of[token];
+      sure += cluster != part_ && keys_[cluster] > cut_ ? 1 : 0;
+      cut += cluster == part_ ? 1 : 0;
+    }
+    sure = __reduce_add_sync(~0U, sure);
+    cut = __reduce_add_sync(~0U, cut);
+    if (lane == 0) room.warp_tokens[warp][0] = sure, room.warp_tokens[warp][1] = cut;
+    __syncthreads();
+    int place = search_.sink, part = 0, all = 0, parts = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      if (w == warp) place += all + min(parts, left_), part = parts;
+      all += room.warp_tokens[w][0];
+      parts += room.warp_tokens[w][1];
+    }
+    all += min(parts, left_);
+    const int slots = seen_slots(of_.cache, search_.row, view_of(of_.cache, search_.row, search_.head));
+    const int count = search_.sink + all + slots - search_.tail;
+    if (count >= slots) {
+      if (threadIdx.x == 0) of_.op.sets.count.raw()[search_.set] = kEverything;
+      return;
+    }
+    const int capacity = of_.op.sets.capacity;
+    std::int32_t* const to = of_.op.sets.slots.raw() + static_cast<std::size_t>(search_.set) * capacity;
+    if (threadIdx.x == 0) of_.op.sets.count.raw()[search_.set] = min(count, capacity);
+    for (int i = static_cast<int>(threadIdx.x); i < min(search_.sink, capacity); i += kThreads) to[i] = i;
+    for (int base = begin; base < end; base += 32) {
+      const int token = base + lane;
+      const int cluster = token < end ? tree_.cluster_of[token] : -1;
+      const unsigned cuts = __ballot_sync(~0U, cluster >= 0 && cluster == part_);
+      const bool taken =
+          cluster >= 0 && (cluster == part_ ? part + __popc(cuts & before) < left_ : keys_[cluster] > cut_);
+      const unsigned takes = __ballot_sync(~0U, taken);
+      const int at = place + __popc(takes & before);
+      if (taken && at < capacity) to[at] = token;
+      place += __popc(takes);
+      part += __popc(cuts);
     }
     const int tail = search_.sink + all;
     for (int i = static_cast<int>(threadIdx.x); i < slots - search_.tail && tail + i < capacity; i += kThreads) {

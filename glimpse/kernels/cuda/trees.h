@@ -17,13 +17,13 @@ inline constexpr int kMostTreeUnits = 64;
 
 /// One KV head's tree, flat. A unit's clusters lie one after the other; a chunk begins where the one before it ends.
 struct Tree {
-  const std::uint16_t* centroids = nullptr;    ///< [units + clusters, d] f16, of length 1; aligned to 16 bytes
+  const std::uint16_t* centroids = nullptr;    ///< [units + clusters, d] f16; aligned to 16 bytes
   const float* radii = nullptr;                ///< [units + clusters]
   const std::int32_t* last_cluster = nullptr;  ///< [units] one past the unit's last
   const std::int32_t* unit_tokens = nullptr;   ///< [units]
   const std::int32_t* costs = nullptr;         ///< [clusters] tokens behind the sink
   const std::int32_t* cluster_of = nullptr;    ///< [chunks]
-  const std::int32_t* ends = nullptr;          ///< [chunks]
+  const std::int32_t* ends = nullptr;          ///< [chunks]; null: a chunk is a token
   std::int32_t units = 0, clusters = 0, chunks = 0;
 };
 

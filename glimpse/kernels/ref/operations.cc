@@ -144,16 +144,25 @@ std::vector<double> pooled_values(const SelectOp<Place::host>& op, const Choice&
   const bool largest = choice.pooling == Pooling::max_probability || choice.pooling == Pooling::max_score;
   const int first = choice.query < 0 ? 0 : choice.query;
   const int last = choice.query < 0 ? op.group : choice.query + 1;
-  std::vector<double> pooled(count, largest ? kMinusInfinity : 0.0);
+  const bool across = takes_largest_head(choice);
+  std::vector<double> pooled(count, across ? kMinusInfinity : 0.0);
   for (std::int32_t head = choice.head; head < choice.head + choice.heads; ++head) {
+    std::vector<double> of_head(count, largest ? kMinusInfinity : 0.0);
     for (int query = first; query < last; ++query) {
       const std::size_t at = query_head(op.cache, op.group, {choice.row, head}, query);
       const double lse = op.scores.lse[at];
-      for (std::size_t i = 0; i < pooled.size(); ++i) {
+      for (std::size_t i = 0; i < count; ++i) {
         double value = op.scores.scores[at * op.scores.stride + i];
         if (probability) value = lse == kMinusInfinity ? 0 : std::exp(value - lse);
-        pooled[i] = largest ? std::max(pooled[i], value) : pooled[i] + value / ((last - first) * choice.heads);
+        of_head[i] = largest ? std::max(of_head[i], value) : of_head[i] + value / (last - first);
       }
+    }
+    if (choice.pooling == Pooling::probability_of_mean) {
+      const double lse = log_sum(of_head);
+      for (double& value : of_head) value = lse == kMinusInfinity ? 0 : std::exp(value - lse);
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      pooled[i] = across ? std::max(pooled[i], of_head[i]) : pooled[i] + of_head[i] / choice.heads;
     }
   }
   return pooled;

@@ -44,7 +44,9 @@ class Select : public CudaTest {
         {device_scores.pointer(), device_lse.pointer(), bed.stride},
         device_choices.constant(),
         static_cast<int>(choices.size()),
-        {slots.pointer(), count.pointer(), static_cast<std::int32_t>(capacity(bed)), static_cast<int>(choices.size())}};
+        {slots.pointer(), count.pointer(), static_cast<std::int32_t>(capacity(bed)), static_cast<int>(choices.size())},
+        std::any_of(choices.begin(), choices.end(),
+                    [](const Choice& choice) { return choice.pooling == Pooling::probability_of_mean; })};
     if (clusters) {
       operations_->select(op);
     } else {
@@ -97,6 +99,9 @@ class Select : public CudaTest {
     of.share = (op.scores.stride + 31) / 32 * 32;
     const Array<std::uint32_t> spill(*stream_, static_cast<std::size_t>(op.count) * of.share);
     if (of.share > select_units(limits)) of.spill = spill.pointer().raw();
+    const Array<float> sums(*stream_, static_cast<std::size_t>(op.count * op.cache.kv_heads));
+    of.mean_lse = sums.pointer().raw();
+    launch_weigh_means(of, limits, static_cast<CUstream_st*>(stream_->raw()));
     launch_select(of, limits, static_cast<CUstream_st*>(stream_->raw()));
     stream_->synchronize();
   }

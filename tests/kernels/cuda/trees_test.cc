@@ -14,6 +14,7 @@ struct HostTree {
   std::vector<float> radii;
   std::vector<std::int32_t> last_cluster, unit_tokens, costs, cluster_of, ends;
   std::int32_t units = 0, clusters = 0;
+  bool alone = false;
 
   std::int32_t begin_of(std::size_t chunk) const { return chunk == 0 ? 0 : ends[chunk - 1]; }
 };
@@ -23,12 +24,14 @@ struct Size {
   std::int32_t tokens = 16;  ///< that it covers
   std::int32_t sink = 16;
   bool equal = false;  ///< all nodes are alike
+  bool alone = false;  ///< each token is a chunk
 };
 
 HostTree random_tree(const Size& of, int dim, std::mt19937& random) {
   HostTree tree;
   tree.units = of.units;
   tree.clusters = of.clusters;
+  tree.alone = of.alone;
   std::normal_distribution<float> normal;
   for (std::int32_t node = 0; node < of.units + of.clusters; ++node) {
     std::vector<float> row(static_cast<std::size_t>(dim));
@@ -49,7 +52,8 @@ HostTree random_tree(const Size& of, int dim, std::mt19937& random) {
   tree.unit_tokens.assign(static_cast<std::size_t>(of.units), 0);
   tree.costs.assign(static_cast<std::size_t>(of.clusters), 0);
   for (std::int32_t at = 0; at < of.tokens;) {
-    const std::int32_t end = std::min(of.tokens, at + 8 + static_cast<std::int32_t>(random() % 9));
+    const std::int32_t length = of.alone ? 1 : 8 + static_cast<std::int32_t>(random() % 9);
+    const std::int32_t end = std::min(of.tokens, at + length);
     const auto cluster = static_cast<std::int32_t>(random() % static_cast<unsigned>(of.clusters));
     tree.ends.push_back(end);
     tree.cluster_of.push_back(cluster);
@@ -168,7 +172,7 @@ struct DeviceTree {
             unit_tokens.pointer().raw(),
             costs.pointer().raw(),
             cluster_of.pointer().raw(),
-            ends.pointer().raw(),
+            of.alone ? nullptr : ends.pointer().raw(),
             of.units,
             of.clusters,
             static_cast<std::int32_t>(of.ends.size())};
@@ -193,12 +197,13 @@ TEST_F(Trees, SearchesFollowThePaper) {
     device_trees.reserve(1000);
     for (const RowHead at : bed.row_heads) {
       const std::int32_t slots = bed.seen(static_cast<std::size_t>(at.row));
-      for (int variant = 0; variant < 12; ++variant) {
+      for (int variant = 0; variant < 17; ++variant) {
         Size of;
         of.tokens = slots - 1 - static_cast<std::int32_t>(random() % 100);
         of.clusters = variant == 5 ? 1 : std::max(2, of.tokens / 24);
         of.units = std::min(of.clusters, variant == 6 ? 64 : variant == 7 ? 1 : 9);
-        of.equal = variant == 3;
+        of.equal = variant == 3 || variant == 13;
+        of.alone = variant >= 12;
         trees.push_back(random_tree(of, c.dim, random));
         device_trees.emplace_back(*stream_, trees.back());
         TreeSearch search;
@@ -212,7 +217,10 @@ TEST_F(Trees, SearchesFollowThePaper) {
         search.whole = variant == 8 ? 1 : 0;
         search.sink = of.sink;
         search.tail = of.tokens;
-        search.room = variant == 9 ? 0 : variant == 10 ? slots : variant == 11 ? 3 : slots / 5;
+        search.room = variant == 9 || variant == 14    ? 0
+                      : variant == 10 || variant == 15 ? slots
+                      : variant == 11 || variant == 16 ? 3
+                                                       : slots / 5;
         search.least_units = 4;
         search.candidates = variant == 10 ? 1000000 : 4 * search.room;
         most = std::max(most, of.clusters);

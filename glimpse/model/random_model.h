@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace glimpse::bench {
+namespace glimpse::model {
 
 /// The sizes of a model that people run.
 struct ModelSize {
@@ -44,4 +44,4 @@ class RandomModel {
   std::filesystem::path path_;
 };
 
-}  // namespace glimpse::bench
+}  // namespace glimpse::model

@@ -1,4 +1,4 @@
-#include "bench/random_model.h"
+#include "glimpse/model/random_model.h"
 
 #include <fmt/format.h>
 #include <ggml.h>
@@ -15,12 +15,13 @@
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
 
-namespace glimpse::bench {
+namespace glimpse::model {
 namespace {
 
 constexpr ModelSize kSizes[] = {
     {"llama-3.1-8b", 32, 4096, 14336, 32, 8, 128, 128256},
     {"qwen3-8b", 36, 4096, 12288, 32, 8, 128, 151936, "qwen3"},
+    {"qwen3-32b", 64, 5120, 25600, 64, 8, 128, 151936, "qwen3"},
     {"llama-2-7b", 32, 4096, 11008, 32, 32, 128, 32000},
     {"smollm2-135m", 30, 576, 1536, 9, 3, 64, 49152},
 };
@@ -63,7 +64,9 @@ void write_values(const std::filesystem::path& path, ggml_context* headers, std:
   }
   out.seekp(at - 1);
   out.put('\0');
-  if (!out.flush()) throw UserError(fmt::format("'{}' cannot be written; name another --folder", path.string()));
+  if (!out.flush())
+    throw UserError(
+        fmt::format("'{}' cannot be written; give the folder of temporary files (TMPDIR) more room", path.string()));
 }
 
 }  // namespace
@@ -74,7 +77,7 @@ const ModelSize& model_size(const std::string& name) {
   if (found != std::end(kSizes)) return *found;
   std::string all;
   for (const ModelSize& size : kSizes) all += fmt::format(" {}", size.name);
-  throw UserError(fmt::format("unknown size '{}'; there are:{}", name, all));
+  throw UserError(fmt::format("unknown shape '{}'; there are:{}", name, all));
 }
 
 double WeightType::bytes(double weights) const {
@@ -161,4 +164,4 @@ RandomModel::~RandomModel() {
   std::filesystem::remove(path_, ignored);
 }
 
-}  // namespace glimpse::bench
+}  // namespace glimpse::model

@@ -1,0 +1,193 @@
+#include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/ranks.cuh"
+#include "glimpse/kernels/cuda/readings.h"
+
+namespace glimpse::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 1024;  // a block for each row
+constexpr int kDigits = 256;
+constexpr int kCopies = 16;  // of the counters: threads of a warp seldom meet at one
+
+/// The next launch may take its place, and this one waits until what it reads is written.
+__device__ void begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+#endif
+}
+
+__device__ bool is_finite(float x) {
+  return (__float_as_uint(x) & 0x7f800000U) != 0x7f800000U;
+}
+
+/// A row's largest value: no counting.
+__global__ void __launch_bounds__(kThreads) largest_one_kernel(const __grid_constant__ LargestOp of) {
+  begin();
+  __shared__ unsigned long long warps[kThreads / 32];
+  const float* const row = of.values.raw() + static_cast<std::size_t>(blockIdx.x) * of.width;
+  bool finite = true;
+  unsigned long long best = 0;  // its key, then the lower place
+  for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
+    finite &= is_finite(row[i]);
+    const unsigned long long own =
+        static_cast<unsigned long long>(order_of(row[i])) << 32 | (~0U - static_cast<unsigned>(i));
+    best = own > best ? own : best;
+  }
+  for (int step = 16; step > 0; step /= 2) {
+    const unsigned long long other = __shfl_xor_sync(~0U, best, step);
+    best = other > best ? other : best;
+  }
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
+  if (__syncthreads_and(finite) == 0) {
+    if (threadIdx.x == 0) of.out.raw()[blockIdx.x] = Standing{};
+    return;
+  }
+  if (threadIdx.x != 0) return;
+  for (const unsigned long long other : warps) best = other > best ? other : best;
+  const auto at = static_cast<std::int32_t>(~0U - static_cast<std::uint32_t>(best));
+  of.out.raw()[blockIdx.x] = {at, row[at]};
+}
+
+/// Rounds of 256 counters, each over a narrower range of keys, find the key of the last value taken.
+__global__ void __launch_bounds__(kThreads) largest_kernel(const __grid_constant__ LargestOp of) {
+  begin();
+  __shared__ std::uint32_t counters[kDigits * kCopies];
+  __shared__ std::uint32_t digit, left, equal;
+  __shared__ int taken, warp_equal[kThreads / 32];
+  const float* const row = of.values.raw() + static_cast<std::size_t>(blockIdx.x) * of.width;
+  Standing* const out = of.out.raw() + static_cast<std::size_t>(blockIdx.x) * of.count;
+  const int thread = static_cast<int>(threadIdx.x);
+  std::uint32_t cut = 0;  // the digits that are known
+  bool finite = true;
+  if (thread == 0) left = static_cast<std::uint32_t>(of.count);
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int i = thread; i < kDigits * kCopies; i += kThreads) counters[i] = 0;
+    __syncthreads();
+    const std::uint32_t known = shift == 24 ? 0 : ~0U << (shift + 8);
+    for (int i = thread; i < of.width; i += kThreads) {
+      finite &= is_finite(row[i]);
+      const std::uint32_t key = order_of(row[i]);
+      if ((key & known) == cut) atomicAdd(&counters[(key >> shift & (kDigits - 1)) * kCopies + thread % kCopies], 1U);
+    }
+    if (__syncthreads_and(finite) == 0) {
+      for (int i = thread; i < of.count; i += kThreads) out[i] = Standing{};
+      return;
+    }
+    if (thread < kDigits) {
+      std::uint32_t sum = 0;
+      for (int i = 0; i < kCopies; ++i) sum += counters[thread * kCopies + i];
+      counters[thread * kCopies] = sum;
+    }
+    __syncthreads();
+    if (thread == 0) {
+      std::uint32_t still = left;
+      int d = kDigits - 1;
+      for (; d > 0 && counters[d * kCopies] < still; --d) still -= counters[d * kCopies];
+      digit = static_cast<std::uint32_t>(d);
+      left = still;
+      equal = counters[d * kCopies];
+    }
+    __syncthreads();
+    cut |= digit << shift;
+  }
+  // All of a larger key, and of those that equal the cut the first ones.
+  if (thread == 0) taken = 0;
+  __syncthreads();
+  const bool all_equal = equal == left;
+  for (int i = thread; i < of.width; i += kThreads) {
+    const std::uint32_t key = order_of(row[i]);
+    if (key > cut || (key == cut && all_equal)) out[atomicAdd(&taken, 1)] = {i, row[i]};
+  }
+  if (all_equal) return;
+  int first = of.count - static_cast<int>(left);  // the same in all threads
+  for (int base = 0; first < of.count; base += kThreads) {
+    const int i = base + thread;
+    const bool is = i < of.width && order_of(row[i]) == cut;
+    const unsigned mine = __ballot_sync(~0U, is);
+    if (thread % 32 == 0) warp_equal[thread / 32] = __popc(mine);
+    __syncthreads();
+    int at = first + __popc(mine & ((1U << thread % 32) - 1));
+    int all = 0;
+    for (int warp = 0; warp < kThreads / 32; ++warp) {
+      if (warp < thread / 32) at += warp_equal[warp];
+      all += warp_equal[warp];
+    }
+    if (is && at < of.count) out[at] = {i, row[i]};
+    first += all;
+    __syncthreads();
+  }
+}
+
+/// The sum over a block's threads, the same in each, in a fixed order.
+__device__ double block_sum(double own, double* warps) {
+  for (int step = 16; step > 0; step /= 2) own += __shfl_xor_sync(~0U, own, step);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = own;
+  __syncthreads();
+  double sum = 0;
+  for (int warp = 0; warp < static_cast<int>(blockDim.x) / 32; ++warp) sum += warps[warp];
+  __syncthreads();
+  return sum;
+}
+
+__global__ void change_kernel(const __grid_constant__ ChangeOp of) {
+  begin();
+  __shared__ double warps[32];
+  const std::size_t at = static_cast<std::size_t>(blockIdx.x) * of.width;
+  double xx = 0, xd = 0, dd = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < of.width; i += static_cast<int>(blockDim.x)) {
+    const double x = of.x.raw()[at + i], d = of.delta.raw()[at + i];
+    xx += x * x;
+    xd += x * d;
+    dd += d * d;
+  }
+  xx = block_sum(xx, warps);
+  xd = block_sum(xd, warps);
+  dd = block_sum(dd, warps);
+  const double lengths = sqrt(xx * fmax(xx + 2 * xd + dd, 0.0));
+  if (threadIdx.x == 0) of.out.raw()[blockIdx.x] = lengths > 0 ? static_cast<float>(1 - (xx + xd) / lengths) : 0.0F;
+}
+
+constexpr int kReadThreads = 512;
+constexpr int kEach = 8;
+
+__global__ void __launch_bounds__(kReadThreads) read_kernel(const uint4* from, std::size_t count, unsigned* sum) {
+  unsigned bits = 0;
+  constexpr std::size_t kBlock = static_cast<std::size_t>(kReadThreads) * kEach;
+  for (std::size_t at = blockIdx.x * kBlock; at + kBlock <= count; at += gridDim.x * kBlock) {
+    uint4 x[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) x[i] = __ldcs(from + at + i * kReadThreads + threadIdx.x);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) bits ^= x[i].x ^ x[i].y ^ x[i].z ^ x[i].w;
+  }
+  if (bits == 0x12345678U) *sum = bits;
+}
+
+template <class Op>
+void launch_rows(Stream& stream, void (*kernel)(Op), const Op& op, int threads) {
+  if (op.rows == 0) return;
+  Limits limits;
+  limits.clusters = stream.device().capability >= 90;
+  launch(kernel, op, dim3(static_cast<unsigned>(op.rows), static_cast<unsigned>(threads)), 0,
+         {limits, static_cast<cudaStream_t>(stream.raw())});
+}
+
+}  // namespace
+
+void largest(Stream& stream, const LargestOp& op) {
+  check(op.count >= 1 && op.count <= kMostLargest && op.count <= op.width, "as many values as there are, 128 at most");
+  launch_rows(stream, op.count == 1 ? largest_one_kernel : largest_kernel, op, kThreads);
+}
+
+void change(Stream& stream, const ChangeOp& op) {
+  launch_rows(stream, change_kernel, op, 256);
+}
+
+void read_all(Stream& stream, const std::byte* from, std::size_t bytes, unsigned* sum) {
+  read_kernel<<<stream.device().processors * 4, kReadThreads, 0, static_cast<cudaStream_t>(stream.raw())>>>(
+      reinterpret_cast<const uint4*>(from), bytes / 16, sum);
+}
+
+}  // namespace glimpse::kernels::cuda

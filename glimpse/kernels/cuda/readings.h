@@ -1,0 +1,43 @@
+// What the host reads of a pass in place of its rows, queued on a stream: the largest logits, by which a token is
+// chosen, how far attention turns the residual stream, and the speed of plain reads. All memory is the device's, owned
+// by the caller until the stream has passed the call. Errors: as kernels/cuda/operations.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kernels/cuda/packed.h"
+
+namespace glimpse::kernels::cuda {
+
+/// A place in a row and what stands there; `at` is -1 where the row holds NaN or infinity.
+struct Standing {
+  std::int32_t at = -1;
+  float value = 0;
+};
+
+/// That largest() gives of a row.
+inline constexpr int kMostLargest = 128;
+
+/// The `count` largest values of each row; of equal ones those that come first. Of one row they are in no order.
+struct LargestOp {
+  DevicePointer<const float> values;  ///< [rows, width]
+  DevicePointer<Standing> out;        ///< [rows, count]
+  int rows = 0, width = 0;            ///< width: `count` or more
+  int count = 1;                      ///< 1 to kMostLargest
+};
+void largest(Stream& stream, const LargestOp& op);
+
+/// out[row] = 1 - cosine(x, x + delta); 0 where one of them is zero.
+struct ChangeOp {
+  DevicePointer<const float> x, delta;  ///< [rows, width]
+  DevicePointer<float> out;             ///< [rows]
+  int rows = 0, width = 0;
+};
+void change(Stream& stream, const ChangeOp& op);
+
+/// For measuring: reads `bytes` (a multiple of 16 KiB) once; `sum` [1] keeps the compiler from leaving them unread.
+void read_all(Stream& stream, const std::byte* from, std::size_t bytes, unsigned* sum);
+
+}  // namespace glimpse::kernels::cuda

@@ -1,0 +1,64 @@
+// Which plans of the registry's methods run on a GPU: what docs/gpu.md says of them. No GPU is asked.
+#include <gtest/gtest.h>
+
+#include "glimpse/attention/cuda/supported.h"
+#include "glimpse/base/error.h"
+#include "glimpse/policies/policy.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+plan::Plan plan_of(std::string_view name, std::map<std::string, std::string> extra = {}) {
+  policies::PolicyOptions options;
+  options.extra = std::move(extra);
+  return policies::make_plan(name, {"llama", "", 32, 32, 8, 128, 131072}, options);
+}
+
+void expect_refused(const plan::Plan& plan, std::string_view what) {
+  try {
+    require_supported(plan);
+    ADD_FAILURE() << plan.policy << " runs";
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find(plan.policy), std::string::npos) << text;
+    EXPECT_NE(text.find(what), std::string::npos) << text;
+    EXPECT_NE(text.find("leave out --device"), std::string::npos) << text;
+  }
+}
+
+TEST(CudaSupported, MethodsAsTheyCome) {
+  for (const char* name :
+       {"full", "streaming", "tidal", "lychee-decode", "omnikv", "lessismore", "duo", "razor", "kascade", "oracle",
+        "h2o", "tova", "raas", "evosparse", "quest", "lychee-cluster", "clusterkv"}) {
+    SCOPED_TRACE(name);
+    EXPECT_NO_THROW(require_supported(plan_of(name)));
+  }
+}
+
+TEST(CudaSupported, OptionsThatRun) {
+  EXPECT_NO_THROW(require_supported(plan_of("streaming", {{"prefill", "sparse"}})));
+  EXPECT_NO_THROW(require_supported(plan_of("arkvale", {{"resident", "all"}})));
+  for (const char* set : {"kv-head", "layer"}) {
+    for (const char* pooling : {"probability", "query"}) {
+      EXPECT_NO_THROW(require_supported(plan_of("kascade", {{"set", set}, {"pooling", pooling}})));
+    }
+  }
+  for (const char* selector : {"exact", "quest", "lychee-cluster", "clusterkv"}) {
+    EXPECT_NO_THROW(require_supported(plan_of("tidal", {{"selector", selector}})));
+    EXPECT_NO_THROW(require_supported(plan_of("lessismore", {{"selector", selector}})));
+  }
+}
+
+TEST(CudaSupported, WhatDoesNotRunIsRefusedByName) {
+  expect_refused(plan_of("arkvale"), "resident=all");
+  expect_refused(plan_of("arkvale", {{"resident", "all"}, {"digest", "sphere"}}), "pages");
+  expect_refused(plan_of("shadowkv"), "index");
+  expect_refused(plan_of("quest", {{"score", "meanstd"}}), "pages");
+  expect_refused(plan_of("lychee-cluster", {{"score", "minmax"}}), "chunks");
+  policies::PolicyOptions options;
+  options.local = 64;
+  expect_refused(policies::make_plan("clusterkv", {"llama", "", 32, 32, 8, 128, 131072}, options), "--attn-local");
+}
+
+}  // namespace
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,174 @@
+// What requests ask of a pass on a GPU beside an answer: tokens from the largest logits, log-probabilities of a prompt,
+// how far attention turns the stream. Skipped without a GPU.
+#include <fstream>
+#include <limits>
+
+#include "glimpse/model/model.h"
+#include "tests/engine/cuda_support.h"
+
+namespace glimpse::engine {
+namespace {
+
+Result result_of(Engine& engine, const Request& request) {
+  const RequestId id = engine.submit(request);
+  run_all(engine);
+  Result result = engine.result(id);
+  engine.release(id);
+  return result;
+}
+
+double logprob(std::span<const float> logits, Token token) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - largest - std::log(sum);
+}
+
+/// Where log-probabilities are asked for the host has all logits, and chooses from them.
+TEST_F(Cuda, TokensFromTheLargestLogitsAreThoseFromAll) {
+  for (const auto& model : models()) {
+    SCOPED_TRACE(model.string());
+    Engine gpu(on_gpu(model));
+    text::SamplingOptions greedy, some, few, all;
+    some.temperature = 1;
+    few.temperature = 0.7F;
+    few.top_k = 5;
+    few.top_p = 0.9F;
+    all.temperature = 1;
+    all.top_k = 0;
+    for (const text::SamplingOptions& sampling : {greedy, some, few, all}) {
+      std::vector<Request> requests;
+      for (std::uint32_t seed = 1; seed <= 3; ++seed) {
+        requests.push_back(request_for(gpu, 50 * seed, "full", seed));
+        requests.back().sampling = sampling;
+        requests.back().sampling.seed = seed;
+      }
+      const auto run = [&](bool read) {
+        std::vector<RequestId> ids;
+        for (Request request : requests) {
+          if (read) request.logprobs = 0;
+          ids.push_back(gpu.submit(request));
+        }
+        run_all(gpu);
+        std::vector<std::vector<Token>> tokens;
+        for (const RequestId id : ids) tokens.push_back(gpu.result(id).tokens);
+        return tokens;
+      };
+      EXPECT_EQ(run(false), run(true)) << "temperature " << sampling.temperature << ", top-k " << sampling.top_k;
+    }
+  }
+}
+
+TEST_F(Cuda, LogitsThatAreNotFiniteEndTheirRequest) {
+  constexpr Token kDamaged = 77;  // whose embedding holds a NaN
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-damaged.gguf";
+  {
+    std::filesystem::copy_file(reference::test_model("llama256"), file,
+                               std::filesystem::copy_options::overwrite_existing);
+    const model::Model model(reference::test_model("llama256"));
+    const std::size_t row = static_cast<std::size_t>(model.config().hidden) * sizeof(float);
+    const std::string wanted(reinterpret_cast<const char*>(model.token_embedding().data) + kDamaged * row, row);
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    const std::string all{std::istreambuf_iterator<char>(bytes), {}};
+    const float bad = std::numeric_limits<float>::quiet_NaN();
+    ASSERT_NE(all.find(wanted), std::string::npos);
+    bytes.seekp(static_cast<std::streamoff>(all.find(wanted)));
+    bytes.write(reinterpret_cast<const char*>(&bad), sizeof bad);
+  }
+  Engine gpu(on_gpu(file)), whole(on_gpu(reference::test_model("llama256")));
+  Request calm = request_for(gpu, 100, "full", 1), hit = request_for(gpu, 100, "full", 2);
+  std::replace(calm.prompt.begin(), calm.prompt.end(), kDamaged, kDamaged + 1);
+  hit.prompt[60] = kDamaged;
+  const RequestId failed = gpu.submit(hit), other = gpu.submit(calm);
+  run_all(gpu);
+  EXPECT_EQ(gpu.result(failed).reason, FinishReason::failed);
+  EXPECT_NE(gpu.result(failed).error.find("not finite"), std::string::npos) << gpu.result(failed).error;
+  EXPECT_EQ(gpu.result(other).tokens, result_of(whole, calm).tokens);
+  // Fed by a step, where the host reads the largest logits alone.
+  Request step = request_for(gpu, 50, "full", 6);
+  std::replace(step.prompt.begin(), step.prompt.end(), kDamaged, kDamaged + 1);
+  step.sampling.logit_bias = {{kDamaged, 1000}};
+  step.max_tokens = 1;
+  Request biased = step;
+  biased.max_tokens = 4;
+  EXPECT_EQ(result_of(gpu, step).reason, FinishReason::length);
+  EXPECT_EQ(result_of(gpu, biased).reason, FinishReason::failed);
+  std::filesystem::remove(file);
+}
+
+TEST_F(Cuda, LogprobsOfAPrompt) {
+  for (const auto& model : models()) {
+    SCOPED_TRACE(model.string());
+    Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+    const double near = model == reference::embedded_model() ? 1.0 : 0.2;
+    for (const std::size_t length : {2, 9, 64, 65, 700}) {
+      SCOPED_TRACE(length);
+      Request request = request_for(gpu, length, "full", 3);
+      const std::vector<Token> answer = result_of(gpu, request).tokens;
+      request.prompt_logprobs = 2;
+      const Result ours = result_of(gpu, request), theirs = result_of(cpu, request);
+      EXPECT_EQ(ours.tokens, answer) << "asking for them changes nothing";
+      ASSERT_EQ(ours.prompt_logprobs.size(), length - 1);
+      Sequence sequence = gpu.open(make(gpu, "full"));
+      std::vector<double> told;
+      sequence.prefill(request.prompt, [&](std::int64_t at, std::span<const float> row) {
+        const auto next = static_cast<std::size_t>(at) + 1;
+        if (next < length) told.push_back(logprob(row, request.prompt[next]));
+      });
+      double apart = 0;
+      for (std::size_t i = 0; i + 1 < length; ++i) {
+        ASSERT_EQ(ours.prompt_logprobs[i].token, request.prompt[i + 1]);
+        ASSERT_NEAR(ours.prompt_logprobs[i].logprob, told[i], 2e-2) << i;  // products of other numbers of rows
+        apart += std::abs(ours.prompt_logprobs[i].logprob - theirs.prompt_logprobs[i].logprob);
+        ASSERT_GE(ours.prompt_logprobs[i].top.size(), 2U);
+        ASSERT_GE(ours.prompt_logprobs[i].top[0].logprob, ours.prompt_logprobs[i].logprob);
+      }
+      EXPECT_LT(apart / static_cast<double>(length - 1), near);
+    }
+  }
+}
+
+/// Whatever else the pass has, and however the prompt is cut.
+TEST_F(Cuda, LogprobsOfAPromptBesideOthers) {
+  EngineOptions options = on_gpu(reference::test_model("llama256"));
+  options.prefill_chunk = 48;
+  Engine gpu(options);
+  Request asks = request_for(gpu, 300, "full", 4), other = request_for(gpu, 200, "tidal", 5);
+  asks.prompt_logprobs = 1;
+  const Result alone = result_of(gpu, asks);
+  const RequestId first = gpu.submit(other), second = gpu.submit(asks);
+  run_all(gpu);
+  EXPECT_EQ(gpu.result(first).tokens.size(), 12U);
+  const std::vector<text::TokenLogprobs>& together = gpu.result(second).prompt_logprobs;
+  ASSERT_EQ(together.size(), alone.prompt_logprobs.size());
+  for (std::size_t i = 0; i < together.size(); ++i) {
+    ASSERT_NEAR(together[i].logprob, alone.prompt_logprobs[i].logprob, 2e-2) << i;
+  }
+}
+
+TEST_F(Cuda, AttentionTurnsTheStreamAsOnTheCpu) {
+  for (const auto& model : models()) {
+    SCOPED_TRACE(model.string());
+    Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+    const std::vector<Token> tokens = random_tokens(620, gpu.tokenizer().size());
+    const auto changes = [&](Engine& engine) {
+      engine.measure_change(true);
+      Sequence sequence = engine.open(make(engine, "full"));
+      sequence.prefill(std::span(tokens).first(600));
+      decoded(sequence, std::span(tokens).subspan(600));
+      std::vector<double> found = engine.attention_change();
+      engine.measure_change(false);
+      EXPECT_EQ(engine.attention_change()[0], 0);
+      return found;
+    };
+    const std::vector<double> ours = changes(gpu), theirs = changes(cpu);
+    ASSERT_EQ(ours.size(), theirs.size());
+    for (std::size_t layer = 0; layer < ours.size(); ++layer) {
+      EXPECT_GT(ours[layer], 0);
+      EXPECT_NEAR(ours[layer], theirs[layer], 0.05 * theirs[layer] + 1e-4) << "layer " << layer;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace glimpse::engine

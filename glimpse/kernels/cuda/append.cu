@@ -18,7 +18,7 @@ __device__ std::uint16_t bits_of(float x, KvType type) {
 
 /// A block for each row and KV head; a thread for each two dimensions of K and V.
 __global__ void append_kernel(const __grid_constant__ AppendArguments of) {
-  begin_kernel(of.cache, false);
+  begin_kernel(of.cache, true);
   const int row = static_cast<int>(blockIdx.x) / of.cache.kv_heads;
   const HeadView& view = view_of(of.cache, row, static_cast<int>(blockIdx.x) % of.cache.kv_heads);
   const int slot = seen_slots(of.cache, row, view) - 1;

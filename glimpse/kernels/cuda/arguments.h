@@ -47,6 +47,7 @@ struct AttendArguments {
   Cache cache;
   int group = 1;
   int slice = kTileQueries;  ///< query heads of one piece of work, at most
+  int slices = 1;            ///< of a group
   float scale = 1;           ///< times log2(e)
   const float* q = nullptr;
   const Read* reads = nullptr;
@@ -63,6 +64,7 @@ struct ScoreArguments {
   Cache cache;
   int group = 1;
   int slice = kTileQueries;
+  int slices = 1;
   float scale = 1;
   const float* q = nullptr;
   const RowHead* heads = nullptr;
@@ -87,6 +89,7 @@ struct SelectArguments {
   std::int32_t set_capacity = 0;
   std::uint32_t* spill = nullptr;  ///< [count, blocks of a choice, share] where the keys do not fit in shared memory
   std::size_t share = 0;           ///< units of one block, at most
+  int blocks = 1;                  ///< of a choice
   float* mean_lse = nullptr;       ///< [count, kv_heads] of the mean scores of choices that weigh them
 };
 
@@ -164,11 +167,16 @@ void launch_prefill(const PrefillArguments& arguments, const Limits& limits, CUs
 void launch_column_sums(const ColumnSumsArguments& arguments, const Limits& limits, CUstream_st* stream);
 void launch_append(const AppendArguments& arguments, const Limits& limits, CUstream_st* stream);
 
+/// Blocks of a search that a processor runs at a time, and blocks of pages that one of them scores at a time.
+inline constexpr int kSearchBlocks = 3;
+inline constexpr int kSearchStep = 64;
+
 /// Slots of a block of launch_column_sums.
 inline constexpr int kColumns = 64;
 
-/// Blocks that share one choice, and how many units of it fit into their shared memory.
-int select_blocks(const Limits& limits);
+/// Blocks that work at each of `choices` among up to `units` units: a cluster, or one where that is quicker.
+int select_blocks(const Limits& limits, int choices, std::size_t units);
+/// Units of a choice that fit into the shared memory of one block.
 std::size_t select_units(const Limits& limits);
 
 }  // namespace glimpse::kernels::cuda

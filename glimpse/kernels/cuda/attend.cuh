@@ -71,94 +71,89 @@ __device__ inline void weigh(float (&scores)[kKeys / 8][4], std::uint32_t mask, 
   }
 }
 
-/// The partial results of a segment's work become its output, in the order of its ranges. `room`: kRoom floats of
-/// shared memory. The block synchronises.
-template <int kDim, int kThreads, int kRoom>
-__device__ inline void combine(const AttendArguments& of, const Segment& s, float* room) {
-  constexpr int kAhead = 10;
+/// The partial results of a segment's work become its output, in the order of its ranges. A few warps have 32
+/// neighbouring fours of values of a query head, each with its own ranges, whose weights its lanes have. `room`:
+/// [kThreads]. The block synchronises. Few blocks come here, so the code is short: what is not in a cache comes slowly.
+template <int kDim, int kThreads>
+__device__ inline void combine(const AttendArguments& of, const Segment& s, float4* room) {
+  constexpr int kFours = kDim / 4, kChunks = (kFours + 31) / 32, kWarps = kThreads / 32;
+  constexpr int kAhead = 8;
+  constexpr int kStep = static_cast<int>(2 * partial_values(kDim));  // floats from a range's results to the next's
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int ranges = static_cast<int>(s.ranges);
-  const auto from = [&](int i) { return of.partials.values + partial_of(s, i) * partial_values(kDim); };
-  // A few threads for each four values of the output, each with its own ranges; then their sums in order.
-  const int values = s.queries * (kDim / 4);
-  const int shares = max(1, kThreads / values);
-  auto* const totals = reinterpret_cast<LogSum*>(room);  // [16]
-  auto* const sums = reinterpret_cast<float4*>(room + 2 * kTileQueries);
-  float* const weights = room + 2 * kTileQueries + kThreads * 4;
-  const int most = (kRoom - 2 * kTileQueries - kThreads * 4) / s.queries;
-
-  const int own = static_cast<int>(threadIdx.x) % values;
-  const int share = static_cast<int>(threadIdx.x) / values;
-  float4 ahead[kAhead];  // asked for while the weights are worked out
+  const float* const results = of.partials.values + static_cast<std::size_t>(s.first_range) * kStep;
+  const auto from = [&](int range) { return results + range * kStep + (range == 0 ? kStep / 2 : 0); };
+  const int items = s.queries * kChunks;
+  int log_shares = 0;
+  while (items << (log_shares + 1) <= kWarps) ++log_shares;
+  const int shares = 1 << log_shares;
+  const int share = warp & (shares - 1);
+#pragma unroll 1
+  for (int first = 0; first < items; first += kWarps >> log_shares) {
+    const int item = first + (warp >> log_shares);
+    const int query = min(item, items - 1) / kChunks;  // warps without an item do another's, and write nothing
+    const int four = item % kChunks * 32 + lane;
+    const int place = min(four, kFours - 1);
+    float4 ahead[kAhead];  // asked for while the weights are worked out
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int range = share + i * shares;
-    if (range < ranges && share < shares) ahead[i] = __ldcg(reinterpret_cast<const float4*>(from(range)) + own);
-  }
-  for (int query = warp; query < s.queries; query += kThreads / 32) {
+    for (int i = 0; i < kAhead; ++i) {
+      const int range = min(share + i * shares, ranges - 1);
+      ahead[i] = __ldcg(reinterpret_cast<const float4*>(from(range) + query * kDim) + place);
+    }
     LogSum total;
-    for (int i = lane; i < ranges; i += 32) {
-      total.add({__ldcg(from(i) + kTileQueries * kDim + query), __ldcg(from(i) + kTileQueries * (kDim + 1) + query)});
+    float largest = -INFINITY;  // of this lane's range, among the last 32 looked at
+#pragma unroll 1
+    for (int start = (ranges - 1) / 32 * 32; start >= 0; start -= 32) {
+      LogSum part;
+      if (start + lane < ranges) {
+        const float* const range = from(start + lane) + kTileQueries * kDim + query;
+        part = {__ldcg(range), __ldcg(range + kTileQueries)};
+      }
+      largest = part.largest;
+      total.add(part);
     }
-#pragma unroll
+#pragma unroll 1
     for (int step = 16; step > 0; step /= 2) total.add_from(~0U, step);
-    if (lane == 0) {
-      totals[query] = total;
-      if (of.lse != nullptr) of.lse[s.first_query + query] = total.value();
-    }
-  }
-  __syncthreads();
-  for (int start = 0; start < values; start += kThreads) {
-    const int value = start + own;
+    const float scale = total.sum > 0 ? __frcp_rn(total.sum) : 0;
+    float weight = exp2_of(largest - or_zero(total.largest)) * scale;
     float4 out = make_float4(0, 0, 0, 0);
-    for (int first = 0; first < ranges; first += most) {
-      const int count = min(most, ranges - first);
-      for (int i = static_cast<int>(threadIdx.x); i < count * s.queries; i += kThreads) {
-        const LogSum total = totals[i % s.queries];
-        const float largest = __ldcg(from(first + i / s.queries) + kTileQueries * kDim + i % s.queries);
-        weights[i] = total.sum > 0 ? exp2_of(largest - or_zero(total.largest)) / total.sum : 0;
-      }
-      __syncthreads();
-      const int query = value / (kDim / 4);
-      const auto add = [&](int range, const float4& x) {
-        const float weight = weights[(range - first) * s.queries + query];
-        out.x += weight * x.x;
-        out.y += weight * x.y;
-        out.z += weight * x.z;
-        out.w += weight * x.w;
-      };
-      if (value < values && share < shares) {
-        int range = first + share;
-        if (start == 0 && first == 0) {
+    const auto add = [&](int range, const float4& x) {
+      const float by = __shfl_sync(~0U, weight, range % 32);
+      out.x += by * x.x;
+      out.y += by * x.y;
+      out.z += by * x.z;
+      out.w += by * x.w;
+    };
+    int range = share;
 #pragma unroll
-          for (int i = 0; i < kAhead; ++i) {
-            if (range < count) add(range, ahead[i]);
-            range += shares;
-          }
-        }
-#pragma unroll 4
-        for (; range < first + count; range += shares) {
-          add(range, __ldcg(reinterpret_cast<const float4*>(from(range)) + value));
-        }
-      }
-      __syncthreads();
+    for (int i = 0; i < kAhead; ++i, range += shares) {
+      if (range < min(32, ranges)) add(range, ahead[i]);
     }
-    if (shares > 1) {
-      if (share < shares) sums[share * values + own] = out;
-      __syncthreads();
-      if (share != 0) continue;
+    range = min(range, (31 - share) / shares * shares + share + shares);  // those of the first 32 are added alone
+#pragma unroll 1
+    for (; range < ranges; range += shares) {
+      if (range >= 32 && range - shares < range / 32 * 32) {
+        const int other = min(range / 32 * 32 + lane, ranges - 1);
+        weight = exp2_of(__ldcg(from(other) + kTileQueries * kDim + query) - or_zero(total.largest)) * scale;
+      }
+      add(range, __ldcg(reinterpret_cast<const float4*>(from(range) + query * kDim) + place));
+    }
+    if (item < items && share == 0 && four == 0 && of.lse != nullptr) of.lse[s.first_query + query] = total.value();
+    room[threadIdx.x] = out;
+    __syncthreads();
+    if (item < items && share == 0 && four < kFours) {
+#pragma unroll 1
       for (int other = 1; other < shares; ++other) {
-        const float4 x = sums[other * values + own];
+        const float4 x = room[threadIdx.x + other * 32];
         out.x += x.x;
         out.y += x.y;
         out.z += x.z;
         out.w += x.w;
       }
+      reinterpret_cast<float4*>(of.out + static_cast<std::size_t>(s.first_query + query) * kDim)[four] = out;
     }
-    if (value < values && share == 0) {
-      reinterpret_cast<float4*>(of.out + static_cast<std::size_t>(s.first_query) * kDim)[value] = out;
-    }
+    __syncthreads();
   }
 }
 
@@ -167,8 +162,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
   using Shape = AttendShape<T, kDim, kTiles, kKeys, kWarps>;
   using KvFeed = typename Shape::KvFeed;
   using Layout = typename KvFeed::Layout;
-  constexpr bool kKeepQueries = kTiles == 1 && kDim <= 128;
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(1024) uint4 memory[];
   char* at = reinterpret_cast<char*>(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -182,13 +176,12 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
   at += sizeof share;
   auto* masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
-  warm(of.reads, static_cast<std::size_t>(of.cache.rows) * of.cache.kv_heads * sizeof(Read));
-  begin_kernel(of.cache, true);
   const AttendSource<kKeys> source{of};
-  Sharing<AttendSource<kKeys>> sharing(source, share, of.partials.taken);
+  Sharing<AttendSource<kKeys>> sharing(source, share, of.partials.taken, true);
   KvFeed feed(shared_address(ring), masks, of.stages, kWarps);
-  const int row_of_key = lane % 8 + lane / 16 * 8;       // of keys: matrices (keys 0-7 | 8-15) of two pieces each
-  const int row_of_value = lane % 8 + lane / 8 % 2 * 8;  // of values: two halves of the keys, then the next piece
+  // Of keys: matrices (keys 0-7 | 8-15) of two pieces each; of values: two halves of the keys, then the next piece.
+  const std::uint32_t first_key = Layout::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const std::uint32_t first_value = Layout::offset(lane % 8 + lane / 8 % 2 * 8, lane / 16);
 
   while (sharing.next()) {
     for (int from = 0; from < sharing.count(); from += kBatch) {
@@ -200,11 +193,6 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
       for (int n = 0; n < count; ++n) {
         const Segment& s = share.segments[n];
         __syncthreads();  // the queries are in place
-        std::uint32_t kept[kKeepQueries ? kDim / 16 : 1][4];
-        if constexpr (kKeepQueries) {
-#pragma unroll
-          for (int k = 0; k < kDim / 16; ++k) queries.load(kept[k], 0, k);
-        }
         float sums[kTiles][kDim / 8][4] = {};
         Softmax softmax[kTiles];
 
@@ -218,17 +206,12 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
               std::uint32_t b[kKeys / 16][4];
 #pragma unroll
               for (int h = 0; h < kKeys / 16; ++h) {
-                load_matrices(b[h], keys + Layout::offset(h * 16 + row_of_key, k * 2 + lane / 8 % 2));
+                load_matrices(b[h], Layout::moved(keys + first_key, h * 16, k * 2));
               }
 #pragma unroll
               for (int m = 0; m < kTiles; ++m) {
                 std::uint32_t a[4];
-                if constexpr (kKeepQueries) {
-#pragma unroll
-                  for (int e = 0; e < 4; ++e) a[e] = kept[k][e];
-                } else {
-                  queries.load(a, m, k);
-                }
+                queries.load(a, m, k);
 #pragma unroll
                 for (int h = 0; h < kKeys / 16; ++h) {
                   multiply<T>(scores[m][h * 2], a, b[h][0], b[h][1]);
@@ -247,7 +230,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
 #pragma unroll
               for (int j = 0; j < kDim / 16; ++j) {
                 std::uint32_t b[4];
-                load_matrices_transposed(b, values + Layout::offset(h * 16 + row_of_value, j * 2 + lane / 16));
+                load_matrices_transposed(b, Layout::moved(values + first_value, h * 16, j * 2));
 #pragma unroll
                 for (int m = 0; m < kTiles; ++m) {
                   multiply<T>(sums[m][j * 2], weights[m][h], b[0], b[1]);
@@ -268,51 +251,66 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
           if (lane % 4 == 0) merge.softmax[warp][m * 8 + lane / 4] = make_float2(softmax[m].largest, sum);
         }
         float* const partial = of.partials.values + own_partial(s, sharing.range()) * partial_values(kDim);
-        constexpr int kColumns = Shape::OwnMerge::kColumns;
+        const auto merge_warps = [&]<int kColumns, int kRows>() {
+          auto* const all = reinterpret_cast<float(*)[kRows][kColumns + 8]>(&merge.sums[0][0][0]);
+          static_assert(sizeof merge.sums >= sizeof(float) * kWarps * kRows * (kColumns + 8));
 #pragma unroll
-        for (int m = 0; m < kTiles; ++m) {
-          const int rows = min(8, s.queries - m * 8);
+          for (int m = 0; m < kTiles; ++m) {
+            const int rows = min(kRows, s.queries - m * 8);
+#pragma unroll 1
+            for (int part = 0; part < kDim / kColumns; ++part) {
+              if (rows <= 0) break;
+              if (kRows == 8 || lane / 4 < kRows) {
 #pragma unroll
-          for (int part = 0; part < kDim / kColumns; ++part) {
-            if (rows <= 0) break;
+                for (int j = 0; j < kColumns / 8; ++j) {
+                  float2 x = make_float2(0, 0);
 #pragma unroll
-            for (int j = 0; j < kColumns / 8; ++j) {
-              const float(&x)[4] = sums[m][part * (kColumns / 8) + j];
-              *reinterpret_cast<float2*>(&merge.sums[warp][lane / 4][j * 8 + lane % 4 * 2]) =
-                  make_float2(x[0] + x[2], x[1] + x[3]);
-            }
-            __syncthreads();
-            for (int i = static_cast<int>(threadIdx.x); i < rows * (kColumns / 2); i += Shape::kThreads) {
-              const int row = i / (kColumns / 2);
-              const int column = i % (kColumns / 2) * 2;
-              float largest = -INFINITY;
-              for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, merge.softmax[w][m * 8 + row].x);
-              float2 out = make_float2(0, 0);
-              float sum = 0;
-              for (int w = 0; w < kWarps; ++w) {
-                const float2 own = merge.softmax[w][m * 8 + row];
-                const float weight = exp2_of(own.x - or_zero(largest));
-                sum += weight * own.y;
-                out.x += weight * merge.sums[w][row][column];
-                out.y += weight * merge.sums[w][row][column + 1];
-              }
-              const int query = m * 8 + row;
-              const int d = part * kColumns + column;
-              if (s.ranges == 1) {
-                const std::size_t to = static_cast<std::size_t>(s.first_query + query);
-                const float scale = sum > 0 ? 1 / sum : 0;
-                *reinterpret_cast<float2*>(of.out + to * kDim + d) = make_float2(out.x * scale, out.y * scale);
-                if (d == 0 && of.lse != nullptr) of.lse[to] = (largest + log2f(sum)) * kLogOf2;
-              } else {
-                *reinterpret_cast<float2*>(partial + query * kDim + d) = out;
-                if (d == 0) {
-                  partial[kTileQueries * kDim + query] = largest;
-                  partial[kTileQueries * (kDim + 1) + query] = sum;
+                  for (int of_part = 0; of_part < kDim / kColumns; ++of_part) {
+                    const float(&own)[4] = sums[m][of_part * (kColumns / 8) + j];
+                    if (part == of_part) x = make_float2(own[0] + own[2], own[1] + own[3]);
+                  }
+                  *reinterpret_cast<float2*>(&all[warp][lane / 4][j * 8 + lane % 4 * 2]) = x;
                 }
               }
+              __syncthreads();
+              for (int i = static_cast<int>(threadIdx.x); i < rows * (kColumns / 2); i += Shape::kThreads) {
+                const int row = i / (kColumns / 2);
+                const int column = i % (kColumns / 2) * 2;
+                float largest = -INFINITY;
+                for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, merge.softmax[w][m * 8 + row].x);
+                float2 out = make_float2(0, 0);
+                float sum = 0;
+                for (int w = 0; w < kWarps; ++w) {
+                  const float2 own = merge.softmax[w][m * 8 + row];
+                  const float weight = exp2_of(own.x - or_zero(largest));
+                  sum += weight * own.y;
+                  out.x += weight * all[w][row][column];
+                  out.y += weight * all[w][row][column + 1];
+                }
+                const int query = m * 8 + row;
+                const int d = part * kColumns + column;
+                if (s.ranges == 1) {
+                  const std::size_t to = static_cast<std::size_t>(s.first_query + query);
+                  const float scale = sum > 0 ? 1 / sum : 0;
+                  *reinterpret_cast<float2*>(of.out + to * kDim + d) = make_float2(out.x * scale, out.y * scale);
+                  if (d == 0 && of.lse != nullptr) of.lse[to] = (largest + log2f(sum)) * kLogOf2;
+                } else {
+                  *reinterpret_cast<float2*>(partial + query * kDim + d) = out;
+                  if (d == 0) {
+                    partial[kTileQueries * kDim + query] = largest;
+                    partial[kTileQueries * (kDim + 1) + query] = sum;
+                  }
+                }
+              }
+              __syncthreads();
             }
-            __syncthreads();
           }
+        };
+        constexpr int kColumns = Shape::OwnMerge::kColumns;
+        if (kTiles == 1 && kDim > kColumns && s.queries <= 4) {
+          merge_warps.template operator()<kDim == kColumns ? kColumns : 2 * kColumns, 4>();
+        } else {
+          merge_warps.template operator()<kColumns, 8>();
         }
         if (n + 1 < count) queries.store();
         if (s.ranges > 1 && arrive_last(s, of.partials, share) && threadIdx.x == 0)
@@ -323,8 +321,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
     for (int i = 0; i < 2; ++i) {
       __syncthreads();
       if (share.mine[i].ranges > 1) {
-        combine<kDim, Shape::kThreads, static_cast<int>(sizeof merge.sums / sizeof(float))>(of, share.mine[i],
-                                                                                            &merge.sums[0][0][0]);
+        combine<kDim, Shape::kThreads>(of, share.mine[i], reinterpret_cast<float4*>(&merge.sums[0][0][0]));
       }
     }
   }

@@ -21,6 +21,7 @@ void launch_attend_as(AttendArguments of, const Limits& limits, cudaStream_t str
 template <class T>
 void launch_attend_of(AttendArguments of, const Limits& limits, cudaStream_t stream) {
   of.slice = of.cache.dim > 128 ? 8 : kTileQueries;
+  of.slices = (of.group + of.slice - 1) / of.slice;
   const bool one = of.group <= 8;
   switch (of.cache.dim) {
     case 64:

@@ -19,16 +19,19 @@ struct AttendSource {
   __device__ int units() const { return of.cache.rows * of.cache.kv_heads; }
   __device__ Unit load(int unit) const {
     Unit u;
-    u.row = unit / of.cache.kv_heads;
-    u.head = unit % of.cache.kv_heads;
+    u.row = quotient_of(unit, of.cache.kv_heads);
+    u.head = unit - u.row * of.cache.kv_heads;
     u.read = of.reads[unit];
     u.view = view_of(of.cache, u.row, u.head);
     u.seen = seen_slots(of.cache, u.row, u.view);
-    u.count = u.read.kind == Read::Kind::sets && !apart(u) ? of.set_count[u.read.set] : 0;
+    u.count = 0;
     return u;
   }
+  __device__ void settle(Unit& u) const {
+    if (u.read.kind == Read::Kind::sets && !apart(u)) u.count = of.set_count[u.read.set];
+  }
   __device__ static bool apart(const Unit& u) { return u.read.kind == Read::Kind::sets && u.read.per_query != 0; }
-  __device__ int pieces(const Unit& u) const { return apart(u) ? of.group : (of.group + of.slice - 1) / of.slice; }
+  __device__ int pieces(const Unit& u) const { return apart(u) ? of.group : of.slices; }
 
   /// All but the tiles, the blocks, the query heads and the memory of K and V.
   __device__ Segment span(const Unit& u, int piece) const {

@@ -63,8 +63,7 @@ __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_consta
 
 constexpr int kPageLanes = 8;     ///< that share the bounds of a block of pages, 16 bytes each at a time
 constexpr int kBlocksAtOnce = 2;  ///< of pages, for each of them
-constexpr int kSearchBlocks = 3;  ///< that a processor runs at a time
-constexpr int kBlocksOfStep = kWarps * 32 / kPageLanes * kBlocksAtOnce;
+static_assert(kSearchStep == kWarps * 32 / kPageLanes * kBlocksAtOnce);
 
 __device__ inline std::uint32_t least_of(std::uint32_t a, std::uint32_t b, __nv_bfloat16) {
   const __nv_bfloat162 least =
@@ -125,7 +124,7 @@ __global__ void __launch_bounds__(kThreads, kSearchBlocks) search_kernel(const _
   begin_kernel(of.cache, true);
   const Search search = of.searches[static_cast<int>(blockIdx.x) / of.parts];
   const int part = static_cast<int>(blockIdx.x) % of.parts;
-  if (search.first + part * kBlocksOfStep >= search.last) return;
+  if (search.first + part * kSearchStep >= search.last) return;
   const std::size_t head = (static_cast<std::size_t>(search.row) * of.cache.kv_heads + search.head) * of.group;
   const int dim = of.cache.dim, pieces = dim / 8;
   load_queries<kThreads>(of.q + head * dim, of.group * dim, reinterpret_cast<float*>(search_queries));
@@ -133,10 +132,10 @@ __global__ void __launch_bounds__(kThreads, kSearchBlocks) search_kernel(const _
   const auto* const all = reinterpret_cast<const uint4*>(of.bounds);
   const int lane = static_cast<int>(threadIdx.x) % kPageLanes;
   float* const scores = of.scores + head * of.stride;
-  const int step = of.parts * kBlocksOfStep;
+  const int step = of.parts * kSearchStep;
   const int own = static_cast<int>(threadIdx.x) % 32 / kPageLanes;  // of the warp's neighbouring blocks
   constexpr int kOfWarp = 32 / kPageLanes;
-  const int begin = search.first + part * kBlocksOfStep + static_cast<int>(threadIdx.x) / 32 * kOfWarp;
+  const int begin = search.first + part * kSearchStep + static_cast<int>(threadIdx.x) / 32 * kOfWarp;
   for (int first = begin; first < search.last; first += step) {
     const PageId* pages[kBlocksAtOnce];
     int block[kBlocksAtOnce];

@@ -38,6 +38,13 @@ struct TileLayout {
   static __device__ std::uint32_t offset(int row, int piece) {
     return static_cast<std::uint32_t>(row * kStride + (kSwizzled ? piece ^ (row & 7) : piece)) * 16;
   }
+  /// The address of a place so many rows and pieces further on: multiples of powers of two above its own. A tile lies
+  /// at a multiple of its rows' bytes.
+  static __device__ std::uint32_t moved(std::uint32_t address, int rows, int pieces) {
+    if constexpr (!kSwizzled) return address + static_cast<std::uint32_t>(rows * kStride + pieces) * 16;
+    return (address + static_cast<std::uint32_t>(rows * kStride * 16)) ^
+           static_cast<std::uint32_t>((pieces ^ (rows & 7)) * 16);
+  }
 };
 
 /// `once`: it is not read again, so that page tables and the like stay in the cache instead.
@@ -65,10 +72,10 @@ __device__ inline void wait_copies() {
 template <int kDim, int kKeys, int kPlanes>
 class Feed {
  public:
-  static constexpr int kMostStages = 6;
   using Layout = TileLayout<kDim>;
   static constexpr int kPlaneBytes = Layout::bytes(kKeys);
   static constexpr int kStageBytes = kPlanes * kPlaneBytes;
+  static constexpr int kMostStages = kStageBytes >= 8192 ? 3 : 6;  ///< that there is room for
 
   /// `ring`: this warp's stages; `masks`: [stages] of this warp.
   __device__ Feed(std::uint32_t ring, std::uint32_t* masks, int stages, int warps)
@@ -81,26 +88,24 @@ class Feed {
     segment_ = 0;
     tile_ = segments[0].begin + static_cast<int>(threadIdx.x) / 32;
     skip();
-    // All slots of the first tiles, then all their pages, then the tiles: each waits for memory once.
+    // All slots of the first tiles, then all their pages, then the tiles: each waits for memory once. Loops are kept
+    // short, for code takes long to come, too.
     Asked first[kMostStages];
-#pragma unroll
-    for (int i = 0; i < kMostStages; ++i) {
-      if (i >= stages_) break;
+#pragma unroll 1
+    for (int i = 0; i < stages_; ++i) {
       ask_slot();
-      first[i] = named_;
+      put_into(first, i, named_);
     }
-#pragma unroll
-    for (int i = 0; i < kMostStages; ++i) {
-      if (i >= stages_) break;
-      named_ = first[i];
+#pragma unroll 1
+    for (int i = 0; i < stages_; ++i) {
+      named_ = taken_from(first, i);
       ask_page();
-      first[i] = paged_;
+      put_into(first, i, paged_);
     }
     ask_slot();
-#pragma unroll
-    for (int i = 0; i < kMostStages; ++i) {
-      if (i >= stages_) break;
-      paged_ = first[i];
+#pragma unroll 1
+    for (int i = 0; i < stages_; ++i) {
+      paged_ = taken_from(first, i);
       if (paged_.segment < count_) copy();
       close_copies();
       put_ = put_ + 1 == stages_ ? 0 : put_ + 1;
@@ -159,6 +164,21 @@ class Feed {
     std::int32_t position = 0;
   };
 
+  /// Element i of what lies in registers.
+  __device__ static void put_into(Asked (&to)[kMostStages], int i, const Asked& asked) {
+#pragma unroll
+    for (int j = 0; j < kMostStages; ++j) {
+      if (i == j) to[j] = asked;
+    }
+  }
+  __device__ static Asked taken_from(const Asked (&from)[kMostStages], int i) {
+    Asked asked = from[0];
+#pragma unroll
+    for (int j = 1; j < kMostStages; ++j) {
+      if (i == j) asked = from[j];
+    }
+    return asked;
+  }
   __device__ void skip() {
     while (segment_ < count_ && tile_ >= segments_[segment_].end) {
       if (++segment_ < count_) tile_ = segments_[segment_].begin + static_cast<int>(threadIdx.x) / 32;
@@ -213,14 +233,18 @@ class Feed {
   /// A plane as a whole: what lies together is asked for together.
   template <int kCount>
   __device__ static void copy_plane(std::uint32_t to, const std::byte* plane, const std::uint32_t (&rows)[kCount]) {
+    constexpr int kPieces = Layout::kPieces;
     const int lane = static_cast<int>(threadIdx.x) % 32;
+    const std::uint32_t first = to + Layout::offset(lane / kPieces, lane % kPieces);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int at = i * 32 + lane;
-      const int piece = at % Layout::kPieces;
+      const int piece = at % kPieces;
       const bool there = rows[i] != ~0U;
       const std::byte* const from = plane + static_cast<std::size_t>(there ? rows[i] : 0) * (kDim * 2) + piece * 16;
-      copy_16_bytes<kPlanes == 2>(to + Layout::offset(at / Layout::kPieces, piece), from, there);
+      const std::uint32_t place =
+          Layout::kSwizzled ? Layout::moved(first, i * (32 / kPieces), 0) : to + Layout::offset(at / kPieces, piece);
+      copy_16_bytes<kPlanes == 2>(place, from, there);
     }
   }
 

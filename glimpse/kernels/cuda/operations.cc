@@ -16,11 +16,8 @@ namespace {
 constexpr std::array kDims{64, 96, 128, 256};
 /// Query heads of one launch, so that the sum of what they read fits into 32 bits up to a million slots.
 constexpr int kMostUnits = 4096;
-/// What a block of a launch takes of a long range of pages, and of a long search at least.
+/// What a block of a launch takes of a long range of pages.
 constexpr int kPagesOfBlock = 64;
-constexpr int kDigestsOfBlock = 64;
-/// Blocks of searches that a processor runs at a time.
-constexpr int kSearchBlocks = 3;
 constexpr double kLog2OfE = 1.4426950408889634;
 
 Limits limits_of(const Device& device) {
@@ -120,7 +117,6 @@ class DeviceOperations final : public Operations<Place::device> {
   void select(const SelectOp<Place::device>& op) override {
     check(op.group > 0, "a group of no query heads");
     if (op.count == 0) return;
-    const auto blocks = static_cast<std::size_t>(select_blocks(limits_));
     SelectArguments of{.cache = cache_of(op.cache, op.rows),
                        .group = op.group,
                        .scores = op.scores.scores.raw(),
@@ -131,6 +127,8 @@ class DeviceOperations final : public Operations<Place::device> {
                        .set_slots = op.sets.slots.raw(),
                        .set_count = op.sets.count.raw(),
                        .set_capacity = op.sets.capacity};
+    of.blocks = select_blocks(limits_, op.count, op.scores.stride);
+    const auto blocks = static_cast<std::size_t>(of.blocks);
     of.share = ((op.scores.stride + blocks - 1) / blocks + 31) / 32 * 32;
     if (of.share > select_units(limits_)) {
       const std::size_t wanted = static_cast<std::size_t>(op.count) * blocks * of.share;
@@ -211,10 +209,9 @@ class DeviceOperations final : public Operations<Place::device> {
   }
 
  private:
-  /// Blocks for each of `count` searches of up to `most` digests: so many that all run at a time, if there are enough.
+  /// Blocks for each of `count` searches among up to `most` blocks of pages: as many as run at a time, or have work.
   int search_parts(int most, int count) const {
-    const int wanted = kSearchBlocks * limits_.processors / count;
-    return std::clamp(wanted, 1, parts_of(most, kDigestsOfBlock));
+    return std::clamp(kSearchBlocks * limits_.processors / count, 1, parts_of(most, kSearchStep));
   }
   std::size_t processors() const { return static_cast<std::size_t>(limits_.processors); }
   cudaStream_t raw_stream() const { return static_cast<cudaStream_t>(stream_.raw()); }

@@ -146,8 +146,10 @@ class Graph {
 /// that names what there is.
 void require_supported(const KvFormat& format);
 
-/// The operations, queued on the stream (docs/kernels.md). Pointers must be aligned to 16 bytes. Choices over more
-/// units than fit into shared memory take memory of their own: the first such operation may not be part of a graph.
+/// The operations, queued on the stream (docs/kernels.md). Pointers must be aligned to 16 bytes. Views, row tables,
+/// reads and the heads to score come from the host: a kernel may read them before the one before it has ended. Choices
+/// over more units than fit into shared memory take memory of their own: the first such operation may not be part of a
+/// graph.
 std::unique_ptr<Operations<Place::device>> make_operations(Stream& stream);
 
 }  // namespace glimpse::kernels::cuda

@@ -18,6 +18,7 @@ void launch_as(ScoreArguments of, const Limits& limits, cudaStream_t stream) {
 template <class T>
 void launch_of(ScoreArguments of, const Limits& limits, cudaStream_t stream) {
   of.slice = of.cache.dim > 128 ? 8 : kTileQueries;
+  of.slices = (of.group + of.slice - 1) / of.slice;
   const bool one = of.group <= 8;
   switch (of.cache.dim) {
     case 64:

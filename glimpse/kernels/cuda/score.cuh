@@ -23,7 +23,8 @@ struct ScoreSource {
     u.seen = seen_slots(of.cache, u.row, u.view);
     return u;
   }
-  __device__ int pieces(const Unit&) const { return (of.group + of.slice - 1) / of.slice; }
+  __device__ void settle(Unit&) const {}
+  __device__ int pieces(const Unit&) const { return of.slices; }
   __device__ Piece piece(const Unit& u, int) const {
     return {static_cast<unsigned>(max((u.seen + kScoreKeys - 1) / kScoreKeys, 1)), kRunWeight};
   }
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
   using Shape = ScoreShape<T, kDim, kTiles, kWarps>;
   using KeyFeed = typename Shape::KeyFeed;
   using Layout = typename KeyFeed::Layout;
-  extern __shared__ uint4 memory[];
+  extern __shared__ __align__(1024) uint4 memory[];
   char* at = reinterpret_cast<char*>(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -67,12 +68,10 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
   at += sizeof share;
   auto* const masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
-  warm(of.heads, static_cast<std::size_t>(of.count) * sizeof(RowHead));
-  begin_kernel(of.cache, false);
   const ScoreSource source{of};
-  Sharing<ScoreSource> sharing(source, share, of.partials.taken);
+  Sharing<ScoreSource> sharing(source, share, of.partials.taken, true);
   KeyFeed feed(shared_address(ring), masks, of.stages, kWarps);
-  const int row_of_key = lane % 8 + lane / 16 * 8;
+  const std::uint32_t first_key = Layout::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   constexpr float kLog2OfE = 1.4426950408889634F;
 
   while (sharing.next()) {
@@ -103,7 +102,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
 #pragma unroll
             for (int h = 0; h < kScoreKeys / 16; ++h) {
               std::uint32_t b[4];
-              load_matrices(b, keys + Layout::offset(h * 16 + row_of_key, k * 2 + lane / 8 % 2));
+              load_matrices(b, Layout::moved(keys + first_key, h * 16, k * 2));
 #pragma unroll
               for (int m = 0; m < kTiles; ++m) {
                 multiply<T>(scores[m][h * 2], kept[m][k], b[0], b[1]);

@@ -6,6 +6,7 @@
 
 #include <cooperative_groups.h>
 
+#include "glimpse/kernels/cuda/pooling.cuh"
 #include "glimpse/kernels/cuda/ranks.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
 
@@ -17,17 +18,9 @@ using Wide = unsigned long long;
 constexpr int kThreads = 512;
 constexpr int kDigits = 256;
 constexpr int kCopies = 16;  ///< of the counters: threads of a warp seldom meet at one
+constexpr int kKept = 2048;  ///< keys that the first two rounds leave to choose from, at most
 constexpr int kClusterBlocks = 8;
 constexpr double kUnitOfMass = 4398046511104.0;  ///< 2^42: sums of whole numbers do not depend on their order
-
-/// e^x to 2^-22 or so, 0 below 2^-126: the product with log2(e) in two parts.
-__device__ inline float exp_of(float x) {
-  x = fmaxf(x, -200.0F);
-  constexpr float kHigh = 1.4426950408889634F, kLow = 1.925963033500e-8F;
-  const float high = x * kHigh;
-  const float low = fmaf(x, kHigh, -high) + x * kLow;
-  return exp2_of(high) * fmaf(low, kLogOf2, 1.0F);
-}
 
 /// The value that order_of (ranks.cuh) made a key of.
 __device__ inline float value_of(std::uint32_t key) {
@@ -39,6 +32,7 @@ __device__ inline Wide mass_of(std::uint32_t key) {
 }
 
 struct Room {
+  Choice choice;
   std::uint32_t counters[kDigits * kCopies];
   Wide totals[2][kDigits];  ///< of this block, read by the others of the cluster
   Wide masses[kDigits];
@@ -47,8 +41,11 @@ struct Room {
   Wide held;                ///< what is always in, of this block
   int taken[2];             ///< of this block: surely, and units that equal the last one taken
   int warp_taken[kThreads / 32][2];
+  std::uint32_t kept[kKept];  ///< keys in the range that the first round left
+  std::uint32_t kept_count;
   std::uint32_t digit;
   Wide left;
+  bool whole;  ///< all that the counter at `digit` has is taken
 };
 
 constexpr int kRoomPieces = (static_cast<int>(sizeof(Room)) + 15) / 16;
@@ -66,7 +63,7 @@ class Selection {
 
  public:
   __device__ Selection(const SelectArguments& of, Room& room, std::uint32_t* keys)
-      : of_(of), room_(room), choice_(of.choices[blockIdx.x / kBlocks]) {
+      : of_(of), room_(room), choice_(choice_in(of, room)) {
     rank_ = static_cast<int>(blockIdx.x % kBlocks);
     head_units_ = choice_.head_units;
     tail_units_ = choice_.tail_units;
@@ -75,10 +72,30 @@ class Selection {
     units_ = (slots_ + choice_.block - 1) / choice_.block;
     scored_ = choice_.by_unit != 0 ? units_ : slots_;
     each_ = choice_.by_unit != 0 ? 1 : choice_.block;
+    const std::size_t head = static_cast<std::size_t>(choice_.row) * of.cache.kv_heads + choice_.head;
+    const std::size_t query = head * of.group + (choice_.query < 0 ? 0 : choice_.query);
+    pooled_ = {of.scores + query * of.stride,
+               of.lse + query,
+               of.stride,
+               of.group,
+               choice_.heads,
+               choice_.query < 0 ? of.group : 1,
+               scored_,
+               choice_.pooling,
+               choice_.across,
+               of.mean_lse + static_cast<std::size_t>(blockIdx.x / kBlocks) * of.cache.kv_heads};
+    fast_ = !pooled_.apart() && of.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(of.scores) % 16 == 0;
     const int share = ((units_ + kBlocks - 1) / kBlocks + 31) / 32 * 32;
     first_ = min(units_, rank_ * share);
     mine_ = min(units_ - first_, share);
     keys_ = of.spill != nullptr ? of.spill + static_cast<std::size_t>(blockIdx.x) * of.share : keys;
+  }
+
+  /// In shared memory, for it would fill registers.
+  __device__ static const Choice& choice_in(const SelectArguments& of, Room& room) {
+    if (threadIdx.x == 0) room.choice = of.choices[blockIdx.x / kBlocks];
+    __syncthreads();
+    return room.choice;
   }
 
   __device__ void run() {
@@ -135,150 +152,107 @@ class Selection {
     return key == 0 ? 1 : key;
   }
 
-  /// The scores of four slots from `slot` for one query head (those behind the end: -inf).
-  __device__ void scores_of(std::size_t query, int slot, float (&x)[4]) const {
-    const float* const from = of_.scores + query * of_.stride + slot;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) x[e] = slot + e < scored_ ? from[e] : -INFINITY;
-  }
-  /// pooled() where KV heads are pooled otherwise than their groups are.
-  __device__ __noinline__ void pooled_apart(int slot, float (&values)[4]) const {
-    const bool of_mean = choice_.pooling == Pooling::probability_of_mean;
-    const bool probability =
-        choice_.pooling == Pooling::mean_probability || choice_.pooling == Pooling::max_probability;
-    const bool largest = choice_.pooling == Pooling::max_probability || choice_.pooling == Pooling::max_score;
-    const bool across = choice_.across == Across::max || (choice_.across == Across::as_group && largest);
-    const int first = choice_.query < 0 ? 0 : choice_.query;
-    const int last = choice_.query < 0 ? of_.group : choice_.query + 1;
-    for (float& value : values) value = across ? -INFINITY : 0.0F;
-    for (int head = choice_.head; head < choice_.head + choice_.heads; ++head) {
-      const std::size_t at = (static_cast<std::size_t>(choice_.row) * of_.cache.kv_heads + head) * of_.group;
-      float own[4];
-      for (float& value : own) value = largest ? -INFINITY : 0.0F;
-      for (int query = first; query < last; ++query) {
-        const float lse = of_.lse[at + query];
-        float x[4];
-        scores_of(at + query, slot, x);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (probability) x[e] = lse == -INFINITY ? 0.0F : exp_of(x[e] - lse);
-          own[e] = largest ? fmaxf(own[e], x[e]) : own[e] + x[e];
-        }
-      }
-      const float lse =
-          of_mean ? of_.mean_lse[blockIdx.x / kBlocks * of_.cache.kv_heads + (head - choice_.head)] : 0.0F;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (!largest) own[e] *= 1.0F / static_cast<float>(last - first);
-        if (of_mean) own[e] = lse == -INFINITY ? 0.0F : exp_of(own[e] - lse);
-        values[e] = across ? fmaxf(values[e], own[e]) : values[e] + own[e];
-      }
-    }
-    const float share = across ? 1.0F : 1.0F / static_cast<float>(choice_.heads);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) values[e] = slot + e < scored_ ? values[e] * share : -INFINITY;
-  }
-  /// The pooled values of four slots (or units, where these have scores) from `slot` (those behind the end: -inf).
-  __device__ void pooled(int slot, float (&values)[4]) const {
-    if (choice_.across != Across::as_group || choice_.pooling == Pooling::probability_of_mean) {
-      return pooled_apart(slot, values);
-    }
-    const bool probability =
-        choice_.pooling == Pooling::mean_probability || choice_.pooling == Pooling::max_probability;
-    const bool largest = choice_.pooling == Pooling::max_probability || choice_.pooling == Pooling::max_score;
-    const int first = choice_.query < 0 ? 0 : choice_.query;
-    const int last = choice_.query < 0 ? of_.group : choice_.query + 1;
-    for (float& value : values) value = largest ? -INFINITY : 0.0F;
-    for (int head = choice_.head; head < choice_.head + choice_.heads; ++head) {
-      const std::size_t at = (static_cast<std::size_t>(choice_.row) * of_.cache.kv_heads + head) * of_.group;
-#pragma unroll 4
-      for (int query = first; query < last; ++query) {
-        const float* const from = of_.scores + (at + query) * of_.stride + slot;
-        const float lse = of_.lse[at + query];
-        float x[4];
-        if (reinterpret_cast<std::uintptr_t>(from) % 16 == 0 && slot + 3 < scored_) {
-          const float4 four = __ldg(reinterpret_cast<const float4*>(from));
-          x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-        } else {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) x[e] = slot + e < scored_ ? from[e] : -INFINITY;
-        }
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (probability) x[e] = lse == -INFINITY ? 0.0F : exp_of(x[e] - lse);
-          values[e] = largest ? fmaxf(values[e], x[e]) : values[e] + x[e];
-        }
-      }
-    }
-    const float share = largest ? 1.0F : 1.0F / static_cast<float>((last - first) * choice_.heads);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) values[e] = slot + e < scored_ ? values[e] * share : -INFINITY;
-  }
-
+  /// Makes the keys of this block's units.
   __device__ void pool() {
-    const int block = each_;
-    const bool mass = choice_.rule == ChoiceRule::mass;
-    if (block > 1 && mass) {
-      sum_units();
-    } else {
-      if (block > 1) {
-        for (int i = static_cast<int>(threadIdx.x); i < mine_; i += kThreads) keys_[i] = 0;
-        __syncthreads();
-      }
-      const int begin = first_ * block;
-      const int end = min(scored_, (first_ + mine_) * block);
-#pragma unroll 2
-      for (int slot = begin + static_cast<int>(threadIdx.x) * 4; slot < end; slot += kThreads * 4) {
-        float values[4];
-        pooled(slot, values);
-        if (block == 1 && !mass) {
-          put_four(slot, values);
-          continue;
-        }
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (slot + e >= end) continue;
-          const std::uint32_t key = order_of(values[e]);
-          if (block == 1) {
-            put(slot + e - first_, key);
-          } else if (!always_in((slot + e) / block)) {
-            atomicMax(keys_ + ((slot + e) / block - first_), key);
-          }
-        }
+    if (each_ > 1) return pool_blocks();
+    int next = 0;
+    switch (choice_.pooling) {
+      case Pooling::mean_probability:
+        next = pool_units<true, false>();
+        break;
+      case Pooling::max_probability:
+        next = pool_units<true, true>();
+        break;
+      case Pooling::mean_score:
+        next = pool_units<false, false>();
+        break;
+      case Pooling::max_score:
+        next = pool_units<false, true>();
+        break;
+      case Pooling::probability_of_mean:  // apart
+        next = first_ + static_cast<int>(threadIdx.x) * 4;
+        break;
+    }
+    pool_rest(next);
+  }
+  /// As many of this thread's units as lie in whole fours; the first behind them.
+  template <bool kProbability, bool kLargest>
+  __device__ int pool_units() {
+    const int end = first_ + mine_;
+    int unit = first_ + static_cast<int>(threadIdx.x) * 4;
+#pragma unroll 1
+    for (; fast_ && unit + 3 < end; unit += kThreads * 4) {
+      float values[4];
+      pool_four<kProbability, kLargest>(pooled_, unit, values);
+      put_four(unit, values);
+    }
+    return unit;
+  }
+  /// Those behind, or all.
+  __device__ void pool_rest(int unit) {
+#pragma unroll 1
+    for (; unit < first_ + mine_; unit += kThreads * 4) {
+      const float4 four = pool_any_four(pooled_, unit);
+      put_four(unit, {four.x, four.y, four.z, four.w});
+    }
+  }
+  /// Units of several slots: the largest value, or the sum.
+  __device__ void pool_blocks() {
+    if (choice_.rule == ChoiceRule::mass) return sum_units();
+    for (int i = static_cast<int>(threadIdx.x); i < mine_; i += kThreads) keys_[i] = 0;
+    __syncthreads();
+    const int end = min(scored_, (first_ + mine_) * each_);
+#pragma unroll 1
+    for (int slot = first_ * each_ + static_cast<int>(threadIdx.x) * 4; slot < end; slot += kThreads * 4) {
+      const float4 four = pool_any_four(pooled_, slot);
+      const float values[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll 1
+      for (int e = 0; e < 4; ++e) {
+        const int unit = (slot + e) / each_;
+        const float value = e == 0 ? values[0] : e == 1 ? values[1] : e == 2 ? values[2] : values[3];
+        if (slot + e < end && !always_in(unit)) atomicMax(keys_ + (unit - first_), order_of(value));
       }
     }
   }
   /// The keys of four neighbouring units of one slot; behind the end: 0, as values there are -inf.
   __device__ void put_four(int unit, const float (&values)[4]) {
-    uint4 keys = make_uint4(order_of(values[0]), order_of(values[1]), order_of(values[2]), order_of(values[3]));
+    std::uint32_t keys[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) keys[e] = order_of(values[e]);
     if (unit < head_units_ || unit + 3 >= tail_units_) {
-      if (always_in(unit)) keys.x = 0;
-      if (always_in(unit + 1)) keys.y = 0;
-      if (always_in(unit + 2)) keys.z = 0;
-      if (always_in(unit + 3)) keys.w = 0;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (always_in(unit + e)) keys[e] = kept_out(unit + e, keys[e]);
+      }
     }
-    *reinterpret_cast<uint4*>(keys_ + (unit - first_)) = keys;
+    const bool mass = choice_.rule == ChoiceRule::mass;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) note(keys[e], mass);
+    *reinterpret_cast<uint4*>(keys_ + (unit - first_)) = make_uint4(keys[0], keys[1], keys[2], keys[3]);
   }
-  /// A unit's key; what is always in takes no part in the search.
-  __device__ void put(int i, std::uint32_t key) {
-    const int unit = first_ + i;
-    if (choice_.rule == ChoiceRule::mass && always_in(unit) &&
-        (unit < choice_.head_units || choice_.tail_counts != 0)) {
+  /// The key of what is always in, which takes no part in the search; it may count towards the mass.
+  __device__ std::uint32_t kept_out(int unit, std::uint32_t key) {
+    if (choice_.rule == ChoiceRule::mass && (unit < head_units_ || choice_.tail_counts != 0)) {
       atomicAdd(&room_.held, mass_of(key));
     }
-    keys_[i] = always_in(unit) ? 0 : key;
+    return 0;
   }
   __device__ void sum_units() {
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < mine_; i += kThreads) {
       const int begin = (first_ + i) * each_;
       const int end = min(scored_, begin + each_);
       double sum = 0;
+#pragma unroll 1
       for (int slot = begin; slot < end; slot += 4) {
-        float values[4];
-        pooled(slot, values);
-        for (int e = 0; e < 4; ++e) sum += slot + e < end ? values[e] : 0.0F;
+        const float4 four = pool_any_four(pooled_, slot);
+        sum += four.x;
+        if (slot + 1 < end) sum += four.y;
+        if (slot + 2 < end) sum += four.z;
+        if (slot + 3 < end) sum += four.w;
       }
-      put(i, order_of(static_cast<float>(sum)));
+      const std::uint32_t key = order_of(static_cast<float>(sum));
+      keys_[i] = always_in(first_ + i) ? kept_out(first_ + i, key) : key;
     }
   }
   __device__ Wide total_held() {
@@ -291,19 +265,16 @@ class Selection {
   /// The least and the largest key that can be chosen, of all blocks; false where there is none.
   template <bool kMass>
   __device__ bool bounds(std::uint32_t& least, std::uint32_t& most) {
-    std::uint32_t low = ~0U, high = 0;
-    for (int i = static_cast<int>(threadIdx.x) * 4; i < mine_; i += kThreads * 4) {
-      const uint4 four = *reinterpret_cast<const uint4*>(keys_ + i);
-      for (const std::uint32_t key : {four.x, four.y, four.z, four.w}) {
-        if (key <= (kMass ? kZeroKey : 0U)) continue;
-        low = min(low, key);
-        high = max(high, key);
+    if (each_ > 1) {
+      for (int i = static_cast<int>(threadIdx.x) * 4; i < mine_; i += kThreads * 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(keys_ + i);
+        for (const std::uint32_t key : {four.x, four.y, four.z, four.w}) note(key, kMass);
       }
     }
     if (threadIdx.x == 0) room_.bounds[0] = ~0U, room_.bounds[1] = 0;
     __syncthreads();
-    low = __reduce_min_sync(~0U, low);
-    high = __reduce_max_sync(~0U, high);
+    const std::uint32_t low = __reduce_min_sync(~0U, above_);
+    const std::uint32_t high = __reduce_max_sync(~0U, most_);
     if (threadIdx.x % 32 == 0) {
       atomicMin(&room_.bounds[0], low);
       atomicMax(&room_.bounds[1], high);
@@ -316,11 +287,20 @@ class Selection {
       least = min(least, other[0]);
       most = max(most, other[1]);
     }
-    return most >= least;
+    least += never(kMass) + 1;
+    return most > never(kMass);
+  }
+  /// Keys up to this one are not chosen.
+  __device__ static std::uint32_t never(bool mass) {
+    return mass ? kZeroKey : 0;
+  }
+  __device__ void note(std::uint32_t key, bool mass) {
+    above_ = min(above_, key - never(mass) - 1);  // wraps where it is never chosen
+    most_ = max(most_, key);
   }
 
   /// The cut that takes the best units until `wanted` of them, or of their mass, is reached. Counters divide the range
-  /// of keys, then that of the counter at which it is reached, until that is one key.
+  /// of keys, then that of the counter at which it is reached, until that is one key, or all of it is taken.
   template <bool kMass>
   __device__ Cut search(Wide wanted) {
     const Cut all{kMass ? kZeroKey : 0U, 0};
@@ -335,6 +315,7 @@ class Selection {
       if (!find(left, round)) return all;  // only in the first round: all that can be chosen
       base += room_.digit << shift;
       left = room_.left;
+      if (!kMass && room_.whole) return {base - 1, 0};
       if (shift == 0) break;
       extent = (1U << shift) - 1;
       shift = max(0, shift - 8);
@@ -346,24 +327,39 @@ class Selection {
     return {base, left};
   }
 
-  /// Counters of 1 << shift keys each over the keys from `base` to base + extent, into totals[round % 2].
+  /// Counters of 1 << shift keys each over the keys from `base` to base + extent, into totals[round % 2]. The second
+  /// round keeps the keys in its range, which are few, for those behind it.
   template <bool kMass>
   __device__ void count(std::uint32_t base, std::uint32_t extent, int round, int shift) {
     auto* const zero = reinterpret_cast<uint4*>(room_.counters);
     for (int i = static_cast<int>(threadIdx.x); i < kDigits * kCopies / 4; i += kThreads)
       zero[i] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x < kDigits) room_.masses[threadIdx.x] = 0;
+    if (threadIdx.x == 0 && round == 0) room_.kept_count = 0;
     __syncthreads();
+    const auto add = [&](std::uint32_t key) {
+      const std::uint32_t digit = (key - base) >> shift;
+      if constexpr (kMass) {
+        atomicAdd(room_.masses + digit, mass_of(key));
+      } else {
+        atomicAdd(room_.counters + digit * kCopies + threadIdx.x % kCopies, 1U);
+      }
+    };
+    const auto is_in = [&](std::uint32_t key) { return key >= base && key - base <= extent; };
+    if (round > 1 && room_.kept_count <= kKept) {
+      for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(room_.kept_count); i += kThreads) {
+        if (is_in(room_.kept[i])) add(room_.kept[i]);
+      }
+    } else {
 #pragma unroll 2
-    for (int i = static_cast<int>(threadIdx.x) * 4; i < mine_; i += kThreads * 4) {
-      const uint4 four = *reinterpret_cast<const uint4*>(keys_ + i);  // behind the end: 0
-      for (const std::uint32_t key : {four.x, four.y, four.z, four.w}) {
-        if (key < base || key - base > extent) continue;
-        const std::uint32_t digit = (key - base) >> shift;
-        if constexpr (kMass) {
-          atomicAdd(room_.masses + digit, mass_of(key));
-        } else {
-          atomicAdd(room_.counters + digit * kCopies + threadIdx.x % kCopies, 1U);
+      for (int i = static_cast<int>(threadIdx.x) * 4; i < mine_; i += kThreads * 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(keys_ + i);  // behind the end: 0
+        for (const std::uint32_t key : {four.x, four.y, four.z, four.w}) {
+          if (!is_in(key)) continue;
+          add(key);
+          if (round != 1) continue;
+          const std::uint32_t place = atomicAdd(&room_.kept_count, 1U);
+          if (place < kKept) room_.kept[place] = key;
         }
       }
     }
@@ -405,6 +401,7 @@ class Selection {
     if (digit >= 0 && sum >= wanted && sum - own < wanted) {
       room_.digit = static_cast<std::uint32_t>(digit);
       room_.left = wanted - (sum - own);
+      room_.whole = sum == wanted;
     }
     __syncthreads();
     return all >= wanted;
@@ -536,11 +533,14 @@ class Selection {
 
   const SelectArguments& of_;
   Room& room_;
-  const Choice choice_;
+  const Choice& choice_;
   std::uint32_t* keys_ = nullptr;
   int rank_ = 0, slots_ = 0, units_ = 0, first_ = 0, mine_ = 0, head_units_ = 0, tail_units_ = 0;
   int scored_ = 0;  ///< scores of a query head: of slots, or of units
   int each_ = 1;    ///< of them a unit has
+  Pooled pooled_;
+  bool fast_ = false;                     ///< scores are pooled by pool_four() and lie at aligned places
+  std::uint32_t above_ = ~0U, most_ = 0;  ///< of this thread's keys: the least one less never() + 1, the largest
 };
 
 }  // namespace selection

@@ -23,6 +23,9 @@ inline constexpr unsigned kFreeFrom = 384 * kRunWeight;
 inline constexpr unsigned kLeastFree = 16 * kRunWeight;
 inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: adding those up takes longer than it saves
 
+/// What the largest range may have of an equal share where many pieces begin ranges of their own.
+inline constexpr float kUnequal = 1.08F;
+
 inline constexpr int kFewUnits = 64;
 inline constexpr int kUnitBytes = 80;
 
@@ -38,6 +41,11 @@ struct Share {
   unsigned range = 0;
 };
 
+/// number / by, below 2^21.
+__device__ inline int quotient_of(int number, int by) {
+  return static_cast<int>(__fdividef(static_cast<float>(number) + 0.5F, static_cast<float>(by)));
+}
+
 /// What a slice of one (row, KV head) reads.
 struct Piece {
   unsigned tiles = 1;
@@ -45,26 +53,55 @@ struct Piece {
   __device__ unsigned whole() const { return tiles * weight; }
 };
 
+/// With programmatic launches a kernel's blocks may be there before the launch before it is through. `early`: the next
+/// launch may do the same from now on.
+__device__ inline void let_next_begin(bool early) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (early) cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+__device__ inline void wait_for_launch_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
 /// The work of a launch as a row of weights, cut into ranges: block b has range b; what follows is for whoever is free.
-/// Source: `int units()`; `Unit load(int unit)`; `int pieces(const Unit&)`; `Piece piece(const Unit&, int)`;
-/// `void fill(Segment&, const Unit&, int piece)` for all but the tiles and the ranges. The sum of the weights is below
-/// 2^32; launches are cut where it might not be.
+/// Source: `int units()`; `Unit load(int unit)` reads what no kernel writes, `void settle(Unit&)` the rest;
+/// `int pieces(const Unit&)`; `Piece piece(const Unit&, int)`; `void fill(Segment&, const Unit&, int piece)` for all
+/// but the tiles and the ranges. The sum of the weights is below 2^32; launches are cut where it might not be.
 template <class Source>
 class Sharing {
  public:
-  __device__ Sharing(const Source& source, Share& share, unsigned* taken)
+  /// Begins the kernel: waits for the launch before.
+  __device__ Sharing(const Source& source, Share& share, unsigned* taken, bool early)
       : source_(source), share_(share), taken_(taken) {
+    let_next_begin(early);
     const int units = source.units();
     few_ = units <= kFewUnits;
+    // Of few units one warp reads what they are, as far as may be before the launch before is through.
+    if (few_ && threadIdx.x < 32) {
+#pragma unroll 1
+      for (int u = static_cast<int>(threadIdx.x); u < units; u += 32) kept(u) = source.load(u);
+    }
+    wait_for_launch_before();
+    if (few_) {
+      if (threadIdx.x < 32) {
+#pragma unroll 1
+        for (int u = static_cast<int>(threadIdx.x); u < units; u += 32) source.settle(kept(u));
+      }
+      __syncthreads();
+    }
     const int threads = few_ ? 32 : static_cast<int>(blockDim.x);
-    const int each = (units + threads - 1) / threads;
+    const int each = few_ ? (units + 31) / 32 : (units + threads - 1) / threads;
     first_ = min(units, (few_ ? static_cast<int>(threadIdx.x) % 32 : static_cast<int>(threadIdx.x)) * each);
     last_ = min(units, first_ + each);
     unsigned number = 0, lists = 0;
+#pragma unroll 1
     for (int u = first_; u < last_; ++u) {
-      const auto unit = source.load(u);
-      if (few_ && threadIdx.x < 32) kept(u) = unit;
+      const Unit unit = unit_of(u);
       const int pieces = source.pieces(unit);
+#pragma unroll 1
       for (int p = 0; p < pieces; ++p) {
         const Piece piece = source.piece(unit, p);
         own_ += piece.whole();
@@ -72,21 +109,20 @@ class Sharing {
       }
       number += static_cast<unsigned>(pieces);
     }
-    if (few_) __syncthreads();  // the units are kept
-    before_ = sum_before(own_, total_);
     const unsigned blocks = gridDim.x;
-    const bool much = total_ / blocks >= kFreeFrom;
-    unsigned all = 0;
-    if (few_ && !much) {
-      sum_before(number, all);
-      if (all <= blocks / 4) align(blocks - all);
+    if (few_) {
+      total_ = __reduce_add_sync(~0U, own_);
+      number = __reduce_add_sync(~0U, number);
+      if (total_ < kFreeFrom * blocks && number * 2 <= blocks && place(number)) return;
     }
-    if (much && units >= kFreeUnits) {
+    before_ = sum_before(own_, total_);
+    if (total_ >= kFreeFrom * blocks && units >= kFreeUnits) {
+      unsigned all = 0;
       sum_before(lists, all);
       free_ = all <= total_ / 2;
     }
     const unsigned fixed = free_ ? total_ / 8 * 7 : total_;
-    if (aligned_ == 0) each_ = max((fixed + blocks - 1) / blocks, kHeaviest);
+    each_ = max((fixed + blocks - 1) / blocks, kHeaviest);
     fixed_ = min(total_, each_ * blocks);
     each_free_ = free_ ? max((total_ - fixed_ + 4 * blocks - 1) / (4 * blocks), kLeastFree) : kLeastFree;
   }
@@ -94,6 +130,10 @@ class Sharing {
   /// This block's next range: false where none is left. The block synchronises.
   __device__ bool next() {
     if (started_ && !free_) return false;
+    if (apart_) {
+      started_ = true;
+      return count_ > 0;
+    }
     if (started_) {
       __syncthreads();
       if (threadIdx.x == 0) {
@@ -119,13 +159,18 @@ class Sharing {
     if (threadIdx.x < 2) share_.mine[threadIdx.x].ranges = 1;
     return true;
   }
-  __device__ unsigned range() const { return range_; }
+  __device__ unsigned range() const {
+    return range_;
+  }
 
   /// Segments of the range.
-  __device__ int count() const { return count_; }
+  __device__ int count() const {
+    return count_;
+  }
 
   /// Lists segments [from, from + kBatch); the block synchronises.
   __device__ void list(int from) {
+    if (apart_) return;  // place() has
     __syncthreads();
     int index = index_;
     visit([&](const auto& unit, int p, const Piece& piece, unsigned at, unsigned begin, unsigned end) {
@@ -145,9 +190,18 @@ class Sharing {
  private:
   using Unit = typename Source::Unit;
   static_assert(sizeof(Unit) <= kUnitBytes && alignof(Unit) <= 8);
-  __device__ Unit& kept(int unit) { return reinterpret_cast<Unit*>(share_.units)[unit]; }
+  __device__ Unit& kept(int unit) {
+    return reinterpret_cast<Unit*>(share_.units)[unit];
+  }
   __device__ Unit unit_of(int unit) const {
-    return few_ ? reinterpret_cast<const Unit*>(share_.units)[unit] : source_.load(unit);
+    if (few_) return reinterpret_cast<const Unit*>(share_.units)[unit];
+    return load_settled(unit);
+  }
+  /// Out of line: a kernel of few units never sees this code, and code takes long to come.
+  __device__ __noinline__ Unit load_settled(int unit) const {
+    Unit made = source_.load(unit);
+    source_.settle(made);
+    return made;
   }
   /// Sum over the threads before this one; `total` is that of all. Of few units every warp has all, so that none waits
   /// for another.
@@ -179,21 +233,67 @@ class Sharing {
     }
     return before + sum - own;
   }
-  /// Little work: every piece begins a range of its own, so that no block waits for the results of two.
-  __device__ void align(unsigned blocks) {
-    each_ = max((total_ + blocks - 1) / blocks, kHeaviest);
-    aligned_ = each_;
-    own_ = 0;
+  /// Little work: every one of `number` pieces begins a range of its own, so that no block waits for the results of
+  /// two. Each has one range, and of those left as many as its weight asks for. Lists what falls to this block; false
+  /// where the pieces are many and too unequal for that.
+  __device__ bool place(unsigned number) {
+    const float scale = __fdividef(static_cast<float>(gridDim.x - number) * (1 - 1e-6F), static_cast<float>(total_));
+    const auto ranges_of = [&](const Piece& piece) {
+      return min(piece.tiles, 1 + static_cast<unsigned>(static_cast<float>(piece.whole()) * scale));
+    };
+    unsigned own = 0;
+    float most = 0;  // of a range
+#pragma unroll 1
     for (int u = first_; u < last_; ++u) {
       const Unit unit = unit_of(u);
       const int pieces = source_.pieces(unit);
-      for (int p = 0; p < pieces; ++p) own_ += room_of(source_.piece(unit, p));
+#pragma unroll 1
+      for (int p = 0; p < pieces; ++p) {
+        const Piece piece = source_.piece(unit, p);
+        const unsigned ranges = ranges_of(piece);
+        own += ranges;
+        most = fmaxf(most, __fdividef(static_cast<float>(piece.whole()), static_cast<float>(ranges)));
+      }
     }
-    before_ = sum_before(own_, total_);
+    if (number * 4 > gridDim.x) {
+      most = __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(most)));
+      if (most * static_cast<float>(gridDim.x) > kUnequal * static_cast<float>(total_)) return false;
+    }
+    apart_ = true;
+    unsigned all = 0;
+    unsigned at = sum_before(own, all);
+    range_ = blockIdx.x;
+    count_ = range_ < all ? 1 : 0;
+    if (threadIdx.x < 2) share_.mine[threadIdx.x].ranges = 1;
+    if (threadIdx.x < 32 && range_ >= at && range_ < at + own) {
+#pragma unroll 1
+      for (int u = first_; u < last_; ++u) {
+        const Unit unit = unit_of(u);
+        const int pieces = source_.pieces(unit);
+#pragma unroll 1
+        for (int p = 0; p < pieces; ++p) {
+          const Piece piece = source_.piece(unit, p);
+          const unsigned ranges = ranges_of(piece);
+          if (range_ >= at && range_ < at + ranges) {
+            Segment s;
+            source_.fill(s, unit, p);
+            s.begin = begin_of(piece, range_ - at, ranges);
+            s.end = begin_of(piece, range_ - at + 1, ranges);
+            s.first_range = at;
+            s.ranges = ranges;
+            share_.segments[0] = s;
+          }
+          at += ranges;
+        }
+      }
+    }
+    __syncthreads();
+    return true;
   }
-  __device__ unsigned room_of(const Piece& piece) const {
-    const unsigned whole = piece.whole();
-    return aligned_ == 0 ? whole : (whole + aligned_ - 1) / aligned_ * aligned_;
+  /// The first tile of the i-th of a piece's ranges; they differ by one tile at most, or a few of millions.
+  __device__ static int begin_of(const Piece& piece, unsigned i, unsigned ranges) {
+    if (i == ranges) return static_cast<int>(piece.tiles);
+    return static_cast<int>(__fdividef(static_cast<float>(piece.tiles * i) + 0.5F, static_cast<float>(ranges)));
   }
   __device__ unsigned start_of(unsigned range) const {
     if (range <= gridDim.x) return min(range * each_, fixed_);
@@ -205,7 +305,9 @@ class Sharing {
   /// Tiles of a piece that start before `where`.
   __device__ static unsigned tiles_before(unsigned where, unsigned at, const Piece& piece) {
     if (where <= at) return 0;
-    return min(piece.tiles, (where - at + piece.weight - 1) / piece.weight);
+    const unsigned room = where - at;  // weights are constants: no division
+    return min(piece.tiles, piece.weight == kRunWeight ? (room + kRunWeight - 1) / kRunWeight
+                                                       : (room + kListWeight - 1) / kListWeight);
   }
 
   /// visit(unit, piece number, piece, its start, first tile, last tile) for this thread's pieces that fall to the
@@ -214,15 +316,17 @@ class Sharing {
   __device__ void visit(const Visit& visit) const {
     if (before_ >= high_ || before_ + own_ <= low_) return;
     unsigned at = before_;
+#pragma unroll 1
     for (int u = first_; u < last_; ++u) {
       const Unit unit = unit_of(u);
       const int pieces = source_.pieces(unit);
+#pragma unroll 1
       for (int p = 0; p < pieces; ++p) {
         const Piece piece = source_.piece(unit, p);
         const unsigned begin = tiles_before(low_, at, piece);
         const unsigned end = tiles_before(high_, at, piece);
         if (begin < end) visit(unit, p, piece, at, begin, end);
-        at += room_of(piece);
+        at += piece.whole();
       }
     }
   }
@@ -232,9 +336,9 @@ class Sharing {
   unsigned* taken_;
   int first_ = 0, last_ = 0, index_ = 0, count_ = 0;
   unsigned before_ = 0, own_ = 0, total_ = 0, low_ = 0, high_ = 0;
-  unsigned aligned_ = 0;  ///< to what pieces are aligned
   unsigned range_ = 0, each_ = 1, fixed_ = 0, each_free_ = 1;
   bool few_ = false, free_ = false, started_ = false;
+  bool apart_ = false;  ///< every piece begins a range
 };
 
 /// Where a range's part of shared work goes, and where the i-th range of it has its own.
@@ -267,15 +371,14 @@ __device__ inline void warm(const void* table, std::size_t bytes) {
   if (at < bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(table) + at));
 }
 
-/// Waits for the launch before this one: with programmatic launches a kernel's blocks may be there before that is
-/// through. What is certain to be read is asked for meanwhile. `early`: the next launch may do the same from now on.
+/// Waits for the launch before this one. What is certain to be read is asked for meanwhile.
 __device__ inline void begin_kernel(const Cache& cache, bool early) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (early) cudaTriggerProgrammaticLaunchCompletion();
+  let_next_begin(early);
   warm(cache.sequence, static_cast<std::size_t>(cache.rows) * sizeof *cache.sequence);
   warm(cache.behind, static_cast<std::size_t>(cache.rows) * sizeof *cache.behind);
   warm(cache.views, static_cast<std::size_t>(cache.sequences) * cache.kv_heads * sizeof(HeadView));
-  cudaGridDependencySynchronize();
+  wait_for_launch_before();
 #endif
 }
 

@@ -80,10 +80,10 @@ bool is_method(std::string_view name) {
 /// is fewer tokens, and a number of tokens is a smaller share of a longer one.
 std::string out_of_range(const std::string& budget, std::int64_t measured, std::int64_t tokens) {
   const bool share = plan::parse_budget(budget).rule == plan::BudgetRule::ratio;
-  const bool known = share ? 2 * tokens >= measured : tokens <= 2 * measured;
+  const bool known = share ? 2 * tokens >= measured : 4 * tokens <= 5 * measured;
   if (known) return "";
   return fmt::format("measured in contexts of {} tokens, so {} counts {} {}", measured, budget,
-                     share ? "down to" : "up to", share ? measured / 2 : 2 * measured);
+                     share ? "down to" : "up to", share ? measured / 2 : measured * 5 / 4);
 }
 
 std::string refusal(const Kinds& kinds, const plan::MethodTime& timed, std::int64_t measured, const MethodWish& wish) {

@@ -303,6 +303,39 @@ def cuda_prefill_table(results):
     return table(["rows", "tokens", "us a layer", "TFLOP/s", "torch flash", "torch cuDNN"], rows)
 
 
+def calibrated_table(results):
+    """Of scoreboards on a GPU under a profile: needles, variables and passkeys by length."""
+    parts = (("single", "multikey"), ("vt",), ("passkey",))
+    cells, read, asked, arms = {}, {}, {}, {}
+    for _, at in LENGTHS:
+        file = results.load(f"answers-{at}", "sm90")
+        for row in (dict(zip(file["columns"], row)) for row in file["rows"]):
+            arms[row["arm"]] = None
+            for part in parts:
+                if row["task"] in part:
+                    sums = cells.setdefault((row["arm"], at, part), [0, 0])
+                    sums[0] += row["right"]
+                    sums[1] += row["asked"]
+                    asked[at, part] = sums[1]
+            if row["task"] == "multikey":
+                read[row["arm"], at] = row["kept_ratio"]
+    rows = []
+    for arm in arms:
+        method, *options = arm.split(",")
+        name, _, budget = method.partition(":")
+        if budget == "512":
+            continue
+        shown = [", ".join([label("/".join([name, *options])), *([budget.replace("%", " %")] if budget else [])])]
+        for _, at in LENGTHS:
+            found = ", ".join(f"{100 * cells[arm, at, part][0] / cells[arm, at, part][1]:.0f}" for part in parts)
+            shown += [found, f"{100 * read[arm, at]:.0f} %"]
+        rows.append(shown)
+    head = ["method"]
+    for shown, at in LENGTHS:
+        head += [f"{shown}: % of {', '.join(str(asked[at, part]) for part in parts)}", "read"]
+    return table(head, rows)
+
+
 def cuda_step_table(results):
     file = results.load("cuda-step-q4k", "sm90")
     cells = {(row["batch"], row["depth"], row["arm"]): row for row in file["rows"] if row["what"] == "step"}
@@ -330,7 +363,7 @@ def cuda_weights_table(results):
 
 
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
-          "answers": answers_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
+          "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table,
           "cuda-weights": cuda_weights_table}
 # What makes a table's files where scripts/measure does not.
@@ -339,6 +372,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
            "cuda-prefill": "`cuda_attention_bench --batch 1 --tokens 8192,32768,131072 --only prefill --prefill 64,2048 "
                            "--json FILE` and `bench/competitors/torch_sdpa.py --tokens 8192,32768,131072 --prefill 64,2048 "
                            "--add FILE`, one after the other on the same GPU",
+           "calibrated": "`glimpse calibrate -m MODEL --device cuda -c 8192` and the command in each file",
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --json FILE`",
            "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --json FILE`"}
 

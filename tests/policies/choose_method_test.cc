@@ -100,7 +100,7 @@ TEST(ChooseMethod, TakesTheFastestThatKeepsTheAnswers) {
 TEST(ChooseMethod, NeverLosesToDenseAttention) {
   Profile profile = sample();
   profile.speed->dense = {1, 0.5};
-  const auto found = choose_method(profile, {.tokens = 8000});
+  const auto found = choose_method(profile, {.tokens = 5000});
   EXPECT_EQ(found[0].method, "full");
   EXPECT_EQ(arm_text(found[0]), "full");
   EXPECT_EQ(found[0].why_not, "");
@@ -177,7 +177,8 @@ std::string plain_choice(const Profile& profile, std::int64_t tokens) {
   std::string best = "full";
   double least = time(profile.speed->dense);
   for (const MethodTime& timed : profile.speed->methods) {
-    bool kept = std::stoi(timed.budget) < tokens;  // else it is dense attention
+    // Else it is dense attention, or too small a share of the context to know.
+    bool kept = std::stoi(timed.budget) < tokens && tokens <= 5 * profile.speed->tokens / 4;
     for (const Kept& one : profile.kept) {
       if (one.method == timed.method && one.budget == timed.budget && one.task != "prose") {
         kept = kept && one.answers >= one.dense;

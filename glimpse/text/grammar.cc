@@ -25,6 +25,7 @@ constexpr std::size_t kMostSteps = 4u << 20;    ///< of one call: about a third 
 constexpr std::size_t kMostOpen = 1u << 14;     ///< possibilities at one place
 constexpr std::size_t kMostReturns = 1u << 20;  ///< returns that were ever pushed
 constexpr std::size_t kKeptPlaces = 1u << 12;   ///< 1 KiB each
+constexpr std::size_t kKeptOpen = 1u << 21;     ///< possibilities of all kept places: 16 bytes each
 constexpr std::size_t kMostPlaces = 1u << 15;   ///< within one call
 constexpr std::size_t kKeptSets = 256;          ///< sets of tokens
 constexpr std::uint32_t kBottom = 0;            ///< the return behind which the grammar ends
@@ -148,10 +149,10 @@ class GrammarPlaces {
   /// Before each call. Places that states hold stay theirs.
   void start() {
     steps_ = 0;
-    if (places_.size() <= kKeptPlaces) return;
+    if (places_.size() <= kKeptPlaces && open_ <= kKeptOpen) return;
     places_.clear();
     index_.clear();
-    sets_ = 0;
+    sets_ = open_ = 0;
   }
 
   void step() {
@@ -172,18 +173,20 @@ class GrammarPlaces {
       if (places_.size() >= kMostPlaces) refuse("it has too many places");
       places_.push_back({place, {}, nullptr});
       places_.back().next.fill(kUnknown);
+      open_ += place->open.size();
     }
     return found->second;
   }
 
   std::uint32_t return_to(std::uint32_t at, std::uint32_t back) {
     const std::uint64_t key = std::uint64_t{at} << 32 | back;
-    const auto [found, added] = return_index_.try_emplace(key, static_cast<std::uint32_t>(returns_.size()));
-    if (added) {
-      if (returns_.size() >= kMostReturns) refuse("it nests too deeply");
-      returns_.push_back({at, back});
-    }
-    return found->second;
+    if (const auto found = return_index_.find(key); found != return_index_.end()) return found->second;
+    // Before it is noted: others that share the grammar go on.
+    if (returns_.size() >= kMostReturns) refuse("it nests too deeply");
+    const auto index = static_cast<std::uint32_t>(returns_.size());
+    returns_.push_back({at, back});
+    return_index_.emplace(key, index);
+    return index;
   }
 
   /// Adds what may match from there.
@@ -212,7 +215,11 @@ class GrammarPlaces {
   }
 
   void add(Open next) {
-    if (seen_.insert(std::uint64_t{next.at} << 32 | next.back).second) todo_.push_back(next);
+    if (seen_.insert(std::uint64_t{next.at} << 32 | next.back).second) {
+      todo_.push_back(next);
+    } else {
+      step();  // what is there already takes time, too
+    }
   }
 
   static void tidy(Place& place) {
@@ -286,7 +293,7 @@ class GrammarPlaces {
   std::unordered_map<std::uint64_t, std::uint32_t> return_index_;
   std::vector<Known> places_;
   std::unordered_map<std::string, std::int32_t> index_;
-  std::size_t steps_ = 0, sets_ = 0;
+  std::size_t steps_ = 0, sets_ = 0, open_ = 0;
   std::vector<Open> todo_;
   std::unordered_set<std::uint64_t> seen_;
 };

@@ -329,6 +329,29 @@ TEST(Grammar, WhatIsTooAmbiguousEndsInAnErrorNotInTime) {
   EXPECT_NO_THROW(hostile("root ::= \"a\" root \"b\" | \"c\""));
 }
 
+TEST(Grammar, WaysThatMeetCountAsSteps) {
+  // Each of a rule's alternatives begins with the same 4,000.
+  std::string many = "root ::= m\nm ::= r", same = "\nr ::= \"a\"";
+  for (int i = 1; i < 4000; ++i) {
+    many += "|r";
+    same += "|\"a\"";
+  }
+  EXPECT_THAT(refusal([&] { Grammar(many + same, some_texts()); }), HasSubstr("too many steps"));
+}
+
+TEST(Grammar, ADepthThatIsRefusedIsRefusedAgain) {
+  // 4,096 returns a letter: the last one of the 255th is the first of too many.
+  std::string gbnf = "root ::= s \"a\"";
+  for (int i = 1; i < 4096; ++i) gbnf += "|s \"a\"";
+  gbnf += "\ns ::= \"x\" s \"z\" | \"y\"";
+  GrammarState at(wish_for(gbnf, some_texts()));
+  for (int i = 0; i < 254; ++i) at.accept('x');
+  for (int i = 0; i < 2; ++i) {
+    GrammarState other = at;
+    EXPECT_THAT(refusal([&] { other.accept('x'); }), HasSubstr("nests too deeply"));
+  }
+}
+
 // ---- Schemas.
 
 /// A small check of the keywords that these tests use.

@@ -241,7 +241,13 @@ Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend
   text::AnswerFormat format;
   std::vector<std::vector<text::Token>> prompts = prompts_of(wanted, backend, limits, chat ? &format : nullptr);
   ToolUse use;
-  if (wanted.tools.choice != text::ToolWish::Choice::none) use = tool_use(format, backend.tokenizer());
+  if (wanted.tools.choice != text::ToolWish::Choice::none) {
+    try {
+      use = tool_use(format, backend.tokenizer());
+    } catch (const UserError& error) {  // of a grammar that the client did not write
+      throw ApiError(400, fmt::format("'tools': {}", error.what())).about("tools");
+    }
+  }
   if (wanted.shape.kind != AnswerShape::Kind::any) use.grammar = grammar_of(wanted.shape, backend, limits);
   out.parser = use.parser;
   for (std::size_t i = 0; i < prompts.size(); ++i) {

@@ -165,8 +165,7 @@ void Sampler::State::drop_forbidden() {
   if (binds()) {
     throw UserError(
         "no token is left to take: of the model's tokens the grammar allows none here, or the logit biases or the "
-        "least "
-        "number of tokens forbid them; change the grammar, or leave those out");
+        "least number of tokens forbid them; change the grammar, or leave those out");
   }
   throw UserError(
       "no token is left to take: the logit biases forbid all of them, or all but those that end the text before its "

@@ -55,6 +55,7 @@ constexpr BadBody kBadCompletions[] = {
     {R"({"prompt": "x", "stream_options": {"include_usage": true}})", "stream_options.include_usage", "stream"},
     {R"({"prompt": "x", "tools": [{"type": "function"}]})", "tools", "not there"},
     {R"({"prompt": "x", "suffix": "y"})", "suffix", "not there in this version"},
+    {R"({"prompt": "x", "structured_outputs": {"regex": "y"}})", "structured_outputs", "not there in this version"},
     {R"({"prompt": "x", "logprobs": 21})", "logprobs", "from 0 to 20"},
     {R"({"prompt": "x", "logprobs": true})", "logprobs", "whole number"},
     {R"({"prompt": "x", "logprobs": 1, "echo": true, "stream": true})", "logprobs", "not for a stream"},

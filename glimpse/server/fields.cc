@@ -302,23 +302,9 @@ constexpr Field kFields[] = {
 
 /// What other servers have and this one has not. With content they would change the answer, so they are refused.
 constexpr std::string_view kNotThere[] = {
-    "tools",
-    "tool_choice",
-    "functions",
-    "function_call",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "suffix",
-    "best_of",
-    "prompt_logprobs",
-    "audio",
-    "modalities",
-    "chat_template_kwargs",
-    "echo",
-    "structured_outputs",
-};
+    "tools",         "tool_choice",          "functions", "function_call",     "guided_json",     "guided_regex",
+    "guided_choice", "guided_grammar",       "suffix",    "best_of",           "prompt_logprobs", "audio",
+    "modalities",    "chat_template_kwargs", "echo",      "structured_outputs"};
 
 /// What says nothing: a client's way to leave a field out.
 bool says_nothing(std::string_view name, const Body& value) {

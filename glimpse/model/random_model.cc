@@ -1,11 +1,14 @@
 #include "glimpse/model/random_model.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <ggml.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -227,8 +230,7 @@ WeightType weight_type(const std::string& name) {
   throw UserError(fmt::format("unknown type of weights '{}'; there are:{}", name, all));
 }
 
-RandomModel::RandomModel(const ModelSize& shape, const std::filesystem::path& folder, const Content& content)
-    : path_(folder / fmt::format("{}-random-{}.gguf", shape.name, ::getpid())) {
+RandomModel::RandomModel(const ModelSize& shape, const std::filesystem::path& folder, const Content& content) {
   const auto type = static_cast<ggml_type>(content.weights.number);
   const std::vector<Tensor> tensors = tensors_of(shape, type);
   for (const Tensor& tensor : tensors) {
@@ -236,23 +238,27 @@ RandomModel::RandomModel(const ModelSize& shape, const std::filesystem::path& fo
     throw UserError(fmt::format("'{}' has rows of {} values, and blocks of {} have {}; take another type of weights",
                                 shape.name, tensor.width, content.weights.name, ggml_blck_size(tensor.type)));
   }
-  std::ofstream out(path_, std::ios::binary);
-  const std::string head = head_of(shape, content.context).bytes(tensors);
-  out.write(head.data(), static_cast<std::streamsize>(head.size()));
-  write_values(out, tensors, type);
-  if (out.flush()) return;
-  remove();
+  std::string name = (folder / "glimpse-random-XXXXXX").string();
+  file_ = ::mkostemp(name.data(), O_CLOEXEC);
+  const int error = errno;
+  if (file_ >= 0) {
+    ::unlink(name.c_str());
+    path_ = fmt::format("/proc/self/fd/{}", file_);
+    std::ofstream out(path_, std::ios::binary);
+    const std::string head = head_of(shape, content.context).bytes(tensors);
+    out.write(head.data(), static_cast<std::streamsize>(head.size()));
+    write_values(out, tensors, type);
+    if (out.flush()) return;
+    ::close(file_);
+  }
   throw UserError(
-      fmt::format("'{}' cannot be written; give the folder of temporary files (TMPDIR) more room", path_.string()));
-}
-
-void RandomModel::remove() const {
-  std::error_code ignored;
-  std::filesystem::remove(path_, ignored);
+      fmt::format("a model of '{}' cannot be written in '{}'{}; give a folder of temporary files (TMPDIR) "
+                  "that has room",
+                  shape.name, folder.string(), file_ < 0 ? fmt::format(": {}", std::strerror(error)) : std::string()));
 }
 
 RandomModel::~RandomModel() {
-  remove();
+  ::close(file_);
 }
 
 }  // namespace glimpse::model

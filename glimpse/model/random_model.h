@@ -26,7 +26,8 @@ struct WeightType {
 /// bf16, q8_0, q4_k and so on. Throws UserError that lists what there is.
 WeightType weight_type(const std::string& name);
 
-/// A GGUF file with matrices of small normal values, and a vocabulary without meaning. Removed at the end.
+/// A GGUF file with matrices of small normal values, and a vocabulary without meaning. It has no name in its folder, so
+/// nothing is left of it however the program ends; `path` leads to it in this process while this lives.
 class RandomModel {
  public:
   struct Content {
@@ -41,8 +42,7 @@ class RandomModel {
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  void remove() const;
-
+  int file_ = -1;
   std::filesystem::path path_;
 };
 

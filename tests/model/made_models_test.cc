@@ -46,14 +46,18 @@ TEST_P(MadeModelTest, ReadsAsLibllamaReadsIt) {
 }
 
 TEST(RandomModels, ReadAsLibllamaReadsThem) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "glimpse-random-models";
+  std::filesystem::create_directory(folder);
   std::filesystem::path path;
   {
-    const RandomModel made(model_size("smollm2-135m"), testing::TempDir(), {2048, weight_type("q4_0")});
+    const RandomModel made(model_size("smollm2-135m"), folder, {2048, weight_type("q4_0")});
     path = made.path();
+    EXPECT_TRUE(std::filesystem::is_empty(folder));
     expect_as_libllama(path);
     EXPECT_EQ(Model(path).config().context, 2048);
   }
   EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_TRUE(std::filesystem::remove(folder));
   EXPECT_THROW(RandomModel(model_size("smollm2-135m"), testing::TempDir(), {2048, weight_type("q4_k")}), UserError);
   EXPECT_THROW(RandomModel(model_size("smollm2-135m"), "/nowhere", {2048, weight_type("q4_0")}), UserError);
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "glimpse/base/device_name.h"
 #include "glimpse/base/error.h"
@@ -113,7 +114,7 @@ std::vector<evaluate::Arm> contestants_of(const Arguments& arguments, std::span<
   return contestants;
 }
 
-/// What is measured: the model of -m, or one of --shape, whose file lives as long as this.
+/// What is measured: the model of -m, or one of --shape, which lives as long as this.
 class Subject {
  public:
   Subject(const Arguments& given, std::int64_t context) : arguments_(given) {
@@ -121,8 +122,10 @@ class Subject {
     if (!given.model.empty()) throw UserError("-m and --shape both name a model; leave one out");
     const model::ModelSize& size = model::model_size(given.shape);
     const std::int64_t most = std::max(given.context, context);
-    file_.emplace(size, std::filesystem::temp_directory_path(),
-                  model::RandomModel::Content{most, model::weight_type(given.weights)});
+    std::error_code failed;
+    const std::filesystem::path folder = std::filesystem::temp_directory_path(failed);
+    if (failed) throw UserError("--shape: TMPDIR names no folder for the weights' file; give one that is there");
+    file_.emplace(size, folder, model::RandomModel::Content{most, model::weight_type(given.weights)});
     arguments_.model = file_->path().string();
     if (!arguments_.profile) arguments_.profile = "none";
   }

@@ -16,6 +16,8 @@ constexpr std::array<std::string_view, 11> kPolicyFlags{
     "--attn",       "--attn-quality", "--calibrate",    "--attn-budget",  "--attn-block", "--attn-sink",
     "--attn-local", "--attn-opt",     "--attn-min-ctx", "--attn-profile", "--profile-dir"};
 
+constexpr const char* kNoProfileOfShape = "has no effect beside --shape, whose weights have no profile: leave it out";
+
 bool has_tier(const plan::Plan& plan) {
   return std::any_of(plan.retentions.begin(), plan.retentions.end(),
                      [](const plan::Retention& retention) { return retention.rule == plan::RetentionRule::host_tier; });
@@ -85,6 +87,7 @@ std::string idle_weights(const Arguments& arguments) {
 }
 
 std::string idle_calibrate(const Arguments& arguments) {
+  if (!arguments.shape.empty()) return kNoProfileOfShape;
   if (arguments.plan_file) return idle_beside_plan_file(arguments);
   return arguments.profile ? "has no effect beside --attn-profile, which says the profile: leave one out" : "";
 }
@@ -127,6 +130,7 @@ std::string idle_profile(const Arguments& arguments) {
 }
 
 std::string idle_profile_folder(const Arguments& arguments) {
+  if (!arguments.shape.empty()) return kNoProfileOfShape;
   if (!arguments.profile) return idle_beside_plan_file(arguments);
   return "has no effect beside --attn-profile, which says the profile: leave one out";
 }

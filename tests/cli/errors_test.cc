@@ -340,6 +340,8 @@ TEST(Errors, EvalAndBench) {
   expect_refused({"bench", "decode", "--shape", "llama-9"}, "there are: llama-3.1-8b qwen3-8b qwen3-32b llama-2-7b");
   expect_refused({"bench", "decode", "--shape", "qwen3-8b", "--weights", "q9"}, "there are: bf16 q8_0");
   expect_refused({"bench", "decode", "-m", model(), "--weights", "q8_0"}, "without --shape");
+  expect_refused({"bench", "decode", "--shape", "qwen3-8b", "--calibrate"}, "beside --shape");
+  expect_refused({"bench", "decode", "--shape", "qwen3-8b", "--profile-dir", "/tmp"}, "beside --shape");
   expect_refused({"bench", "prefill", "-m", model(), "--shape", "qwen3-8b"}, "leave one out");
   expect_refused({"bench", "attention", "--shape", "qwen3-8b", "--group", "2"}, "--shape and --group");
   expect_refused({"bench", "attention", "--head-dim", "12"}, "multiples of 8");

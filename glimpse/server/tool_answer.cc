@@ -29,8 +29,10 @@ void ToolAnswer::take_calls(std::vector<text::ToolCall> calls, bool ended, std::
   for (std::size_t i = 0; i < calls.size(); ++i) {
     text::ToolCall& call = calls[i];
     if (i == told_.calls.size()) {
-      // The name is whole when something comes behind it.
-      if (call.name.empty() || (!ended && i + 1 == calls.size() && call.arguments.empty())) return;
+      // The name is whole when something comes behind it. A brace says nothing: the parsers write it before they know
+      // that what follows are arguments.
+      const bool begun = !call.arguments.empty() && call.arguments != "{";
+      if (call.name.empty() || (!ended && i + 1 == calls.size() && !begun)) return;
       if (call.id.empty()) call.id = fresh_id();
       out.push_back({{}, static_cast<std::int64_t>(i), true, call.id, call.name, call.arguments});
       told_.calls.push_back(std::move(call));

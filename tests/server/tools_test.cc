@@ -1,6 +1,9 @@
 // Chats with tools over HTTP: calls that the small models are made to say, whole and streamed, and what is refused.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "glimpse/server/tool_answer.h"
 #include "tests/server/client.h"
 
@@ -226,6 +229,25 @@ TEST(Tools, ContentIsHandedOutAsItComes) {
   ASSERT_EQ(rest.size(), 1u);
   EXPECT_EQ(rest[0].content, "more");
   EXPECT_EQ(answer.told().content, "words more");
+}
+
+TEST(Tools, ANameAloneIsNoCallYet) {
+  std::ifstream file(GLIMPSE_SOURCE_ROOT "/tests/support/templates/llama3.jinja");
+  const std::string source{std::istreambuf_iterator<char>(file), {}};
+  const text::ToolWish wish{text::ToolWish::Choice::automatic, kTools.dump(), {}, {}, std::chrono::seconds(20)};
+  const std::vector<text::ChatMessage> messages{{"user", "When?"}};
+  const auto parser = std::make_shared<const text::AnswerParser>(
+      text::render_with_tools({source, "<s>", "</s>"}, messages, wish).format);
+  // Llama 3 calls with "parameters": what else has the form of a call is content, streamed too.
+  const std::string text = R"({"name": "wind", "arguments": {"hour": 7}})";
+  ToolAnswer answer(parser);
+  for (const char c : text) {
+    answer.add({&c, 1});
+    answer.take(false);
+  }
+  answer.take(true);
+  EXPECT_EQ(answer.told().content, text);
+  EXPECT_TRUE(answer.told().calls.empty());
 }
 
 }  // namespace

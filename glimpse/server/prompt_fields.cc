@@ -44,7 +44,7 @@ std::string text_of(const Body& object, const char* name, const std::string& pat
   return found->get<std::string>();
 }
 
-/// Arguments are written anew, so that no escape hides what they hold.
+/// Arguments are written anew, so that no escape hides what they hold, in the order in which the model said them.
 std::string arguments_of(const Body& function, const std::string& path) {
   const auto found = function.find("arguments");
   if (found == function.end() || found->is_null()) return "{}";
@@ -53,7 +53,8 @@ std::string arguments_of(const Body& function, const std::string& path) {
   const auto text = found->get<std::string>();
   if (text.empty()) return "{}";
   try {
-    return parse_json(text, kArgumentsDepth).dump();
+    parse_json(text, kArgumentsDepth);
+    return compact_text(text);
   } catch (const ApiError&) {
     throw bad_field(path, fmt::format("is no JSON, or nests deeper than {}", kArgumentsDepth));
   }

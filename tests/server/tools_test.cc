@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "glimpse/server/prompt_fields.h"
 #include "glimpse/server/tool_answer.h"
 #include "tests/server/client.h"
 
@@ -229,6 +230,12 @@ TEST(Tools, ContentIsHandedOutAsItComes) {
   ASSERT_EQ(rest.size(), 1u);
   EXPECT_EQ(rest[0].content, "more");
   EXPECT_EQ(answer.told().content, "words more");
+}
+
+TEST(Tools, ArgumentsKeepTheirOrder) {
+  const Body messages = Body::parse(R"([{"role": "assistant", "tool_calls": [{"type": "function", "function":
+      {"name": "tide", "arguments": "{\"hour\": 7, \"harbour\": \"\\u0042rest\"}"}}]}])");
+  EXPECT_EQ(chat_messages(messages, "messages").at(0).calls.at(0).arguments, R"({"hour":7,"harbour":"Brest"})");
 }
 
 TEST(Tools, ANameAloneIsNoCallYet) {

@@ -112,6 +112,9 @@ plan::Plan Methods::plan_for(const MethodWish& wish, std::int64_t tokens, bool d
   if (speed != nullptr && !drafts && !wish.min_context) {
     plan.min_context = policies::measured_minimum(*speed, options, plan).value_or(0);
   }
+  // The device's own cure is for who started the server.
+  const std::string why = model_.refusal ? model_.refusal(plan) : std::string();
+  if (!why.empty()) throw UserError(why.substr(0, why.find(';')) + "; name another method, or give it other options");
   return plan;
 }
 

@@ -27,7 +27,7 @@ struct MethodModel {
 class Methods {
  public:
   /// Reads the model's own profile, where the folder has one. Throws UserError for a default method that cannot be
-  /// made.
+  /// made or run.
   Methods(MethodModel model, std::filesystem::path profiles, MethodWish standard);
 
   /// What a request's `attention` comes to: one that names no policy changes the default.

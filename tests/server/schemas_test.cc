@@ -75,7 +75,8 @@ TEST(Schemas, AnyObject) {
   const Running server(small_options());
   const Reply reply = server.post("/v1/completions", hot({{"response_format", {{"type", "json_object"}}}, {"n", 4}}));
   ASSERT_EQ(reply.status, 200) << reply.body;
-  for (const JsonValue& choice : reply.json()["choices"]) {
+  const JsonValue answer = reply.json();
+  for (const JsonValue& choice : answer["choices"]) {
     const std::string text = choice["text"];
     EXPECT_EQ(text.front(), '{');
     EXPECT_TRUE(choice["finish_reason"] != "stop" || JsonValue::parse(text, nullptr, false).is_object()) << text;

@@ -137,8 +137,9 @@ class Budgets {
       }
     }
     BudgetKept sum;
-    for (const Trial& trial : trials_) {
-      const Outcome outcome = run_trial(engine_, trial, plan, {.audit = true, .progress = &progress_});
+    std::vector<Attempt> attempts;
+    for (const Trial& trial : trials_) attempts.push_back({&trial, &plan});
+    for (const Outcome& outcome : run_trials(engine_, attempts, {.audit = true, .progress = &progress_})) {
       sum.divergence += outcome.divergence;
       sum.agreement += outcome.agreement;
       sum.coverage += outcome.coverage.value_or(1);

@@ -1,5 +1,5 @@
 // Calibration of budgets: the least tokens of each KV head for a share of its softmax mass, or the shares that keep the
-// logits near dense attention's. The engine outlives the call and has room for kStudySequences sequences; one thread,
+// logits near dense attention's. The engine outlives the call and has room for study_sequences(); one thread,
 // and the callback runs on it.
 #pragma once
 

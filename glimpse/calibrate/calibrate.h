@@ -1,5 +1,5 @@
 // Calibration: what methods must know of one model, found out from generated prompts (docs/calibration.md). The engine
-// outlives the call and has room for kStudySequences sequences; one thread, and the callback runs on it.
+// outlives the call and has room for study_sequences(); one thread, and the callback runs on it.
 #pragma once
 
 #include <cstdint>

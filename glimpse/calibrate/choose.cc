@@ -38,20 +38,22 @@ struct LayerMethod {
   void (*write)(plan::Profile& found, const std::vector<int>& layers);
 };
 
-/// Candidates, best first, are tried until none is left; a later one wins only where it is better.
+/// The best of the candidates, of equals the first.
 Choice decide(engine::Engine& engine, const Study& study, std::vector<Candidate> candidates, const LayerMethod& method,
               Progress& progress) {
-  Choice choice;
-  for (Candidate& candidate : candidates) {
-    const bool first = choice.layers.empty();
+  std::vector<plan::Plan> plans;
+  for (const Candidate& candidate : candidates) {
     plan::Profile found = plan::empty_profile(engine.shape());
     method.write(found, candidate.layers);
-    candidate.grade =
-        grade_of(engine, study, plan_by(found, method.name, study), {first ? 1 : 1 - choice.grade.answers}, progress);
-    if (first || (candidate.grade.whole && choice.grade < candidate.grade)) {
-      choice.layers = candidate.layers;
-      choice.grade = candidate.grade;
-    }
+    plans.push_back(plan_by(found, method.name, study));
+  }
+  const std::vector<Grade> grades = grades_of(engine, study, plans, "", progress);
+  Choice choice;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    candidates[i].grade = grades[i];
+    if (!choice.layers.empty() && !(choice.grade < grades[i])) continue;
+    choice.layers = candidates[i].layers;
+    choice.grade = grades[i];
   }
   choice.candidates = std::move(candidates);
   return choice;
@@ -81,40 +83,44 @@ std::string refusal_of(const engine::Engine& engine, const Study& study, std::st
   return engine.refusal(policies::make_plan(method, study.wide.shape(), options));
 }
 
-Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, const Trying& trying,
-               Progress& progress) {
-  const auto wanted = [&](const Trial& trial) { return trying.task.empty() || trial.task == trying.task; };
-  std::map<std::string, int> tasks;
+std::vector<Grade> grades_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
+                             std::string_view task, Progress& progress) {
+  std::map<std::string, int> asked;  // of a kind
+  std::vector<const Trial*> trials;
   for (const Trial& trial : study.trials) {
-    if (!trial.wanted.empty() && wanted(trial)) ++tasks[trial.task];
+    if (!task.empty() && trial.task != task) continue;
+    if (++asked[trial.task] <= kDeciding) trials.push_back(&trial);
   }
-  Grade grade;
-  const std::uint64_t key =
-      study.measured == nullptr ? 0 : measured_key(plan, fmt::format("grade {} {}", trying.task, trying.worst));
-  if (study.measured != nullptr) {
-    if (const auto known = study.measured->find(key, 3)) return {(*known)[0], (*known)[1], (*known)[2] != 0};
+  const auto kinds = static_cast<double>(asked.size() - asked.count(std::string(plan::kProseTask)));
+  const auto key_of = [&](const plan::Plan& plan) {
+    return study.measured == nullptr ? 0 : measured_key(plan, fmt::format("grade of {} {}", kDeciding, task));
+  };
+  std::vector<Grade> grades(plans.size());
+  std::vector<std::size_t> unknown;
+  std::vector<Attempt> attempts;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const auto known = study.measured == nullptr ? std::nullopt : study.measured->find(key_of(plans[i]), 2);
+    if (known) {
+      grades[i] = {(*known)[0], (*known)[1]};
+      continue;
+    }
+    unknown.push_back(i);
+    for (const Trial* trial : trials) attempts.push_back({trial, &plans[i]});
   }
-  double lost = 0;
-  int tried = 0;
   std::optional<OwnPrefill> own;
-  for (const Trial& trial : study.trials) {
-    if (!wanted(trial)) continue;
-    const double weight = trial.wanted.empty() ? 0 : 1.0 / (static_cast<double>(tasks.size()) * tasks[trial.task]);
-    const bool decides = lost + weight > trying.worst + 1e-9;  // given up where its answer is another
-    const Outcome outcome =
-        run_trial(engine, trial, plan, {.own = &own, .progress = &progress, .to_difference = decides});
-    grade.divergence += outcome.divergence;
-    ++tried;
-    if (trial.wanted.empty() || outcome.same) continue;
-    lost += weight;
-    if (!decides) continue;
-    grade.whole = false;
-    break;
+  const std::vector<Outcome> outcomes = run_trials(engine, attempts, {.own = &own, .progress = &progress});
+  auto outcome = outcomes.begin();
+  for (const std::size_t i : unknown) {
+    double lost = 0, divergence = 0;
+    for (const Trial* trial : trials) {
+      if (!trial->wanted.empty() && !outcome->same) lost += 1 / (kinds * std::min(asked[trial->task], kDeciding));
+      divergence += (outcome++)->divergence;
+    }
+    // Rounded, so that sums in any order compare.
+    grades[i] = {std::round((1 - lost) * 1e9) / 1e9, divergence / static_cast<double>(trials.size())};
+    if (study.measured != nullptr) study.measured->add(key_of(plans[i]), {grades[i].answers, grades[i].divergence});
   }
-  grade.answers = std::round((1 - lost) * 1e9) / 1e9;  // sums in any order compare
-  grade.divergence /= std::max(tried, 1);
-  if (study.measured != nullptr) study.measured->add(key, {grade.answers, grade.divergence, grade.whole ? 1.0 : 0.0});
-  return grade;
+  return grades;
 }
 
 double captured_by(const Similarity& wide, int select, int again) {
@@ -182,24 +188,27 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   const bool own_runs = refusal_of(engine, study, "kascade", own).empty();
   const auto check_own = [&] {
     if (!own_runs) return;
-    choice.own = grade_of(engine, study, plan_of(choice.profile, own), {.task = name(Task::multikey)}, progress);
+    const plan::Plan plan = plan_of(choice.profile, own);
+    choice.own = grades_of(engine, study, {&plan, 1}, name(Task::multikey), progress).front();
   };
   const int most = std::max(1, shape.layers / 2);
   for (int count = std::min(kFewestAnchors, most); count <= most; count += count < 6 ? 1 : count < 10 ? 2 : 3) {
     bool better = false;
+    std::vector<plan::KascadeProfile> profiles;
+    std::vector<plan::Plan> plans;
     for (std::size_t i = 0; i < tables.size(); ++i) {
       const std::vector<int> anchors = best_anchors(by_layer[i], shape.layers, count);
-      const plan::KascadeProfile profile{anchors, head_map(tables[i], anchors), objective};
-      const bool first = choice.candidates.empty();
-      Candidate candidate{anchors, 0, {}};
-      candidate.grade =
-          grade_of(engine, study, plan_of(profile, dense), {first ? 1 : 1 - choice.grade.answers}, progress);
-      if (first || (candidate.grade.whole && choice.grade < candidate.grade)) {
-        choice.profile = profile;
-        choice.grade = candidate.grade;
+      profiles.push_back({anchors, head_map(tables[i], anchors), objective});
+      plans.push_back(plan_of(profiles.back(), dense));
+    }
+    const std::vector<Grade> grades = grades_of(engine, study, plans, "", progress);
+    for (std::size_t i = 0; i < grades.size(); ++i) {
+      if (choice.candidates.empty() || choice.grade < grades[i]) {
+        choice.profile = profiles[i];
+        choice.grade = grades[i];
         better = true;
       }
-      choice.candidates.push_back(std::move(candidate));
+      choice.candidates.push_back({profiles[i].anchors, 0, grades[i]});
     }
     if (!better || choice.grade.answers < kKept) continue;
     check_own();
@@ -224,10 +233,9 @@ HeadChoice choose_heads(engine::Engine& engine, const Study& study, Progress& pr
     const std::vector<char> heads = best_heads(gains, count);
     plan::Profile profile = plan::empty_profile(shape);
     profile.roles = plan::RolesProfile{{heads.begin(), heads.end()}};
-    const bool first = choice.tried++ == 0;
-    const Grade grade = grade_of(engine, study, plan_by(profile, "lychee-decode", study),
-                                 {first ? 1 : 1 - choice.grade.answers}, progress);
-    if (first || (grade.whole && choice.grade < grade)) {
+    const plan::Plan plan = plan_by(profile, "lychee-decode", study);
+    const Grade grade = grades_of(engine, study, {&plan, 1}, "", progress).front();
+    if (choice.tried++ == 0 || choice.grade < grade) {
       choice.roles = *profile.roles;
       choice.chosen = count + shape.kv_heads;
       choice.grade = grade;

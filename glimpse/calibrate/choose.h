@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,18 +20,16 @@ namespace glimpse::calibrate {
 struct Grade {
   double answers = 0;     ///< share of answers that are dense attention's, each kind of task weighing the same
   double divergence = 0;  ///< KL(dense || plan), the mean over trials, prose among them
-  bool whole = true;      ///< false: given up because it cannot be the best any more; `answers` is then a bound
   friend bool operator<(const Grade& a, const Grade& b) {
     return a.answers != b.answers ? a.answers < b.answers : a.divergence > b.divergence;
   }
 };
 
-struct Trying {
-  double worst = 1;            ///< give up when a larger share of the answers is lost
-  std::string_view task = {};  ///< only this one; empty: all
-};
-Grade grade_of(engine::Engine& engine, const Study& study, const plan::Plan& plan, const Trying& trying,
-               Progress& progress);
+/// Of each plan: what it gives of the first kDeciding questions of every kind of task, and of prose; of one kind alone
+/// where `task` names it.
+inline constexpr int kDeciding = 2;
+std::vector<Grade> grades_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
+                             std::string_view task, Progress& progress);
 
 /// Why the device does not run the method at the study's budget, whatever a profile says of it, with the cure; empty:
 /// it does.

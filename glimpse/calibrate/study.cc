@@ -18,14 +18,14 @@ constexpr int kRecordedTail = 6;     // last tokens of a prompt
 constexpr int kRecordedAnswer = 24;  // tokens
 constexpr int kProseTokens = 16;
 
+/// One prompt, read once, and what is asked about it.
 struct Haystack {
   Task task;
-  int part;  ///< the length over it
-  std::size_t questions;
-  std::size_t recorded;
+  int questions;
+  int recorded;  ///< of them
 };
-constexpr std::array kHaystacks{Haystack{Task::multikey, 1, 2, 2}, Haystack{Task::vt, 1, 1, 1},
-                                Haystack{Task::passkey, 1, 1, 1}, Haystack{Task::single, 2, 1, 1}};
+constexpr std::array kHaystacks{Haystack{Task::multikey, 4, 2}, Haystack{Task::vt, 3, 1},
+                                Haystack{Task::passkey, 6, 1}};
 
 /// One recording's part of the tables.
 class Tables {
@@ -57,9 +57,9 @@ class Tables {
 std::int64_t study_work(const StudyOptions& options) {
   std::int64_t work = 0;
   for (const Haystack& haystack : kHaystacks) {
-    work += options.length / haystack.part;
+    work += options.length;
     if (!options.tables) continue;
-    work += static_cast<std::int64_t>(haystack.recorded) * (kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep;
+    work += haystack.recorded * (kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep;
   }
   return work;
 }
@@ -79,17 +79,20 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
   for (const Haystack& haystack : kHaystacks) {
     std::vector<RetrievalPrompt> prompts;
     try {
-      prompts = maker.make_all(haystack.task, options.length / haystack.part, ++seed, haystack.questions);
+      PromptRequest request{haystack.task, options.length, ++seed};
+      request.chains = haystack.questions;
+      prompts = maker.make_all(request, static_cast<std::size_t>(haystack.questions));
     } catch (const UserError& error) {
       refused = error.what();
       continue;
     }
     const engine::Sequence dense = evaluate::dense_prefill(engine, prompts.front().tokens, progress);
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      const std::int64_t shared = shared_tokens(prompts.front().tokens, prompts[i].tokens);
-      Trial trial = make_trial(engine, dense, shared, prompts[i], {.limit = kAnswerLimit, .progress = &progress});
+    std::vector<Trial> asked =
+        evaluate::make_trials(engine, dense, prompts, {.limit = kAnswerLimit, .progress = &progress});
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+      Trial& trial = asked[i];
       trial.task = name(haystack.task);
-      if (on_recording && i < haystack.recorded) {
+      if (on_recording && static_cast<int>(i) < haystack.recorded) {
         on_recording(record_trial(engine, trial, kRecordedTail, kRecordedAnswer));
         progress.add((kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep);
       }

@@ -42,10 +42,14 @@ std::int64_t study_work(const StudyOptions& options);
 std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& options,
                                const std::function<void(const Recording&)>& on_recording, Progress& progress);
 
-/// Needs an engine with room for kStudySequences sequences of length + kAnswerRoom tokens. Throws UserError for a model
-/// without a chat template and a length that holds none of the tasks.
-inline constexpr int kStudySequences = 6;
+/// Sequences of `context` tokens (0: of many) that an engine needs room for: five prompts, and the ends of forks.
+constexpr int study_sequences(std::int64_t context) {
+  constexpr std::int64_t kForks = 3200;  // tokens
+  return 5 + (context > 0 ? static_cast<int>((kForks + context - 1) / context) : 1);
+}
 inline constexpr std::int64_t kAnswerRoom = 192;
+/// Needs an engine of length + kAnswerRoom tokens with room for study_sequences() of them. Throws UserError for a model
+/// without a chat template and a length that holds none of the tasks.
 Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress);
 
 }  // namespace glimpse::calibrate

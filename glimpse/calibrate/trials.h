@@ -12,15 +12,18 @@
 
 namespace glimpse::calibrate {
 
+using evaluate::Attempt;
 using evaluate::kTried;
 using evaluate::make_trial;
 using evaluate::Outcome;
 using evaluate::OwnPrefill;
 using evaluate::Progress;
 using evaluate::PromptMaker;
+using evaluate::PromptRequest;
 using evaluate::prose_trial;
 using evaluate::RetrievalPrompt;
 using evaluate::run_trial;
+using evaluate::run_trials;
 using evaluate::shared_tokens;
 using evaluate::Stopped;
 using evaluate::Task;

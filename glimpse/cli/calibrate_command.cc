@@ -56,7 +56,7 @@ int calibrate_command(const Arguments& arguments) {
   set_log(arguments);
   engine::EngineOptions engine_how = engine_options(arguments);
   if (arguments.part == kRolesPart) return train_roles(arguments, engine_how);
-  engine_how.sequences = calibrate::kStudySequences;
+  engine_how.sequences = calibrate::study_sequences(engine_how.context);
   calibrate::CalibrationOptions options = calibration_options(arguments);
   const InterruptGuard interrupt;
   engine::Engine engine(engine_how);

@@ -67,7 +67,7 @@ bool make_profile(const Arguments& arguments, const Missing& missing) {
   }
   engine::EngineOptions how = engine_options(arguments);
   how.context = std::min(kUsualContext, missing.context);
-  how.sequences = calibrate::kStudySequences;
+  how.sequences = calibrate::study_sequences(how.context);
   engine::Engine engine(how);
   calibrate::CalibrationOptions options;
   options.study.length = engine.context() - calibrate::kAnswerRoom;

@@ -67,8 +67,7 @@ std::string candidates_text(const calibrate::Calibration& found) {
   const auto add = [&](std::string_view method, const std::vector<calibrate::Candidate>& candidates) {
     for (const calibrate::Candidate& candidate : candidates) {
       text += fmt::format("| {} | {} | {} | {} | {:.4f} |\n", method, fmt::join(candidate.layers, ", "),
-                          candidate.captured > 0 ? percent(candidate.captured) : "",
-                          (candidate.grade.whole ? "" : "at most ") + percent(candidate.grade.answers),
+                          candidate.captured > 0 ? percent(candidate.captured) : "", percent(candidate.grade.answers),
                           candidate.grade.divergence);
     }
   };

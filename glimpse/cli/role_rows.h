@@ -24,7 +24,7 @@ std::int64_t measured_context(const plan::Profile& profile);
 /// Measures lychee-decode as calibration does, with the roles and at the length of the profile at `place`, and writes
 /// its rows and times there. Gives the table to print; none where Ctrl-C ended it. Where it cannot be measured, or the
 /// profile's times are another machine's, that is a warning that says what --attn auto leaves out. The engine has room
-/// for calibrate::kStudySequences sequences.
+/// for calibrate::study_sequences().
 std::optional<std::string> add_role_rows(const Arguments& arguments, engine::Engine& engine, const RoleRows& of,
                                          const CalibrationPlace& place);
 

@@ -9,6 +9,7 @@
 #include "glimpse/base/printable.h"
 #include "glimpse/base/whole_file.h"
 #include "glimpse/cli/answer_file.h"
+#include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/calibration.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/picture.h"
@@ -64,14 +65,15 @@ void write_files(const std::filesystem::path& folder, const ScoreReport& report)
 }
 
 /// What "auto" took, by length.
-std::map<std::string, std::string> taken_by(const Exam& exam,
-                                            const std::map<std::int64_t, std::vector<evaluate::PlannedArm>>& plans) {
+std::map<std::string, std::string> taken_by(const Arguments& arguments, const Exam& exam,
+                                            const engine::Engine& engine) {
+  const PlanModel model = plan_model(engine);
   std::map<std::string, std::string> taken;
-  for (std::size_t i = 0; i < exam.arms.size(); ++i) {
-    if (exam.arms[i].policy != "auto") continue;
-    for (const auto& [length, arms] : plans) {
-      const std::string budget = budget_text(arms[i].plan);
-      taken[fmt::format("{} at {}", arms[i].name, length)] = arms[i].plan.policy + (budget.empty() ? "" : ":" + budget);
+  for (const auto& arm : exam.arms) {
+    if (arm.policy != kAuto) continue;
+    for (const std::int64_t length : exam.lengths) {
+      taken[fmt::format("{} at {}", arm.written, length)] =
+          policies::arm_text(auto_candidates(arguments, model, length).front());
     }
   }
   return taken;
@@ -105,7 +107,7 @@ int eval_scoreboard_command(const Arguments& arguments) {
   ScoreReport report = score_report(arguments, exam, engine, file.answers());
   report.complete = complete;
   report.fingerprint = plan::fingerprint_text(engine.fingerprint());
-  report.taken = taken_by(exam, plans);
+  report.taken = taken_by(arguments, exam, engine);
   if (!report.cells.empty()) write_files(folder, report);
   if (!complete) {
     print_note("interrupted: the same command goes on where this one was");

@@ -27,15 +27,19 @@ void require_whole(const ActiveSequence& sequence) {
       *sequence.broken);
 }
 
-void close_prompt(ActiveSequence& sequence) {
-  if (!sequence.open_prompt) return;
+void require_closable(const ActiveSequence& sequence) {
   const plan::Prefill& prefill = sequence.plan().prefill;
-  if (prefill.observe == plan::Observe::last_rows) {
+  if (sequence.open_prompt && prefill.observe == plan::Observe::last_rows) {
     throw UserError(
         fmt::format("the prefill stopped behind {} tokens, and plan '{}' observes the last {} of a prompt; prefill the "
                     "rest before a token is decoded",
                     sequence.length, sequence.plan().policy, prefill.observe_rows));
   }
+}
+
+void close_prompt(ActiveSequence& sequence) {
+  if (!sequence.open_prompt) return;
+  require_closable(sequence);
   sequence.attention.end_prompt(sequence.plan(), sequence.length);
   sequence.open_prompt = false;
 }

@@ -46,8 +46,9 @@ void close_sequence(kv::Cache& cache, ActiveSequence& sequence);
 
 /// Throws UserError for a sequence that a failed pass has broken.
 void require_whole(const ActiveSequence& sequence);
-/// Before a token is decoded: what came of a prompt is the prompt. Throws UserError where the plan should have
-/// observed its last rows.
+/// Throws UserError for an open prompt whose last rows the plan should have observed.
+void require_closable(const ActiveSequence& sequence);
+/// Before a token is decoded: what came of a prompt is the prompt. Throws as require_closable().
 void close_prompt(ActiveSequence& sequence);
 
 /// Notes tokens that a pass appends, with their text boundaries.

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/failure.h"
@@ -178,6 +180,32 @@ Sequence Engine::open(const plan::Plan& plan) {
   auto impl = std::make_unique<Sequence::Impl>(runtime, impl_);
   impl->sequence = open_sequence(plan, runtime.programs, runtime.cache());
   return Sequence(std::move(impl));
+}
+
+std::span<const float> Engine::decode(std::span<const NextToken> tokens) {
+  Runtime& runtime = impl_->runtime;
+  const Busy busy(runtime, "Engine::decode");
+  if (tokens.empty()) throw UserError("Engine::decode: no tokens; give one or more");
+  std::vector<PassEntry> entries;
+  for (const NextToken& next : tokens) {
+    Sequence::Impl& given = next.sequence->impl();
+    if (given.runtime != &runtime) throw UserError("Engine::decode: a sequence is another engine's; give its own");
+    require_whole(given.sequence);
+    require_tokens(runtime.loaded, {&next.token, 1});
+    require_closable(given.sequence);
+    const auto is_same = [&](const PassEntry& entry) { return entry.sequence == &given.sequence; };
+    if (std::any_of(entries.begin(), entries.end(), is_same)) {
+      throw UserError("Engine::decode: a sequence is named twice; give each one token");
+    }
+    entries.push_back({&given.sequence, {&next.token, 1}});
+    entries.back().audit = next.audit;
+  }
+  for (const PassEntry& entry : entries) close_prompt(*entry.sequence);
+  const std::span<const float> logits = with_room(runtime, [&] { return runtime.passes.run(entries); });
+  for (const std::exception_ptr& failure : runtime.passes.failures()) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return logits;
 }
 
 Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan) {

@@ -33,6 +33,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,11 @@ class Engine {
   void release(RequestId id);
 
   Sequence open(const plan::Plan& plan);
+  /// One token of each sequence by its plan, in one pass, which costs less than one each. Returns logits [tokens,
+  /// vocabulary] in their order, valid until the next pass. Throws UserError as Sequence::decode does, for no tokens,
+  /// and for a sequence that is another engine's or named twice, with nothing done; and what a pass throws. What ended
+  /// it for one sequence alone is thrown too, of several the first: the others have taken their tokens in.
+  std::span<const float> decode(std::span<const NextToken> tokens);
   /// A saved sequence. Under the plan that it was saved with it goes on bit for bit; under another as a fork does.
   /// Throws UserError that names the file: damaged, another model, KV type or version, heads that forgot tokens under
   /// another plan.

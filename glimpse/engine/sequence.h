@@ -87,4 +87,11 @@ class Sequence {
   std::unique_ptr<Impl> impl_;
 };
 
+/// What Engine::decode gives a sequence; `audit` as in Sequence::decode. The sequence is borrowed.
+struct NextToken {
+  Sequence* sequence = nullptr;
+  Token token = 0;
+  bool audit = false;
+};
+
 }  // namespace glimpse::engine

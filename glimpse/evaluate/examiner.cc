@@ -65,8 +65,7 @@ void ask_prompt(engine::Engine& engine, const Asked& asked, const RetrievalPromp
   const std::int64_t end = progress.done() + work_of(asked);
   const int limit = answer_limit(engine.tokenizer(), prompt);
   const engine::Sequence dense = dense_prefill(engine, prompt.tokens, progress);
-  const Trial trial = make_trial(engine, dense, std::ssize(prompt.tokens), prompt,
-                                 {.limit = limit, .tried = kFed, .progress = &progress});
+  const Trial trial = make_trial(engine, dense, prompt, {.limit = limit, .tried = kFed, .progress = &progress});
   std::optional<OwnPrefill> own;
   for (const PlannedArm& arm : asked.arms) {
     const Outcome outcome =

@@ -62,26 +62,13 @@ std::string text_of(const text::Tokenizer& tokenizer, std::span<const Token> tok
   return text;
 }
 
-/// A plan's own answer: what it has so far, and the token that comes next.
+/// A plan's own answer from where it is another one: what it has so far, and the token that comes next.
 struct Going {
+  engine::Sequence sequence;
   std::string text;
   std::size_t tokens = 0;
   Token next = 0;
 };
-
-/// Goes on to `most` tokens, the answer's end, or where all that is wanted is there and no word goes on.
-void go_on(const text::Tokenizer& tokenizer, engine::Sequence& sequence, const Trial& trial, Going& going,
-           const TrialOptions& options, std::size_t most) {
-  const bool settles = options.whole && only_grows(trial.metric);
-  const auto is_right = [&](const std::string& text) { return score(trial.metric, text, trial.wanted) == 1; };
-  for (; going.tokens < most && !tokenizer.ends_generation(going.next); ++going.tokens) {
-    const bool was_right = settles && is_right(going.text);
-    going.text += tokenizer.piece(going.next);
-    if (was_right && is_right(going.text)) break;
-    going.next = arg_max(sequence.decode(going.next));
-    if (options.progress != nullptr) options.progress->add(0);
-  }
-}
 
 std::int64_t cache_bytes(const engine::Engine& engine, const engine::Sequence& sequence, const plan::Plan& plan) {
   const plan::ModelShape shape = engine.shape();
@@ -95,6 +82,140 @@ std::int64_t cache_bytes(const engine::Engine& engine, const engine::Sequence& s
     }
   }
   return rows * static_cast<std::int64_t>(engine.row_pair_bytes()) + sequence.stats().index_memory;
+}
+
+/// One attempt on its way: fed dense attention's answer, then its own answer where that is another one.
+class Running {
+ public:
+  Running(engine::Engine& engine, const Attempt& attempt, const TrialOptions& options)
+      : engine_(engine),
+        trial_(*attempt.trial),
+        plan_(*attempt.plan),
+        options_(options),
+        count_(std::min(trial_.logits.size(), static_cast<std::size_t>(options.limit))),
+        most_(options.whole ? static_cast<std::size_t>(*options.whole) : count_ + kSpare),
+        alone_((options.alone || options.whole) && !trial_.wanted.empty()) {
+    Start start = start_of(engine, trial_, plan_, options);
+    fed_.emplace(std::move(start.sequence));
+    fed_->reset_stats();
+    outcome_.same = true;
+    take_fed(start.logits);
+  }
+
+  /// The next token of dense attention's answer; none when it is fed.
+  std::optional<engine::NextToken> feed() {
+    if (done_) return std::nullopt;
+    return engine::NextToken{&*fed_, trial_.answer[at_ - 1], options_.audit && at_ == 2};
+  }
+  void fed(std::span<const float> logits, double seconds) {
+    if (at_ > 1) seconds_.push_back(seconds);
+    take_fed(logits);
+    if (options_.progress != nullptr) options_.progress->add(Progress::kStep);
+  }
+
+  /// The next token of its own answer; none at `most`, at the answer's end, or where all that is wanted is there and no
+  /// word goes on.
+  std::optional<engine::NextToken> go_on() {
+    if (!own_ || own_done_) return std::nullopt;
+    own_done_ = true;
+    if (own_->tokens == most_ || engine_.tokenizer().ends_generation(own_->next)) return std::nullopt;
+    const bool was_right = options_.whole && only_grows(trial_.metric) && is_right();
+    own_->text += engine_.tokenizer().piece(own_->next);
+    if (was_right && is_right()) return std::nullopt;
+    own_done_ = false;
+    return engine::NextToken{&own_->sequence, own_->next};
+  }
+  void went_on(std::span<const float> logits) {
+    own_->next = arg_max(logits);
+    ++own_->tokens;
+    if (options_.progress != nullptr) options_.progress->add(0);
+  }
+
+  Outcome outcome() {
+    if (own_) {
+      outcome_.score = score(trial_.metric, own_->text, trial_.wanted);
+      outcome_.right = outcome_.score == 1;
+    } else {
+      outcome_.right = outcome_.same && trial_.right;
+      outcome_.score = outcome_.same ? trial_.score : 0;
+    }
+    if (options_.whole) outcome_.answer = own_ ? std::move(own_->text) : text_of(engine_.tokenizer(), trial_.answer);
+    return std::move(outcome_);
+  }
+
+ private:
+  bool is_right() const { return score(trial_.metric, own_->text, trial_.wanted) == 1; }
+
+  std::string answer_text(std::size_t tokens) const {
+    return text_of(engine_.tokenizer(), std::span(trial_.answer).first(tokens));
+  }
+
+  /// Logits of the answer's token at_.
+  void take_fed(std::span<const float> logits) {
+    const std::vector<float>& dense = trial_.logits[at_];
+    if (at_ > 0) outcome_.divergence += divergence(dense, logits) / static_cast<double>(count_ - 1);
+    const Token first_choice = arg_max(logits), dense_choice = arg_max(dense);
+    if (at_ > 0 && first_choice == dense_choice) ++agreed_;
+    if (outcome_.same && first_choice != dense_choice) {
+      outcome_.same = false;
+      if (alone_) own_.emplace(Going{fed_->fork(plan_), answer_text(at_), at_, first_choice});
+    }
+    ++at_;
+    if (at_ == count_) end_fed();
+  }
+
+  void end_fed() {
+    done_ = true;
+    if (count_ > 1) outcome_.agreement = static_cast<double>(agreed_) / static_cast<double>(count_ - 1);
+    outcome_.reads = fed_->stats();
+    if (!seconds_.empty()) outcome_.step_s = median(std::move(seconds_));
+    if (outcome_.reads.audits > 0 && outcome_.reads.audited.sets > 0) outcome_.coverage = outcome_.reads.audited.mean;
+    if (options_.whole) outcome_.cache_bytes = cache_bytes(engine_, *fed_, plan_);
+    if (outcome_.same && options_.whole && alone_ && trial_.answer.size() > count_) {
+      own_.emplace(Going{std::move(*fed_), answer_text(count_ - 1), count_ - 1, trial_.answer[count_ - 1]});
+    }
+    fed_.reset();  // its cache first
+  }
+
+  engine::Engine& engine_;
+  const Trial& trial_;
+  const plan::Plan& plan_;
+  const TrialOptions& options_;
+  std::size_t count_;  ///< tokens of dense attention's answer that it is tried with
+  std::size_t most_;   ///< tokens of its own answer
+  bool alone_;
+
+  Outcome outcome_;
+  std::optional<engine::Sequence> fed_;
+  std::optional<Going> own_;
+  std::size_t at_ = 0, agreed_ = 0;
+  bool done_ = false, own_done_ = false;
+  std::vector<double> seconds_;
+};
+
+/// Passes until none has a next token. `take` is given an attempt's logits and the pass's seconds.
+template <class Next, class Take>
+void step_all(engine::Engine& engine, std::vector<Running>& all, const Next& next, const Take& take) {
+  std::vector<engine::NextToken> tokens;
+  std::vector<Running*> whose;
+  for (;;) {
+    tokens.clear();
+    whose.clear();
+    for (Running& running : all) {
+      if (const auto token = next(running)) {
+        tokens.push_back(*token);
+        whose.push_back(&running);
+      }
+    }
+    if (tokens.empty()) return;
+    const Clock::time_point before = Clock::now();
+    const std::span<const float> logits = engine.decode(tokens);
+    const double seconds = std::chrono::duration<double>(Clock::now() - before).count();
+    const std::size_t vocabulary = logits.size() / tokens.size();
+    for (std::size_t i = 0; i < whose.size(); ++i) {
+      take(*whose[i], logits.subspan(i * vocabulary, vocabulary), seconds);
+    }
+  }
 }
 
 }  // namespace
@@ -124,27 +245,49 @@ engine::Sequence dense_prefill(engine::Engine& engine, std::span<const Token> to
   return sequence;
 }
 
-Trial make_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t shared,
-                 const RetrievalPrompt& prompt, const TrialOptions& options) {
+std::vector<Trial> make_trials(engine::Engine& engine, const engine::Sequence& start,
+                               std::span<const RetrievalPrompt> prompts, const TrialOptions& options) {
   const plan::Plan plan = plan::dense_plan(engine.shape());
-  shared = std::min(shared, static_cast<std::int64_t>(prompt.tokens.size()) - 1);
-  Trial trial{"", prompt.tokens, prompt.wanted, start.fork(plan, shared)};
-  trial.metric = prompt.metric;
-  std::vector<float> logits =
-      copy_of(trial.dense.prefill(std::span(prompt.tokens).subspan(static_cast<std::size_t>(shared))));
-  engine::Sequence answering = trial.dense.fork(plan);
-  while (true) {
-    const Token next = arg_max(logits);
-    if (static_cast<int>(trial.logits.size()) < options.tried) trial.logits.push_back(std::move(logits));
-    trial.answer.push_back(next);
-    trial.ended = engine.tokenizer().ends_generation(next);
-    if (trial.ended || static_cast<int>(trial.answer.size()) == options.limit) break;
-    logits = copy_of(answering.decode(next));
-    if (options.progress != nullptr) options.progress->add(Progress::kStep);
+  std::vector<Trial> trials;
+  std::vector<engine::Sequence> answering;
+  const auto take = [&](Trial& trial, std::span<const float> logits) {
+    if (static_cast<int>(trial.logits.size()) < options.tried) trial.logits.push_back(copy_of(logits));
+    trial.answer.push_back(arg_max(logits));
+    trial.ended = engine.tokenizer().ends_generation(trial.answer.back());
+  };
+  for (const RetrievalPrompt& prompt : prompts) {
+    const std::int64_t shared = std::min(shared_tokens(start.tokens(), prompt.tokens), std::ssize(prompt.tokens) - 1);
+    Trial& trial = trials.emplace_back(Trial{"", prompt.tokens, prompt.wanted, start.fork(plan, shared)});
+    trial.metric = prompt.metric;
+    take(trial, trial.dense.prefill(std::span(prompt.tokens).subspan(static_cast<std::size_t>(shared))));
+    answering.push_back(trial.dense.fork(plan));
   }
-  trial.score = score(trial.metric, text_of(engine.tokenizer(), trial.answer), trial.wanted);
-  trial.right = trial.score == 1;
-  return trial;
+  for (;;) {
+    std::vector<engine::NextToken> tokens;
+    std::vector<Trial*> whose;
+    for (std::size_t i = 0; i < trials.size(); ++i) {
+      if (trials[i].ended || static_cast<int>(trials[i].answer.size()) >= options.limit) continue;
+      tokens.push_back({&answering[i], trials[i].answer.back()});
+      whose.push_back(&trials[i]);
+    }
+    if (tokens.empty()) break;
+    const std::span<const float> logits = engine.decode(tokens);
+    const std::size_t vocabulary = logits.size() / tokens.size();
+    for (std::size_t i = 0; i < whose.size(); ++i) {
+      take(*whose[i], logits.subspan(i * vocabulary, vocabulary));
+      if (options.progress != nullptr) options.progress->add(Progress::kStep);
+    }
+  }
+  for (Trial& trial : trials) {
+    trial.score = score(trial.metric, text_of(engine.tokenizer(), trial.answer), trial.wanted);
+    trial.right = trial.score == 1;
+  }
+  return trials;
+}
+
+Trial make_trial(engine::Engine& engine, const engine::Sequence& start, const RetrievalPrompt& prompt,
+                 const TrialOptions& options) {
+  return std::move(make_trials(engine, start, {&prompt, 1}, options).front());
 }
 
 Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t at, int tokens) {
@@ -161,56 +304,29 @@ Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::in
   return trial;
 }
 
-Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options) {
-  const text::Tokenizer& tokenizer = engine.tokenizer();
-  const std::size_t count = std::min(trial.logits.size(), static_cast<std::size_t>(options.limit));
-  const std::size_t most = options.whole ? static_cast<std::size_t>(*options.whole) : count + kSpare;
-  const bool alone = (options.alone || options.whole) && !trial.wanted.empty();
-  Outcome outcome;
-  outcome.same = true;
-  Start start = start_of(engine, trial, plan, options);
-  start.sequence.reset_stats();
-  std::vector<float> logits = std::move(start.logits);
-  std::optional<Going> own;  // the plan's own answer, once it is another one
-  std::size_t agreed = 0;
-  std::vector<double> seconds;
-  for (std::size_t i = 0;; ++i) {
-    if (i > 0) outcome.divergence += divergence(trial.logits[i], logits) / static_cast<double>(count - 1);
-    const Token first_choice = arg_max(logits), dense_choice = arg_max(trial.logits[i]);
-    if (i > 0 && first_choice == dense_choice) ++agreed;
-    if (outcome.same && first_choice != dense_choice) {
-      outcome.same = false;
-      if (alone) {
-        own = Going{text_of(tokenizer, std::span(trial.answer).first(i)), i, first_choice};
-        engine::Sequence going_on = start.sequence.fork(plan);
-        go_on(tokenizer, going_on, trial, *own, options, most);
-      }
+std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Attempt> attempts,
+                                const TrialOptions& options) {
+  std::vector<Outcome> outcomes;
+  for (; !attempts.empty(); attempts = attempts.subspan(std::min(attempts.size(), kTogether))) {
+    std::vector<Running> all;
+    all.reserve(kTogether);
+    for (const Attempt& attempt : attempts.first(std::min(attempts.size(), kTogether))) {
+      all.emplace_back(engine, attempt, options);
     }
-    if (i + 1 == count || (options.to_difference && !outcome.same)) break;
-    const Clock::time_point before = Clock::now();
-    const std::span<const float> next = start.sequence.decode(trial.answer[i], options.audit && i == 1);
-    if (i > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - before).count());
-    logits = copy_of(next);
-    if (options.progress != nullptr) options.progress->add(Progress::kStep);
+    step_all(
+        engine, all, [](Running& running) { return running.feed(); },
+        [](Running& running, std::span<const float> logits, double seconds) { running.fed(logits, seconds); });
+    step_all(
+        engine, all, [](Running& running) { return running.go_on(); },
+        [](Running& running, std::span<const float> logits, double) { running.went_on(logits); });
+    for (Running& running : all) outcomes.push_back(running.outcome());
   }
-  if (count > 1) outcome.agreement = static_cast<double>(agreed) / static_cast<double>(count - 1);
-  outcome.reads = start.sequence.stats();
-  if (!seconds.empty()) outcome.step_s = median(std::move(seconds));
-  if (outcome.reads.audits > 0 && outcome.reads.audited.sets > 0) outcome.coverage = outcome.reads.audited.mean;
-  if (options.whole) outcome.cache_bytes = cache_bytes(engine, start.sequence, plan);
-  if (outcome.same && options.whole && alone && trial.answer.size() > count) {
-    own = Going{text_of(tokenizer, std::span(trial.answer).first(count - 1)), count - 1, trial.answer[count - 1]};
-    go_on(tokenizer, start.sequence, trial, *own, options, most);
-  }
-  if (own) {
-    outcome.score = score(trial.metric, own->text, trial.wanted);
-    outcome.right = outcome.score == 1;
-  } else {
-    outcome.right = outcome.same && trial.right;
-    outcome.score = outcome.same ? trial.score : 0;
-  }
-  if (options.whole) outcome.answer = own ? std::move(own->text) : text_of(tokenizer, trial.answer);
-  return outcome;
+  return outcomes;
+}
+
+Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options) {
+  const Attempt attempt{&trial, &plan};
+  return std::move(run_trials(engine, {&attempt, 1}, options).front());
 }
 
 }  // namespace glimpse::evaluate

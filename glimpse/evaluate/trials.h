@@ -57,22 +57,36 @@ struct TrialOptions {
   bool audit = false;  ///< coverage too
   std::optional<OwnPrefill>* own = nullptr;  ///< kept between trials; none: each prompt is read anew
   Progress* progress = nullptr;              ///< told of each step
-  bool to_difference = false;  ///< nothing behind the first token that is another: its divergence is not wanted
-  bool alone = false;          ///< where tokens differ, let the plan's own answer go on; else `right` is `same`
+  bool alone = false;        ///< where tokens differ, let the plan's own answer go on; else `right` is `same`
   std::optional<int> whole;  ///< the plan's own answer goes on to so many tokens, also where none that is tried differs
 };
 
 /// The tokens after a dense prefill. Throws Stopped.
 engine::Sequence dense_prefill(engine::Engine& engine, std::span<const Token> tokens, Progress& progress);
 
-/// Runs `prompt` on a fork of `start`, whose first `shared` tokens are the prompt's, and answers it densely with at
-/// most `options.limit` tokens.
-Trial make_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t shared,
-                 const RetrievalPrompt& prompt, const TrialOptions& options);
+/// Runs each prompt on a fork of `start`, which begins as they do, and answers it densely with at most `options.limit`
+/// tokens; each token of all answers in one pass. Throws Stopped.
+std::vector<Trial> make_trials(engine::Engine& engine, const engine::Sequence& start,
+                               std::span<const RetrievalPrompt> prompts, const TrialOptions& options);
+/// One alone.
+Trial make_trial(engine::Engine& engine, const engine::Sequence& start, const RetrievalPrompt& prompt,
+                 const TrialOptions& options);
 /// The prose of `start` behind its first `at` tokens, `tokens` of it.
 Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::int64_t at, int tokens);
 
-/// The prompt's part that the plan prefills itself is run; a plan with a sparse prefill runs all of it anew.
+/// A plan on a trial; borrows both.
+struct Attempt {
+  const Trial* trial = nullptr;
+  const plan::Plan* plan = nullptr;
+};
+/// Attempts that run_trials decodes together need a sequence each, and one more where `alone` or `whole` is asked for.
+inline constexpr std::size_t kTogether = 16;
+
+/// The outcome of each, in order. The prompt's part that a plan prefills itself is run; a plan with a sparse prefill
+/// runs all of it anew. kTogether attempts take each token in one pass, so a step's time is that of all. Throws
+/// Stopped.
+std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Attempt> attempts, const TrialOptions& options);
+/// One alone.
 Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options);
 
 /// How many tokens both begin with.

@@ -28,14 +28,14 @@ std::vector<evaluate::Trial> trials_of(engine::Engine& engine, const CompareOpti
   std::vector<evaluate::Trial> trials;
   for (int book = 0; book < books; ++book) {
     auto prompts =
-        maker.make_all(evaluate::Task::passkey, options.length, seed + static_cast<std::uint64_t>(book), questions);
+        maker.make_all({evaluate::Task::passkey, options.length, seed + static_cast<std::uint64_t>(book)}, questions);
     const engine::Sequence dense = evaluate::dense_prefill(engine, prompts.front().tokens, progress);
     for (evaluate::RetrievalPrompt& prompt : prompts) {
       prompt.metric = evaluate::Metric::rouge_l;  // a small model gives few of the 32 words without a mistake
-      const std::int64_t shared = evaluate::shared_tokens(prompts.front().tokens, prompt.tokens);
-      trials.push_back(evaluate::make_trial(engine, dense, shared, prompt,
-                                            {.limit = kAnswer, .tried = kAnswer, .progress = &progress}));
     }
+    auto answered =
+        evaluate::make_trials(engine, dense, prompts, {.limit = kAnswer, .tried = kAnswer, .progress = &progress});
+    std::move(answered.begin(), answered.end(), std::back_inserter(trials));
   }
   return trials;
 }
@@ -58,9 +58,10 @@ std::vector<double> retrieval_scores(engine::Engine& engine, const CompareOption
 /// What the choice gives of every trial, added to the row.
 void add_to(ComparedRow& row, engine::Engine& engine, const std::vector<evaluate::Trial>& trials,
             const plan::Plan& plan, double weight, evaluate::Progress& progress) {
-  for (const evaluate::Trial& trial : trials) {
-    const evaluate::Outcome outcome =
-        evaluate::run_trial(engine, trial, plan, {.limit = kAnswer, .progress = &progress, .alone = true});
+  std::vector<evaluate::Attempt> attempts;
+  for (const evaluate::Trial& trial : trials) attempts.push_back({&trial, &plan});
+  const evaluate::TrialOptions how{.limit = kAnswer, .progress = &progress, .alone = true};
+  for (const evaluate::Outcome& outcome : evaluate::run_trials(engine, attempts, how)) {
     const double share = weight / static_cast<double>(trials.size());
     row.divergence += share * outcome.divergence;
     row.agreement += share * outcome.agreement;

@@ -12,7 +12,7 @@
 
 namespace glimpse::train {
 
-inline constexpr int kComparedSequences = 6;
+inline constexpr int kComparedSequences = 8;
 
 struct CompareOptions {
   std::int64_t length = 0;  ///< tokens of a prompt

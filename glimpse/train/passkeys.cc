@@ -25,7 +25,7 @@ PasskeyExample PasskeyExamples::at(int step) {
   const std::int64_t book = step / kQuestions;
   if (book != book_) {
     const std::uint64_t seed = (seed_ << 32) + static_cast<std::uint64_t>(book) + 1;
-    prompts_ = maker_.make_all(evaluate::Task::passkey, length_, seed, kQuestions);
+    prompts_ = maker_.make_all({evaluate::Task::passkey, length_, seed}, kQuestions);
     book_ = book;
   }
   const evaluate::RetrievalPrompt& prompt = prompts_[static_cast<std::size_t>(step) % prompts_.size()];

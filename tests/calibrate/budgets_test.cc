@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 engine::EngineOptions with_room() {
   engine::EngineOptions options = engine::options_for(reference::test_model("llama"));
-  options.sequences = kStudySequences;
+  options.sequences = study_sequences(options.context);
   return options;
 }
 

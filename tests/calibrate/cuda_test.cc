@@ -11,7 +11,7 @@ namespace {
 engine::EngineOptions on(std::string_view device) {
   engine::EngineOptions options = engine::options_for(reference::test_model("llama256"), KvType::bf16);
   options.device = parse_device(device);
-  options.sequences = kStudySequences;
+  options.sequences = study_sequences(options.context);
   return options;
 }
 

@@ -58,7 +58,7 @@ TEST(Measured, RefusesWhatIsBrokenOrOfSomethingElse) {
 
 TEST(Measured, AnInterruptedCalibrationGoesOnToTheSameProfile) {
   engine::EngineOptions how = engine::options_for(reference::test_model("short"));
-  how.sequences = kStudySequences;
+  how.sequences = study_sequences(how.context);
   engine::Engine engine(how);
   CalibrationOptions options;
   options.study.length = 1208;

@@ -106,7 +106,7 @@ TEST(FitMethod, ReachesBeyondTheMeasuredLengths) {
 
 TEST(MeasureSpeed, HasALineForEachPlanInTheirOrder) {
   engine::EngineOptions options = engine::options_for(reference::test_model("llama"));
-  options.sequences = kStudySequences;
+  options.sequences = study_sequences(options.context);
   engine::Engine engine(options);
   Study study{300, 37, {}, {}, {engine.shape(), 8}, {engine.shape(), 8}, {}};
   engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));

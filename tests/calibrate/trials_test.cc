@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 engine::EngineOptions with_room() {
   engine::EngineOptions options = engine::options_for(reference::test_model("llama"));
-  options.sequences = kStudySequences;
+  options.sequences = study_sequences(options.context);
   return options;
 }
 
@@ -29,7 +29,7 @@ TEST(Trials, DensePlansKeepAll) {
   const RetrievalPrompt prompt = some_prompt(engine, 120);
   engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
   dense.prefill(prompt.tokens);
-  const Trial trial = make_trial(engine, dense, 120, prompt, {.limit = 10});
+  const Trial trial = make_trial(engine, dense, prompt, {.limit = 10});
   ASSERT_EQ(trial.logits.size(), trial.answer.size());
   const Outcome same = run_trial(engine, trial, engine::make(engine, "tidal", engine::budget("4000")),
                                  {.limit = 10, .audit = true, .alone = true});
@@ -44,7 +44,7 @@ TEST(Trials, DivergenceIsThatOfForcedLogits) {
   const RetrievalPrompt prompt = some_prompt(engine, 200);
   engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
   dense.prefill(prompt.tokens);
-  const Trial trial = make_trial(engine, dense, 200, prompt, {.limit = 8});
+  const Trial trial = make_trial(engine, dense, prompt, {.limit = 8});
   const plan::Plan plan = engine::make(engine, "tidal", engine::budget("16"));
   const Outcome outcome = run_trial(engine, trial, plan, {.limit = 8, .alone = true});
   // The same from sequences of their own.
@@ -64,10 +64,40 @@ TEST(Trials, DivergenceIsThatOfForcedLogits) {
     sum += evaluate::divergence(kept, q);
   }
   EXPECT_EQ(outcome.same, same);
-  EXPECT_EQ(run_trial(engine, trial, plan, {.limit = 8, .to_difference = true}).same, same);
   EXPECT_DOUBLE_EQ(outcome.agreement, static_cast<double>(agreed) / static_cast<double>(trial.answer.size() - 1));
   EXPECT_GT(sum, 0);
   EXPECT_NEAR(outcome.divergence, sum / static_cast<double>(trial.answer.size() - 1), 1e-5);
+}
+
+TEST(Trials, TogetherGiveWhatEachGivesAlone) {
+  engine::Engine engine(with_room());
+  std::vector<RetrievalPrompt> prompts{some_prompt(engine, 200), some_prompt(engine, 200)};
+  prompts[1].tokens.back() = (prompts[1].tokens.back() + 1) % engine.tokenizer().size();
+  engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
+  dense.prefill(prompts[0].tokens);
+  const std::vector<Trial> trials = evaluate::make_trials(engine, dense, prompts, {.limit = 8});
+  ASSERT_EQ(trials.size(), prompts.size());
+  const std::vector<plan::Plan> plans{engine::make(engine, "tidal", engine::budget("16")),
+                                      engine::make(engine, "h2o", engine::budget("48"))};
+  std::vector<Attempt> attempts;
+  for (const Trial& trial : trials) {
+    for (const plan::Plan& plan : plans) attempts.push_back({&trial, &plan});
+  }
+  const TrialOptions how{.limit = 8, .audit = true, .alone = true};
+  const std::vector<Outcome> outcomes = run_trials(engine, attempts, how);
+  ASSERT_EQ(outcomes.size(), attempts.size());
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    EXPECT_EQ(trials[i].answer, make_trial(engine, dense, prompts[i], {.limit = 8}).answer) << i;
+  }
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const Outcome alone = run_trial(engine, *attempts[i].trial, *attempts[i].plan, how);
+    EXPECT_EQ(outcomes[i].same, alone.same) << i;
+    EXPECT_EQ(outcomes[i].right, alone.right) << i;
+    EXPECT_EQ(outcomes[i].agreement, alone.agreement) << i;
+    EXPECT_EQ(outcomes[i].divergence, alone.divergence) << i;
+    EXPECT_EQ(outcomes[i].coverage, alone.coverage) << i;
+    EXPECT_EQ(outcomes[i].reads.bytes_read, alone.reads.bytes_read) << i;
+  }
 }
 
 TEST(Trials, PositionsAreThoseOfTheWantedText) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/tasks/prose.h"
@@ -56,7 +57,7 @@ TEST(RetrievalPrompts, HoldWhatTheyAskForInsideTheirLength) {
 TEST(RetrievalPrompts, QuestionsShareTheirHaystack) {
   engine::Engine engine(engine::options_for(reference::test_model("llama")));
   const PromptMaker maker(engine.tokenizer(), generated_prose(400, 3));
-  const std::vector<RetrievalPrompt> prompts = maker.make_all(Task::multikey, 3000, 5, 9);
+  const std::vector<RetrievalPrompt> prompts = maker.make_all({Task::multikey, 3000, 5}, 9);
   ASSERT_THAT(prompts, SizeIs(4));
   EXPECT_EQ(prompts.front().tokens, maker.make(Task::multikey, 3000, 5).tokens);
   const auto haystack = [](const RetrievalPrompt& prompt) {
@@ -68,6 +69,29 @@ TEST(RetrievalPrompts, QuestionsShareTheirHaystack) {
     EXPECT_EQ(std::count_if(prompts.begin(), prompts.end(),
                             [&](const RetrievalPrompt& other) { return other.wanted == prompt.wanted; }),
               1);
+  }
+}
+
+TEST(RetrievalPrompts, ChainsOfVariablesHaveAQuestionEach) {
+  engine::Engine engine(engine::options_for(reference::test_model("llama")));
+  const PromptMaker maker(engine.tokenizer(), generated_prose(400, 3));
+  PromptRequest request{Task::vt, 3000, 5};
+  EXPECT_THAT(maker.make_all(request, 9), SizeIs(1));
+  request.chains = 3;
+  const std::vector<RetrievalPrompt> prompts = maker.make_all(request, 9);
+  ASSERT_THAT(prompts, SizeIs(3));
+  std::set<std::string> variables;
+  for (const RetrievalPrompt& prompt : prompts) {
+    ASSERT_THAT(prompt.wanted, SizeIs(5));
+    // The chain that the haystack tells: from the value that is asked for, who is assigned whom.
+    const std::size_t asked = prompt.content.rfind("value ") + 6;
+    std::string last = prompt.content.substr(asked, 5);
+    for (std::size_t i = 0; i < prompt.wanted.size(); ++i) {
+      EXPECT_NE(prompt.content.find("VAR " + prompt.wanted[i] + " = " + (i == 0 ? "" : "VAR ") + last),
+                std::string::npos);
+      last = prompt.wanted[i];
+      EXPECT_TRUE(variables.insert(last).second) << last;
+    }
   }
 }
 

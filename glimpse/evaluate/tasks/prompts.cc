@@ -127,7 +127,7 @@ RetrievalPrompt PromptMaker::make_words(const PromptRequest& request) const {
 std::vector<RetrievalPrompt> PromptMaker::make_all(const PromptRequest& request, std::size_t most) const {
   const std::int64_t length = request.length;
   Random random(request.seed);
-  const Quiz quiz = make_quiz(request.task, random);
+  const Quiz quiz = make_quiz(request.task, random, request.chains);
   const std::string& asked = quiz.questions[quiz.asked].text;
   std::int64_t room = length - static_cast<std::int64_t>(render(quiz.before + quiz.after + "\n\n" + asked).size());
   for (const std::string& statement : quiz.statements) {

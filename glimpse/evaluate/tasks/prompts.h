@@ -26,6 +26,7 @@ struct PromptRequest {
   std::uint64_t seed = 1;
   /// Of a task with one statement: the share of the prose that comes before it, 0 to 1. None: anywhere.
   std::optional<double> depth;
+  int chains = 1;  ///< of variables, of `vt`; the prompt asks for the first
 };
 
 /// One user message in the chat template, ready for the answer; without a template the text and a line's end.
@@ -41,9 +42,7 @@ class PromptMaker {
   RetrievalPrompt make(Task task, std::int64_t length, std::uint64_t seed) const { return make({task, length, seed}); }
   /// The same haystack with up to `most` of its questions, the one that make() asks first. Of the others a prompt may
   /// be a few tokens longer than `length`.
-  std::vector<RetrievalPrompt> make_all(Task task, std::int64_t length, std::uint64_t seed, std::size_t most) const {
-    return make_all({task, length, seed}, most);
-  }
+  std::vector<RetrievalPrompt> make_all(const PromptRequest& request, std::size_t most) const;
   /// Plain prose, `length` tokens of it.
   std::vector<text::Token> prose(std::int64_t length, std::uint64_t seed) const;
 
@@ -54,7 +53,6 @@ class PromptMaker {
     std::int64_t tokens = 0;
   };
   std::vector<text::Token> render(const std::string& content) const { return render_prompt(tokenizer_, content); }
-  std::vector<RetrievalPrompt> make_all(const PromptRequest& request, std::size_t most) const;
   RetrievalPrompt make_words(const PromptRequest& request) const;
 
   const text::Tokenizer& tokenizer_;

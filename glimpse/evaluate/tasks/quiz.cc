@@ -75,23 +75,26 @@ Quiz number_quiz(int keys, Random& random) {
   return quiz;
 }
 
-Quiz variable_quiz(Random& random) {
+Quiz variable_quiz(int chains, Random& random) {
   Quiz quiz;
   quiz.before = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n";
   quiz.left.assign(1, '\n');
   quiz.right = quiz.left;
-  const std::string value = random.digits(5);
-  std::set<std::string> names;
-  std::vector<std::string> wanted;
-  while (static_cast<int>(wanted.size()) < kVariables) {
-    const std::string name = random.letters(5);
-    if (!names.insert(name).second) continue;
-    quiz.statements.push_back(wanted.empty() ? fmt::format("VAR {} = {}", name, value)
-                                             : fmt::format("VAR {} = VAR {}", name, wanted.back()));
-    wanted.push_back(name);
+  std::set<std::string> values, names;
+  while (static_cast<int>(quiz.questions.size()) < chains) {
+    const std::string value = random.digits(5);
+    if (!values.insert(value).second) continue;
+    std::vector<std::string> wanted;
+    while (static_cast<int>(wanted.size()) < kVariables) {
+      const std::string name = random.letters(5);
+      if (!names.insert(name).second) continue;
+      quiz.statements.push_back(wanted.empty() ? fmt::format("VAR {} = {}", name, value)
+                                               : fmt::format("VAR {} = VAR {}", name, wanted.back()));
+      wanted.push_back(name);
+    }
+    quiz.questions.push_back(
+        {fmt::format("Find all variables that are assigned the value {} in the text above.", value), wanted});
   }
-  quiz.questions.push_back(
-      {fmt::format("Find all variables that are assigned the value {} in the text above.", value), wanted});
   return quiz;
 }
 
@@ -198,14 +201,14 @@ Quiz frequent_words_quiz() {
 
 }  // namespace
 
-Quiz make_quiz(Task task, Random& random) {
+Quiz make_quiz(Task task, Random& random, int chains) {
   switch (task) {
     case Task::single:
       return number_quiz(1, random);
     case Task::multikey:
       return number_quiz(kKeys, random);
     case Task::vt:
-      return variable_quiz(random);
+      return variable_quiz(chains, random);
     case Task::passkey:
       return passkey_quiz(random);
     case Task::multivalue:

@@ -49,7 +49,8 @@ struct Quiz {
   Metric metric = Metric::all;
 };
 
-/// Of a task that counts words: before, after and the question, whose answer is not known yet.
-Quiz make_quiz(Task task, Random& random);
+/// Of a task that counts words: before, after and the question, whose answer is not known yet. `chains` of variables
+/// are what `vt` hides, each with a question; other tasks have none.
+Quiz make_quiz(Task task, Random& random, int chains = 1);
 
 }  // namespace glimpse::evaluate

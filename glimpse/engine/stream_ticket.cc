@@ -55,6 +55,9 @@ std::optional<StreamEvent> Stream::next(std::chrono::nanoseconds timeout) {
   Ticket& own = ticket();
   std::unique_lock lock(own.mutex);
   if (own.closed) return std::nullopt;
+  if (own.has_event()) return own.take();
+  // Not a timed wait of no time: the system would sleep until its timer's next tick.
+  if (timeout <= std::chrono::nanoseconds(0)) return std::nullopt;
   if (!own.news.wait_for(lock, std::min(timeout, kLongest), [&] { return own.has_event(); })) return std::nullopt;
   return own.take();
 }

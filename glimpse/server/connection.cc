@@ -346,7 +346,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
         bytes += chunked ? chunk_text(events) : events;
       }
       if (over && chunked) bytes += chunk_text({});
-      written = bytes.empty();
+      written = bytes.empty() || wire_.write_now(bytes);
       if (!written) written = co_await write(std::exchange(bytes, {}));
       if (!written) co_return false;
       if (over) break;

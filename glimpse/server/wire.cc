@@ -37,7 +37,10 @@ ApiError parse_error(const error_code& failed, const Limits& limits) {
 }  // namespace
 
 Wire::Wire(tcp::socket socket, const Limits& limits)
-    : socket_(std::move(socket)), deadline_(socket_.get_executor()), news_(socket_.get_executor()), limits_(limits) {}
+    : socket_(std::move(socket)), deadline_(socket_.get_executor()), news_(socket_.get_executor()), limits_(limits) {
+  error_code ignored;
+  socket_.non_blocking(true, ignored);
+}
 
 void Wire::stop_operations() {
   error_code ignored;
@@ -129,6 +132,13 @@ Wire::Later<bool> Wire::write(std::string bytes) {
   co_await asio::async_write(socket_, asio::buffer(bytes), asio::redirect_error(asio::use_awaitable, failed));
   if (failed) gone_ = true;
   co_return !failed;
+}
+
+bool Wire::write_now(std::string& bytes) {
+  if (gone_) return false;
+  error_code failed;  // what cannot be written now is found out by the write that waits
+  bytes.erase(0, socket_.write_some(asio::buffer(bytes), failed));
+  return bytes.empty();
 }
 
 Wire::Later<void> Wire::linger() {

@@ -45,6 +45,8 @@ class Wire {
   Later<bool> read_body(Parser& parser);
   /// False: the client left.
   Later<bool> write(std::string bytes);
+  /// Writes what the socket takes at once, and takes it off `bytes`: no deadline, no wait. True: that was all.
+  bool write_now(std::string& bytes);
   /// Ends what is sent and drops what comes, so that the client can read an answer to a request that was not read
   /// whole.
   Later<void> linger();

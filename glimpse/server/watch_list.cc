@@ -34,7 +34,7 @@ void WatchList::add(std::string id, std::shared_ptr<WatchRecord> record, const L
     if (!(*out)->viewers.empty()) left_.push_back(*out);
     kept_.erase(out);
   }
-  kept_.push_back(std::make_shared<Watched>(Watched{std::move(id), std::move(record), {}}));
+  kept_.push_back(std::make_shared<Watched>(Watched{std::move(id), std::move(record), {}, 0}));
 }
 
 std::shared_ptr<Watched> WatchList::find(std::string_view id) const {
@@ -45,6 +45,8 @@ std::shared_ptr<Watched> WatchList::find(std::string_view id) const {
 void WatchList::wake_viewers(const WatchRecord& of) const {
   for (const auto& each : kept_) {
     if (each->record.get() != &of) continue;
+    const WatchRecord::State state = of.state();
+    if (std::exchange(each->steps, state.steps) == state.steps && !state.reason) continue;
     for (Peer* viewer : each->viewers) viewer->wake();
   }
 }

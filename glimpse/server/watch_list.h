@@ -20,6 +20,7 @@ struct Watched {
   std::string id;
   std::shared_ptr<WatchRecord> record;
   std::set<Peer*> viewers;  ///< connections, each of which leaves before it ends
+  std::int64_t steps = 0;   ///< of which viewers were woken
 };
 
 class WatchList {
@@ -30,6 +31,7 @@ class WatchList {
   void add(std::string id, std::shared_ptr<WatchRecord> record, const Limits& limits);
   /// Null: it was not watched, or is not kept any more.
   std::shared_ptr<Watched> find(std::string_view id) const;
+  /// Where there is a new step, or the end: a token is told with the step that follows it, in one write.
   void wake_viewers(const WatchRecord& of) const;
   std::int64_t viewers() const;
 

@@ -57,21 +57,27 @@ WatchRecord::WatchRecord(WatchedRequest request) : request_(std::move(request)) 
   }
 }
 
-std::int32_t WatchRecord::list(std::span<const std::int32_t> positions) {
+std::int32_t WatchRecord::list(std::span<const std::int32_t> positions, std::size_t kv_head) {
+  Last& last = last_[kv_head];
+  if (last.place >= 0 && std::ranges::equal(last.positions, positions)) return last.place;
+  last.place = WatchedHead::kNone;
+  last.positions.assign(positions.begin(), positions.end());
   std::string packed = pack_positions(positions);
   const auto [place, is_new] = known_.try_emplace(packed, static_cast<std::int32_t>(open_.lists.size()));
   if (is_new) open_.lists.push_back(std::move(packed));
-  return place->second;
+  return last.place = place->second;
 }
 
 void WatchRecord::note(const engine::SetTrace& trace) {
   const plan::ModelShape& shape = request_.shape;
   const auto row = static_cast<std::size_t>(trace.layer * shape.kv_heads + trace.kv_head);
+  const auto kv_head = static_cast<std::size_t>(trace.kv_head);
   if (row == 0 || open_.position != trace.position) {  // a new step, or one that failed comes again
     open_ = {};
     open_.position = trace.position;
     open_.heads.resize(static_cast<std::size_t>(shape.layers * shape.kv_heads));
     known_.clear();
+    last_.assign(static_cast<std::size_t>(shape.kv_heads), {});
     noted_ = 0;
   }
   WatchedHead& head = open_.heads[row];
@@ -79,7 +85,7 @@ void WatchRecord::note(const engine::SetTrace& trace) {
   head.role = trace.role;
   head.budget = trace.budget;
   head.coverage = trace.coverage;
-  for (const std::vector<std::int32_t>& set : trace.query_sets) head.query_sets.push_back(list(set));
+  for (const std::vector<std::int32_t>& set : trace.query_sets) head.query_sets.push_back(list(set, kv_head));
   std::vector<std::int32_t> together;
   const auto of = [&](std::span<const std::int32_t> own) {
     if (own.empty() && together.empty()) together = union_of_sets(trace.query_sets);
@@ -90,10 +96,10 @@ void WatchRecord::note(const engine::SetTrace& trace) {
     head.count = trace.position + 1;
   } else {
     const std::span<const std::int32_t> read = of(trace.tokens);
-    head.tokens = list(read);
+    head.tokens = list(read, kv_head);
     head.count = std::ssize(read);
   }
-  if (trace.publishes) head.published = trace.publishes_all ? WatchedHead::kAll : list(of(trace.published));
+  if (trace.publishes) head.published = trace.publishes_all ? WatchedHead::kAll : list(of(trace.published), kv_head);
   ++noted_;
 }
 

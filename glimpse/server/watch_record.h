@@ -86,7 +86,8 @@ class WatchRecord : public engine::Watcher {
   std::shared_ptr<const WatchedStep> step_at(std::int64_t number) const;
 
  private:
-  std::int32_t list(std::span<const std::int32_t> positions);
+  /// The place of a list of open_, which a head of `kv_head` read or published.
+  std::int32_t list(std::span<const std::int32_t> positions, std::size_t kv_head);
   void note(const engine::SetTrace& trace);
   void close_step(const engine::AttentionStats& so_far);
 
@@ -96,7 +97,13 @@ class WatchRecord : public engine::Watcher {
   // The thread that writes alone.
   WatchedStep open_;
   std::unordered_map<std::string, std::int32_t> known_;  ///< lists of open_
-  std::int64_t noted_ = 0;                               ///< heads of open_
+  /// The list that a head noted last: layers that reuse a set note the same one again.
+  struct Last {
+    std::vector<std::int32_t> positions;
+    std::int32_t place = WatchedHead::kNone;
+  };
+  std::vector<Last> last_;  ///< [kv_heads]
+  std::int64_t noted_ = 0;  ///< heads of open_
   engine::AttentionStats before_;
   text::Utf8Stream texts_;
   std::int64_t made_ = 0;  ///< steps

@@ -6,17 +6,18 @@
 namespace glimpse::server {
 
 std::string pack_positions(std::span<const std::int32_t> positions) {
-  std::string packed;
-  packed.reserve(positions.size() + positions.size() / 4);
+  constexpr std::size_t kMostBytes = 5;  // of 33 bits
+  std::string packed(kMostBytes * positions.size(), '\0');
+  char* out = packed.data();
   std::int64_t before = 0;
   for (const std::int32_t position : positions) {
     const std::int64_t step = position - before;
     before = position;
     std::uint64_t rest = step < 0 ? static_cast<std::uint64_t>(-step) * 2 - 1 : static_cast<std::uint64_t>(step) * 2;
-    for (; rest >= 0x80; rest >>= 7) packed += static_cast<char>(0x80 | (rest & 0x7f));
-    packed += static_cast<char>(rest);
+    for (; rest >= 0x80; rest >>= 7) *out++ = static_cast<char>(0x80 | (rest & 0x7f));
+    *out++ = static_cast<char>(rest);
   }
-  return packed;
+  return {packed.data(), out};  // no more memory than it needs: records keep it
 }
 
 std::vector<std::int32_t> unpack_positions(std::string_view packed) {

@@ -49,7 +49,7 @@ def expect(words, part, env=None, stdout=subprocess.DEVNULL, notes=False):
 def bad_usage():
     for words, part in ((["build"], "usage: "), (["build", "fast"], "unknown preset 'fast'"),
                         (["build-deps"], "usage: "), (["build-deps", "fast"], "unknown flavour 'fast'"),
-                        (["fetch-model", "x"], "usage: "), (["python-env", "x", "y"], "usage: "),
+                        (["build-llama-server", "x"], "usage: "), (["fetch-model", "x"], "usage: "), (["python-env", "x", "y"], "usage: "),
                         (["python-env", "/no/such"], "'/no/such'"),
                         (["test-clients", "x", "y"], "usage: "), (["test-clients", "/no/such"], "'/no/such'"),
                         (["install-packages", "--all"], "usage: "), (["format", "--chek"], "usage: "),
@@ -66,6 +66,9 @@ def bad_usage():
         expect([sys.executable, SCRIPTS / script, "--frobnicate"], "--help")
     expect([sys.executable, SCRIPTS / "make-test-models.py", "/dev/null/folder"], "/dev/null/folder")
     expect(["python3", "-S", "-E", SCRIPTS / "convert-seer-gates.py"], "scripts/python-env")
+    for words, part in ((["--only", "x"], "no case 'x'"), (["--rounds", "0"], "--rounds 0"),
+                        (["--document", "9"], "--document 9")):
+        expect([sys.executable, ROOT / "bench/serve_bench.py", "model", "text", *words], part)
     with open("/dev/full", "w") as full:
         expect([SCRIPTS / "make-demo-document"], "No space left", stdout=full)
     read, write = os.pipe()

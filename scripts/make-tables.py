@@ -362,10 +362,19 @@ def cuda_weights_table(results):
     return table(["weights", "sequences", "ms a step", "of read bandwidth", "tokens/s"], rows)
 
 
+def serve_table(results):
+    rows = []
+    for row in results.load("serve")["rows"]:
+        cells = [f"{row[key]:.4g} {row['unit']}" if key in row else "" for key in ("server", "beside")]
+        ratio = f"{row['ratio']:.3g} ({row['least']:.3g} to {row['most']:.3g})" if "ratio" in row else ""
+        rows.append([row["what"], row["method"], f"{row['tokens']:,}", *cells, ratio, row["wanted"]])
+    return table(["what", "method", "tokens", "server", "beside it", "ratio (least to most)", "wanted"], rows)
+
+
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table,
-          "cuda-weights": cuda_weights_table}
+          "cuda-weights": cuda_weights_table, "serve": serve_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
                    "other on the same GPU",

@@ -91,7 +91,7 @@ def place_problems(root, path, file, history):
     """What is wrong with a file for where it lies: its name, commit and program."""
     if not path.stem.endswith("-" + isa_name(file["machine"]["isa"])):
         yield f"its name does not end with {isa_name(file['machine']['isa'])}"
-    program = f"bench/{file['benchmark']}.cc"
+    program = f"bench/{file['benchmark']}" + ("" if file["benchmark"].endswith(".py") else ".cc")
     if file["benchmark"] != "glimpse" and not (root / program).exists() and history:
         if git(root, "cat-file", "-e", f"{file['commit']}:{program}").returncode:
             yield f"there is no program {file['benchmark']}, and commit {file['commit']} had none"

@@ -10,6 +10,7 @@ has each arm once, and a ratio is the median of the rounds' ratios. Greedy answe
 """
 import json
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -131,6 +132,7 @@ def main():
         one_line.fail(f"--rounds {arguments.rounds}; give 1 or more")
     if not 1024 <= arguments.document <= 16384:
         one_line.fail(f"--document {arguments.document}; give 1024 to 16384")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the servers end with this program
     try:
         with tempfile.TemporaryDirectory() as folder:
             bench = Bench(arguments, folder)

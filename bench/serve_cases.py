@@ -12,6 +12,7 @@ PIECE_STEP = 600
 BOOK_TOKENS = 60000
 SETTLE = 0.4  # idle threads of the side that was measured poll for a while: they fall asleep
 LLAMA_TOKENS = 48
+BEGUN_BYTES = 2000  # of a stream: it has some tokens
 _salts = itertools.count()
 
 
@@ -207,15 +208,20 @@ def fresh(bench, number, method=FULL):
     return completion(bench, bench.piece(number, bench.document), 1, method, attention={"reuse": "none"})
 
 
+def longest_wait(times, begin, end):
+    """Between two tokens, of what lies between `begin` and `end`; what is still waited for at the end counts so far."""
+    waits = itertools.pairwise([*(at for at in times if at <= end), end])
+    return max(after - before for before, after in waits if after > begin)
+
+
 def prefill_case(bench):
-    """A prompt of 8,192 tokens alone, and beside streams that decode."""
+    """The document alone, and beside streams that decode."""
     for count in (1, 4):
         waits, alone_s, beside_s = [], [], []
         for _ in range(max(1, bench.rounds // 2)):
             alone_s.append(finish(fresh(bench, 60))[0].first())
             streams = [completion(bench, bench.piece(30 + i, SHORT), 4096) for i in range(count)]
-            bytes_of_ten = 10 * 200
-            follow(streams, until=lambda: all(stream.bytes() > bytes_of_ten for stream in streams))
+            follow(streams, until=lambda: all(stream.bytes() > BEGUN_BYTES for stream in streams))
             late = fresh(bench, 60)
             follow([*streams, late], until=lambda: late.ended)
             beside = Answer(late)
@@ -223,8 +229,7 @@ def prefill_case(bench):
                 answer = Answer(stream)
                 if answer.end is not None:
                     raise Failed("a stream ended before the prompt beside it")
-                times = [at for at in answer.times if at >= beside.sent]
-                waits.append(max(b - a for a, b in zip(times, times[1:])))
+                waits.append(longest_wait(answer.times, beside.sent, beside.end))
                 stream.close()
             wait_idle(bench)
             beside_s.append(beside.first())
@@ -235,8 +240,8 @@ def prefill_case(bench):
 
 
 def question_case(bench):
-    """The first token of a question behind a document that another method's question left, and behind one that the
-    method's own question left, which is also the time of a first question."""
+    """The first token of a question behind a document that a dense question left: of the time of the method's own first
+    question, and of its second one, behind what its first one left."""
     document = bench.piece(20, bench.document)
     questions = (bench.piece(n, 24) for n in itertools.count(40))
 
@@ -296,7 +301,7 @@ def cancel_case(bench):
 
     def decoding():
         stream = completion(bench, bench.piece(0, bench.document), 512)
-        follow([stream], until=lambda: stream.bytes() > 4000)
+        follow([stream], until=lambda: stream.bytes() > BEGUN_BYTES)
         return stream
 
     def prefilling():

@@ -10,7 +10,7 @@ import time
 
 ADDRESS = "127.0.0.1"
 START_SECONDS = 120
-QUIET_SECONDS = 120  # a stream in which nothing comes for so long is given up
+QUIET_SECONDS = 600  # a stream in which nothing comes for so long is given up
 
 
 class Failed(Exception):

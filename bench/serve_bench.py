@@ -4,9 +4,10 @@
     bench/serve_bench.py MODEL.gguf BOOK.txt [--only token,eight,...] [--rounds 5] [--document 8192] [--threads N]
                          [--json FILE]
 
-MODEL.gguf works at that many tokens and 1,024 more, BOOK.txt has at least 60,000. The programs are build/release/glimpse and hand_loop, and
-what scripts/build-llama-server builds. All three processes are there during the whole run and take turns; a round
-has each arm once, and a ratio is the median of the rounds' ratios. Greedy answers are compared before anything is timed.
+MODEL.gguf works at the document's tokens and 1,024 more, BOOK.txt has at least 60,000. The programs are
+build/release/glimpse and hand_loop, and what scripts/build-llama-server builds. All three processes are there during the
+whole run and take turns; a round has each arm once, and a ratio is the median of the rounds' ratios. Greedy answers
+are compared before anything is timed.
 """
 import json
 import pathlib

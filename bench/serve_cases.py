@@ -87,7 +87,7 @@ def per_token(answer, tokens):
 
 
 def together_rate(answers):
-    """Tokens a second of streams that run together, while all of them do: pieces of text, nearly always a token each."""
+    """Tokens a second of streams, while all of them run. A piece of text counts as a token; nearly all are one."""
     begin, end = max(a.times[0] for a in answers), min(a.times[-1] for a in answers)
     return sum(1 for a in answers for at in a.times if begin < at <= end) / (end - begin)
 
@@ -271,9 +271,8 @@ def question_case(bench):
 def gauges(bench):
     """Requests that run, and pages in use."""
     page = bench.glimpse.ask("GET", "/metrics")
-    found = [re.search(rf"^glimpse:{name}{{[^}}]*}} (\S+)", page, re.M) or
-             re.search(rf"^glimpse:{name} (\S+)", page, re.M) for name in ("num_requests_running", "kv_cache_usage_perc")]
-    return tuple(float(each[1]) for each in found)
+    return tuple(float(re.search(rf"^glimpse:{name}\S* (\S+)", page, re.M)[1])
+                 for name in ("num_requests_running", "kv_cache_usage_perc"))
 
 
 def wait_idle(bench, seconds=30):
@@ -305,8 +304,9 @@ def cancel_case(bench):
         return stream
 
     def prefilling():
-        stream = completion(bench, bench.piece(60, bench.document), 512, attention={"reuse": "none"}, return_progress=True)
-        follow([stream], until=lambda: len(stream.events()) > 2)
+        stream = completion(bench, bench.piece(60, bench.document), 512, attention={"reuse": "none"},
+                            return_progress=True)
+        follow([stream], until=lambda: len(stream.events()) > 1)
         return stream
 
     for word, begin in (("its answer", decoding), ("its prompt", prefilling)):

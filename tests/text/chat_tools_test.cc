@@ -231,7 +231,8 @@ TEST_P(ToolForms, ALongAnswerIsReadHoweverManyBracketsItHas) {
     const auto read = parser.parse(partial ? text.substr(0, text.size() - 200) : text, partial);
     ASSERT_TRUE(read && read->calls.size() == 1u);
     EXPECT_GT(read->calls[0].arguments.size(), text.size() / 2);
-    if (!partial) EXPECT_EQ(Json::parse(read->calls[0].arguments)["harbour"], list);
+    if (partial) continue;
+    EXPECT_EQ(Json::parse(read->calls[0].arguments)["harbour"], list);
   }
 }
 

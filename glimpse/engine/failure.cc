@@ -3,6 +3,7 @@
 #include <new>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/request_error.h"
 
 namespace glimpse::engine {
 
@@ -22,14 +23,27 @@ std::string text_of(const std::exception_ptr& why) noexcept {
   }
 }
 
-bool is_bug(const std::exception_ptr& why) {
+namespace {
+
+template <typename Error>
+bool is(const std::exception_ptr& why) {
   try {
     std::rethrow_exception(why);
-  } catch (const InternalError&) {
+  } catch (const Error&) {
     return true;
   } catch (...) {
     return false;
   }
+}
+
+}  // namespace
+
+bool is_requests_own(const std::exception_ptr& why) {
+  return is<RequestError>(why);
+}
+
+bool is_bug(const std::exception_ptr& why) {
+  return is<InternalError>(why);
 }
 
 }  // namespace glimpse::engine

@@ -114,7 +114,8 @@ struct Result {
   /// prefill is completed.
   std::vector<text::TokenLogprobs> prompt_logprobs;
   FinishReason reason = FinishReason::none;
-  std::string error;  ///< failed: what ended it
+  std::string error;      ///< failed: what ended it
+  bool at_fault = false;  ///< failed: by what the request asks for
   RequestStats stats;
 };
 

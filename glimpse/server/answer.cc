@@ -47,8 +47,8 @@ void Answer::take(Choice& choice, engine::StreamEvent event) {
   choice.ended = true;
   if (head_.watch) head_.watch->end(finish_word(choice.result.reason));
   if (choice.result.reason != engine::FinishReason::failed || failure_) return;
-  // What the engine refuses is the client's; what it began and could not finish is ours.
-  failure_.emplace(choice.begun ? 500 : 400, choice.result.error);
+  // What the engine refuses is the client's; what it began and could not finish is ours, unless it was asked too much.
+  failure_.emplace(choice.begun && !choice.result.at_fault ? 500 : 400, choice.result.error);
   cancel();
 }
 

@@ -51,6 +51,15 @@ struct ToolUse {
   std::vector<std::string> stops;
 };
 
+bool takes_prompt(const text::GrammarWish& grammar) {
+  try {
+    text::GrammarState{grammar};
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 ToolUse tool_use(const text::AnswerFormat& format, const text::Tokenizer& tokenizer) {
   ToolUse use;
   use.parser = std::make_shared<const text::AnswerParser>(format);
@@ -74,12 +83,11 @@ ToolUse tool_use(const text::AnswerFormat& format, const text::Tokenizer& tokeni
   if (const std::string immediate = text::without_content(format); !immediate.empty()) {
     const text::GrammarWish whole = use.grammar;
     obey(immediate);
-    try {
-      text::GrammarState{use.grammar};
-    } catch (const UserError&) {
-      use.grammar = whole;
-    }
+    if (!takes_prompt(use.grammar)) use.grammar = whole;
   }
+  use.grammar.names = format.names;
+  // A thought that the prompt begins: where a call would begin behind it is not known.
+  if (!format.names.empty() && !takes_prompt(use.grammar)) use.grammar = {};
   return use;
 }
 
@@ -201,7 +209,10 @@ text::GrammarWish grammar_of(const AnswerShape& shape, const Backend& backend, c
     const std::string_view gbnf = shape.kind == Kind::schema   ? std::string_view(made)
                                   : shape.kind == Kind::object ? text::json_object_grammar()
                                                                : std::string_view(shape.text);
-    return {std::make_shared<const text::Grammar>(gbnf, backend.tokenizer().token_texts()), {}, {}};
+    const text::GrammarWish wish{
+        std::make_shared<const text::Grammar>(gbnf, backend.tokenizer().token_texts()), {}, {}};
+    text::GrammarState(wish).allowed();  // what cannot even begin is refused before the answer does
+    return wish;
   } catch (const UserError& error) {
     throw ApiError(400, fmt::format("'{}': {}", shape.field, error.what())).about(shape.field);
   }

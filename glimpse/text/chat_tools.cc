@@ -68,31 +68,36 @@ std::string rendered(const TemplateTexts& texts, std::span<const ChatMessage> me
         common_chat_templates_init(nullptr, std::string(texts.source), std::string(texts.bos), std::string(texts.eos));
     const std::map<std::string, bool> caps = common_chat_templates_get_caps(templates.get());
     if (!wish.tools.empty() && !caps.at("supports_tools")) return packed(Outcome::no_tools, {});
-    const common_chat_params made = common_chat_templates_apply(templates.get(), inputs_of(messages, wish, caps));
+    const common_chat_templates_inputs inputs = inputs_of(messages, wish, caps);
+    const common_chat_params made = common_chat_templates_apply(templates.get(), inputs);
     const bool calls = !wish.tools.empty() && wish.choice != ToolWish::Choice::none;
-    if (calls && made.grammar.empty()) {
-      // Calls that nothing announces bind no answer that is free; where they are understood they can be required.
+    // Without words that announce a call, as in Llama 3's bare JSON, llama.cpp leaves calls that may be made free.
+    // Their grammar is that of calls which must be made, and a call is known by the name in it.
+    const auto& triggers = made.grammar_triggers;
+    const bool announced =
+        !made.grammar.empty() && std::all_of(triggers.begin(), triggers.end(), [](const common_grammar_trigger& each) {
+          return each.type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD && !each.value.empty();
+        });
+    const bool by_name = calls && wish.choice == ToolWish::Choice::automatic && !announced;
+    std::string grammar = calls ? made.grammar : "";
+    if (by_name) {
       ToolWish required = wish;
       required.choice = ToolWish::Choice::required;
-      const bool known =
-          !common_chat_templates_apply(templates.get(), inputs_of(messages, required, caps)).grammar.empty();
-      if (!known) return packed(Outcome::no_calls, {});
+      grammar = common_chat_templates_apply(templates.get(), inputs_of(messages, required, caps)).grammar;
     }
+    if (calls && grammar.empty()) return packed(Outcome::no_calls, {});
     std::vector<std::string> out{made.prompt, std::to_string(static_cast<int>(made.format)), made.generation_prompt};
     out.push_back(calls ? made.parser : "");
-    // A trigger that is a pattern is not looked for: such calls are read all the same, only not held to their schemas.
-    const auto& triggers = made.grammar_triggers;
-    const bool words = std::all_of(triggers.begin(), triggers.end(), [](const common_grammar_trigger& each) {
-      return each.type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD && !each.value.empty();
-    });
-    out.push_back(calls && (words || !made.grammar_lazy) ? made.grammar : "");
+    out.push_back(grammar);
     const auto add_list = [&](const auto& list, const auto& text) {
       out.push_back(std::to_string(list.size()));
       for (const auto& each : list) out.push_back(text(each));
     };
     const auto itself = [](const std::string& text) { return text; };
-    add_list(made.grammar_lazy && words ? triggers : std::vector<common_grammar_trigger>(),
+    add_list(made.grammar_lazy && !by_name ? triggers : std::vector<common_grammar_trigger>(),
              [](const common_grammar_trigger& each) { return each.value; });
+    add_list(by_name ? inputs.tools : std::vector<common_chat_tool>(),
+             [](const common_chat_tool& each) { return each.name; });
     add_list(calls ? made.preserved_tokens : std::vector<std::string>(), itself);
     add_list(calls ? made.additional_stops : std::vector<std::string>(), itself);
     return packed(Outcome::made, out);
@@ -216,6 +221,7 @@ ToolRendering render_with_tools(const TemplateTexts& texts, std::span<const Chat
   make_strict(out.format.grammar);
   if (wish.parallel == false) make_single(out.format.grammar);
   out.format.triggers = from.list();
+  out.format.names = from.list();
   out.format.shown = from.list();
   out.format.stops = from.list();
   std::erase(out.format.stops, "");

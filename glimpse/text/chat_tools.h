@@ -29,6 +29,7 @@ struct AnswerFormat {
   std::string generation_prompt;
   std::string grammar;                ///< GBNF; empty: none
   std::vector<std::string> triggers;  ///< the grammar waits for one of these; none: it holds from the beginning
+  std::vector<std::string> names;     ///< instead of triggers: as GrammarWish::names
   std::vector<std::string> shown;     ///< texts of control tokens that belong to an answer's text
   std::vector<std::string> stops;
 };

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/request_error.h"
 #include "glimpse/text/grammar_rules.h"
 
 namespace glimpse::text {
@@ -20,8 +20,10 @@ namespace {
 
 using Kind = GrammarElement::Kind;
 
-// Counted, not timed: the same request does the same everywhere.
-constexpr std::size_t kMostSteps = 4u << 20;    ///< of one call: about a third of a second
+// Work is counted, not timed: the same request does the same everywhere. A step is what adds one possibility to a
+// place, or looks at one again: 40 to 80 ns. The thread that makes the steps has all streams, and each waits for it.
+constexpr std::size_t kStepsOfPlace = 16;       ///< what making room for a place costs
+constexpr std::size_t kNodesOfStep = 8;         ///< of the tree of a vocabulary's texts: so many cost what a step does
 constexpr std::size_t kMostOpen = 1u << 14;     ///< possibilities at one place
 constexpr std::size_t kMostReturns = 1u << 20;  ///< returns that were ever pushed
 constexpr std::size_t kKeptPlaces = 1u << 12;   ///< 1 KiB each
@@ -30,9 +32,13 @@ constexpr std::size_t kMostPlaces = 1u << 15;   ///< within one call
 constexpr std::size_t kKeptSets = 256;          ///< sets of tokens
 constexpr std::uint32_t kBottom = 0;            ///< the return behind which the grammar ends
 constexpr std::int32_t kUnknown = -1, kNowhere = -2;
+constexpr std::size_t kWordBits = 64;
+constexpr char kBrace = '{';
+constexpr std::string_view kNoName = "\xef\xbf\xbd";  ///< a character that is in no name
+constexpr std::size_t kLongestOpening = 512;          ///< bytes of a call up to its name
 
 [[noreturn]] void refuse(std::string_view what) {
-  throw UserError(fmt::format("the grammar is too ambiguous or too deep here ({}); simplify it", what));
+  throw RequestError(fmt::format("the grammar is too ambiguous or too deep here ({}); simplify it", what));
 }
 
 /// The rest of a character whose first bytes came.
@@ -52,6 +58,26 @@ bool range_of(const Partial& partial, std::uint32_t& low, std::uint32_t& high) {
   return low <= high;
 }
 
+/// Takes in the next byte; false where it is none of UTF-8.
+bool takes(Partial& partial, std::uint8_t byte) {
+  if (partial.left > 0) {
+    if ((byte & 0xc0) != 0x80) return false;
+    partial.value = partial.value << 6 | (byte & 0x3f);
+    --partial.left;
+  } else if (byte < 0x80) {
+    partial = {byte, 0, 1};
+  } else if (byte >= 0xc2 && byte < 0xe0) {
+    partial = {byte & 0x1fu, 1, 2};
+  } else if (byte >= 0xe0 && byte < 0xf0) {
+    partial = {byte & 0x0fu, 2, 3};
+  } else if (byte >= 0xf0 && byte < 0xf5) {
+    partial = {byte & 0x07u, 3, 4};
+  } else {
+    return false;
+  }
+  return true;
+}
+
 /// The element that must match next, and where the grammar goes on behind its rule.
 struct Open {
   std::uint32_t at = 0, back = 0;
@@ -64,6 +90,7 @@ struct GrammarState::Place {
   std::vector<Open> open;  ///< ascending
   bool ends = false;       ///< the text may end
   Partial partial;
+  std::vector<std::uint32_t> sets;  ///< of `open`, each once, ascending
   bool nowhere() const { return open.empty() && !ends; }
 };
 
@@ -74,8 +101,12 @@ class GrammarPlaces {
   using PlacePointer = std::shared_ptr<const Place>;
 
   GrammarPlaces(std::string_view gbnf, std::shared_ptr<const TokenTexts> texts,
-                std::vector<std::pair<Token, std::string>> shown)
-      : rules_(read_grammar(gbnf)), texts_(std::move(texts)), shown_(std::move(shown)) {
+                std::vector<std::pair<Token, std::string>> shown, const GrammarWork& work)
+      : rules_(read_grammar(gbnf)),
+        texts_(std::move(texts)),
+        shown_(std::move(shown)),
+        work_(work),
+        each_(work.each + 2 * texts_->nodes().size() / kNodesOfStep) {
     returns_.push_back({});  // kBottom
     start();
     Place place;
@@ -89,9 +120,13 @@ class GrammarPlaces {
   /// Null: the text leads nowhere.
   PlacePointer behind(const PlacePointer& place, std::string_view text) {
     const std::scoped_lock lock(mutex_);
-    start();
-    const std::int32_t to = walk(index_of(place), text);
-    return to == kNowhere ? nullptr : places_[static_cast<std::size_t>(to)].place;
+    return walked(place, text);
+  }
+  /// The same for a token's text that an answer goes on with.
+  PlacePointer taken(const PlacePointer& place, std::string_view text) {
+    const std::scoped_lock lock(mutex_);
+    ++taken_;
+    return walked(place, text);
   }
 
   bool allows(const PlacePointer& place, Token token) {
@@ -110,8 +145,10 @@ class GrammarPlaces {
     auto made = std::make_shared<TokenSet>(texts_->size());
     const auto& nodes = texts_->nodes();
     std::vector<std::int32_t> path{from};  // [depth]
+    std::size_t looked = 0;
     for (std::uint32_t i = 0; i < nodes.size();) {
       const TokenTexts::Node& node = nodes[i];
+      if (++looked % kNodesOfStep == 0) step();
       const std::int32_t to = next(path[node.depth], node.byte);
       if (to == kNowhere) {
         i = node.skip;
@@ -144,6 +181,7 @@ class GrammarPlaces {
     PlacePointer place;
     std::array<std::int32_t, 256> next;  ///< [byte] a place, or kUnknown, kNowhere
     std::shared_ptr<const TokenSet> allowed;
+    std::vector<std::pair<std::uint64_t, std::int32_t>> behind;  ///< whole characters of these of place->sets
   };
 
   /// Before each call. Places that states hold stay theirs.
@@ -155,8 +193,12 @@ class GrammarPlaces {
     sets_ = open_ = 0;
   }
 
-  void step() {
-    if (++steps_ > kMostSteps) refuse("it takes too many steps");
+  void step(std::size_t count = 1) {
+    steps_ += count;
+    all_steps_ += count;
+    if (steps_ > work_.at_once) refuse(fmt::format("it takes more than {} steps for one token", work_.at_once));
+    if (all_steps_ <= work_.in_all + each_ * taken_) return;
+    refuse(fmt::format("it takes more than {} steps, and {} for each of {} tokens", work_.in_all, each_, taken_));
   }
 
   std::int32_t index_of(const PlacePointer& place) {
@@ -168,14 +210,16 @@ class GrammarPlaces {
     if (!place->open.empty()) {
       std::memcpy(key.data() + 1 + sizeof packed, place->open.data(), place->open.size() * sizeof(Open));
     }
-    const auto [found, added] = index_.try_emplace(std::move(key), static_cast<std::int32_t>(places_.size()));
-    if (added) {
-      if (places_.size() >= kMostPlaces) refuse("it has too many places");
-      places_.push_back({place, {}, nullptr});
-      places_.back().next.fill(kUnknown);
-      open_ += place->open.size();
-    }
-    return found->second;
+    if (const auto found = index_.find(key); found != index_.end()) return found->second;
+    // Before it is noted: others that share the grammar go on.
+    if (places_.size() >= kMostPlaces) refuse("it has too many places");
+    step(kStepsOfPlace);
+    const auto index = static_cast<std::int32_t>(places_.size());
+    places_.push_back({place, {}, nullptr, {}});
+    places_.back().next.fill(kUnknown);
+    open_ += place->open.size();
+    index_.emplace(std::move(key), index);
+    return index;
   }
 
   std::uint32_t return_to(std::uint32_t at, std::uint32_t back) {
@@ -228,8 +272,17 @@ class GrammarPlaces {
     if (place.open.size() > kMostOpen) refuse("it has too many possibilities");
   }
 
-  static PlacePointer finished(Place place) {
+  PlacePointer walked(const PlacePointer& place, std::string_view text) {
+    start();
+    const std::int32_t to = walk(index_of(place), text);
+    return to == kNowhere ? nullptr : places_[static_cast<std::size_t>(to)].place;
+  }
+
+  PlacePointer finished(Place place) const {
     tidy(place);
+    for (const Open& open : place.open) place.sets.push_back(rules_.elements[open.at].value);
+    std::sort(place.sets.begin(), place.sets.end());
+    place.sets.erase(std::unique(place.sets.begin(), place.sets.end()), place.sets.end());
     return std::make_shared<const Place>(std::move(place));
   }
 
@@ -242,70 +295,90 @@ class GrammarPlaces {
   }
 
   std::int32_t next(std::int32_t from, std::uint8_t byte) {
-    Known& known = places_[static_cast<std::size_t>(from)];
+    const Known& known = places_[static_cast<std::size_t>(from)];
     if (known.next[byte] != kUnknown) return known.next[byte];
     const PlacePointer place = known.place;
-    std::optional<Place> to = stepped(*place, byte);
-    const std::int32_t index = !to || to->nowhere() ? kNowhere : index_of(finished(*std::move(to)));
-    places_[static_cast<std::size_t>(from)].next[byte] = index;
-    return index;
+    Partial partial = place->partial;
+    std::uint32_t low = 0, high = 0;
+    const bool is_text = takes(partial, byte) && range_of(partial, low, high);
+    const std::int32_t to = is_text ? stepped(from, *place, {partial, low, high}) : kNowhere;
+    places_[static_cast<std::size_t>(from)].next[byte] = to;
+    return to;
   }
 
-  std::optional<Place> stepped(const Place& from, std::uint8_t byte) {
-    Partial partial = from.partial;
-    if (partial.left > 0) {
-      if ((byte & 0xc0) != 0x80) return std::nullopt;
-      partial.value = partial.value << 6 | (byte & 0x3f);
-      --partial.left;
-    } else if (byte < 0x80) {
-      partial = {byte, 0, 1};
-    } else if (byte >= 0xc2 && byte < 0xe0) {
-      partial = {byte & 0x1fu, 1, 2};
-    } else if (byte >= 0xe0 && byte < 0xf0) {
-      partial = {byte & 0x0fu, 2, 3};
-    } else if (byte >= 0xf0 && byte < 0xf5) {
-      partial = {byte & 0x07u, 3, 4};
-    } else {
-      return std::nullopt;
-    }
-    std::uint32_t low = 0, high = 0;
-    if (!range_of(partial, low, high)) return std::nullopt;
-    Place to;
-    for (const Open& open : from.open) {
+  /// A character, or what it may become.
+  struct Read {
+    Partial partial;
+    std::uint32_t low, high;
+  };
+
+  std::int32_t stepped(std::int32_t from, const Place& place, const Read& read) {
+    std::uint64_t match = 0;
+    matches_.clear();
+    for (std::size_t i = 0; i < place.sets.size(); ++i) {
       step();
-      if (!rules_.sets[rules_.elements[open.at].value].meets(low, high)) continue;
-      if (partial.left > 0) {
-        to.open.push_back(open);
-      } else {
-        expand({open.at + 1, open.back}, to);
+      matches_.push_back(rules_.sets[place.sets[i]].meets(read.low, read.high));
+      if (matches_.back() && i < kWordBits) match |= std::uint64_t{1} << i;
+    }
+    if (std::find(matches_.begin(), matches_.end(), true) == matches_.end()) return kNowhere;
+    // Characters of the same sets lead to the same place.
+    const bool known = read.partial.left == 0 && place.sets.size() <= kWordBits;
+    if (known) {
+      for (const auto& [same, to] : places_[static_cast<std::size_t>(from)].behind) {
+        if (same == match) return to;
       }
     }
-    if (partial.left > 0) to.partial = partial;
+    Place next;
+    for (const Open& open : place.open) {
+      step();
+      const std::uint32_t set = rules_.elements[open.at].value;
+      const auto at = std::lower_bound(place.sets.begin(), place.sets.end(), set) - place.sets.begin();
+      if (!matches_[static_cast<std::size_t>(at)]) continue;
+      if (read.partial.left > 0) {
+        next.open.push_back(open);
+      } else {
+        expand({open.at + 1, open.back}, next);
+      }
+    }
+    if (read.partial.left > 0) next.partial = read.partial;
+    const std::int32_t to = next.nowhere() ? kNowhere : index_of(finished(std::move(next)));
+    if (known) places_[static_cast<std::size_t>(from)].behind.emplace_back(match, to);
     return to;
   }
 
   const GrammarRules rules_;
   const std::shared_ptr<const TokenTexts> texts_;
   const std::vector<std::pair<Token, std::string>> shown_;
+  const GrammarWork work_;
+  const std::size_t each_;  ///< steps that each token adds to what may be taken
   PlacePointer first_;
   std::mutex mutex_;  ///< of all below
   std::vector<Open> returns_;
   std::unordered_map<std::uint64_t, std::uint32_t> return_index_;
   std::vector<Known> places_;
   std::unordered_map<std::string, std::int32_t> index_;
-  std::size_t steps_ = 0, sets_ = 0, open_ = 0;
+  std::size_t steps_ = 0, all_steps_ = 0;  ///< of this call, and ever
+  std::size_t taken_ = 0;                  ///< tokens
+  std::size_t sets_ = 0, open_ = 0;
   std::vector<Open> todo_;
+  std::vector<bool> matches_;  ///< [place.sets]
   std::unordered_set<std::uint64_t> seen_;
 };
 
 Grammar::Grammar(std::string_view gbnf, std::shared_ptr<const TokenTexts> texts,
-                 std::vector<std::pair<Token, std::string>> shown)
-    : places_(std::make_unique<GrammarPlaces>(gbnf, std::move(texts), std::move(shown))) {}
+                 std::vector<std::pair<Token, std::string>> shown, const GrammarWork& work)
+    : places_(std::make_unique<GrammarPlaces>(gbnf, std::move(texts), std::move(shown), work)) {}
 Grammar::~Grammar() = default;
 
-GrammarState::GrammarState(const GrammarWish& wish) : grammar_(wish.grammar), triggers_(wish.triggers) {
+GrammarState::GrammarState(const GrammarWish& wish)
+    : grammar_(wish.grammar), triggers_(wish.triggers), names_(wish.names) {
   check(grammar_ != nullptr, "a state of a grammar");
+  check(triggers_.empty() || names_.empty(), "triggers or names");
   if (!triggers_.empty()) phase_ = Phase::waiting;
+  if (!names_.empty()) {
+    phase_ = Phase::following;
+    triggers_.emplace_back(1, kBrace);
+  }
   place_ = grammar_->places_->first();
   if (wish.said.empty()) return;
   place_ = grammar_->places_->behind(place_, wish.said);
@@ -332,24 +405,64 @@ void GrammarState::accept(Token token) {
   if (phase_ == Phase::free) return;
   const std::string_view text = grammar_->places_->text_of(token);
   if (phase_ == Phase::bound) {
-    auto to = grammar_->places_->behind(place_, text);
+    auto to = grammar_->places_->taken(place_, text);
     check(to != nullptr, "a token that the grammar allows");
     place_ = std::move(to);
     return;
   }
   tail_ += text;
+  if (phase_ == Phase::waiting && !found_trigger()) return;
+  if (names_.empty()) return bind(grammar_->places_->behind(place_, tail_));
+  follow();
+}
+
+void GrammarState::bind(std::shared_ptr<const Place> to) {
+  place_ = std::move(to);
+  phase_ = place_ != nullptr ? Phase::bound : Phase::free;
+  tail_.clear();
+}
+
+bool GrammarState::found_trigger() {
   std::size_t begin = std::string::npos, longest = 0;
   for (const std::string& trigger : triggers_) {
     begin = std::min(begin, tail_.find(trigger));
     longest = std::max(longest, trigger.size());
   }
-  if (begin == std::string::npos) {
-    if (tail_.size() >= longest) tail_.erase(0, tail_.size() - longest + 1);
+  if (begin != std::string::npos) {
+    tail_.erase(0, begin);
+    return true;
+  }
+  if (tail_.size() >= longest) tail_.erase(0, tail_.size() - longest + 1);
+  return false;
+}
+
+void GrammarState::follow() {
+  phase_ = Phase::following;
+  auto to = grammar_->places_->behind(place_, tail_);
+  if (to != nullptr) {
+    if (has_name()) return bind(std::move(to));
+    if (tail_.size() > kLongestOpening) bind(nullptr);
     return;
   }
-  place_ = grammar_->places_->behind(place_, std::string_view(tail_).substr(begin));
-  phase_ = place_ != nullptr ? Phase::bound : Phase::free;
-  tail_.clear();
+  // Words; a call may come behind them, once.
+  const bool tried = tail_.front() == kBrace;
+  phase_ = Phase::waiting;
+  if (tried) return bind(nullptr);
+  if (found_trigger()) follow();
+}
+
+bool GrammarState::has_name() const {
+  GrammarPlaces& places = *grammar_->places_;
+  for (const std::string& name : names_) {
+    for (std::size_t at = tail_.find(name); at != std::string::npos; at = tail_.find(name, at + 1)) {
+      if (at + name.size() >= tail_.size()) break;  // it may be the beginning of another
+      const auto place = places.behind(place_, std::string_view(tail_).substr(0, at));
+      if (places.behind(place, kNoName) != nullptr) continue;  // any text may stand there
+      const auto fits = [&](const std::string& each) { return places.behind(place, each) != nullptr; };
+      if (std::all_of(names_.begin(), names_.end(), fits)) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace glimpse::text

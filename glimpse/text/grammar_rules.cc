@@ -72,8 +72,8 @@ class Reader {
   bool ended() const { return at_ >= text_.size(); }
   [[noreturn]] void fail(std::string_view what) const {
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n');
-    throw UserError(fmt::format("the grammar cannot be read: {} in line {}, at '{}'; correct it", what, line,
-                                excerpt(text_.substr(at_, 40))));
+    const std::string where = ended() ? "where it ends" : fmt::format("at '{}'", excerpt(text_.substr(at_, 40)));
+    throw UserError(fmt::format("the grammar cannot be read: {} in line {}, {}; correct it", what, line, where));
   }
 
   void skip_space(bool over_lines) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/request_error.h"
 #include "glimpse/text/penalties.h"
 
 namespace glimpse::text {
@@ -163,11 +164,11 @@ void Sampler::State::drop_forbidden() {
   std::erase_if(candidates, [](const llama_token_data& each) { return each.logit == kNever; });
   if (!candidates.empty()) return;
   if (binds()) {
-    throw UserError(
+    throw RequestError(
         "no token is left to take: of the model's tokens the grammar allows none here, or the logit biases or the "
         "least number of tokens forbid them; change the grammar, or leave those out");
   }
-  throw UserError(
+  throw RequestError(
       "no token is left to take: the logit biases forbid all of them, or all but those that end the text before its "
       "least number of tokens; forbid fewer, or ask for fewer tokens at least");
 }

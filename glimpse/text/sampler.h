@@ -32,7 +32,8 @@ class Sampler {
   Sampler clone() const;
 
   /// The next token from [vocabulary] logits. Greedy is arg-max, lower id first on ties. Throws UserError for logits
-  /// without a finite maximum, and where biases and bans leave no token.
+  /// without a finite maximum, RequestError where biases, bans and the grammar leave no token and where the grammar
+  /// takes too much work.
   Token sample(std::span<const float> logits);
   /// How many of the largest logits decide the next token; 0: all of them do.
   int deciding() const;

@@ -4,12 +4,8 @@
 
 namespace glimpse::text {
 
-TokenTexts::TokenTexts(std::vector<std::string> texts, std::vector<Token> ends)
-    : texts_(std::move(texts)), ends_(texts_.size()) {
-  for (const Token token : ends) {
-    ends_.add(token);
-    texts_[static_cast<std::size_t>(token)].clear();
-  }
+TokenTexts::TokenTexts(std::vector<std::string> texts, const std::vector<Token>& ends) : texts_(std::move(texts)) {
+  for (const Token token : ends) texts_[static_cast<std::size_t>(token)].clear();
   for (std::size_t i = 0; i < texts_.size(); ++i) {
     if (!texts_[i].empty()) tokens_.push_back(static_cast<Token>(i));
   }

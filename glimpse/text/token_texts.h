@@ -27,8 +27,8 @@ class TokenSet {
 
 class TokenTexts {
  public:
-  /// `texts` of all tokens; an empty one is never text of an answer. `ends`: tokens that end a text.
-  TokenTexts(std::vector<std::string> texts, std::vector<Token> ends);
+  /// `texts` of all tokens; an empty one is never text of an answer, nor is that of `ends`, tokens that end a text.
+  TokenTexts(std::vector<std::string> texts, const std::vector<Token>& ends);
 
   /// A byte of one or more texts. Those that begin alike lie together: behind a node its children, each with its own.
   struct Node {
@@ -40,12 +40,10 @@ class TokenTexts {
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Token>& tokens() const { return tokens_; }
   std::string_view text(Token token) const { return texts_[static_cast<std::size_t>(token)]; }
-  bool ends(Token token) const { return ends_.has(token); }
   std::size_t size() const { return texts_.size(); }
 
  private:
   std::vector<std::string> texts_;
-  TokenSet ends_;
   std::vector<Node> nodes_;
   std::vector<Token> tokens_;
 };

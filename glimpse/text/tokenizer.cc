@@ -296,7 +296,7 @@ std::shared_ptr<const TokenTexts> Tokenizer::token_texts() const {
       texts[static_cast<std::size_t>(token)] = state_->piece(token, false);
       if (ends_generation(token)) ends.push_back(token);
     }
-    state_->texts = std::make_shared<const TokenTexts>(std::move(texts), std::move(ends));
+    state_->texts = std::make_shared<const TokenTexts>(std::move(texts), ends);
   });
   return state_->texts;
 }

@@ -6,7 +6,11 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <random>
 #include <regex>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/engine/support.h"
 #include "tests/support/refusal.h"
@@ -120,8 +124,47 @@ TEST_F(Grammars, WhatNoTokenCanWriteEndsTheRequestAlone) {
   }
   const Result result = run(request);
   EXPECT_EQ(result.reason, FinishReason::failed);
+  EXPECT_TRUE(result.at_fault);
   EXPECT_THAT(result.error, HasSubstr("grammar"));
   EXPECT_EQ(run(words("full", 1)).reason, FinishReason::stop) << "the engine goes on";
+}
+
+TEST_F(Grammars, AGrammarOfTheEmptyTextGivesAnEmptyAnswer) {
+  for (const bool ignore_end : {false, true}) {
+    for (const bool lossless : {false, true}) {
+      Request request = words(lossless ? "quest" : "full", 1);
+      request.grammar = wish("root ::= \"\" | x{0}\nx ::= \"a\"");
+      request.ignore_end = ignore_end;
+      request.lossless = lossless;
+      request.min_tokens = ignore_end ? 0 : 3;
+      const Result result = run(request);
+      EXPECT_EQ(result.reason, FinishReason::stop) << result.error;
+      EXPECT_TRUE(result.tokens.empty());
+    }
+  }
+}
+
+/// Each character may be of any of 12 repetitions that follow each other.
+std::string costly() {
+  std::string gbnf = "root ::= ";
+  for (int i = 0; i < 12; ++i) gbnf += "(.{0,1500} | [^\\x00]{0,1500}) ";
+  return gbnf + "\"~\"";
+}
+
+TEST_F(Grammars, OneThatCostsTooMuchEndsItsRequestAndNoOther) {
+  Request hostile = words("full", 4);
+  hostile.grammar = wish(costly().c_str());
+  hostile.sampling = {.temperature = 50, .top_k = 0, .top_p = 1, .min_p = 0, .seed = 1};
+  const RequestId first = engine.submit(words("full", 5)), id = engine.submit(hostile),
+                  last = engine.submit(words("full", 6));
+  run_all(engine);
+  EXPECT_EQ(engine.result(id).reason, FinishReason::failed);
+  EXPECT_TRUE(engine.result(id).at_fault);
+  EXPECT_THAT(engine.result(id).error, HasSubstr("simplify it"));
+  for (const RequestId other : {first, last}) {
+    EXPECT_TRUE(std::regex_match(text_of(engine.result(other)), kWordsPattern));
+    EXPECT_FALSE(engine.result(other).at_fault);
+  }
 }
 
 TEST_F(Grammars, AGrammarThatThePromptBreaksIsRefused) {
@@ -149,6 +192,48 @@ TEST_F(Grammars, WaitingForATriggerBindsBehindIt) {
     seen += piece.size();
   }
   EXPECT_TRUE(token != "e" || std::regex_match(text.substr(at), std::regex("e[0-9]{4}"))) << text;
+}
+
+/// What tokens at random come to under the grammar: the same by the same seed, whoever else uses the grammar.
+std::vector<Token> random_walk(const text::GrammarWish& wish, int vocabulary, std::uint32_t seed) {
+  text::GrammarState at(wish);
+  std::mt19937 random(seed);
+  std::vector<Token> out;
+  while (!at.must_end() && out.size() < 60) {
+    const auto allowed = at.allowed();
+    std::vector<Token> possible;
+    for (Token token = 0; token < vocabulary; ++token) {
+      if (allowed->has(token)) possible.push_back(token);
+    }
+    if (possible.empty()) break;
+    out.push_back(possible[random() % possible.size()]);
+    at.accept(out.back());
+  }
+  return out;
+}
+
+TEST(ManyThreads, ShareOneGrammar) {
+  const Engine engine(options_for(reference::test_model("llama")));
+  const auto texts = engine.tokenizer().token_texts();
+  constexpr std::uint32_t kWalks = 4, kThreads = 4;
+  const auto fresh = [&] { return text::GrammarWish{std::make_shared<const text::Grammar>(kWords, texts), {}, {}}; };
+  std::vector<std::vector<Token>> alone;
+  for (std::uint32_t seed = 0; seed < kWalks * kThreads; ++seed) {
+    alone.push_back(random_walk(fresh(), engine.tokenizer().size(), seed));
+  }
+  const text::GrammarWish shared = fresh();
+  std::vector<std::vector<Token>> together(alone.size());
+  std::vector<std::thread> threads;
+  for (std::uint32_t first = 0; first < kThreads; ++first) {
+    threads.emplace_back([&, first] {
+      for (std::uint32_t i = 0; i < kWalks; ++i) {
+        const std::uint32_t seed = first + i * kThreads;
+        together[seed] = random_walk(shared, engine.tokenizer().size(), seed);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(together, alone);
 }
 
 }  // namespace

@@ -149,6 +149,50 @@ TEST(Schemas, WrongOnesAreTheClients) {
   EXPECT_EQ(server.post("/v1/completions", hot({{"max_tokens", 2}})).status, 200) << "the server goes on";
 }
 
+/// What a grammar may cost is spent behind some characters.
+std::string costly() {
+  std::string gbnf = "root ::= \"ab\" ";
+  for (int i = 0; i < 12; ++i) gbnf += "(.{0,1500} | [^\\x00]{0,1500}) ";
+  return gbnf + "\"~\"";
+}
+
+TEST(Schemas, AGrammarThatCostsTooMuchIsTheClients) {
+  const Running server(small_options());
+  // Another stream of the same batch goes on.
+  Client other = server.client();
+  other.send(request_text(
+      "POST", "/v1/completions",
+      JsonValue{
+          {"prompt", "the river"}, {"max_tokens", 150}, {"ignore_eos", true}, {"temperature", 0}, {"stream", true}}
+          .dump()));
+  ASSERT_EQ(other.read_head().status, 200);
+  const Reply whole = server.post("/v1/completions", hot({{"grammar", costly()}}));
+  EXPECT_EQ(whole.status, 400) << whole.body;
+  const JsonValue error = whole.json()["error"];
+  EXPECT_EQ(error["type"], "invalid_request_error");
+  EXPECT_NE(error["message"].get<std::string>().find("simplify it"), std::string::npos) << whole.body;
+  const Reply streamed = server.post("/v1/completions", hot({{"grammar", costly()}, {"stream", true}, {"n", 2}}));
+  EXPECT_EQ(streamed.status, 200);
+  const std::vector<std::string> events = events_of(streamed.body);
+  ASSERT_GE(events.size(), 3u) << "tokens come before it";
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_EQ(JsonValue::parse(events[events.size() - 2])["error"]["type"], "invalid_request_error") << streamed.body;
+  std::string last, chunk;
+  for (chunk = other.read_chunk(); !chunk.empty(); chunk = other.read_chunk()) last = chunk;
+  EXPECT_EQ(events_of(last).back(), "[DONE]");
+  EXPECT_EQ(last.find("error"), std::string::npos) << last;
+}
+
+TEST(Schemas, AGrammarOfTheEmptyText) {
+  const Running server(small_options());
+  for (const bool ignore_eos : {false, true}) {
+    const Reply reply = server.post("/v1/completions", hot({{"grammar", "root ::= \"\""}, {"ignore_eos", ignore_eos}}));
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.json()["choices"][0]["text"], "");
+    EXPECT_EQ(reply.json()["choices"][0]["finish_reason"], "stop");
+  }
+}
+
 TEST(Schemas, TimeIsUp) {
   ServerOptions options = small_options();
   options.limits.schema_ms = 1;

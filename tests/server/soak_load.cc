@@ -26,6 +26,22 @@ std::string completion(const JsonValue& body) {
   return request_text("POST", "/v1/completions", body.dump());
 }
 
+constexpr const char* kTools = R"([{"type": "function", "function": {"name": "tide", "parameters": {"type": "object",
+  "properties": {"hour": {"type": "integer"}}, "required": ["hour"]}}}])";
+
+/// What an answer must look like: a grammar, or a schema where `process` may be started for it.
+void add_shape(std::mt19937& random, JsonValue& asked, bool process) {
+  if (process && chance(random, 3)) {
+    asked["json_schema"] = {{"type", "object"}, {"properties", {{"town", {{"type", "string"}, {"maxLength", 9}}}}}};
+  } else if (chance(random, 2)) {
+    asked["response_format"] = {{"type", "json_object"}};
+  } else {
+    constexpr const char* kGrammars[] = {"root ::= [a-z]{3} (\",\" [a-z ]+){2,5}", "root ::= \"\"",
+                                         "root ::= \"a\" root \"b\" | [0-9]+", "root ::= .*"};
+    asked["grammar"] = kGrammars[random() % 4];
+  }
+}
+
 /// The id in a chunk of events.
 std::string id_in(const std::string& chunk) {
   const std::vector<std::string> events = events_of(chunk);
@@ -79,6 +95,7 @@ JsonValue SoakLoad::body(Random& random, int most_tokens) const {
   }
   if (chance(random, 6)) out["logprobs"] = 3;
   if (chance(random, 6)) out["stop"] = {"a", "the "};
+  if (chance(random, 4)) add_shape(random, out, chat_);
   if (chance(random, 8)) out["cache_salt"] = std::to_string(random() % 3);
   out["attention"] = std::move(attention);
   return out;
@@ -92,12 +109,17 @@ void SoakLoad::whole(Random& random) {
     EXPECT_EQ(client.post("/tokenize", {{"prompt", "the river was high"}}).status, 200);
     return;
   }
-  const bool chat = chat_ && chance(random, 12);
+  const bool chat = chat_ && chance(random, 8);
   JsonValue asked = body(random, 24);
   if (chat) {
     asked.erase("prompt");
     asked.erase("logprobs");
     asked["messages"] = {{{"role", "user"}, {"content", "where is the river?"}}};
+    const bool shaped = asked.contains("grammar") || asked.contains("json_schema") || asked.contains("response_format");
+    if (!shaped) {
+      asked["tools"] = JsonValue::parse(kTools);
+      asked["tool_choice"] = chance(random, 2) ? "required" : "auto";
+    }
   }
   const Reply reply = client.post(chat ? "/v1/chat/completions" : "/v1/completions", asked);
   if (reply.status == 429) return;  // as many are watched as may be
@@ -162,7 +184,13 @@ void SoakLoad::bad(Random& random) {
   JsonValue asked = body(random, 24);
   Client client = server_.client();
   int status = 400;
-  switch (random() % 10) {
+  switch (random() % 11) {
+    case 9:
+      asked.erase("json_schema");
+      asked.erase("response_format");
+      asked["grammar"] = "root ::= (";
+      client.send(completion(asked));
+      break;
     case 0:
       client.send("GARBAGE\r\n\r\n");
       break;

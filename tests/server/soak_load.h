@@ -15,7 +15,8 @@ namespace glimpse::server {
 /// Request `i` is the same in every run; what meets what is not. Any thread calls one().
 class SoakLoad {
  public:
-  /// `policies`: whose requests the server takes. `chat`: a few requests go through the chat template's process.
+  /// `policies`: whose requests the server takes. `chat`: a few requests go through the processes of chat templates
+  /// with tools, and of schemas; the model's template has tools then.
   SoakLoad(const Running& server, std::vector<std::string> policies, bool chat);
 
   /// Makes request `number`, and checks its answer.

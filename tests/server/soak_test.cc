@@ -33,7 +33,7 @@ int request_count() {
 }
 
 ServerOptions soak_options() {
-  ServerOptions options = small_options();
+  ServerOptions options = small_options("tools-hermes");
   Limits& limits = options.limits;
   limits.header_s = limits.body_s = limits.idle_s = limits.write_s = kSeconds;
   limits.watched = 2;

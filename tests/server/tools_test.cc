@@ -1,9 +1,15 @@
 // Chats with tools over HTTP: calls that the small models are made to say, whole and streamed, and what is refused.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <random>
+#include <string>
+#include <vector>
 
+#include "glimpse/server/backend.h"
+#include "glimpse/server/prepare.h"
 #include "glimpse/server/prompt_fields.h"
 #include "glimpse/server/tool_answer.h"
 #include "tests/server/client.h"
@@ -116,6 +122,51 @@ TEST_P(ToolModels, AutoAndNoneMayAnswerInWords) {
       const JsonValue message = stream ? summed(reply.body) : reply.json()["choices"][0]["message"];
       EXPECT_FALSE(message["content"].is_null() || message["content"] == "") << reply.body;
     }
+  }
+}
+
+/// An answer at random that begins so: what the grammar leaves, until it may end.
+std::string answer_led(const engine::Request& request, const text::Tokenizer& tokenizer, const std::string& begin,
+                       unsigned seed) {
+  text::GrammarState at(request.grammar);
+  for (const text::Token token : tokenizer.encode(begin, text::Special::as_text, false)) {
+    EXPECT_TRUE(at.allows(token)) << tokenizer.piece(token);
+    at.accept(token);
+  }
+  EXPECT_TRUE(at.binds()) << begin;
+  std::string text = begin;
+  std::mt19937 random(seed);
+  for (int i = 0; i < 2000 && at.binds() && !at.may_end(); ++i) {
+    const auto allowed = at.allowed();
+    std::vector<text::Token> possible;
+    for (text::Token token = 0; token < tokenizer.size(); ++token) {
+      if (allowed->has(token)) possible.push_back(token);
+    }
+    if (possible.empty()) break;
+    const text::Token token = possible[random() % possible.size()];
+    const auto& shown = request.shown;
+    text += tokenizer.piece(token, std::find(shown.begin(), shown.end(), token) != shown.end());
+    at.accept(token);
+  }
+  return text;
+}
+
+TEST_P(ToolModels, ACallThatMayBeMadeObeysItsSchema) {
+  const ServerOptions options = small_options(GetParam());
+  const Backend backend(options);
+  const Prepared prepared = prepare(chat({{"tool_choice", "auto"}}).dump(), kInChat, backend, options.limits);
+  const bool tagged = std::string(GetParam()) == "tools-hermes";
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    const std::string begin = tagged ? "Well: <tool_call>\n{\"name\": \"tide\"," : "Well: {\"name\": \"tide\",";
+    const std::string text = answer_led(prepared.requests[0], backend.tokenizer(), begin, seed);
+    ToolAnswer answer(prepared.parser);
+    answer.add(text);
+    answer.take(true);
+    ASSERT_EQ(answer.told().calls.size(), 1u) << text;
+    const text::ToolCall& call = answer.told().calls[0];
+    expect_call(
+        {{"type", "function"}, {"id", call.id}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    EXPECT_EQ(answer.told().content, tagged ? "Well:" : "Well: ") << text;
   }
 }
 

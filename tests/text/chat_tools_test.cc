@@ -76,8 +76,10 @@ TEST_P(ToolForms, ThePromptHasTheTools) {
   const ToolRendering made = rendered(GetParam(), wish_of());
   EXPECT_THAT(made.prompt, HasSubstr("The tide of a harbour."));
   EXPECT_THAT(made.prompt, HasSubstr("When?"));
-  EXPECT_EQ(made.format.grammar.empty(), made.format.triggers.empty()) << "free until something says that it calls";
-  EXPECT_EQ(made.format.triggers.empty(), GetParam().name == "Llama3") << "nothing does";
+  EXPECT_FALSE(made.format.grammar.empty()) << "free until something says that it calls";
+  EXPECT_EQ(made.format.triggers.empty(), GetParam().name == "Llama3") << "no text does, but a name";
+  const std::vector<std::string> names{"tide", "wind"};
+  EXPECT_EQ(made.format.names, made.format.triggers.empty() ? names : std::vector<std::string>());
   const AnswerFormat required = rendered(GetParam(), wish_of(ToolWish::Choice::required)).format;
   EXPECT_TRUE(required.triggers.empty() && !required.grammar.empty());
 }
@@ -131,10 +133,11 @@ TEST_P(ToolForms, TheGrammarTakesACallAndNoOther) {
   const Form& form = GetParam();
   for (const auto choice : {ToolWish::Choice::automatic, ToolWish::Choice::required}) {
     const AnswerFormat format = rendered(form, wish_of(choice)).format;
-    if (format.grammar.empty()) continue;
-    const auto grammar = std::make_shared<const Grammar>(format.grammar, byte_texts());
+    const std::string immediate = without_content(format);
+    const auto grammar = std::make_shared<const Grammar>(immediate.empty() ? format.grammar : immediate, byte_texts());
     const auto takes = [&](const std::string& text) {
-      GrammarState at({grammar, format.triggers.empty() ? format.generation_prompt : "", format.triggers});
+      GrammarState at(
+          {grammar, format.triggers.empty() ? format.generation_prompt : "", format.triggers, format.names});
       for (const char c : text) {
         const auto byte = static_cast<Token>(static_cast<unsigned char>(c));
         if (!at.allows(byte)) return false;
@@ -209,11 +212,44 @@ TEST_P(ToolForms, HostileAnswersAreRead) {
     nested.replace(nested.find("\"Brest\""), 7, repeated("[", levels) + repeated("]", levels));
     all.push_back(nested);
     all.push_back(open.substr(0, open.size() - 1) + repeated("{\"a\":[", levels));
+    all.push_back(open.substr(0, open.size() - 1) + repeated("[\"]\\\"]\",", levels));
   }
   for (const std::string& text : all) {
     SCOPED_TRACE(text.substr(0, 40) + " of " + std::to_string(text.size()));
     expect_harmless(parser, text);
   }
+}
+
+TEST_P(ToolForms, ALongAnswerIsReadHoweverManyBracketsItHas) {
+  const Form& form = GetParam();
+  const AnswerParser parser(rendered(form, wish_of()).format);
+  Json list = Json::array();
+  for (int i = 0; i < 20000; ++i) list.push_back({{"hour", {i}}, {"says", "[ebb"}});  // more open than close
+  std::string text = form.call;
+  text.replace(text.find("\"Brest\""), 7, list.dump());
+  for (const bool partial : {true, false}) {
+    const auto read = parser.parse(partial ? text.substr(0, text.size() - 200) : text, partial);
+    ASSERT_TRUE(read && read->calls.size() == 1u);
+    EXPECT_GT(read->calls[0].arguments.size(), text.size() / 2);
+    if (partial) continue;
+    EXPECT_EQ(Json::parse(read->calls[0].arguments)["harbour"], list);
+  }
+}
+
+TEST_P(ToolForms, LevelsAreCountedWhateverStandsInTexts) {
+  // Strings that close what is open and open what is not: the levels are 17,000, and 20.
+  const Form& form = GetParam();
+  const AnswerParser parser(rendered(form, wish_of()).format);
+  const auto nested = [&](int levels, const std::string& between) {
+    std::string text = form.call, value = "0";
+    std::string open;
+    for (int i = 0; i < levels; ++i) open += "[" + between;
+    text.replace(text.find("\"Brest\""), 7, open + value + std::string(static_cast<std::size_t>(levels), ']'));
+    return text;
+  };
+  EXPECT_FALSE(parser.parse(nested(17000, R"("]\\", "\"]", )"), false));
+  const auto flat = parser.parse(nested(20, R"("[[[[[[[[\"", )"), false);
+  ASSERT_TRUE(flat && flat->calls.size() == 1u);
 }
 
 TEST_P(ToolForms, MutatedAnswersAreRead) {

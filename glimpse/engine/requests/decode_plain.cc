@@ -14,6 +14,8 @@ std::string answer_piece(const text::Tokenizer& tokenizer, const Request& reques
 
 void take_logits(Runtime& runtime, ActiveRequest& request, std::span<const float> logits) {
   if (request.request.max_tokens == 0) return end_answer(runtime, request, FinishReason::length);
+  // A grammar of the empty text alone.
+  if (request.sampler.must_end()) return end_answer(runtime, request, FinishReason::stop);
   take_token(runtime, request, {request.sampler.sample(logits), request.sequence->length, logits});
 }
 

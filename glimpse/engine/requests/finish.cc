@@ -71,6 +71,7 @@ void end_answer(Runtime& runtime, ActiveRequest& request, FinishReason reason) {
 
 void fail(Runtime& runtime, ActiveRequest& request, const std::exception_ptr& why) {
   request.result.error = text_of(why);
+  request.result.at_fault = is_requests_own(why);
   finish(runtime, request, FinishReason::failed);
 }
 

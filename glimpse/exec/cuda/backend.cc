@@ -56,7 +56,8 @@ class CudaBackend final : public Backend {
 
   void require(const plan::Plan& plan) const override { attention::cuda::require_supported(plan); }
   void require_records(std::string_view what) const override {
-    throw UserError(fmt::format("{} runs on the CPU alone for now; leave out --device", what));
+    throw UserError(
+        fmt::format("{} is for a model on the CPU alone for now, and this one is on a GPU; load it on the CPU", what));
   }
 
  private:

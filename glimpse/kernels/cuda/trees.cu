@@ -412,7 +412,8 @@ void search_trees(Stream& stream, const TreeSearchOp& op) {
   if (op.most > most) {
     throw UserError(
         "a tree of " + std::to_string(op.most) + " clusters is over the " + std::to_string(most) +
-        " that the GPU searches; use more chunks for each cluster, a shorter context, or leave out --device");
+        " that the GPU searches; use more chunks for each cluster, a shorter context, or a model on the CPU, which "
+        "searches any");
   }
   Arguments of{{.type = op.cache.format.type,
                 .dim = op.cache.format.dim,

@@ -53,17 +53,17 @@ void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> 
                     SelectionScratch& scratch, std::vector<std::int32_t>& set);
 
 /// What the terms of a layer's set may choose from.
-struct Parts {
+struct Candidates {
   std::size_t tokens = 0;                 ///< N
   std::span<const HeadScores> heads;      ///< per KV head: scores of the first term's query heads
   std::span<const ScoredUnit> inherited;  ///< of an earlier layer, best first
   std::span<const float> heat;            ///< [blocks]
 };
-/// True when a set is put together from parts: several terms, terms with a budget of their own, or heat.
-bool by_parts(const plan::Selector& selector);
+/// True when a set is a union of candidates: several terms, terms with a budget of their own, or heat.
+bool is_union(const plan::Selector& selector);
 /// EvoSparse (section 3): sink, local, what was inherited and what the scoring heads choose, then heat. Writes the
 /// set and what was chosen by score.
-void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionScratch& scratch, PublishedSet& set);
+void choose_union(const plan::Selector& selector, const Candidates& from, SelectionScratch& scratch, PublishedSet& set);
 
 /// True when a prompt tile scores by its mean query, so that it needs no log-sum-exps of its rows.
 bool pools_queries(const plan::Term& term);

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "glimpse/kernels/cpu/work_list.h"
+#include "glimpse/kernels/cpu/run_part.h"
 
 namespace glimpse::attention {
 

@@ -180,18 +180,18 @@ void select_layer(Pass& pass, const Call& call, int batch_index) {
   const auto tokens = static_cast<std::size_t>(entry.tokens);
   if (first.heads == plan::HeadPooling::rank_merge) {
     choose_by_rank(how, heads, tokens, thread.selection, set.lists[0]);
-  } else if (by_parts(how) || select.joins.layer >= 0) {
-    Parts parts;
-    parts.tokens = tokens;
-    if (first.source != plan::Source::heat) parts.heads = heads;
-    if (select.joins.layer >= 0) parts.inherited = state.sets.at(select.joins).chosen;
+  } else if (is_union(how) || select.joins.layer >= 0) {
+    Candidates from;
+    from.tokens = tokens;
+    if (first.source != plan::Source::heat) from.heads = heads;
+    if (select.joins.layer >= 0) from.inherited = state.sets.at(select.joins).chosen;
     if (state.has_heat()) {
       auto& heat = state.heat(call.layer);
       const auto block = static_cast<std::size_t>(state.heat_block());
       if (heat.size() < (tokens + block - 1) / block) heat.resize((tokens + block - 1) / block, 0.0F);
-      parts.heat = heat;
+      from.heat = heat;
     }
-    choose_parts(how, parts, thread.selection, set);
+    choose_union(how, from, thread.selection, set);
   } else {
     choose(choice_of(how, tokens), heads, tokens, thread.selection, set.lists[0]);
   }

@@ -8,7 +8,7 @@
 #include "glimpse/kernels/attention.h"
 #include "glimpse/kernels/choose.h"
 #include "glimpse/kernels/cpu/page_bounds.h"
-#include "glimpse/kernels/cpu/work_list.h"
+#include "glimpse/kernels/cpu/run_part.h"
 
 namespace glimpse::kernels {
 namespace {

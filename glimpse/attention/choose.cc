@@ -5,15 +5,42 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
-#include "glimpse/kernels/choose.h"
 
 namespace glimpse::attention {
+
+void set_pooling(const plan::Term& term, kernels::Choice& choice) {
+  const bool probability = term.source == plan::Source::probability;
+  switch (term.group) {
+    case plan::GroupPooling::mean_probability:
+      choice.pooling = kernels::Pooling::mean_probability;
+      break;
+    case plan::GroupPooling::max_probability:
+      choice.pooling = kernels::Pooling::max_probability;
+      break;
+    case plan::GroupPooling::mean_score:
+      choice.pooling = kernels::Pooling::mean_score;
+      break;
+    case plan::GroupPooling::max_score:
+      choice.pooling = kernels::Pooling::max_score;
+      break;
+    case plan::GroupPooling::mean_query:  // the mean of q.k is the mean query's product with k
+      choice.pooling = probability ? kernels::Pooling::probability_of_mean : kernels::Pooling::mean_score;
+      break;
+    case plan::GroupPooling::none:  // of one query head
+      choice.pooling = probability ? kernels::Pooling::mean_probability : kernels::Pooling::mean_score;
+      break;
+  }
+  choice.across = kernels::Across::as_group;
+  if (term.heads == plan::HeadPooling::max) choice.across = kernels::Across::max;
+  if (term.heads == plan::HeadPooling::mean) choice.across = kernels::Across::mean;
+}
 
 kernels::Choice choice_of(const plan::Selector& selector, std::size_t tokens) {
   const Always always = always_units(selector, tokens);
   const std::size_t units =
       (tokens + static_cast<std::size_t>(selector.block) - 1) / static_cast<std::size_t>(selector.block);
   kernels::Choice choice;
+  set_pooling(selector.terms.front(), choice);
   choice.block = selector.block;
   choice.head_units = static_cast<std::int32_t>(always.head);
   choice.tail_units = static_cast<std::int32_t>(always.tail);
@@ -61,54 +88,12 @@ void SelectionScratch::reserve(std::size_t tokens) {
   workspace.resize(kernels::select_workspace(room));
 }
 
-void pool_group(const plan::Term& term, const HeadScores& head, std::span<float> pooled) {
-  switch (term.group) {
-    case plan::GroupPooling::mean_probability:
-      return kernels::pool_mean_probability(head.scores, head.stride, head.lse, head.group, pooled);
-    case plan::GroupPooling::max_probability:
-      return kernels::pool_max_probability(head.scores, head.stride, head.lse, head.group, pooled);
-    case plan::GroupPooling::mean_score:
-      return kernels::pool_mean_score(head.scores, head.stride, head.group, pooled);
-    case plan::GroupPooling::mean_query: {  // the mean of q.k is the mean query's product with k
-      kernels::pool_mean_score(head.scores, head.stride, head.group, pooled);
-      if (term.source != plan::Source::probability) return;
-      const float lse = kernels::log_sum_exp(pooled);
-      return kernels::pool_mean_probability(pooled.data(), pooled.size(), &lse, 1, pooled);
-    }
-    case plan::GroupPooling::max_score:
-      return kernels::pool_max_score(head.scores, head.stride, head.group, pooled);
-    case plan::GroupPooling::none: {
-      check(head.group == 1, "an unpooled set is made per query head");
-      if (term.source == plan::Source::probability) {
-        return kernels::pool_mean_probability(head.scores, head.stride, head.lse, 1, pooled);
-      }
-      std::copy_n(head.scores, pooled.size(), pooled.begin());
-      return;
-    }
-  }
-}
-
-void pool_layer(const plan::Term& term, std::span<const HeadScores> heads, SelectionScratch& scratch,
-                std::span<float> pooled) {
-  const std::span<float> one(scratch.head_pooled.data(), pooled.size());
-  pool_group(term, heads[0], pooled);
-  for (std::size_t h = 1; h < heads.size(); ++h) {
-    pool_group(term, heads[h], one);
-    if (term.heads == plan::HeadPooling::max) {
-      for (std::size_t i = 0; i < pooled.size(); ++i) pooled[i] = std::max(pooled[i], one[i]);
-    } else {
-      for (std::size_t i = 0; i < pooled.size(); ++i) pooled[i] += one[i];
-    }
-  }
-  if (term.heads == plan::HeadPooling::max) return;
-  const float share = 1.0f / static_cast<float>(heads.size());
-  for (float& value : pooled) value *= share;
-}
-
-void choose(const plan::Selector& selector, std::span<float> pooled, SelectionScratch& scratch,
-            std::vector<std::int32_t>& set) {
-  const std::size_t count = kernels::choose(choice_of(selector, pooled.size()), pooled,
-                                            {scratch.blocks, scratch.chosen, scratch.workspace}, scratch.list.data());
+void choose(const kernels::Choice& choice, std::span<const HeadScores> heads, std::size_t tokens,
+            SelectionScratch& scratch, std::vector<std::int32_t>& set) {
+  const std::span<float> pooled(scratch.pooled.data(), tokens);
+  kernels::pool(choice, heads, {scratch.head_pooled.data(), tokens}, pooled);
+  const std::size_t count =
+      kernels::choose(choice, pooled, {scratch.blocks, scratch.chosen, scratch.workspace}, scratch.list.data());
   set.assign(scratch.list.data(), scratch.list.data() + count);
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "glimpse/attention/sets.h"
-#include "glimpse/kernels/ops.h"
+#include "glimpse/kernels/choose.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::attention {
@@ -35,28 +35,17 @@ struct Always {
 };
 Always always_units(const plan::Selector& selector, std::size_t tokens);
 
-/// What a selector asks of the pooled scores of so many tokens; whose they are and how they are pooled is the caller's.
+/// How a term pools scores over the group and over the heads of a layer.
+void set_pooling(const plan::Term& term, kernels::Choice& choice);
+/// What a selector asks of the scores of so many tokens; whose they are is the caller's.
 kernels::Choice choice_of(const plan::Selector& selector, std::size_t tokens);
 
-/// Scores of one KV head: query head j's score of token i at scores[j * stride + i], and its log-sum-exp.
-struct HeadScores {
-  const float* scores = nullptr;
-  std::size_t stride = 0;
-  const float* lse = nullptr;  ///< [g]
-  int group = 1;
-};
+using kernels::HeadScores;
 
-/// pooled[i] for one head and term, i in [0, tokens).
-void pool_group(const plan::Term& term, const HeadScores& head, std::span<float> pooled);
-
-/// Pools over all heads of a layer (Term::heads).
-void pool_layer(const plan::Term& term, std::span<const HeadScores> heads, SelectionScratch& scratch,
-                std::span<float> pooled);
-
-/// The set for pooled scores over tokens [0, N): sink, local window and current token, filled up from the best
-/// scores within the budget (methods.md section 1). `pooled` is overwritten. Writes ascending positions.
-void choose(const plan::Selector& selector, std::span<float> pooled, SelectionScratch& scratch,
-            std::vector<std::int32_t>& set);
+/// The set for the scores of tokens [0, N), pooled over `heads`: sink, local window and current token, filled up from
+/// the best scores within the budget (methods.md section 1). Writes ascending positions.
+void choose(const kernels::Choice& choice, std::span<const HeadScores> heads, std::size_t tokens,
+            SelectionScratch& scratch, std::vector<std::int32_t>& set);
 
 /// LessIsMore: the best of every query head rank by rank, until the budget is full. What is always in the set has no
 /// rank.
@@ -64,17 +53,17 @@ void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> 
                     SelectionScratch& scratch, std::vector<std::int32_t>& set);
 
 /// What the terms of a layer's set may choose from.
-struct Parts {
+struct Candidates {
   std::size_t tokens = 0;                 ///< N
   std::span<const HeadScores> heads;      ///< per KV head: scores of the first term's query heads
   std::span<const ScoredUnit> inherited;  ///< of an earlier layer, best first
   std::span<const float> heat;            ///< [blocks]
 };
-/// True when a set is put together from parts: several terms, terms with a budget of their own, or heat.
-bool by_parts(const plan::Selector& selector);
+/// True when a set is a union of candidates: several terms, terms with a budget of their own, or heat.
+bool is_union(const plan::Selector& selector);
 /// EvoSparse (section 3): sink, local, what was inherited and what the scoring heads choose, then heat. Writes the
 /// set and what was chosen by score.
-void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionScratch& scratch, PublishedSet& set);
+void choose_union(const plan::Selector& selector, const Candidates& from, SelectionScratch& scratch, PublishedSet& set);
 
 /// True when a prompt tile scores by its mean query, so that it needs no log-sum-exps of its rows.
 bool pools_queries(const plan::Term& term);

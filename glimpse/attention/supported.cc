@@ -24,7 +24,7 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (one && !first.query_heads.empty() && !parts) {
     refuse(plan, "a term of some query heads, unless it is q.k with a budget for a layer's set");
   }
-  // Parts take the best of every scoring query head, and of all of these.
+  // A union takes the best of every scoring query head, and of all of these.
   const bool best = first.group == plan::GroupPooling::none &&
                     (first.heads == plan::HeadPooling::max || first.heads == plan::HeadPooling::none);
   if (first.budget && !best) refuse(plan, "a budgeted term that pools otherwise than by max over query heads");

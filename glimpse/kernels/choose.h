@@ -1,5 +1,5 @@
-// The choice of one set from pooled scores, on the CPU: what ops.h asks of a Choice behind its pooling. No allocation;
-// space is passed in and may be used again. Any thread, each with its own space.
+// The choice of one set from scores, on the CPU: what ops.h asks of a Choice. No allocation; space is passed in and may
+// be used again. Any thread, each with its own space.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,18 @@
 #include "glimpse/kernels/ops.h"
 
 namespace glimpse::kernels {
+
+/// Scores of query heads of one KV head: query j's of slot i at scores[j * stride + i], and its log-sum-exp.
+struct HeadScores {
+  const float* scores = nullptr;
+  std::size_t stride = 0;
+  const float* lse = nullptr;  ///< [g]
+  int group = 1;               ///< g
+};
+
+/// pooled[i] of the choice's heads: over the query heads of each, then over heads. `one` is at least as long as
+/// `pooled`, and unused where there is one head.
+void pool(const Choice& choice, std::span<const HeadScores> heads, std::span<float> one, std::span<float> pooled);
 
 /// What choose needs beside the scores of `slots` slots.
 struct ChooseSpace {

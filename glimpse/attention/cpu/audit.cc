@@ -49,12 +49,12 @@ void add_audit(Pass& pass, BatchEntry& entry, int index) {
     // What a head has forgotten has no score any more.
     const kernels::HeadView& view = entry.views[static_cast<std::size_t>(head)];
     if (view.positions != nullptr || view.slots < entry.tokens) continue;
-    pass.attend_work.add({Item::Kind::audit, -1, index, head, 0, 0, nullptr, 0});
+    pass.items.add({Item::Kind::audit, index, head});
   }
 }
 
 void run_audit(Pass& pass, const Call& call, const Item& item) {
-  BatchEntry& entry = pass.entry(item);
+  BatchEntry& entry = pass.entry(item.batch);
   ThreadScratch& thread = pass.thread(call.ith);
   const Stopwatch watch(&entry.audit_s[static_cast<std::size_t>(item.head)]);  // one item a head and layer
   const HeadOp& op = entry.head(call.layer, item.head);

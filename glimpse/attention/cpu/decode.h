@@ -1,4 +1,4 @@
-// Attending of decode rows: the work list of a layer over all heads and sequences, and what follows each of its units.
+// Attending of decode rows: the work of a layer over all heads and sequences, and what follows each of its outputs.
 // Inside attention/cpu only; see runner.h for threads.
 #pragma once
 
@@ -6,16 +6,11 @@
 
 namespace glimpse::attention {
 
-/// Makes the attend phase's work list of a layer, prompts' items too. One thread.
+/// Makes the attend phase's work of a layer, prompts' items too. One thread.
 void build_attend(Pass& pass, int layer);
 
-/// The kernel's call for an item of Item::Kind::attend.
-kernels::AttendItem kernel_item(Pass& pass, const Item& item, const float* q);
-
-/// The token that stands for those that left a window (RazorAttention): the unit's last partial result.
-void run_mean_token(Pass& pass, const Call& call, const Item& item);
-
-/// By the thread that finished the unit's last part: merges the parts in order, feeds back, chooses. No barrier.
-void combine_unit(Pass& pass, const Call& call, int unit_index);
+/// A part of an output. The thread that finished the output's last part merges them in order, feeds back, chooses: no
+/// barrier. `next`: the part that the thread runs after this one, or null.
+void run_part(Pass& pass, const Call& call, const Part& part, const Part* next);
 
 }  // namespace glimpse::attention

@@ -8,42 +8,42 @@
 namespace glimpse::attention {
 namespace {
 
-/// Position of an entry of a unit, or -1 for a freed slot.
-std::int32_t position_of(const Unit& unit, const kernels::HeadView& view, std::int32_t entry) {
-  if (unit.list != nullptr) return unit.list[entry];
+/// Position of an entry of an output, or -1 for a freed slot.
+std::int32_t position_of(const HeadOutput& output, const kernels::HeadView& view, std::int32_t entry) {
+  if (output.list != nullptr) return output.list[entry];
   return view.positions == nullptr ? entry : view.positions[entry];
 }
 
 }  // namespace
 
-void feed(Pass& pass, const Call& call, BatchEntry& entry, const Unit& unit) {
+void feed(Pass& pass, const Call& call, BatchEntry& entry, const HeadOutput& output) {
   SequenceState& state = *entry.rows.state;
-  const HeadOp& op = entry.head(call.layer, unit.head);
+  const HeadOp& op = entry.head(call.layer, output.head);
   if (op.reads == HeadOp::Reads::window && !entry.dense) return;  // its window is not what heat speaks of
   const plan::Retention* kept = op.kept;
   const bool heats = entry.layer(call.layer).heats;
-  CopyOnWrite<std::vector<float>>& kept_statistic = state.statistics[state.head(call.layer, unit.head)];
+  CopyOnWrite<std::vector<float>>& kept_statistic = state.statistics[state.head(call.layer, output.head)];
   if (!heats && kept_statistic->empty()) return;
 
-  const auto entries = static_cast<std::size_t>(unit.entries);
+  const auto entries = static_cast<std::size_t>(output.entries);
   SelectionScratch& scratch = pass.thread(call.ith).selection;
   const std::span<float> mean(scratch.pooled.data(), entries);
-  const float* lse = entry.lse.data() + static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(pass.group);
-  kernels::pool_mean_probability(pass.scores.data() + unit.first_score, pass.score_stride, lse, unit.group, mean);
-  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(unit.head)];
+  const float* lse = entry.lse.data() + static_cast<std::size_t>(output.head) * static_cast<std::size_t>(pass.group);
+  kernels::pool_mean_probability(pass.scores.data() + output.first_score, pass.score_stride, lse, output.queries, mean);
+  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(output.head)];
   if (heats) {
-    auto& feed = entry.heat_feed[state.head(call.layer, unit.head)];
+    auto& feed = entry.heat_feed[state.head(call.layer, output.head)];
     const std::int32_t block = state.heat_block();
-    for (std::int32_t i = 0; i < unit.entries; ++i) {
-      const std::int32_t at = position_of(unit, view, i) / block;
+    for (std::int32_t i = 0; i < output.entries; ++i) {
+      const std::int32_t at = position_of(output, view, i) / block;
       if (feed.empty() || feed.back().block != at) feed.push_back({at, 0.0F});
       feed.back().mass += mean[static_cast<std::size_t>(i)];
     }
   }
   if (kept_statistic->empty() || kept == nullptr) return;
   feed_statistic(kept->rule,
-                 {mean, unit.list != nullptr ? unit.list : view.positions, unit.group,
-                  pass.cache->live_tokens(entry.rows.sequence, call.layer, unit.head), state.decode_steps},
+                 {mean, output.list != nullptr ? output.list : view.positions, output.queries,
+                  pass.cache->live_tokens(entry.rows.sequence, call.layer, output.head), state.decode_steps},
                  {scratch.chosen, scratch.workspace}, kept_statistic.own());
 }
 

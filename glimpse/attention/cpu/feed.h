@@ -7,8 +7,8 @@
 
 namespace glimpse::attention {
 
-/// What one unit read. By the thread that finished it.
-void feed(Pass& pass, const Call& call, BatchEntry& entry, const Unit& unit);
+/// What one output read. By the thread that finished it.
+void feed(Pass& pass, const Call& call, BatchEntry& entry, const HeadOutput& output);
 
 /// EvoSparse, section 3.1: h <- lambda h + s, s the mean over the layers and heads that read the block. After the pass.
 void end_feedback(Pass& pass, BatchEntry& entry);

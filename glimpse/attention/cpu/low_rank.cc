@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "glimpse/attention/cpu/decode.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/landmarks.h"
@@ -66,7 +65,7 @@ bool wants_factors(const BatchEntry& entry, int layer) {
 }
 
 void factor_keys(Pass& pass, const Item& item, int layer) {
-  BatchEntry& entry = pass.batch[static_cast<std::size_t>(item.batch)];
+  BatchEntry& entry = pass.entry(item.batch);
   SequenceState& state = *entry.rows.state;
   const Stopwatch watch(&entry.index_build_s.back());
   kv::LayerKeys keys;
@@ -78,11 +77,11 @@ void factor_keys(Pass& pass, const Item& item, int layer) {
       std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[static_cast<std::size_t>(layer)]);
 }
 
-void count_low_rank(Pass& pass, BatchEntry& entry, int layer, const Unit& unit) {
-  const LowRankHead low = low_rank_head(entry, layer, unit.head);
-  const std::int32_t* last = unit.list + unit.entries;
+void count_low_rank(Pass& pass, BatchEntry& entry, int layer, const HeadOutput& output) {
+  const LowRankHead low = low_rank_head(entry, layer, output.head);
+  const std::int32_t* last = output.list + output.entries;
   const auto before = [&](std::int64_t position) {
-    return std::lower_bound(unit.list, last, static_cast<std::int32_t>(position)) - unit.list;
+    return std::lower_bound(output.list, last, static_cast<std::int32_t>(position)) - output.list;
   };
   std::int64_t rows = before(low.end);
   for (const std::int32_t chunk : low.outliers) {
@@ -93,21 +92,21 @@ void count_low_rank(Pass& pass, BatchEntry& entry, int layer, const Unit& unit) 
   if (rows == 0) return;
   entry.counters.low_rank_rows += rows;
   // A row of U each, and the head's B once.
-  entry.counters.low_rank_bytes += rows * static_cast<std::int64_t>(low.keys->row_bytes(unit.key_rank)) +
-                                   std::int64_t{unit.key_rank} * pass.shape.head_dim * std::int64_t{sizeof(float)};
+  entry.counters.low_rank_bytes += rows * static_cast<std::int64_t>(low.keys->row_bytes(output.key_rank)) +
+                                   std::int64_t{output.key_rank} * pass.shape.head_dim * std::int64_t{sizeof(float)};
 }
 
-/// Attends to part of a list by way of pages of its own: made keys there, everything else copied.
-void run_low_rank(Pass& pass, const Call& call, const Item& item) {
-  BatchEntry& entry = pass.entry(item);
-  const Unit& unit = pass.attend_work.unit(item.unit);
+/// Attends to a part of a list by way of pages of its own: made keys there, everything else copied.
+void run_low_rank(Pass& pass, const Call& call, const Part& part) {
+  const HeadOutput& output = pass.work.output(part);
+  BatchEntry& entry = pass.entry(output.batch);
   const kernels::KvFormat& format = pass.cache->shape().format;
-  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
-  const LowRankHead low = low_rank_head(entry, call.layer, item.head);
+  const kernels::HeadView& view = *output.view;
+  const LowRankHead low = low_rank_head(entry, call.layer, output.head);
   RowPages& pages = pass.thread(call.ith).rows;
   reserve(pages, format);
-  const std::int32_t count = item.end - item.begin;
-  const std::int32_t* list = item.list + item.begin;
+  const std::int32_t count = part.end - part.begin;
+  const std::int32_t* list = output.list + part.begin;
   const kernels::HeadView own{pages.k.data(), pages.v.data(), pages.numbers.data(), nullptr, count};
   const auto made = [&](std::int32_t position) {
     return position < low.end && !std::binary_search(low.outliers.begin(), low.outliers.end(), position / low.chunk);
@@ -119,7 +118,7 @@ void run_low_rank(Pass& pass, const Call& call, const Item& item) {
   }
   const auto dim = static_cast<std::size_t>(pass.shape.head_dim);
   if (pages.keys.size() < pages.made.size() * dim) pages.keys.resize(kernels::kSplitTokens * dim);
-  low.keys->read({item.head, unit.key_rank, pages.made, pages.keys.data()});
+  low.keys->read({output.head, output.key_rank, pages.made, pages.keys.data()});
   std::size_t next = 0;
   for (std::int32_t i = 0; i < count; ++i) {
     if (next < pages.made.size() && pages.made[next] == list[i]) {
@@ -132,12 +131,13 @@ void run_low_rank(Pass& pass, const Call& call, const Item& item) {
     }
     copy_row(format, {&view, list[i]}, {&own, i}, &kernels::HeadView::v_plane);
   }
-  kernels::AttendItem work = kernel_item(pass, item, call.q);
+  kernels::AttendItem work = kernels::attend_item(pass.reading(call), output, part);
+  work.partial = pass.work.partial(output, part.partial);
   work.head = &own;
   work.list = nullptr;
   work.begin = 0;
   work.end = count;
-  if (work.scores != nullptr) work.scores += item.begin;
+  if (work.scores != nullptr) work.scores += part.begin;
   kernels::attend(format, work);
 }
 

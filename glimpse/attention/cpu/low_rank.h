@@ -11,10 +11,10 @@ namespace glimpse::attention {
 bool wants_factors(const BatchEntry& entry, int layer);
 void factor_keys(Pass& pass, const Item& item, int layer);
 
-/// Counts what a unit reads from factors.
-void count_low_rank(Pass& pass, BatchEntry& entry, int layer, const Unit& unit);
+/// Counts what an output reads from factors.
+void count_low_rank(Pass& pass, BatchEntry& entry, int layer, const HeadOutput& output);
 
-/// Attends to part of a list by way of pages of its own: made keys there, everything else copied.
-void run_low_rank(Pass& pass, const Call& call, const Item& item);
+/// Attends to a part of a list by way of pages of its own: made keys there, everything else copied.
+void run_low_rank(Pass& pass, const Call& call, const Part& part);
 
 }  // namespace glimpse::attention

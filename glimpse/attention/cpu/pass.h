@@ -1,4 +1,4 @@
-// A pass that runs: its sequences, the work lists of the layer that is being run, and the buffers that a Runner keeps
+// A pass that runs: its sequences, the work of the phase that is being run, and the buffers that a Runner keeps
 // between passes. Data that the rooms beside it work on (decode, prompt, tiles, select, feed, tier, audit,
 // low_rank, records). Inside attention/cpu only; see runner.h for threads.
 #pragma once
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "glimpse/attention/choose.h"
+#include "glimpse/attention/cpu/items.h"
 #include "glimpse/attention/cpu/runner.h"
-#include "glimpse/attention/cpu/work_list.h"
 #include "glimpse/attention/forget.h"
 #include "glimpse/base/buffer.h"
 #include "glimpse/kernels/attention.h"
@@ -117,7 +117,7 @@ struct ThreadScratch {
   SelectionScratch selection;
   kv::IndexScratch index;
   std::vector<std::byte> prefill;
-  std::vector<float> lse;
+  std::vector<float> lse, partial_lse;
   std::vector<float> queries;
   std::vector<float> weights;
   std::vector<HeadScores> heads;
@@ -147,12 +147,13 @@ struct Pass {
   std::vector<BatchEntry> batch;
   std::size_t batch_size = 0;  ///< entries in use; the rest keep their buffers
   std::span<BatchEntry> entries() { return {batch.data(), batch_size}; }
-  BatchEntry& entry(const Item& item) { return batch[static_cast<std::size_t>(item.batch)]; }
+  BatchEntry& entry(int index) { return batch[static_cast<std::size_t>(index)]; }
   ThreadScratch& thread(int ith) { return threads[static_cast<std::size_t>(ith)]; }
 
-  WorkList attend_work, select_work;
-  std::vector<float> partials;
+  kernels::WorkList<HeadOutput> work;  ///< of the phase that is being run
+  kernels::TakeList<Item> items;       ///< and what comes before its parts
   std::vector<float> scores;
+  std::size_t score_floats = 0;  ///< of them, that outputs of the phase have
   std::size_t score_stride = 0;
   std::vector<ThreadScratch> threads;
   std::unique_ptr<std::atomic<int>[]> layer_remaining;  ///< [batch] heads still to be scored, for SetPer::layer
@@ -178,6 +179,28 @@ struct Pass {
     if (entry.rows.kind == PassKind::correct) return static_cast<std::int32_t>(entry.rows.position);
     return view.slots - entry.rows.rows;
   }
+  void open_work() {
+    work.clear();
+    items.clear();
+    score_floats = 0;
+  }
+  /// All query heads of a KV head of the entry's first row, reading every slot.
+  HeadOutput output_of(int index, int head);
+  /// Gives an output room for scores; returns where.
+  std::size_t keep_scores(HeadOutput& output) {
+    output.first_score = score_floats;
+    score_floats += static_cast<std::size_t>(output.queries) * score_stride;
+    return output.first_score;
+  }
+  /// Opens the phase to all threads. Partial results have `dim` values.
+  void seal_work(int dim) {
+    if (scores.size() < score_floats) scores.resize(score_floats);
+    work.seal(dim);
+    items.seal();
+  }
+  kernels::Reading reading(const Call& call) {
+    return {cache->shape().format, call.q, scale, scores.data(), score_stride};
+  }
   /// Query rows of one KV head of a row of the pass.
   const float* head_query(const BatchEntry& entry, const float* q, int row, int head) const {
     return q + (static_cast<std::size_t>(entry.rows.first_row + row) * static_cast<std::size_t>(shape.heads) +
@@ -190,10 +213,10 @@ struct Pass {
     arrived.store(0, std::memory_order_relaxed);
     return true;
   }
-  template <class Work>
-  void guarded(Work&& work) noexcept {
+  template <class Body>
+  void guarded(Body&& body) noexcept {
     try {
-      work();
+      body();
     } catch (...) {
       const std::scoped_lock lock(failure_mutex);
       if (!failure) failure = std::current_exception();
@@ -201,10 +224,10 @@ struct Pass {
     }
   }
   /// Work for one sequence: what it throws ends that sequence's part of the pass and leaves the others alone.
-  template <class Work>
-  void guarded(BatchEntry& entry, Work&& work) noexcept {
+  template <class Body>
+  void guarded(BatchEntry& entry, Body&& body) noexcept {
     try {
-      work();
+      body();
     } catch (...) {
       const std::scoped_lock lock(failure_mutex);
       if (!entry.failure) entry.failure = std::current_exception();

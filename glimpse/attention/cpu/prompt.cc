@@ -35,7 +35,7 @@ void add_rows(Pass& pass, const BatchEntry& entry, int index) {
     const int last = std::min(entry.rows.rows, first + span);
     for (int begin = first + (last - first - 1) / rows * rows; begin >= first; begin -= rows) {
       for (int head = 0; head < pass.shape.kv_heads; ++head) {
-        pass.attend_work.add({Item::Kind::prefill, -1, index, head, begin, std::min(last, begin + rows), nullptr, 0});
+        pass.items.add({Item::Kind::prefill, index, head, begin, std::min(last, begin + rows)});
       }
     }
   }
@@ -56,23 +56,22 @@ bool splits_keys(Pass& pass, const BatchEntry& entry) {
 
 void add_few_rows(Pass& pass, const BatchEntry& entry, int index) {
   const bool verify = verifies_few(entry);
-  const std::int32_t part = verify ? kernels::kSplitTokens : kKeyRange;
-  const int first = static_cast<int>(pass.attend_work.unit_count());
+  const int first = pass.work.outputs();
   std::int32_t most = 0;
   for (int head = 0; head < pass.shape.kv_heads; ++head) {
-    const std::int32_t slots = entry.views[static_cast<std::size_t>(head)].slots;
-    Unit unit{index, head, -1, pass.group * entry.rows.rows, 0, (slots + part - 1) / part};
-    unit.prompt_rows = entry.rows.rows;
-    unit.entries = slots;
-    pass.attend_work.add_unit(unit);
-    most = std::max(most, slots);
+    HeadOutput output = pass.output_of(index, head);
+    output.rows = entry.rows.rows;
+    output.queries *= output.rows;
+    pass.work.add(output);
+    most = std::max(most, output.entries);
   }
-  for (std::int32_t at = 0; at < most; at += kKeyRange) {
-    for (int head = 0; head < pass.shape.kv_heads; ++head) {
-      const std::int32_t slots = pass.attend_work.unit(first + head).entries;
-      if (at >= slots) continue;
-      pass.attend_work.add({verify ? Item::Kind::verify : Item::Kind::range, first + head, index, head, at,
-                            std::min(slots, at + kKeyRange), nullptr, at / part});
+  for (std::int32_t begin = 0; begin < most; begin += kKeyRange) {
+    for (int number = first; number < pass.work.outputs(); ++number) {
+      const HeadOutput& output = pass.work.output(number);
+      if (begin >= output.entries) continue;
+      const std::int32_t end = std::min(output.entries, begin + kKeyRange);
+      const int partials = verify ? (end - begin + kernels::kSplitTokens - 1) / kernels::kSplitTokens : 1;
+      pass.work.add_part(number, begin, end, partials);
     }
   }
 }
@@ -127,7 +126,7 @@ void take_observed(Pass& pass, BatchEntry& entry, int layer, int head) {
 /// Adds up the probabilities that the item's observed rows gave each key, by itself; the last item of a head takes
 /// all of them in order.
 void observe_rows(Pass& pass, const Call& call, const Item& item, kernels::PrefillItem work) {
-  BatchEntry& entry = pass.entry(item);
+  BatchEntry& entry = pass.entry(item.batch);
   PromptWork& prompt = entry.prompt;
   const plan::Retention* kept = entry.head(call.layer, item.head).kept;
   const bool heats = entry.layer(call.layer).heats;
@@ -160,25 +159,14 @@ void observe_rows(Pass& pass, const Call& call, const Item& item, kernels::Prefi
     take_observed(pass, entry, call.layer, item.head);
 }
 
-/// What the rows of a unit saw is known from its parts.
-void observe_few_rows(Pass& pass, const Call& call, const Unit& unit) {
-  const Item item{Item::Kind::prefill, -1, unit.batch, unit.head, 0, unit.prompt_rows, nullptr, 0};
+/// What the rows of an output saw is known from its parts.
+void observe_few_rows(Pass& pass, const Call& call, const HeadOutput& output) {
+  const Item item{Item::Kind::prefill, output.batch, output.head, 0, output.rows};
   kernels::PrefillItem work = prompt_item(pass, item, call.q);
-  const auto queries = static_cast<std::size_t>(unit.group);
-  const auto parts = static_cast<std::size_t>(unit.partials);
-  auto& lse = pass.thread(call.ith).lse;
-  if (lse.size() < queries + parts) lse.resize(queries + parts);
-  const std::span<float> of_query(lse.data() + queries, parts);
-  for (std::size_t j = 0; j < queries; ++j) {
-    const float* from =
-        pass.partials.data() + unit.first_partial + queries * static_cast<std::size_t>(pass.shape.head_dim) + j;
-    for (float& part : of_query) {
-      part = *from;
-      from += kernels::partial_floats(unit.group, pass.shape.head_dim);
-    }
-    lse[j] = kernels::log_sum_exp(of_query);
-  }
-  work.lse = lse.data();
+  ThreadScratch& thread = pass.thread(call.ith);
+  thread.lse.resize(std::max(thread.lse.size(), static_cast<std::size_t>(output.queries)));
+  pass.work.sum(output, thread.partial_lse, thread.lse.data());
+  work.lse = thread.lse.data();
   observe_rows(pass, call, item, work);
 }
 
@@ -243,7 +231,7 @@ void add_prompt(Pass& pass, BatchEntry& entry, int index, int layer) {
   }
   if (prompt.tiles > 0 && entry.layer(layer).tiles_follow) open_tiles(pass, entry, layer);
   if (entry.ends_prompt) entry.rows.state->low_rank[static_cast<std::size_t>(layer)].reset();
-  if (wants_factors(entry, layer)) pass.attend_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
+  if (wants_factors(entry, layer)) pass.items.add({Item::Kind::factor, index});
   for (int head = 0; head < pass.shape.kv_heads && entry.rows.kind == PassKind::verify; ++head) {
     const std::int64_t live = pass.cache->live_tokens(entry.rows.sequence, layer, head);
     entry.counters.k_rows += live;
@@ -256,7 +244,7 @@ void add_prompt(Pass& pass, BatchEntry& entry, int index, int layer) {
   }
   for (int head = 0; head < pass.shape.kv_heads && grows_indices(pass, entry, layer); ++head) {
     if (entry.rows.state->indices[entry.rows.state->head(layer, head)] == nullptr) continue;
-    pass.attend_work.add({Item::Kind::grow, -1, index, head, 0, 0, nullptr, 0});
+    pass.items.add({Item::Kind::grow, index, head});
   }
 }
 
@@ -268,61 +256,54 @@ bool grows_indices(Pass& pass, const BatchEntry& entry, int layer) {
   return std::any_of(first, first + pass.shape.kv_heads, [](const auto& index) { return index != nullptr; });
 }
 
-void run_range(Pass& pass, const Call& call, const Item& item) {
-  const Unit& unit = pass.attend_work.unit(item.unit);
+void run_few_rows(Pass& pass, const Call& call, const Part& part) {
+  const HeadOutput& output = pass.work.output(part);
+  const BatchEntry& entry = pass.entry(output.batch);
+  const kernels::KvFormat& format = pass.cache->shape().format;
+  const std::span<std::byte> workspace = pass.thread(call.ith).prefill;
+  float* const partial = pass.work.partial(output, part.partial);
   kernels::PrefillItem work =
-      prompt_item(pass, {Item::Kind::prefill, -1, item.batch, item.head, 0, unit.prompt_rows, nullptr, 0}, call.q);
-  work.begin = item.begin;
-  work.end = item.end;
-  work.out = pass.partials.data() + unit.first_partial +
-             static_cast<std::size_t>(item.partial) * kernels::partial_floats(unit.group, pass.shape.head_dim);
+      prompt_item(pass, {Item::Kind::prefill, output.batch, output.head, 0, output.rows}, call.q);
+  if (verifies_few(entry)) {
+    kernels::attend_rows(format,
+                         {.head = work.head,
+                          .query = work.query,
+                          .query_stride = work.query_stride,
+                          .group = work.group,
+                          .rows = work.rows,
+                          .scale = work.scale,
+                          .first_slot = work.first_slot,
+                          .begin = part.begin,
+                          .end = part.end,
+                          .partial = partial},
+                         workspace);
+    return;
+  }
+  work.begin = part.begin;
+  work.end = part.end;
+  work.out = partial;
   work.out_stride = static_cast<std::size_t>(pass.group) * static_cast<std::size_t>(pass.shape.head_dim);
-  work.lse = work.out + static_cast<std::size_t>(unit.prompt_rows) * work.out_stride;
-  kernels::prefill(pass.cache->shape().format, work, pass.thread(call.ith).prefill);
+  work.lse = work.out + static_cast<std::size_t>(output.rows) * work.out_stride;
+  kernels::prefill(format, work, workspace);
 }
 
-void run_verify(Pass& pass, const Call& call, const Item& item) {
-  const Unit& unit = pass.attend_work.unit(item.unit);
-  const BatchEntry& entry = pass.entry(item);
-  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
-  kernels::AttendRowsItem work;
-  work.head = &view;
-  work.query = pass.head_query(entry, call.q, 0, item.head);
-  work.query_stride = static_cast<std::size_t>(pass.shape.heads) * static_cast<std::size_t>(pass.shape.head_dim);
-  work.group = pass.group;
-  work.rows = unit.prompt_rows;
-  work.scale = pass.scale;
-  work.first_slot = pass.first_slot(entry, view);
-  work.begin = item.begin;
-  work.end = item.end;
-  work.partial = pass.partials.data() + unit.first_partial +
-                 static_cast<std::size_t>(item.partial) * kernels::partial_floats(unit.group, pass.shape.head_dim);
-  kernels::attend_rows(pass.cache->shape().format, work, pass.thread(call.ith).prefill);
-}
-
-void combine_few_rows(Pass& pass, const Call& call, const Unit& unit) {
+void finish_few_rows(Pass& pass, const Call& call, const HeadOutput& output) {
   const auto dim = static_cast<std::size_t>(pass.shape.head_dim);
   const std::size_t width = static_cast<std::size_t>(pass.group) * dim;
   auto& combined = pass.thread(call.ith).combined;
-  if (combined.size() < static_cast<std::size_t>(unit.prompt_rows) * width) {
-    combined.resize(static_cast<std::size_t>(unit.prompt_rows) * width);
+  combined.resize(std::max(combined.size(), static_cast<std::size_t>(output.rows) * width));
+  pass.work.merge(output, combined.data());
+  float* to = call.out + output.query * dim;
+  for (int row = 0; row < output.rows; ++row, to += static_cast<std::size_t>(pass.shape.heads) * dim) {
+    std::copy_n(combined.data() + static_cast<std::size_t>(row) * width, width, to);
   }
-  kernels::combine(pass.partials.data() + unit.first_partial, unit.partials, unit.group, pass.shape.head_dim,
-                   combined.data());
-  const BatchEntry& entry = pass.batch[static_cast<std::size_t>(unit.batch)];
-  const auto row = static_cast<std::size_t>(entry.rows.first_row);
-  float* to = call.out + (row * static_cast<std::size_t>(pass.shape.heads) +
-                          static_cast<std::size_t>(unit.head) * static_cast<std::size_t>(pass.group)) *
-                             dim;
-  for (int r = 0; r < unit.prompt_rows; ++r, to += static_cast<std::size_t>(pass.shape.heads) * dim) {
-    std::copy_n(combined.data() + static_cast<std::size_t>(r) * width, width, to);
-  }
-  if (entry.tokens > entry.prompt.observe_from) observe_few_rows(pass, call, unit);
+  const BatchEntry& entry = pass.entry(output.batch);
+  if (entry.tokens > entry.prompt.observe_from) observe_few_rows(pass, call, output);
 }
 
 /// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
 kernels::PrefillItem prompt_item(Pass& pass, const Item& item, const float* q) {
-  const BatchEntry& entry = pass.batch[static_cast<std::size_t>(item.batch)];
+  const BatchEntry& entry = pass.entry(item.batch);
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
   kernels::PrefillItem work;
   work.head = &view;
@@ -336,7 +317,7 @@ kernels::PrefillItem prompt_item(Pass& pass, const Item& item, const float* q) {
 }
 
 void run_prompt(Pass& pass, const Call& call, const Item& item) {
-  BatchEntry& entry = pass.entry(item);
+  BatchEntry& entry = pass.entry(item.batch);
   const PromptWork& prompt = entry.prompt;
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
   kernels::PrefillItem work = prompt_item(pass, item, call.q);

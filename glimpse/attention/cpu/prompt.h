@@ -20,12 +20,11 @@ bool grows_indices(Pass& pass, const BatchEntry& entry, int layer);
 /// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
 kernels::PrefillItem prompt_item(Pass& pass, const Item& item, const float* q);
 
-/// Items of the kinds prefill, range and verify.
+/// Items of the kind prefill.
 void run_prompt(Pass& pass, const Call& call, const Item& item);
-void run_range(Pass& pass, const Call& call, const Item& item);
-void run_verify(Pass& pass, const Call& call, const Item& item);
 
-/// combine_unit for a unit of few rows.
-void combine_few_rows(Pass& pass, const Call& call, const Unit& unit);
+/// A part of an output of few rows, and what follows its last one.
+void run_few_rows(Pass& pass, const Call& call, const Part& part);
+void finish_few_rows(Pass& pass, const Call& call, const HeadOutput& output);
 
 }  // namespace glimpse::attention

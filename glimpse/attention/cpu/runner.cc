@@ -105,6 +105,19 @@ void silence(Pass& pass, float* out) {
   }
 }
 
+/// The calling thread takes items and then parts until none is left. What one of them throws ends its sequence's part
+/// of the pass.
+template <class RunItem, class RunPart>
+void drain(Pass& pass, int threads, const RunItem& run_item, const RunPart& run_part) {
+  if (pass.stopped.load(std::memory_order_relaxed)) return;
+  for (const Item* item = pass.items.take(); item != nullptr; item = pass.items.take()) {
+    pass.guarded(pass.entry(item->batch), [&] { run_item(*item); });
+  }
+  pass.work.drain(threads, [&](const Part& part, const Part* next) {
+    pass.guarded(pass.entry(pass.work.output(part).batch), [&] { run_part(part, next); });
+  });
+}
+
 }  // namespace
 
 Pass::Pass(const RunnerShape& runner_shape, kv::Cache& kv_cache)
@@ -114,6 +127,19 @@ Pass::Pass(const RunnerShape& runner_shape, kv::Cache& kv_cache)
       scale(1.0f / std::sqrt(static_cast<float>(runner_shape.head_dim))) {
   threads.resize(static_cast<std::size_t>(shape.threads));
   for (ThreadScratch& thread : threads) thread.heads.resize(static_cast<std::size_t>(shape.kv_heads));
+}
+
+HeadOutput Pass::output_of(int index, int head) {
+  const BatchEntry& of = entry(index);
+  HeadOutput output;
+  output.view = &of.views[static_cast<std::size_t>(head)];
+  output.query = static_cast<std::size_t>(of.rows.first_row) * static_cast<std::size_t>(shape.heads) +
+                 static_cast<std::size_t>(head) * static_cast<std::size_t>(group);
+  output.queries = group;
+  output.entries = output.view->slots;
+  output.batch = index;
+  output.head = head;
+  return output;
 }
 
 Runner::Runner(const RunnerShape& shape, kv::Cache& cache) : pass_(std::make_unique<Pass>(shape, cache)) {}
@@ -157,7 +183,7 @@ bool Runner::needs_attend(int layer) const {
 
 void Runner::append(const RowsToAppend& rows) {
   Pass& pass = *pass_;
-  BatchEntry& entry = pass.batch[static_cast<std::size_t>(rows.batch_index)];
+  BatchEntry& entry = pass.entry(rows.batch_index);
   pass.guarded(entry, [&] { append_rows(pass, entry, rows); });
 }
 
@@ -198,32 +224,15 @@ void Runner::select(int layer, const float* q, int ith, int nth) {
   Pass& pass = *pass_;
   const Call call{layer, q, nullptr, ith, nth};
   const Stopwatch watch(ith == 0 ? &pass.seconds : nullptr);
-  if (!pass.stopped.load(std::memory_order_relaxed)) {
-    const Item* item = pass.select_work.take();
-    while (item != nullptr) {
-      const Item* next = nullptr;
-      pass.guarded(pass.batch[static_cast<std::size_t>(item->batch)], [&] {
-        switch (item->kind) {
-          case Item::Kind::score:
-            next = pass.select_work.take_ahead(nth);
-            run_score(pass, call, *item, next);
-            break;
-          case Item::Kind::search:
-            run_search(pass, call, *item);
-            break;
-          case Item::Kind::choose:
-            select_layer(pass, call, item->batch);
-            break;
-          case Item::Kind::factor:
-            factor_keys(pass, *item, layer);
-            break;
-          default:
-            run_tile(pass, call, *item);
-        }
-      });
-      item = next != nullptr ? next : pass.select_work.take();
-    }
-  }
+  drain(
+      pass, nth,
+      [&](const Item& item) {
+        if (item.kind == Item::Kind::search) return run_search(pass, call, item);
+        if (item.kind == Item::Kind::choose) return select_layer(pass, call, item.batch);
+        if (item.kind == Item::Kind::factor) return factor_keys(pass, item, layer);
+        run_tile(pass, call, item);
+      },
+      [&](const Part& part, const Part* next) { run_score(pass, call, part, next); });
   if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
   pass.guarded([&] {
     recall_sets(pass, layer);
@@ -235,39 +244,15 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
   Pass& pass = *pass_;
   const Call call{layer, q, out, ith, nth};
   const Stopwatch watch(ith == 0 ? &pass.seconds : nullptr);
-  if (!pass.stopped.load(std::memory_order_relaxed)) {
-    const Item* item = pass.attend_work.take();
-    while (item != nullptr) {
-      const Item* next = nullptr;
-      pass.guarded(pass.batch[static_cast<std::size_t>(item->batch)], [&] {
-        if (item->kind == Item::Kind::prefill) return run_prompt(pass, call, *item);
-        if (item->kind == Item::Kind::grow) return grow_index(pass, *item, layer);
-        if (item->kind == Item::Kind::factor) return factor_keys(pass, *item, layer);
-        if (item->kind == Item::Kind::audit) return run_audit(pass, call, *item);
-        if (item->kind == Item::Kind::range) {
-          run_range(pass, call, *item);
-        } else if (item->kind == Item::Kind::verify) {
-          run_verify(pass, call, *item);
-        } else if (item->kind == Item::Kind::mean_token) {
-          run_mean_token(pass, call, *item);
-        } else if (pass.attend_work.unit(item->unit).key_rank > 0) {
-          run_low_rank(pass, call, *item);
-        } else {
-          next = pass.attend_work.take_ahead(nth);
-          kernels::AttendItem work = kernel_item(pass, *item, q);
-          kernels::AttendItem following;
-          if (next != nullptr && next->kind == Item::Kind::attend) {
-            following = kernel_item(pass, *next, q);
-            work.next = &following;
-          }
-          kernels::attend(pass.cache->shape().format, work);
-        }
-        const int parts = item->kind == Item::Kind::verify ? split_count(item->end - item->begin) : 1;
-        if (pass.attend_work.finish(item->unit, parts)) combine_unit(pass, call, item->unit);
-      });
-      item = next != nullptr ? next : pass.attend_work.take();
-    }
-  }
+  drain(
+      pass, nth,
+      [&](const Item& item) {
+        if (item.kind == Item::Kind::prefill) return run_prompt(pass, call, item);
+        if (item.kind == Item::Kind::grow) return grow_index(pass, item, layer);
+        if (item.kind == Item::Kind::factor) return factor_keys(pass, item, layer);
+        run_audit(pass, call, item);
+      },
+      [&](const Part& part, const Part* next) { run_part(pass, call, part, next); });
   if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
   if (observer) pass.guarded([&] { record_heads(pass, layer, q, observer); });
   silence(pass, out);

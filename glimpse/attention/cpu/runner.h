@@ -1,5 +1,5 @@
 // Runs plans: for every layer of a forward pass, the phases append, select and attend over all sequences of the
-// batch, whatever their plans and budgets. Owns the work lists, partial results and scratch; borrows the cache.
+// batch, whatever their plans and budgets. Owns the work list and scratch; borrows the cache.
 //
 // Threads. begin() and end() are called by one thread. Between them every thread of the executor's pool calls, for
 // each layer in order, append, select (where needs_select says so) and attend, with a barrier between any two calls

@@ -9,44 +9,38 @@
 namespace glimpse::attention {
 namespace {
 
-constexpr std::int64_t kSplit = kernels::kSplitTokens;
-
-/// Items that score all keys for one set; returns how many heads score.
-int add_scores(Pass& pass, BatchEntry& entry, int index, const SelectOp& select, std::size_t& score_floats) {
+/// Parts that score all keys for one set; returns how many heads score.
+int add_scores(Pass& pass, BatchEntry& entry, int index, const SelectOp& select) {
   int scored = 0;
   for (int i = 0; i < select.heads; ++i) {
     const int queries = select.queries[static_cast<std::size_t>(i)];
     if (queries == 0) continue;
-    const int head = select.first_head + i;
-    entry.score_offset[static_cast<std::size_t>(head)] = score_floats;
-    score_floats += static_cast<std::size_t>(queries) * pass.score_stride;
-    Unit unit{index, head, -1, queries, 0, split_count(entry.tokens)};
-    const int number = pass.select_work.add_unit(unit);
-    for (int part = 0; part < unit.partials; ++part) {
-      const auto begin = static_cast<std::int32_t>(part * kSplit);
-      const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(entry.tokens, begin + kSplit));
-      pass.select_work.add({Item::Kind::score, number, index, head, begin, end, nullptr, part});
-    }
+    HeadOutput output = pass.output_of(index, select.first_head + i);
+    output.queries = queries;
+    output.entries = static_cast<std::int32_t>(entry.tokens);
+    output.sums = select.selector->terms.front().source == plan::Source::probability;
+    entry.score_offset[static_cast<std::size_t>(output.head)] = pass.keep_scores(output);
+    pass.work.add_range(pass.work.add(output), 0, output.entries);
     entry.counters.k_rows += entry.tokens;
     ++scored;
   }
   return scored;
 }
 
-void add_decode_selects(Pass& pass, BatchEntry& entry, int index, int layer, std::size_t& score_floats) {
+void add_decode_selects(Pass& pass, BatchEntry& entry, int index, int layer) {
   const SequenceState& state = *entry.rows.state;
   if (state.key_ranks[static_cast<std::size_t>(layer)] > 0 && !state.low_rank[static_cast<std::size_t>(layer)] &&
       state.prompt_tokens > 0) {  // forked from another plan, or dense until now
-    pass.select_work.add({Item::Kind::factor, -1, index, 0, 0, 0, nullptr, 0});
+    pass.items.add({Item::Kind::factor, index});
   }
   for (const SelectOp& select : entry.layer(layer).selects) {
     if (select.from == SelectOp::From::index) {
-      pass.select_work.add({Item::Kind::search, -1, index, select.first_head, 0, 0, nullptr, 0});
+      pass.items.add({Item::Kind::search, index, select.first_head});
     } else if (select.from == SelectOp::From::scores) {
-      const int scored = add_scores(pass, entry, index, select, score_floats);
+      const int scored = add_scores(pass, entry, index, select);
       if (!select.of_layer()) continue;
       pass.layer_remaining[index].store(scored, std::memory_order_relaxed);
-      if (scored == 0) pass.select_work.add({Item::Kind::choose, -1, index, 0, 0, 0, nullptr, 0});
+      if (scored == 0) pass.items.add({Item::Kind::choose, index});
     }
   }
 }
@@ -58,8 +52,7 @@ void publish(PublishedSet& set, std::size_t list, std::int64_t tokens) {
 }  // namespace
 
 void build_select(Pass& pass, int layer) {
-  pass.select_work.clear();
-  std::size_t floats = 0;
+  pass.open_work();
   for (std::size_t b = 0; b < pass.batch_size; ++b) {
     BatchEntry& entry = pass.batch[b];
     pass.layer_remaining[b].store(0, std::memory_order_relaxed);
@@ -67,71 +60,40 @@ void build_select(Pass& pass, int layer) {
     if (!entry.rows.decodes()) {
       if (entry.prompt.tile_tokens > 0) add_tiles(pass, entry, static_cast<int>(b), layer);
     } else if (!entry.dense) {
-      add_decode_selects(pass, entry, static_cast<int>(b), layer, floats);
+      add_decode_selects(pass, entry, static_cast<int>(b), layer);
     }
   }
-  if (pass.scores.size() < floats) pass.scores.resize(floats);
-  std::size_t sums = 0;  // a log-sum-exp for each query and part; the attending that follows uses the space anew
-  for (std::size_t u = 0; u < pass.select_work.unit_count(); ++u) {
-    Unit& unit = pass.select_work.unit(static_cast<int>(u));
-    unit.first_partial = sums;
-    sums += static_cast<std::size_t>(unit.group) * static_cast<std::size_t>(unit.partials);
-  }
-  if (pass.partials.size() < sums) pass.partials.resize(sums + sums / 4);
-  pass.select_work.seal();
+  pass.seal_work(0);
 }
 
-void run_score(Pass& pass, const Call& call, const Item& item, const Item* next) {
-  BatchEntry& entry = pass.entry(item);
-  const auto head = static_cast<std::size_t>(item.head);
-  const plan::Term& term = entry.rows.program->select(call.layer, item.head).selector->terms.front();
-  const Unit& unit = pass.select_work.unit(item.unit);
-  kernels::ScoreItem work;
-  work.head = &entry.views[head];
-  work.query = pass.head_query(entry, call.q, 0, item.head);
+void run_score(Pass& pass, const Call& call, const Part& part, const Part* next) {
+  const HeadOutput& output = pass.work.output(part);
+  BatchEntry& entry = pass.entry(output.batch);
+  const plan::Term& term = entry.rows.program->select(call.layer, output.head).selector->terms.front();
+  const float* some = nullptr;
   if (!term.query_heads.empty()) {  // only some of the group score
     const auto dim = static_cast<std::size_t>(pass.shape.head_dim);
     auto& queries = pass.thread(call.ith).queries;
     queries.clear();
     for (const int query_head : term.query_heads) {
-      if (query_head / pass.group != item.head) continue;
-      const float* from = work.query + static_cast<std::size_t>(query_head % pass.group) * dim;
+      if (query_head / pass.group != output.head) continue;
+      const float* from =
+          pass.head_query(entry, call.q, 0, output.head) + static_cast<std::size_t>(query_head % pass.group) * dim;
       queries.insert(queries.end(), from, from + dim);
     }
-    work.query = queries.data();
+    some = queries.data();
   }
-  work.group = unit.group;
-  work.scale = pass.scale;
-  work.begin = item.begin;
-  work.end = item.end;
-  work.scores = pass.scores.data() + entry.score_offset[head];
-  work.score_stride = pass.score_stride;
-  kernels::ScoreItem following;
-  if (next != nullptr && next->kind == Item::Kind::score) {
-    following.head = &pass.batch[static_cast<std::size_t>(next->batch)].views[static_cast<std::size_t>(next->head)];
-    following.begin = next->begin;
-    following.end = next->end;
-    work.next = &following;
+  kernels::score_part(pass.reading(call), pass.work, part, next, some);
+  if (!pass.work.finish(part)) return;
+  if (output.sums) {
+    pass.work.sum(output, pass.thread(call.ith).lse,
+                  entry.lse.data() + static_cast<std::size_t>(output.head) * static_cast<std::size_t>(pass.group));
   }
-  kernels::score(pass.cache->shape().format, work);
-  // Part by part while the scores are near, and on every thread; scores before softmax need none.
-  const bool sums = term.source == plan::Source::probability;
-  float* const parts = pass.partials.data() + unit.first_partial;
-  for (int j = 0; sums && j < unit.group; ++j) {
-    const float* row = work.scores + static_cast<std::size_t>(j) * pass.score_stride;
-    parts[j * unit.partials + item.partial] =
-        kernels::log_sum_exp({row + item.begin, static_cast<std::size_t>(item.end - item.begin)});
-  }
-  if (!pass.select_work.finish(item.unit, 1)) return;
-  for (int j = 0; sums && j < unit.group; ++j) {
-    entry.lse[head * static_cast<std::size_t>(pass.group) + static_cast<std::size_t>(j)] =
-        kernels::log_sum_exp({parts + j * unit.partials, static_cast<std::size_t>(unit.partials)});
-  }
-  select_head(pass, call, item.batch, item.head);
+  select_head(pass, call, output.batch, output.head);
 }
 
 void run_search(Pass& pass, const Call& call, const Item& item) {
-  BatchEntry& entry = pass.entry(item);
+  BatchEntry& entry = pass.entry(item.batch);
   SequenceState& state = *entry.rows.state;
   const SelectOp& select = entry.rows.program->select(call.layer, item.head);
   kv::KeyIndex& index = *state.indices[state.head(call.layer, item.head)];
@@ -159,7 +121,7 @@ void run_search(Pass& pass, const Call& call, const Item& item) {
 
 /// The prompt's last chunk builds what searches will read; a correction mends it.
 void grow_index(Pass& pass, const Item& item, int layer) {
-  BatchEntry& entry = pass.batch[static_cast<std::size_t>(item.batch)];
+  BatchEntry& entry = pass.entry(item.batch);
   SequenceState& state = *entry.rows.state;
   std::unique_ptr<kv::KeyIndex>& index = state.indices[state.head(layer, item.head)];
   const bool open = entry.ends_prompt || state.prompt_tokens == 0;
@@ -177,26 +139,23 @@ void grow_index(Pass& pass, const Item& item, int layer) {
 }
 
 void select_head(Pass& pass, const Call& call, int batch_index, int head) {
-  BatchEntry& entry = pass.batch[static_cast<std::size_t>(batch_index)];
+  BatchEntry& entry = pass.entry(batch_index);
   const SelectOp& select = entry.rows.program->select(call.layer, head);
-  const plan::Selector& how = *select.selector;
   if (select.of_layer()) {  // the last head to be scored selects for all
     if (pass.layer_remaining[batch_index].fetch_sub(1, std::memory_order_acq_rel) == 1)
       select_layer(pass, call, batch_index);
     return;
   }
-  SelectionScratch& scratch = pass.thread(call.ith).selection;
-  const std::span<float> pooled(scratch.pooled.data(), static_cast<std::size_t>(entry.tokens));
+  const auto tokens = static_cast<std::size_t>(entry.tokens);
+  const kernels::Choice choice = choice_of(*select.selector, tokens);
   const float* head_scores = pass.scores.data() + entry.score_offset[static_cast<std::size_t>(head)];
   const float* lse = entry.lse.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(pass.group);
   PublishedSet& set = entry.rows.state->sets.at({call.layer, head});
   for (int j = 0; j < select.lists; ++j) {
     const auto offset = static_cast<std::size_t>(j);
-    pool_group(
-        how.terms.front(),
-        {head_scores + offset * pass.score_stride, pass.score_stride, lse + offset, select.lists > 1 ? 1 : pass.group},
-        pooled);
-    choose(how, pooled, scratch, set.lists[offset]);
+    const HeadScores of{head_scores + offset * pass.score_stride, pass.score_stride, lse + offset,
+                        select.lists > 1 ? 1 : pass.group};
+    choose(choice, {&of, 1}, tokens, pass.thread(call.ith).selection, set.lists[offset]);
     publish(set, offset, entry.tokens);
   }
   if (!select.weighs) return;
@@ -205,7 +164,7 @@ void select_head(Pass& pass, const Call& call, int batch_index, int head) {
 }
 
 void select_layer(Pass& pass, const Call& call, int batch_index) {
-  BatchEntry& entry = pass.batch[static_cast<std::size_t>(batch_index)];
+  BatchEntry& entry = pass.entry(batch_index);
   SequenceState& state = *entry.rows.state;
   ThreadScratch& thread = pass.thread(call.ith);
   const SelectOp& select = entry.rows.program->select(call.layer, 0);
@@ -219,24 +178,22 @@ void select_layer(Pass& pass, const Call& call, int batch_index) {
   const std::span<const HeadScores> heads(thread.heads);
   PublishedSet& set = state.sets.at({call.layer, 0});
   const auto tokens = static_cast<std::size_t>(entry.tokens);
-  const std::span<float> pooled(thread.selection.pooled.data(), tokens);
   if (first.heads == plan::HeadPooling::rank_merge) {
     choose_by_rank(how, heads, tokens, thread.selection, set.lists[0]);
-  } else if (by_parts(how) || select.joins.layer >= 0) {
-    Parts parts;
-    parts.tokens = tokens;
-    if (first.source != plan::Source::heat) parts.heads = heads;
-    if (select.joins.layer >= 0) parts.inherited = state.sets.at(select.joins).chosen;
+  } else if (is_union(how) || select.joins.layer >= 0) {
+    Candidates from;
+    from.tokens = tokens;
+    if (first.source != plan::Source::heat) from.heads = heads;
+    if (select.joins.layer >= 0) from.inherited = state.sets.at(select.joins).chosen;
     if (state.has_heat()) {
       auto& heat = state.heat(call.layer);
       const auto block = static_cast<std::size_t>(state.heat_block());
       if (heat.size() < (tokens + block - 1) / block) heat.resize((tokens + block - 1) / block, 0.0F);
-      parts.heat = heat;
+      from.heat = heat;
     }
-    choose_parts(how, parts, thread.selection, set);
+    choose_union(how, from, thread.selection, set);
   } else {
-    pool_layer(first, heads, thread.selection, pooled);
-    choose(how, pooled, thread.selection, set.lists[0]);
+    choose(choice_of(how, tokens), heads, tokens, thread.selection, set.lists[0]);
   }
   publish(set, 0, entry.tokens);
   if (!select.weighs) return;

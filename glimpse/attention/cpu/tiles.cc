@@ -87,13 +87,13 @@ void add_tiles(Pass& pass, BatchEntry& entry, int index, int layer) {
   for (int tile = entry.prompt.tiles - 1; tile >= 0; --tile) {
     for (int head = 0; head < pass.shape.kv_heads; ++head) {
       if (entry.head(layer, head).select < 0) continue;
-      pass.select_work.add({Item::Kind::tile, -1, index, head, tile, tile + 1, nullptr, 0});
+      pass.items.add({Item::Kind::tile, index, head, tile, tile + 1});
     }
   }
 }
 
 void run_tile(Pass& pass, const Call& call, const Item& item) {
-  BatchEntry& entry = pass.entry(item);
+  BatchEntry& entry = pass.entry(item.batch);
   ThreadScratch& thread = pass.thread(call.ith);
   const TileOf at{entry, call.layer, item.head, item.begin};
   const std::span<float> sums = open_tile(pass, at, thread);
@@ -132,10 +132,9 @@ void run_tile(Pass& pass, const Call& call, const Item& item) {
     if (thread.lse.size() < lse_floats) thread.lse.resize(lse_floats);
     for (int row = 0; row < rows; row += step) {
       kernels::ColumnSumsItem columns;
-      columns.tile = prompt_item(pass,
-                                 {Item::Kind::prefill, -1, item.batch, item.head, first_row + row,
-                                  first_row + std::min(rows, row + step), nullptr, 0},
-                                 call.q);
+      columns.tile = prompt_item(
+          pass, {Item::Kind::prefill, item.batch, item.head, first_row + row, first_row + std::min(rows, row + step)},
+          call.q);
       columns.tile.lse = thread.lse.data();
       kernels::prefill_lse(pass.cache->shape().format, columns.tile, thread.prefill);
       columns.end = start;
@@ -148,7 +147,7 @@ void run_tile(Pass& pass, const Call& call, const Item& item) {
 
 /// Attend phase: `work` has attended to everything and knows its log-sum-exps.
 void choose_behind_tile(Pass& pass, const Call& call, const Item& item, const kernels::PrefillItem& work) {
-  BatchEntry& entry = pass.entry(item);
+  BatchEntry& entry = pass.entry(item.batch);
   ThreadScratch& thread = pass.thread(call.ith);
   const TileOf at{entry, call.layer, item.head, item.begin / entry.prompt.tile_tokens};
   const std::span<float> sums = open_tile(pass, at, thread);

@@ -13,31 +13,6 @@
 namespace glimpse::attention::cuda {
 namespace {
 
-/// `apart`: for each query head by itself.
-kernels::Pooling pooling_of(const plan::Term& term, bool apart) {
-  switch (term.group) {
-    case plan::GroupPooling::mean_probability:
-      return kernels::Pooling::mean_probability;
-    case plan::GroupPooling::max_probability:
-      return kernels::Pooling::max_probability;
-    case plan::GroupPooling::mean_score:
-      return kernels::Pooling::mean_score;
-    case plan::GroupPooling::mean_query:  // the mean of q.k is the mean query's product with k
-      if (term.source != plan::Source::probability) return kernels::Pooling::mean_score;
-      return apart ? kernels::Pooling::mean_probability : kernels::Pooling::probability_of_mean;
-    case plan::GroupPooling::max_score:
-      return kernels::Pooling::max_score;
-    case plan::GroupPooling::none:
-      break;
-  }
-  return term.source == plan::Source::probability ? kernels::Pooling::mean_probability : kernels::Pooling::mean_score;
-}
-
-kernels::Across across_of(const plan::Term& term) {
-  if (term.heads == plan::HeadPooling::max) return kernels::Across::max;
-  return term.heads == plan::HeadPooling::mean ? kernels::Across::mean : kernels::Across::as_group;
-}
-
 /// Where a search of blocks may choose. The bounds of drafted tokens are there, but a draft is not to see them.
 kv::OpenBlocks open_blocks(const PassEntry& entry, const plan::Selector& selector) {
   const std::int64_t indexed = entry.rows.kind == PassKind::draft ? entry.rows.committed : entry.tokens;
@@ -55,6 +30,7 @@ bool chooses(const kv::OpenBlocks& at) {
 /// in: nobody scores them.
 kernels::Choice choice_of(const plan::Selector& selector, const kv::OpenBlocks& at) {
   kernels::Choice choice;
+  set_pooling(selector.terms.front(), choice);
   choice.block = selector.block;
   choice.by_unit = 1;
   choice.head_units = static_cast<std::int32_t>(at.sink);
@@ -222,8 +198,6 @@ void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, 
       choice.heads = select.of_layer() ? select.heads : 1;
       choice.query = select.lists > 1 ? list : -1;
       choice.set = set + list;
-      choice.pooling = pooling_of(selector.terms.front(), select.lists > 1);
-      choice.across = across_of(selector.terms.front());
       to.choices.push_back(choice);
     }
   }

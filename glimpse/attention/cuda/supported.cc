@@ -90,7 +90,7 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
   if (selector.terms.empty()) return;  // a window
   const plan::Term& term = selector.terms.front();
   if (plan::is_index(term.source)) return require_index(plan, selector);
-  if (by_parts(selector)) require_parts(plan, selector);
+  if (is_union(selector)) require_parts(plan, selector);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ bool merges_ranks(const SelectOp& select) {
 
 bool is_united(const SelectOp& select) {
   return select.from != SelectOp::From::index && select.of_layer() &&
-         (by_parts(*select.selector) || select.joins.layer >= 0 || merges_ranks(select));
+         (is_union(*select.selector) || select.joins.layer >= 0 || merges_ranks(select));
 }
 
 UnionSize union_size(const SelectOp& select, std::int64_t tokens) {

@@ -1,5 +1,5 @@
-// Sets that several parts make (attention::by_parts, Combine::union_sets, HeadPooling::rank_merge): how many lists they
-// are made from, and how long those are. Functions of their arguments; any thread.
+// Sets that several candidates make (attention::is_union, Combine::union_sets, HeadPooling::rank_merge): how many lists
+// they are made from, and how long those are. Functions of their arguments; any thread.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,39 @@ std::size_t free_units(const Choice& choice, std::span<float> units, std::span<s
   return 0;
 }
 
+void pool_head(Pooling pooling, const HeadScores& head, std::span<float> pooled) {
+  switch (pooling) {
+    case Pooling::mean_probability:
+      return pool_mean_probability(head.scores, head.stride, head.lse, head.group, pooled);
+    case Pooling::max_probability:
+      return pool_max_probability(head.scores, head.stride, head.lse, head.group, pooled);
+    case Pooling::mean_score:
+      return pool_mean_score(head.scores, head.stride, head.group, pooled);
+    case Pooling::max_score:
+      return pool_max_score(head.scores, head.stride, head.group, pooled);
+    case Pooling::probability_of_mean: {
+      pool_mean_score(head.scores, head.stride, head.group, pooled);
+      const float sum = log_sum_exp(pooled);
+      return pool_mean_probability(pooled.data(), pooled.size(), &sum, 1, pooled);
+    }
+  }
+}
+
 }  // namespace
+
+void pool(const Choice& choice, std::span<const HeadScores> heads, std::span<float> one, std::span<float> pooled) {
+  const bool largest = takes_largest_head(choice);
+  one = one.first(heads.size() > 1 ? pooled.size() : 0);
+  pool_head(choice.pooling, heads.front(), pooled);
+  for (const HeadScores& head : heads.subspan(1)) {
+    pool_head(choice.pooling, head, one);
+    for (std::size_t i = 0; i < pooled.size(); ++i)
+      pooled[i] = largest ? std::max(pooled[i], one[i]) : pooled[i] + one[i];
+  }
+  if (largest || heads.size() == 1) return;
+  const float share = 1.0F / static_cast<float>(heads.size());
+  for (float& value : pooled) value *= share;
+}
 
 std::size_t choose(const Choice& choice, std::span<float> pooled, const ChooseSpace& space, std::int32_t* out) {
   const std::size_t slots = pooled.size();

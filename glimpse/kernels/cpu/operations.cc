@@ -8,6 +8,7 @@
 #include "glimpse/kernels/attention.h"
 #include "glimpse/kernels/choose.h"
 #include "glimpse/kernels/cpu/page_bounds.h"
+#include "glimpse/kernels/cpu/run_part.h"
 
 namespace glimpse::kernels {
 namespace {
@@ -15,25 +16,10 @@ namespace {
 using Cache = KvTable<Place::host>;
 using Rows = RowTable<Place::host>;
 
-/// The query heads of one (row, KV head) that share a read.
-struct Output {
-  RowHead at;
-  std::int32_t first_query = 0, queries = 1;  ///< of the group
-  const std::int32_t* list = nullptr;
-  std::size_t first_partial = 0;  ///< floats
-  int partials = 0;
-};
-
-/// Part `partial` of an output: slots, or entries of its list.
-struct Part {
-  int output = 0;
-  std::int32_t begin = 0, end = 0;
-  int partial = 0;
-};
-
 struct ThreadSpace {
   std::vector<float> pooled, one, units;
   std::vector<std::int32_t> chosen, list;
+  std::vector<HeadScores> heads;
   std::vector<std::byte> workspace, prefill;
   std::vector<float> digests, lse;
 
@@ -65,6 +51,16 @@ std::size_t first_query(const Cache& cache, int group, RowHead at) {
   return (size(at.row) * size(cache.kv_heads) + size(at.head)) * size(group);
 }
 
+/// All query heads of a KV head that reads every slot.
+Output output_of(const Cache& cache, const Rows& rows, int group, RowHead at) {
+  Output output;
+  output.view = &view_of(cache, rows, at);
+  output.query = first_query(cache, group, at);
+  output.queries = group;
+  output.entries = seen(cache, rows, at);
+  return output;
+}
+
 class CpuOperations final : public Operations<Place::host> {
  public:
   explicit CpuOperations(Workers* workers)
@@ -84,32 +80,21 @@ class CpuOperations final : public Operations<Place::host> {
   }
 
   void score(const ScoreOp<Place::host>& op) override {
-    parts_.clear();
+    work_.clear();
     for (int i = 0; i < op.count; ++i) {
-      const std::int32_t slots = seen(op.cache, op.rows, op.heads[size(i)]);
-      check(size(slots) <= op.out.stride, "a row of scores has room for all slots");
-      for (std::int32_t begin = 0; begin < slots; begin += kSplitTokens) {
-        parts_.push_back({i, begin, std::min(slots, begin + kSplitTokens), 0});
-      }
+      const RowHead at = op.heads[size(i)];
+      Output output = output_of(op.cache, op.rows, op.group, at);
+      check(size(output.entries) <= op.out.stride, "a row of scores has room for all slots");
+      output.first_score = output.query * op.out.stride;
+      const int number = work_.add(output);
+      work_.add_range(number, 0, output.entries);
     }
-    const std::size_t dim = size(op.cache.format.dim);
-    share(static_cast<int>(parts_.size()), [&](int i, int) {
-      const Part& part = parts_[size(i)];
-      const RowHead at = op.heads[size(part.output)];
-      const std::size_t query = first_query(op.cache, op.group, at);
-      kernels::score(op.cache.format, {.head = &view_of(op.cache, op.rows, at),
-                                       .query = op.q.raw() + query * dim,
-                                       .group = op.group,
-                                       .scale = op.scale,
-                                       .begin = part.begin,
-                                       .end = part.end,
-                                       .scores = op.out.scores.raw() + query * op.out.stride,
-                                       .score_stride = op.out.stride});
-    });
-    share(op.count * op.group, [&](int i, int) {
-      const RowHead at = op.heads[size(i / op.group)];
-      const std::size_t query = first_query(op.cache, op.group, at) + size(i % op.group);
-      op.out.lse[query] = log_sum_exp({op.out.scores.raw() + query * op.out.stride, size(seen(op.cache, op.rows, at))});
+    work_.seal(0);
+    const Reading reading{op.cache.format, op.q.raw(), op.scale, op.out.scores.raw(), op.out.stride};
+    drain([&](const Part& part, const Part* next, int thread) {
+      score_part(reading, work_, part, next, nullptr);
+      const Output& output = work_.output(part);
+      if (work_.finish(part)) work_.sum(output, spaces_[size(thread)].lse, op.out.lse.raw() + output.query);
     });
   }
 
@@ -129,24 +114,17 @@ class CpuOperations final : public Operations<Place::host> {
   }
 
   void attend(const AttendOp<Place::host>& op) override {
-    plan_attend(op);
-    const std::size_t dim = size(op.cache.format.dim);
-    share(static_cast<int>(parts_.size()), [&](int i, int) {
-      const Part& part = parts_[size(i)];
-      const Output& output = outputs_[size(part.output)];
-      const std::size_t query = first_query(op.cache, op.group, output.at) + size(output.first_query);
-      kernels::attend(op.cache.format,
-                      {.head = &view_of(op.cache, op.rows, output.at),
-                       .query = op.q.raw() + query * dim,
-                       .group = output.queries,
-                       .scale = op.scale,
-                       .begin = part.begin,
-                       .end = part.end,
-                       .list = output.list,
-                       .partial = partials_.data() + output.first_partial +
-                                  size(part.partial) * partial_floats(output.queries, op.cache.format.dim)});
+    work_.clear();
+    for (int row = 0; row < op.rows.rows; ++row) add_row(op, row);
+    work_.seal(op.cache.format.dim);
+    const Reading reading{op.cache.format, op.q.raw(), op.scale, nullptr, 0};
+    drain([&](const Part& part, const Part* next, int thread) {
+      attend_part(reading, work_, part, next);
+      if (!work_.finish(part)) return;
+      const Output& output = work_.output(part);
+      work_.merge(output, op.out.raw() + output.query * size(op.cache.format.dim));
+      if (op.lse) work_.sum(output, spaces_[size(thread)].lse, op.lse.raw() + output.query);
     });
-    share(static_cast<int>(outputs_.size()), [&](int i, int) { finish(op, outputs_[size(i)]); });
   }
 
   void prefill(const PrefillOp<Place::host>& op) override {
@@ -209,6 +187,16 @@ class CpuOperations final : public Operations<Place::host> {
     });
   }
 
+  /// run(part, next, thread) for all parts of the work list.
+  template <class Run>
+  void drain(const Run& run) {
+    const int threads = workers_ == nullptr || work_.parts() < 2 ? 1 : workers_->threads();
+    const auto work = [&](int thread) {
+      work_.drain(threads, [&](const Part& part, const Part* next) { run(part, next, thread); });
+    };
+    threads == 1 ? work(0) : workers_->run(work);
+  }
+
   float* lse_of(int count, int thread) {
     std::vector<float>& lse = spaces_[size(thread)].lse;
     if (lse.size() < size(count)) lse.resize(size(count));
@@ -245,125 +233,52 @@ class CpuOperations final : public Operations<Place::host> {
     }
   }
 
-  /// The outputs and their parts: those that read everything first, by range over all heads, as the cache lies in
-  /// memory.
-  void plan_attend(const AttendOp<Place::host>& op) {
-    outputs_.clear();
-    parts_.clear();
-    std::int32_t most = 0;
-    for (int row = 0; row < op.rows.rows; ++row) {
-      for (int head = 0; head < op.cache.kv_heads; ++head) most = std::max(most, add_outputs(op, {row, head}));
-    }
-    std::vector<Part> ranges;
-    for (std::int32_t begin = 0; begin < most; begin += kSplitTokens) {
-      for (const Part& whole : whole_) {
-        if (begin >= whole.end) continue;
-        ranges.push_back({whole.output, begin, std::min(whole.end, begin + kSplitTokens), begin / kSplitTokens});
-      }
-    }
-    whole_.clear();
-    parts_.insert(parts_.begin(), ranges.begin(), ranges.end());
-    std::size_t floats = 0;
-    for (Output& output : outputs_) {
-      output.first_partial = floats;
-      floats += size(output.partials) * partial_floats(output.queries, op.cache.format.dim);
-    }
-    if (partials_.size() < floats) partials_.resize(floats + floats / 4);
-  }
-
-  /// Outputs of one KV head and the parts of those that read ranges or lists; returns the slots of one that reads all.
-  std::int32_t add_outputs(const AttendOp<Place::host>& op, RowHead at) {
-    const std::int32_t slots = seen(op.cache, op.rows, at);
+  /// Query head `query` of a KV head where each reads its own set, else all.
+  void add_output(const AttendOp<Place::host>& op, RowHead at, int query) {
     const Read& read = op.reads[size(at.row) * size(op.cache.kv_heads) + size(at.head)];
-    const int outputs = read.kind == Read::Kind::sets && read.per_query != 0 ? op.group : 1;
-    std::int32_t most = 0;
-    for (int i = 0; i < outputs; ++i) {
-      const int number = static_cast<int>(outputs_.size());
-      outputs_.push_back({.at = at, .first_query = i, .queries = outputs > 1 ? 1 : op.group});
-      Output& output = outputs_.back();
-      bool everything = read.kind == Read::Kind::everything;
-      if (read.kind == Read::Kind::window) {
-        if (read.sink + read.local >= slots) {
-          everything = true;
-        } else {
-          add_range(number, 0, read.sink);
-          add_range(number, slots - read.local, slots);
-        }
-      } else if (read.kind == Read::Kind::sets) {
-        const std::int32_t count = op.sets.count[size(read.set + i)];
-        everything = count == kEverything;
-        output.list = op.sets.slots.raw() + size(read.set + i) * size(op.sets.capacity);
-        if (!everything) add_range(number, 0, count);
-      }
-      if (!everything) continue;
-      output.list = nullptr;
-      output.partials = (slots + kSplitTokens - 1) / kSplitTokens;
-      whole_.push_back({number, 0, slots, 0});
-      most = slots;
+    Output output = output_of(op.cache, op.rows, op.group, at);
+    if (query >= 0) {
+      output.query += size(query);
+      output.queries = 1;
     }
-    return most;
-  }
-
-  void add_range(int output, std::int32_t begin, std::int32_t end) {
-    for (; begin < end; begin += kSplitTokens) {
-      parts_.push_back({output, begin, std::min(end, begin + kSplitTokens), outputs_[size(output)].partials++});
-    }
-  }
-
-  void finish(const AttendOp<Place::host>& op, const Output& output) {
-    const int dim = op.cache.format.dim;
-    const std::size_t query = first_query(op.cache, op.group, output.at) + size(output.first_query);
-    const float* parts = partials_.data() + output.first_partial;
-    combine(parts, output.partials, output.queries, dim, op.out.raw() + query * size(dim));
-    if (!op.lse) return;
-    std::vector<float> sums(size(output.partials));
-    for (int j = 0; j < output.queries; ++j) {
-      for (int p = 0; p < output.partials; ++p) {
-        sums[size(p)] =
-            parts[size(p) * partial_floats(output.queries, dim) + size(output.queries) * size(dim) + size(j)];
-      }
-      op.lse[query + size(j)] = log_sum_exp(sums);
-    }
-  }
-
-  static void pool(const SelectOp<Place::host>& op, const Choice& choice, std::int32_t head, std::span<float> pooled) {
-    const std::size_t query = first_query(op.cache, op.group, {choice.row, head}) + size(std::max(choice.query, 0));
-    const float* scores = op.scores.scores.raw() + query * op.scores.stride;
-    const float* lse = op.scores.lse.raw() + query;
-    const int group = choice.query < 0 ? op.group : 1;
-    switch (choice.pooling) {
-      case Pooling::mean_probability:
-        return pool_mean_probability(scores, op.scores.stride, lse, group, pooled);
-      case Pooling::max_probability:
-        return pool_max_probability(scores, op.scores.stride, lse, group, pooled);
-      case Pooling::mean_score:
-        return pool_mean_score(scores, op.scores.stride, group, pooled);
-      case Pooling::max_score:
-        return pool_max_score(scores, op.scores.stride, group, pooled);
-      case Pooling::probability_of_mean: {
-        pool_mean_score(scores, op.scores.stride, group, pooled);
-        const float sum = log_sum_exp(pooled);
-        return pool_mean_probability(pooled.data(), pooled.size(), &sum, 1, pooled);
+    const bool window = read.kind == Read::Kind::window && read.sink + read.local < output.entries;
+    if (read.kind == Read::Kind::nothing || (window && read.sink + read.local == 0)) output.entries = 0;
+    if (read.kind == Read::Kind::sets) {
+      const std::size_t set = size(read.set + std::max(query, 0));
+      const std::int32_t count = op.sets.count[set];
+      if (count != kEverything) {
+        output.list = op.sets.slots.raw() + set * size(op.sets.capacity);
+        output.entries = count;
       }
     }
+    const int number = work_.add(output);
+    if (!window) return;
+    work_.add_range(number, 0, read.sink);
+    work_.add_range(number, output.entries - read.local, output.entries);
+  }
+
+  void add_row(const AttendOp<Place::host>& op, int row) {
+    const int first = work_.outputs();
+    for (int head = 0; head < op.cache.kv_heads; ++head) {
+      const Read& read = op.reads[size(row) * size(op.cache.kv_heads) + size(head)];
+      const bool apart = read.kind == Read::Kind::sets && read.per_query != 0;
+      for (int query = apart ? 0 : -1; query < (apart ? op.group : 0); ++query) add_output(op, {row, head}, query);
+    }
+    work_.add_whole(first);
   }
 
   static void select_set(const SelectOp<Place::host>& op, const Choice& choice, ThreadSpace& space) {
     const std::size_t slots = size(seen(op.cache, op.rows, {choice.row, choice.head}));
     const std::size_t scored = choice.by_unit != 0 ? (slots + size(choice.block) - 1) / size(choice.block) : slots;
     space.reserve(slots);
+    space.heads.clear();
+    for (std::int32_t head = choice.head; head < choice.head + choice.heads; ++head) {
+      const std::size_t query = first_query(op.cache, op.group, {choice.row, head}) + size(std::max(choice.query, 0));
+      space.heads.push_back({op.scores.scores.raw() + query * op.scores.stride, op.scores.stride,
+                             op.scores.lse.raw() + query, choice.query < 0 ? op.group : 1});
+    }
     const std::span<float> pooled(space.pooled.data(), scored);
-    const std::span<float> one(space.one.data(), scored);
-    pool(op, choice, choice.head, pooled);
-    const bool largest = takes_largest_head(choice);
-    for (std::int32_t head = choice.head + 1; head < choice.head + choice.heads; ++head) {
-      pool(op, choice, head, one);
-      for (std::size_t i = 0; i < scored; ++i) pooled[i] = largest ? std::max(pooled[i], one[i]) : pooled[i] + one[i];
-    }
-    if (!largest && choice.heads > 1) {
-      const float share = 1.0F / static_cast<float>(choice.heads);
-      for (float& value : pooled) value *= share;
-    }
+    pool(choice, space.heads, space.one, pooled);
     const ChooseSpace room{space.units, space.chosen, space.workspace};
     const std::size_t count = choice.by_unit != 0 ? choose_units(choice, pooled, slots, room, space.list.data())
                                                   : choose(choice, pooled, room, space.list.data());
@@ -376,9 +291,7 @@ class CpuOperations final : public Operations<Place::host> {
 
   Workers* workers_;
   std::vector<ThreadSpace> spaces_;
-  std::vector<Output> outputs_;
-  std::vector<Part> parts_, whole_;
-  std::vector<float> partials_;
+  WorkList<> work_;
 };
 
 }  // namespace

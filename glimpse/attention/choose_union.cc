@@ -108,7 +108,7 @@ int scoring_queries(const plan::Term& term, int kv_head, int group) {
                                         [&](int query_head) { return query_head / group == kv_head; }));
 }
 
-bool by_parts(const plan::Selector& selector) {
+bool is_union(const plan::Selector& selector) {
   return selector.terms.size() > 1 || selector.terms.front().budget.has_value() ||
          selector.terms.front().source == plan::Source::heat;
 }
@@ -145,18 +145,19 @@ void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> 
   units.write(set);
 }
 
-void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionScratch& scratch, PublishedSet& set) {
+void choose_union(const plan::Selector& selector, const Candidates& from, SelectionScratch& scratch,
+                  PublishedSet& set) {
   set.chosen.clear();
-  UnitSet units(selector, parts.tokens, scratch);
+  UnitSet units(selector, from.tokens, scratch);
   const plan::Term& first = selector.terms.front();
   if (first.source != plan::Source::heat) {
-    const std::int64_t each = plan::term_tokens(selector, first, static_cast<std::int64_t>(parts.tokens));
+    const std::int64_t each = plan::term_tokens(selector, first, static_cast<std::int64_t>(from.tokens));
     const std::size_t k = static_cast<std::size_t>(each) / static_cast<std::size_t>(selector.block);
     auto& most = scratch.most;  // over all of the heads, whichever chose the unit
     most.assign(units.count(), kNever);
-    for (const HeadScores& head : parts.heads) {
+    for (const HeadScores& head : from.heads) {
       for (int j = 0; j < head.group; ++j) {
-        const auto scores = unit_scores(head, static_cast<std::size_t>(j), selector, parts.tokens, scratch);
+        const auto scores = unit_scores(head, static_cast<std::size_t>(j), selector, from.tokens, scratch);
         for (std::size_t i = 0; i < scores.size(); ++i) most[i] = std::max(most[i], scores[i]);
         best_of(scores, k, scratch, set.chosen);
       }
@@ -164,12 +165,12 @@ void choose_parts(const plan::Selector& selector, const Parts& parts, SelectionS
     for (ScoredUnit& chosen : set.chosen) chosen.score = most[static_cast<std::size_t>(chosen.unit)];
     keep_best(set.chosen);
   }
-  for (const ScoredUnit& chosen : parts.inherited) units.take(static_cast<std::size_t>(chosen.unit));
+  for (const ScoredUnit& chosen : from.inherited) units.take(static_cast<std::size_t>(chosen.unit));
   for (const ScoredUnit& chosen : set.chosen) units.take(static_cast<std::size_t>(chosen.unit));
   if (selector.terms.back().source == plan::Source::heat && units.room() > 0) {
-    check(parts.heat.size() >= units.count(), "heat covers the context");
+    check(from.heat.size() >= units.count(), "heat covers the context");
     const std::span<float> open(scratch.blocks.data(), units.count());
-    for (std::size_t i = 0; i < open.size(); ++i) open[i] = units.has(i) ? kNever : parts.heat[i];
+    for (std::size_t i = 0; i < open.size(); ++i) open[i] = units.has(i) ? kNever : from.heat[i];
     const std::size_t count = kernels::select_top_k(open, units.room(), scratch.chosen, scratch.workspace);
     for (std::size_t i = 0; i < count; ++i) units.take(static_cast<std::size_t>(scratch.chosen[i]));
   }

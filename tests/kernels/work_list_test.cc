@@ -1,0 +1,122 @@
+// The list that threads share: every entry is in one part, and one thread is told that an output is finished.
+#include "glimpse/kernels/cpu/work_list.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <thread>
+
+namespace glimpse::kernels {
+namespace {
+
+Output reads(std::int32_t entries) {
+  Output output;
+  output.entries = entries;
+  return output;
+}
+
+/// How often the parts hold each entry of each output, in the order of a single thread.
+struct Drained {
+  std::vector<std::vector<int>> entries;
+  std::vector<Part> parts;
+};
+
+Drained drain_alone(WorkList<>& work) {
+  Drained drained;
+  for (int i = 0; i < work.outputs(); ++i) {
+    drained.entries.emplace_back(static_cast<std::size_t>(work.output(i).entries), 0);
+  }
+  work.drain(1, [&](const Part& part, const Part*) {
+    drained.parts.push_back(part);
+    for (std::int32_t i = part.begin; i < part.end; ++i) {
+      ++drained.entries[static_cast<std::size_t>(part.output)][static_cast<std::size_t>(i)];
+    }
+  });
+  return drained;
+}
+
+TEST(WorkList, OutputsThatAreReadWholeAreCutRangeByRange) {
+  WorkList<> work;
+  const int window = work.add(reads(2000));
+  work.add_range(window, 0, 4);
+  work.add_range(window, 1900, 2000);
+  const int first = work.outputs();
+  const std::array<std::int32_t, 4> lengths{1, kSplitTokens, kSplitTokens + 1, 3 * kSplitTokens};
+  for (const std::int32_t length : lengths) work.add(reads(length));
+  work.add_whole(window);
+  work.seal(8);
+  const Drained drained = drain_alone(work);
+  for (int i = first; i < work.outputs(); ++i) {
+    for (const int times : drained.entries[static_cast<std::size_t>(i)]) ASSERT_EQ(times, 1) << "output " << i;
+  }
+  // What has parts gets no more: a window stays one.
+  const std::vector<int>& seen = drained.entries[static_cast<std::size_t>(window)];
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 104);
+  EXPECT_EQ(work.output(window).partials, 2);
+  std::int32_t begin = 0;
+  for (std::size_t i = 2; i < drained.parts.size(); ++i) {  // behind the window's
+    const Part& part = drained.parts[i];
+    EXPECT_GE(part.begin, begin);
+    EXPECT_LE(part.end - part.begin, kSplitTokens);
+    EXPECT_EQ(part.partial, part.begin / kSplitTokens);
+    begin = part.begin;
+  }
+}
+
+TEST(WorkList, AnOutputWithoutEntriesIsFinishedToo) {
+  WorkList<> work;
+  work.add(reads(0));
+  work.add_whole(0);
+  work.seal(8);
+  int finished = 0;
+  work.drain(1, [&](const Part& part, const Part*) {
+    EXPECT_EQ(part.begin, part.end);
+    finished += work.finish(part) ? 1 : 0;
+  });
+  EXPECT_EQ(finished, 1);
+}
+
+TEST(WorkList, PartialResultsLieApartAndOneThreadFinishesAnOutput) {
+  constexpr int kOutputs = 40, kDim = 8, kRounds = 20;
+  WorkList<> work;
+  for (int round = 0; round < kRounds; ++round) {
+    work.clear();
+    for (int i = 0; i < kOutputs; ++i) {
+      Output output = reads(1 + i * 97);
+      output.queries = 1 + i % 3;
+      const int number = work.add(output);
+      if (i % 5 == 0) work.add_part(number, 0, output.entries, 3);  // a part with three results
+    }
+    work.add_whole(0);
+    work.seal(kDim);
+    std::array<std::atomic<int>, kOutputs> finished{}, wrong{};
+    // Each part writes its own number; who finishes finds all of them in order.
+    const auto run = [&] {
+      work.drain(3, [&](const Part& part, const Part*) {
+        const Output& output = work.output(part);
+        for (int p = part.partial; p < part.partial + part.partials; ++p) {
+          std::fill_n(work.partial(output, p), partial_floats(output.queries, kDim), static_cast<float>(p));
+        }
+        if (!work.finish(part)) return;
+        ++finished[static_cast<std::size_t>(part.output)];
+        for (int p = 0; p < output.partials; ++p) {
+          const float* from = work.partial(output, p);
+          for (std::size_t i = 0; i < partial_floats(output.queries, kDim); ++i) {
+            wrong[static_cast<std::size_t>(part.output)] += from[i] == static_cast<float>(p) ? 0 : 1;
+          }
+        }
+      });
+    };
+    std::thread one(run), two(run);
+    run();
+    one.join();
+    two.join();
+    for (std::size_t i = 0; i < kOutputs; ++i) {
+      ASSERT_EQ(finished[i].load(), 1) << "output " << i;
+      ASSERT_EQ(wrong[i].load(), 0) << "output " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace glimpse::kernels

@@ -5,9 +5,9 @@
                          [--json FILE]
 
 MODEL.gguf works at the document's tokens and 1,024 more, BOOK.txt has at least 60,000. The programs are
-build/release/glimpse and hand_loop, and what scripts/build-llama-server builds. All three processes are there during the
-whole run and take turns; a round has each arm once, and a ratio is the median of the rounds' ratios. Greedy answers
-are compared before anything is timed.
+build/release/glimpse and hand_loop, and what scripts/build-llama-server builds. All three processes are there during
+the whole run and take turns; a round has each arm once, and a ratio is the median of the rounds' ratios. Greedy
+answers are compared before anything is timed.
 """
 import json
 import pathlib

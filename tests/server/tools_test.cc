@@ -162,11 +162,13 @@ TEST_P(ToolModels, ACallThatMayBeMadeObeysItsSchema) {
     ToolAnswer answer(prepared.parser);
     answer.add(text);
     answer.take(true);
-    ASSERT_EQ(answer.told().calls.size(), 1u) << text;
-    const text::ToolCall& call = answer.told().calls[0];
-    expect_call(
-        {{"type", "function"}, {"id", call.id}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
-    EXPECT_EQ(answer.told().content, tagged ? "Well:" : "Well: ") << text;
+    ASSERT_FALSE(answer.told().calls.empty()) << text;
+    EXPECT_EQ(answer.told().calls[0].name, "tide");
+    for (const text::ToolCall& call : answer.told().calls) {  // it may make several
+      expect_call(
+          {{"type", "function"}, {"id", call.id}, {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    }
+    EXPECT_EQ(answer.told().content, "Well: ") << text;
   }
 }
 

@@ -24,7 +24,7 @@ struct Haystack {
   int questions;
   int recorded;  ///< of them
 };
-constexpr std::array kHaystacks{Haystack{Task::multikey, 4, 2}, Haystack{Task::vt, 3, 1},
+constexpr std::array kHaystacks{Haystack{Task::multikey, 2, 2}, Haystack{Task::vt, 3, 1},
                                 Haystack{Task::passkey, 6, 1}};
 
 /// One recording's part of the tables.

@@ -207,7 +207,7 @@ TEST_P(ToolForms, HostileAnswersAreRead) {
                                std::string(200000, '<'),
                                std::string(100000, '{'),
                                std::string(100000, '\n')};
-  for (const int levels : {10, 60, 70, 1000, 8000, 16000, 17000, 100000}) {
+  for (const int levels : {10, 60, 70, 1000, 16000, 17000}) {
     std::string nested = form.call;
     nested.replace(nested.find("\"Brest\""), 7, repeated("[", levels) + repeated("]", levels));
     all.push_back(nested);

@@ -25,8 +25,6 @@ namespace {
 using engine::Token;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSliceLayers = 4;  // what `glimpse serve` takes on the CPU
-
 struct Options {
   std::string model;
   std::int64_t context = 9216;
@@ -78,7 +76,7 @@ void run(const Options& options) {
   how.context = options.context;
   how.sequences = options.sequences;
   how.threads = options.threads;
-  how.slice_layers = kSliceLayers;
+  how.slice_layers = engine::kServedSliceLayers;
   how.prefix_bytes = -1;
   engine::Engine engine(how);
   const auto say = [](const Json& line) { std::cout << line.dump() << std::endl; };

@@ -137,9 +137,7 @@ class Budgets {
       }
     }
     BudgetKept sum;
-    std::vector<Attempt> attempts;
-    for (const Trial& trial : trials_) attempts.push_back({&trial, &plan});
-    for (const Outcome& outcome : run_trials(engine_, attempts, {.audit = true, .progress = &progress_})) {
+    for (const Outcome& outcome : run_trials(engine_, trials_, plan, {.audit = true, .progress = &progress_})) {
       sum.divergence += outcome.divergence;
       sum.agreement += outcome.agreement;
       sum.coverage += outcome.coverage.value_or(1);

@@ -67,10 +67,8 @@ std::vector<double> row_values(engine::Engine& engine, const Study& study, const
     int trials = 0, covered = 0;
   };
   std::map<std::string, Sum> sums;
-  std::vector<Attempt> attempts;
-  for (const Trial& trial : study.trials) attempts.push_back({&trial, &plan});
   const std::vector<Outcome> outcomes =
-      run_trials(engine, attempts, {.audit = true, .progress = &progress, .alone = true});
+      run_trials(engine, study.trials, plan, {.audit = true, .progress = &progress, .alone = true});
   for (std::size_t i = 0; i < outcomes.size(); ++i) {
     const Trial& trial = study.trials[i];
     const Outcome& outcome = outcomes[i];

@@ -44,7 +44,7 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
 
 /// Sequences of `context` tokens (0: of many) that an engine needs room for: five prompts, and the ends of forks.
 constexpr int study_sequences(std::int64_t context) {
-  constexpr std::int64_t kForks = 3200;  // tokens
+  constexpr std::int64_t kForks = 200 * evaluate::kTogether;  // tokens: answers, and pages that they begin
   return 5 + (context > 0 ? static_cast<int>((kForks + context - 1) / context) : 1);
 }
 inline constexpr std::int64_t kAnswerRoom = 192;

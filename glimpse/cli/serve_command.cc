@@ -97,10 +97,9 @@ int serve_command(const Arguments& arguments) {
   if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
   server::ServerOptions options;
   options.engine = engine_options(arguments);
-  constexpr int kSliceLayers =
-      4;  // a stream waits for so many layers of another's chunk; the chunk takes a fifth longer
   options.engine.slice_layers = static_cast<int>(arguments.slice_layers);
-  if (arguments.slice_layers < 0) options.engine.slice_layers = arguments.device == "cpu" ? kSliceLayers : 0;
+  if (arguments.slice_layers < 0)
+    options.engine.slice_layers = arguments.device == "cpu" ? engine::kServedSliceLayers : 0;
   set_prefixes(arguments, options.engine);
   options.host = arguments.host;
   options.port = static_cast<int>(arguments.port);

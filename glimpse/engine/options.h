@@ -13,6 +13,10 @@ namespace glimpse::engine {
 /// logits less than 8-bit weights do (docs/benchmarks.md).
 inline constexpr KvType kDefaultKvType = KvType::bf16;
 
+/// Layers of a prompt's chunk that run at a time in a server on the CPU: a stream waits for so many of another's chunk,
+/// and the chunk takes a fifth longer.
+inline constexpr int kServedSliceLayers = 4;
+
 struct EngineOptions {
   std::filesystem::path model;
   std::int64_t context = 0;  ///< tokens of one sequence; 0: as many as the model was made for

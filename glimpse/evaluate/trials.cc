@@ -193,18 +193,18 @@ class Running {
   std::vector<double> seconds_;
 };
 
-/// Passes until none has a next token. `take` is given an attempt's logits and the pass's seconds.
-template <class Next, class Take>
-void step_all(engine::Engine& engine, std::vector<Running>& all, const Next& next, const Take& take) {
+/// Passes until none of `all` has a next token. `take` is given the logits of one and the pass's seconds.
+template <class Each, class Next, class Take>
+void step_all(engine::Engine& engine, std::vector<Each>& all, const Next& next, const Take& take) {
   std::vector<engine::NextToken> tokens;
-  std::vector<Running*> whose;
+  std::vector<Each*> whose;
   for (;;) {
     tokens.clear();
     whose.clear();
-    for (Running& running : all) {
-      if (const auto token = next(running)) {
+    for (Each& each : all) {
+      if (const std::optional<engine::NextToken> token = next(each)) {
         tokens.push_back(*token);
-        whose.push_back(&running);
+        whose.push_back(&each);
       }
     }
     if (tokens.empty()) return;
@@ -249,35 +249,34 @@ std::vector<Trial> make_trials(engine::Engine& engine, const engine::Sequence& s
                                std::span<const RetrievalPrompt> prompts, const TrialOptions& options) {
   const plan::Plan plan = plan::dense_plan(engine.shape());
   std::vector<Trial> trials;
-  std::vector<engine::Sequence> answering;
   const auto take = [&](Trial& trial, std::span<const float> logits) {
     if (static_cast<int>(trial.logits.size()) < options.tried) trial.logits.push_back(copy_of(logits));
     trial.answer.push_back(arg_max(logits));
     trial.ended = engine.tokenizer().ends_generation(trial.answer.back());
   };
+  struct Answering {
+    Trial& trial;
+    engine::Sequence sequence;
+  };
+  std::vector<Answering> answering;
+  trials.reserve(prompts.size());
   for (const RetrievalPrompt& prompt : prompts) {
     const std::int64_t shared = std::min(shared_tokens(start.tokens(), prompt.tokens), std::ssize(prompt.tokens) - 1);
     Trial& trial = trials.emplace_back(Trial{"", prompt.tokens, prompt.wanted, start.fork(plan, shared)});
     trial.metric = prompt.metric;
     take(trial, trial.dense.prefill(std::span(prompt.tokens).subspan(static_cast<std::size_t>(shared))));
-    answering.push_back(trial.dense.fork(plan));
+    answering.push_back({trial, trial.dense.fork(plan)});
   }
-  for (;;) {
-    std::vector<engine::NextToken> tokens;
-    std::vector<Trial*> whose;
-    for (std::size_t i = 0; i < trials.size(); ++i) {
-      if (trials[i].ended || static_cast<int>(trials[i].answer.size()) >= options.limit) continue;
-      tokens.push_back({&answering[i], trials[i].answer.back()});
-      whose.push_back(&trials[i]);
-    }
-    if (tokens.empty()) break;
-    const std::span<const float> logits = engine.decode(tokens);
-    const std::size_t vocabulary = logits.size() / tokens.size();
-    for (std::size_t i = 0; i < whose.size(); ++i) {
-      take(*whose[i], logits.subspan(i * vocabulary, vocabulary));
-      if (options.progress != nullptr) options.progress->add(Progress::kStep);
-    }
-  }
+  step_all(
+      engine, answering,
+      [&](Answering& each) -> std::optional<engine::NextToken> {
+        if (each.trial.ended || static_cast<int>(each.trial.answer.size()) >= options.limit) return std::nullopt;
+        return engine::NextToken{&each.sequence, each.trial.answer.back()};
+      },
+      [&](Answering& each, std::span<const float> logits, double) {
+        take(each.trial, logits);
+        if (options.progress != nullptr) options.progress->add(Progress::kStep);
+      });
   for (Trial& trial : trials) {
     trial.score = score(trial.metric, text_of(engine.tokenizer(), trial.answer), trial.wanted);
     trial.right = trial.score == 1;
@@ -324,9 +323,15 @@ std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Attempt>
   return outcomes;
 }
 
+std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Trial> trials, const plan::Plan& plan,
+                                const TrialOptions& options) {
+  std::vector<Attempt> attempts;
+  for (const Trial& trial : trials) attempts.push_back({&trial, &plan});
+  return run_trials(engine, attempts, options);
+}
+
 Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options) {
-  const Attempt attempt{&trial, &plan};
-  return std::move(run_trials(engine, {&attempt, 1}, options).front());
+  return std::move(run_trials(engine, {&trial, 1}, plan, options).front());
 }
 
 }  // namespace glimpse::evaluate

@@ -86,6 +86,9 @@ inline constexpr std::size_t kTogether = 16;
 /// runs all of it anew. kTogether attempts take each token in one pass, so a step's time is that of all. Throws
 /// Stopped.
 std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Attempt> attempts, const TrialOptions& options);
+/// One plan on each trial.
+std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Trial> trials, const plan::Plan& plan,
+                                const TrialOptions& options);
 /// One alone.
 Outcome run_trial(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options);
 

@@ -58,10 +58,8 @@ std::vector<double> retrieval_scores(engine::Engine& engine, const CompareOption
 /// What the choice gives of every trial, added to the row.
 void add_to(ComparedRow& row, engine::Engine& engine, const std::vector<evaluate::Trial>& trials,
             const plan::Plan& plan, double weight, evaluate::Progress& progress) {
-  std::vector<evaluate::Attempt> attempts;
-  for (const evaluate::Trial& trial : trials) attempts.push_back({&trial, &plan});
   const evaluate::TrialOptions how{.limit = kAnswer, .progress = &progress, .alone = true};
-  for (const evaluate::Outcome& outcome : evaluate::run_trials(engine, attempts, how)) {
+  for (const evaluate::Outcome& outcome : evaluate::run_trials(engine, trials, plan, how)) {
     const double share = weight / static_cast<double>(trials.size());
     row.divergence += share * outcome.divergence;
     row.agreement += share * outcome.agreement;

@@ -8,7 +8,7 @@ build: ## build build/release/glimpse
 
 cuda: ## build/cuda: the program for GPUs too, the tests and benchmarks of that
 	@scripts/build cuda glimpse kernels_cuda_test engine_cuda_test server_cuda_test calibrate_cuda_test cuda_attention_bench \
-		cuda_step_bench
+		cuda_product_bench cuda_step_bench
 
 install: ## install the program and the library to PREFIX (default /usr/local), below DESTDIR
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install

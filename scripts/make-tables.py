@@ -362,6 +362,17 @@ def cuda_weights_table(results):
     return table(["weights", "sequences", "ms a step", "of read bandwidth", "tokens/s"], rows)
 
 
+def cuda_products_table(results):
+    file = results.load("cuda-products", "sm90")
+    cells = {(row["type"], row["rows"], row["what"]): row for row in file["rows"]}
+    shown = ("output", "gate and up", "down", "q, k, v", "layer, norms inside")
+    rows = []
+    for type_, count in dict.fromkeys((row["type"], row["rows"]) for row in file["rows"]):
+        rows.append([type_, str(count)] + [f"{cells[type_, count, what]['us']:.1f} ({cells[type_, count, what]['share']:.2f})"
+                                           for what in shown])
+    return table(["weights", "rows", "output", "gate and up", "down", "q, k, v", "all with norms"], rows)
+
+
 def serve_table(results):
     rows = []
     for row in results.load("serve")["rows"]:
@@ -374,7 +385,7 @@ def serve_table(results):
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table,
-          "cuda-weights": cuda_weights_table, "serve": serve_table}
+          "cuda-weights": cuda_weights_table, "cuda-products": cuda_products_table, "serve": serve_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
                    "other on the same GPU",
@@ -383,6 +394,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
                            "--add FILE`, one after the other on the same GPU",
            "calibrated": "`glimpse calibrate -m MODEL --device cuda -c 8192` and the command in each file",
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --json FILE`",
+           "cuda-products": "`cuda_product_bench --json FILE`",
            "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --json FILE`"}
 
 

@@ -170,10 +170,11 @@ struct AttendOp {
   Pointer<const float, place> q;  ///< [R, H, d] after RoPE
   int group = 1;
   float scale = 1;
-  Pointer<const Read, place> reads;  ///< [R, kv_heads]
-  SetTable<place> sets;              ///< unused where no head reads one
-  Pointer<float, place> out;         ///< [R, H, d]
-  Pointer<float, place> lse;         ///< [R, H] of what was read (-inf: nothing), or null
+  Pointer<const Read, place> reads;           ///< [R, kv_heads]
+  SetTable<place> sets;                       ///< unused where no head reads one
+  Pointer<float, place> out;                  ///< [R, H, d]
+  Pointer<float, place> lse;                  ///< [R, H] of what was read (-inf: nothing), or null
+  Pointer<std::uint16_t, place> narrow = {};  ///< [R, H, d] `out` as bf16 too, or null
 };
 
 /// Rows of a prompt that lie together in the pass. Each sits one slot behind the one before it and sees all slots up to

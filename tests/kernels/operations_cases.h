@@ -247,11 +247,19 @@ inline Scored score_on_host(Operations<Place::host>& operations, const Operation
 
 struct Attended {
   std::vector<float> out, lse;
+  std::vector<std::uint16_t> narrow;
+
+  /// Whether `narrow` is `out` as bf16.
+  bool narrowed() const {
+    return std::equal(out.begin(), out.end(), narrow.begin(), narrow.end(),
+                      [](float x, std::uint16_t bits) { return bf16_from_float(x) == bits; });
+  }
 };
 inline Attended attend_on_host(Operations<Place::host>& operations, OperationsBed& bed,
                                const std::vector<Read>& reads) {
   constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
-  Attended made{std::vector<float>(bed.q.size(), kUnwritten), std::vector<float>(bed.queries(), kUnwritten)};
+  Attended made{std::vector<float>(bed.q.size(), kUnwritten), std::vector<float>(bed.queries(), kUnwritten),
+                std::vector<std::uint16_t>(bed.q.size())};
   operations.attend({bed.cache(),
                      bed.row_table(),
                      bed.q.data(),
@@ -260,7 +268,8 @@ inline Attended attend_on_host(Operations<Place::host>& operations, OperationsBe
                      reads.data(),
                      {bed.set_slots.data(), bed.set_count.data(), bed.capacity, static_cast<int>(bed.set_count.size())},
                      made.out.data(),
-                     made.lse.data()});
+                     made.lse.data(),
+                     made.narrow.data()});
   return made;
 }
 

@@ -16,11 +16,8 @@ inline double packed_value(const kernels::cuda::PackedLayout& layout, std::span<
   const PackedPlace place = packed_place(layout.packing.scales, row, in_super);
   const std::size_t number = static_cast<std::size_t>(output / kPackedRows) * layout.supers() +
                              static_cast<std::size_t>(input / kPackedInputs);
-  std::uint32_t q = words[number * layout.low_words() + PackedLayout::low_word(place)] >> place.shift & 15U;
-  if (layout.packing.bits > 4) {
-    const std::uint32_t high = words[layout.high() + number * layout.high_words() + layout.high_word(place)];
-    q |= (high >> layout.high_shift(place) & ((1U << (layout.packing.bits - 4)) - 1U)) << 4;
-  }
+  const std::size_t begin = number * layout.super_words();
+  const std::uint32_t q = layout.integer(words.data() + begin, place);
   const double value = static_cast<double>(q) - layout.packing.zero();
   const auto half = [&](std::size_t word, int i) {
     return static_cast<double>(float_from_f16(static_cast<std::uint16_t>(words[word] >> 16 * i)));
@@ -29,9 +26,9 @@ inline double packed_value(const kernels::cuda::PackedLayout& layout, std::span<
     return static_cast<double>(words[at + static_cast<std::size_t>(i / 4)] >> 8 * (i % 4) & 255U);
   };
   const int group = in_super / 32;
-  const std::size_t scales = layout.scales() + number * 64 + static_cast<std::size_t>(row) * 4;
-  const std::size_t offsets = layout.more() + number * 64 + static_cast<std::size_t>(row) * 4;
-  const std::size_t super = layout.more() + number * 16 + static_cast<std::size_t>(row);
+  const std::size_t scales = begin + layout.scales() + static_cast<std::size_t>(row) * 4;
+  const std::size_t offsets = begin + layout.more() + static_cast<std::size_t>(row) * 4;
+  const std::size_t super = begin + layout.more() + static_cast<std::size_t>(row);
   const auto pair = static_cast<std::size_t>(group / 2);
   switch (layout.packing.scales) {
     case Scales::block:

@@ -26,7 +26,8 @@ struct GroupCall {
   kernels::SetTable<kernels::Place::device> sets;
   Device<const kernels::Read> reads;
   Device<float> out;
-  float* lse = nullptr;  ///< [R, H] of what is read, or null
+  Device<std::uint16_t> narrow;  ///< `out` as bf16 too, or null
+  float* lse = nullptr;          ///< [R, H] of what is read, or null
 };
 
 /// Where the parts of GroupLayer lie in the staging.

@@ -200,7 +200,7 @@ kernels::KvTable<kernels::Place::device> Runner::cache_of(int layer) const {
           shape_.kv_heads};
 }
 
-void Runner::layer(int layer, const LayerRows& rows) {
+bool Runner::layer(int layer, const LayerRows& rows) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
   const int group_heads = shape_.heads / shape_.kv_heads;
   const kernels::KvTable<Place::device> cache = cache_of(layer);
@@ -219,6 +219,8 @@ void Runner::layer(int layer, const LayerRows& rows) {
     if (tiles_.run(layer, prompt, {cache, rows.q, group_heads, scale, lse, rows.out}, *operations_)) continue;
     operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
+  // What is added to attention, and rows of prompts, come as floats alone.
+  const bool narrows = rows.narrow && tables_.prompts().empty() && !mean_tokens_.any();
   GroupCall call{.cache = cache, .group = group_heads, .scale = scale};
   call.scores = {scores_.pointer(), lse_.pointer(), tables_.stride()};
   call.sets = {sets_.pointer(), counts_.pointer(), tables_.capacity(), tables_.sets()};
@@ -231,6 +233,7 @@ void Runner::layer(int layer, const LayerRows& rows) {
     call.q = rows.q.raw() + at;
     call.reads = staging_->at<kernels::Read>(place.reads);
     call.out = rows.out.raw() + at;
+    if (narrows) call.narrow = rows.narrow.raw() + at;
     call.lse = lse == nullptr ? nullptr : lse + first_query;
     run_group(call, place, place.audit_count > 0 ? audits_.all_lse(layer) + first_query : nullptr);
   }
@@ -247,6 +250,7 @@ void Runner::layer(int layer, const LayerRows& rows) {
                               static_cast<int>(feedback_.pieces().size()), rows.q, lse, group_heads, scale,
                               feedback_.stride(), feedback_.sums(layer)});
   }
+  return narrows;
 }
 
 /// What a layer does for a group of rows, behind the appending.
@@ -278,7 +282,7 @@ void Runner::run_group(const GroupCall& call, const LayerPlace& place, float* au
   }
   heats_.choose(call, place.parts, *operations_);
   operations_->attend(
-      {call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, call.lse});
+      {call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, call.lse, call.narrow});
   kernels::cuda::add_mean_tokens(
       stream_, {call.cache, call.rows, call.q, call.group, call.scale,
                 staging_->at<kernels::cuda::MeanToken>(place.means), place.mean_count, call.lse, call.out});

@@ -44,12 +44,14 @@ class Runner {
   /// Brings page tables up to date. Not a part of a graph: what it does differs from pass to pass.
   void prepare();
 
-  /// q: [R, H, d], k and v: [R, KV heads, d], after RoPE; out: [R, H, d].
+  /// q: [R, H, d], k and v: [R, KV heads, d], after RoPE; out: [R, H, d]; narrow: `out` as bf16.
   struct LayerRows {
     kernels::Pointer<const float, kernels::Place::device> q, k, v;
     kernels::Pointer<float, kernels::Place::device> out;
+    kernels::Pointer<std::uint16_t, kernels::Place::device> narrow;
   };
-  void layer(int layer, const LayerRows& rows);
+  /// False where it leaves `narrow` to its caller.
+  bool layer(int layer, const LayerRows& rows);
   /// Queues what end() reads.
   void finish();
   /// Counters of each sequence of the batch, in order, valid until the next begin().

@@ -15,6 +15,7 @@ struct Activations {
   Array<float> residual, rest;  ///< [R, hidden]; of the rows with logits
   Array<float> delta;           ///< [R, hidden] what a block adds to the residual
   Array<Bf16> normalised;       ///< [R, hidden]
+  Array<float> squares;         ///< [R, hidden / 16] sums of 16 squares of the residual
   Array<float> qkv;             ///< [R, (H + 2 KV heads) d]
   Array<float> q, k, v;
   Array<float> attended, taken;  ///< [R, H, d]; of the rows with logits

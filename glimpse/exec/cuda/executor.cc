@@ -203,6 +203,7 @@ class CudaExecutor final : public Executor {
 
   void queue() {
     embed_tokens();
+    input_ = Input::complete;
     for (int layer = 0; layer < config_.layers; ++layer) {
       const LayerMatrices& weights = weights_.layers()[static_cast<std::size_t>(layer)];
       attend(layer, weights);
@@ -228,8 +229,7 @@ class CudaExecutor final : public Executor {
 
   void make_logits(bool some) {
     Activations& a = activations_;
-    normalise_rows(some ? a.rest : a.residual, true, weights_.output_norm(), outputs_);
-    products_.multiply(weights_.output(), a.normalised.constant(), outputs_, a.logits.pointer());
+    multiply_normed(some ? a.rest : a.residual, weights_.output_norm(), weights_.output(), outputs_, a.logits);
   }
 
   void embed_tokens() {
@@ -246,8 +246,7 @@ class CudaExecutor final : public Executor {
   /// The attention of a layer, up to its output before the projection.
   void attend(int layer, const LayerMatrices& weights) {
     Activations& a = activations_;
-    normalise_rows(a.residual, layer > 0, weights.attention_norm, rows_);
-    products_.multiply(weights.qkv, a.normalised.constant(), rows_, a.qkv.pointer());
+    multiply_normed(a.residual, weights.attention_norm, weights.qkv, rows_, a.qkv);
     split_qkv(stream_, {.qkv = a.qkv.constant(),
                         .q_bias = weights.q_bias,
                         .k_bias = weights.k_bias,
@@ -265,7 +264,8 @@ class CudaExecutor final : public Executor {
                         .rotated = config_.rope.dims,
                         .neox = config_.rope.neox,
                         .epsilon = config_.rms_epsilon});
-    runner_.layer(layer, {a.q.constant(), a.k.constant(), a.v.constant(), a.attended.pointer()});
+    narrowed_ = runner_.layer(
+        layer, {a.q.constant(), a.k.constant(), a.v.constant(), a.attended.pointer(), a.narrowed.pointer()});
   }
 
   /// The rest of a layer; `some`: of the rows with logits alone.
@@ -279,26 +279,75 @@ class CudaExecutor final : public Executor {
       take_rows(stream_, {a.residual.constant(), which, a.rest.pointer(), rows, config_.hidden});
       take_rows(stream_, {a.attended.constant(), which, a.taken.pointer(), rows, q_width});
     }
-    narrow(stream_, {(some ? a.taken : a.attended).constant(), a.narrowed.pointer(),
-                     static_cast<std::size_t>(rows) * static_cast<std::size_t>(q_width)});
-    products_.multiply(weights.output, a.narrowed.constant(), rows, a.delta.pointer());
-    if (measures_) {
-      change(stream_, {(some ? a.rest : a.residual).constant(), a.delta.constant(),
-                       changes_.pointer().raw() + size(layer) * change_rows_, rows, config_.hidden});
+    if (some || !narrowed_) {
+      narrow(stream_, {(some ? a.taken : a.attended).constant(), a.narrowed.pointer(), size(rows) * size(q_width)});
     }
-    normalise_rows(some ? a.rest : a.residual, true, weights.ffn_norm, rows);
-    if (weights.gates_paired && rows <= kMostPackedRows) {
-      products_.multiply_gated(weights.gate_up.parts.front(), a.normalised.constant(), rows, a.activated.pointer());
+    Array<float>& residual = some ? a.rest : a.residual;
+    const bool gates = weights.gates_paired && rows <= kMostPackedRows;
+    add_product(weights.output, a.narrowed, residual, {weights.ffn_norm, gates}, rows);
+    if (measures_) {
+      change(stream_, {residual.constant(), a.delta.constant(), changes_.pointer().raw() + size(layer) * change_rows_,
+                       rows, config_.hidden});
+    }
+    if (gates) {
+      if (input_ != Input::squares) normalise_rows(residual, weights.ffn_norm, rows);
+      FewRowsOp op{.in = a.normalised.constant(), .end = FewRowsOp::End::gate, .narrow = a.activated.pointer()};
+      products_.multiply_few(weights.gate_up.parts.front(), rows, scaled(op));
     } else {
+      normalise_rows(residual, weights.ffn_norm, rows);
       products_.multiply(weights.gate_up, a.normalised.constant(), rows, a.gate_up.pointer());
       gate(stream_, {a.gate_up.constant(), a.activated.pointer(), rows, config_.feed_forward, weights.gates_paired});
     }
-    products_.multiply(weights.down, a.activated.constant(), rows, a.delta.pointer());
+    input_ = Input::complete;
+    const bool last = layer + 1 == config_.layers;
+    const Matrix& next = last ? weights_.output() : weights_.layers()[size(layer + 1)].qkv;
+    const Floats next_norm = last ? weights_.output_norm() : weights_.layers()[size(layer + 1)].attention_norm;
+    add_product(weights.down, a.activated, residual, {next_norm, next.quantised()}, rows);
   }
 
-  void normalise_rows(Array<float>& residual, bool add, Floats weight, int rows) {
+  /// What reads the residual next: its norm, and whether it divides by the root mean square itself.
+  struct Next {
+    Floats norm;
+    bool divides = false;
+  };
+  /// Adds a product to the residual, or leaves it in Activations::delta; says so in input_.
+  void add_product(const Matrix& weight, const Array<Bf16>& in, Array<float>& residual, const Next& next, int rows) {
+    Activations& a = activations_;
+    const bool few = weight.parts.size() == 1 && weight.quantised() && rows <= kMostPackedRows;
+    if (!few || !next.divides || measures_ || config_.hidden % kernels::cuda::kPackedRows != 0) {
+      products_.multiply(weight, in.constant(), rows, a.delta.pointer());
+      input_ = Input::delta;
+      return;
+    }
+    products_.multiply_few(weight.parts.front(), rows,
+                           {.in = in.constant(),
+                            .end = FewRowsOp::End::add,
+                            .out = residual.pointer(),
+                            .norm = next.norm,
+                            .narrow = a.normalised.pointer(),
+                            .squares_left = a.squares.pointer()});
+    input_ = Input::squares;
+  }
+  /// The product with the norm of the residual.
+  void multiply_normed(Array<float>& residual, Floats norm, const Matrix& weight, int rows, Array<float>& out) {
+    const auto in = activations_.normalised.constant();
+    if (input_ == Input::squares) {
+      return products_.multiply_few(weight, rows, scaled({.in = in, .out = out.pointer()}));
+    }
+    normalise_rows(residual, norm, rows);
+    products_.multiply(weight, in, rows, out.pointer());
+  }
+  FewRowsOp scaled(FewRowsOp op) {
+    if (input_ != Input::squares) return op;
+    op.squares = activations_.squares.constant();
+    op.width = config_.hidden;
+    op.epsilon = config_.rms_epsilon;
+    return op;
+  }
+
+  void normalise_rows(Array<float>& residual, Floats weight, int rows) {
     normalise(stream_, {.residual = residual.pointer(),
-                        .delta = add ? activations_.delta.constant() : Floats{},
+                        .delta = input_ == Input::delta ? activations_.delta.constant() : Floats{},
                         .weight = weight,
                         .out = activations_.normalised.pointer(),
                         .rows = rows,
@@ -336,6 +385,14 @@ class CudaExecutor final : public Executor {
   int leaders_ = 0;  ///< of each output row that the host reads; 0: all logits
   int moves_ = 0;    ///< of the arrays above
   bool keeps_rows_ = false, measures_ = false;
+  /// While a pass is queued: what the next norm finds.
+  enum class Input : std::uint8_t {
+    complete,  ///< the residual
+    delta,     ///< the residual, and what is to be added to it
+    squares,   ///< the residual, it times the norm's weights, and the sums of its squares
+  };
+  Input input_ = Input::complete;
+  bool narrowed_ = false;   ///< and: Activations::narrowed has what attention gave
   std::list<Pass> passes_;  ///< most recently used first
 };
 

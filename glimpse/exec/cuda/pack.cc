@@ -129,19 +129,17 @@ std::uint32_t pair_of(std::uint16_t low, std::uint16_t high) {
 /// The words of one super block of 16 outputs.
 void write_super(const PackedLayout& layout, const std::array<Row, kPackedRows>& rows, std::size_t number,
                  std::span<std::uint32_t> words) {
-  std::uint32_t* const low = words.data() + number * layout.low_words();
-  std::uint32_t* const high = words.data() + layout.high() + number * layout.high_words();
-  std::uint32_t* const scales = words.data() + layout.scales() + number * layout.scale_words();
-  std::uint32_t* const more = words.data() + layout.more() + number * layout.more_words();
-  std::fill_n(low, layout.low_words(), 0U);
-  std::fill_n(high, layout.high_words(), 0U);
+  std::uint32_t* const super = words.data() + number * layout.super_words();
+  std::uint32_t* const scales = super + layout.scales();
+  std::uint32_t* const more = super + layout.more();
+  std::fill_n(super, layout.scales(), 0U);
   for (int row = 0; row < kPackedRows; ++row) {
     const Row& from = rows[static_cast<std::size_t>(row)];
     for (int input = 0; input < kPackedInputs; ++input) {
       const PackedPlace place = packed_place(layout.packing.scales, row, input);
       const std::uint32_t q = from.integers[static_cast<std::size_t>(input)];
-      low[PackedLayout::low_word(place)] |= (q & 15U) << place.shift;
-      if (layout.packing.bits > 4) high[layout.high_word(place)] |= (q >> 4) << layout.high_shift(place);
+      super[layout.low_word(place)] |= (q & ((1U << layout.low_bits()) - 1U)) << layout.low_shift(place);
+      if (layout.packing.high_words() > 0) super[layout.high_word(place)] |= (q >> 4) << layout.high_shift(place);
     }
     const auto at = static_cast<std::size_t>(row);
     for (std::size_t i = 0; i < 4; ++i) {

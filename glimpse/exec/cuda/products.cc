@@ -105,31 +105,41 @@ void Products::multiply(const Matrix& weight, Input in, int rows, kernels::cuda:
   }
 }
 
-void Products::multiply_gated(const MatrixPart& weight, Input in, int rows, kernels::cuda::DevicePointer<Bf16> out) {
+void Products::multiply_few(const MatrixPart& weight, int rows, kernels::cuda::FewRowsOp op) {
+  using End = kernels::cuda::FewRowsOp::End;
+  op.weight = weight.packed;
   const auto inputs = static_cast<std::size_t>(weight.packed.layout.inputs);
-  const auto width = static_cast<std::size_t>(weight.outputs / 2);
+  const auto outputs = static_cast<std::size_t>(weight.outputs);
+  const std::size_t of_out = op.end == End::store ? static_cast<std::size_t>(op.stride) : outputs;
+  const std::size_t of_narrow = op.end == End::gate ? outputs / 2 : outputs;
+  const auto on = [](auto& pointer, std::size_t by) {
+    if (pointer) pointer = pointer.raw() + by;
+  };
   for (int row = 0; row < rows; row += kernels::cuda::kPackedFewRows) {
-    const auto at = static_cast<std::size_t>(row);
-    multiply_few_rows(stream_, {.weight = weight.packed,
-                                .in = in.raw() + at * inputs,
-                                .rows = std::min(kernels::cuda::kPackedFewRows, rows - row),
-                                .gated = out.raw() + at * width});
+    op.rows = std::min(kernels::cuda::kPackedFewRows, rows - row);
+    multiply_few_rows(stream_, op);
+    const auto done = static_cast<std::size_t>(op.rows);
+    on(op.in, done * inputs);
+    on(op.out, done * of_out);
+    on(op.narrow, done * of_narrow);
+    on(op.squares_left, done * (outputs / kernels::cuda::kPackedRows));
+    on(op.squares, done * static_cast<std::size_t>(op.width / kernels::cuda::kPackedRows));
+  }
+}
+
+void Products::multiply_few(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op) {
+  kernels::cuda::FewRowsOp of_part = op;
+  of_part.stride = weight.outputs;
+  for (const MatrixPart& part : weight.parts) {
+    multiply_few(part, rows, of_part);
+    of_part.out = of_part.out.raw() + part.outputs;
   }
 }
 
 void Products::multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out) {
   const auto inputs = static_cast<std::size_t>(shape.inputs);
-  if (shape.rows <= kMostPackedRows) {
-    for (int row = 0; row < shape.rows; row += kernels::cuda::kPackedFewRows) {
-      const auto at = static_cast<std::size_t>(row);
-      multiply_few_rows(stream_, {.weight = part.packed,
-                                  .in = in.raw() + at * inputs,
-                                  .out = out + at * static_cast<std::size_t>(shape.stride),
-                                  .rows = std::min(kernels::cuda::kPackedFewRows, shape.rows - row),
-                                  .stride = shape.stride});
-    }
-    return;
-  }
+  if (shape.rows <= kMostPackedRows)
+    return multiply_few(part, shape.rows, {.in = in, .out = out, .stride = shape.stride});
   if (scratch_.size() == 0) scratch_ = kernels::cuda::Array<Bf16>(stream_, kScratch);
   const int slice = static_cast<int>(kScratch / inputs) / kernels::cuda::kPackedRows * kernels::cuda::kPackedRows;
   check(slice > 0, "room for a block row of weights");

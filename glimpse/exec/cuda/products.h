@@ -48,10 +48,11 @@ class Products {
   static std::size_t scratch_bytes();
   /// Queues out = in * weight^T: in [rows, inputs], out [rows, outputs]. Equal calls give equal bits.
   void multiply(const Matrix& weight, Input in, int rows, kernels::cuda::DevicePointer<float> out);
-  /// Queues the gated activation of a product of quantised, paired weights and up to kMostPackedRows rows
-  /// (FewRowsOp::gated): out [rows, outputs / 2].
-  void multiply_gated(const MatrixPart& weight, Input in, int rows,
-                      kernels::cuda::DevicePointer<kernels::cuda::Bf16> out);
+  /// Queues a product of quantised weights and up to kMostPackedRows rows that ends as `op` says. `op` has the pointers
+  /// of all rows; weight and rows are filled in.
+  void multiply_few(const MatrixPart& weight, int rows, kernels::cuda::FewRowsOp op);
+  /// Likewise of a whole matrix, [rows, outputs], of which all parts are quantised.
+  void multiply_few(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op);
 
  private:
   struct Shape {

@@ -20,9 +20,12 @@ using kernels::cuda::Bf16;
 /// Elements: 16 bytes of f32, so that what follows is aligned for every kernel.
 constexpr std::size_t kAligned = 8;
 
-std::size_t aligned(std::size_t count) {
-  return (count + kAligned - 1) / kAligned * kAligned;
+std::size_t aligned(std::size_t count, std::size_t to = kAligned) {
+  return (count + to - 1) / to * to;
 }
+
+/// Words: packed matrices begin with a line of the cache, as their super blocks in shared memory do.
+constexpr std::size_t kAlignedWords = 32;
 
 std::size_t elements(const model::TensorInfo* tensor) {
   if (tensor == nullptr) return 0;
@@ -80,7 +83,7 @@ struct Counts {
   void add_matrix(const Tensors& tensors) {
     for (const Group& group : groups_of(tensors)) {
       if (group.packing) {
-        words += group.layout().words();
+        words += aligned(group.layout().words(), kAlignedWords);
       } else {
         for (const model::TensorInfo* tensor : group.tensors) matrices += elements(tensor);
         matrices = aligned(matrices);
@@ -211,7 +214,7 @@ MatrixPart Weights::place(const kernels::cuda::PackedLayout& layout, std::span<c
   MatrixPart part;
   part.outputs = layout.outputs;
   part.packed = {layout, packed_.constant().raw() + packed_used_};
-  packed_used_ += words.size();
+  packed_used_ += aligned(words.size(), kAlignedWords);
   return part;
 }
 

@@ -122,7 +122,11 @@ class CpuOperations final : public Operations<Place::host> {
       attend_part(reading, work_, part, next);
       if (!work_.finish(part)) return;
       const Output& output = work_.output(part);
-      work_.merge(output, op.out.raw() + output.query * size(op.cache.format.dim));
+      const std::size_t at = output.query * size(op.cache.format.dim);
+      work_.merge(output, op.out.raw() + at);
+      for (std::size_t i = 0; op.narrow && i < size(output.queries) * size(op.cache.format.dim); ++i) {
+        op.narrow.raw()[at + i] = bf16_from_float(op.out.raw()[at + i]);
+      }
       if (op.lse) work_.sum(output, spaces_[size(thread)].lse, op.lse.raw() + output.query);
     });
   }

@@ -55,6 +55,7 @@ struct AttendArguments {
   const std::int32_t* set_count = nullptr;
   std::int32_t set_capacity = 0;
   float* out = nullptr;
+  std::uint16_t* narrow = nullptr;
   float* lse = nullptr;
   Partials partials;
   int stages = 1;

@@ -151,7 +151,11 @@ __device__ inline void combine(const AttendArguments& of, const Segment& s, floa
         out.z += x.z;
         out.w += x.w;
       }
-      reinterpret_cast<float4*>(of.out + static_cast<std::size_t>(s.first_query + query) * kDim)[four] = out;
+      const std::size_t to = static_cast<std::size_t>(s.first_query + query) * kDim;
+      reinterpret_cast<float4*>(of.out + to)[four] = out;
+      if (of.narrow != nullptr) {
+        reinterpret_cast<uint2*>(of.narrow + to)[four] = make_uint2(bf16_pair(out.x, out.y), bf16_pair(out.z, out.w));
+      }
     }
     __syncthreads();
   }
@@ -293,6 +297,10 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
                   const std::size_t to = static_cast<std::size_t>(s.first_query + query);
                   const float scale = sum > 0 ? 1 / sum : 0;
                   *reinterpret_cast<float2*>(of.out + to * kDim + d) = make_float2(out.x * scale, out.y * scale);
+                  if (of.narrow != nullptr) {
+                    *reinterpret_cast<std::uint32_t*>(of.narrow + to * kDim + d) =
+                        bf16_pair(out.x * scale, out.y * scale);
+                  }
                   if (d == 0 && of.lse != nullptr) of.lse[to] = (largest + log2f(sum)) * kLogOf2;
                 } else {
                   *reinterpret_cast<float2*>(partial + query * kDim + d) = out;

@@ -25,7 +25,7 @@ void with_packing(const Packing& packing, Function&& function) {
 }
 
 struct UnpackArguments {
-  PackedParts parts;
+  const std::byte* weights;
   Bf16* out;
   int first_block, supers, inputs, count;
 };
@@ -40,21 +40,23 @@ __global__ void unpack_kernel(const __grid_constant__ UnpackArguments of) {
   const int super = static_cast<int>(blockIdx.y) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
   if (super >= of.supers) return;
   const std::byte* const block = shared + threadIdx.x / 32 * kBytes;
-  copy_super<kPacking>(shared_address(block), of.parts,
-                       (static_cast<std::size_t>(of.first_block) + blockIdx.x) * of.supers + super);
+  copy_super<kPacking>(
+      shared_address(block),
+      of.weights + ((static_cast<std::size_t>(of.first_block) + blockIdx.x) * of.supers + super) * kBytes, lane);
   end_copies();
   wait_for_copies<0>();
   __syncwarp();
   const SuperScales scales = read_super_scales<kPacking>(block);
+  const Widening widening;
 #pragma unroll
   for (int group = 0; group < 8; ++group) {
     const int input = super * kPackedInputs + group * 32;
     if (input >= of.inputs) break;
-    const Tile<kPacking> tile = read_tile<kPacking>(block, group / 2);
-    const GroupScales by = group_scales<kPacking>(tile, scales, group % 2);
+    const TileIntegers<kPacking> tile = read_integers<kPacking>(block, group / 2);
+    const GroupScales by = group_scales<kPacking>(read_scales<kPacking>(block, group / 2), scales, group % 2);
     std::uint32_t integers[2][4];
-    widen_integers<kPacking, false>(tile, group % 2 * 2, integers[0]);
-    widen_integers<kPacking, false>(tile, group % 2 * 2 + 1, integers[1]);
+    widen_integers<kPacking, false>(tile, group % 2 * 2, widening, integers[0]);
+    widen_integers<kPacking, false>(tile, group % 2 * 2 + 1, widening, integers[1]);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = static_cast<int>(blockIdx.x) * kPackedRows + lane / 4 + 8 * i;
@@ -84,7 +86,7 @@ __global__ void unpack_kernel(const __grid_constant__ UnpackArguments of) {
 }
 
 struct UnpackRowsArguments {
-  PackedParts parts;
+  const std::uint32_t* words;
   PackedLayout layout;
   const std::int32_t* tokens;
   float* out;
@@ -96,29 +98,27 @@ __device__ float value_at(const UnpackRowsArguments& of, int output, int input) 
   const int in_super = input % kPackedInputs;
   const PackedPlace place = packed_place(layout.packing.scales, row, in_super);
   const std::size_t number = static_cast<std::size_t>(output / kPackedRows) * layout.supers() + input / kPackedInputs;
-  unsigned q = of.parts.low[number * layout.low_words() + PackedLayout::low_word(place)] >> place.shift & 15U;
-  if (layout.packing.bits > 4) {
-    const unsigned high = of.parts.high[number * layout.high_words() + layout.high_word(place)];
-    q |= (high >> layout.high_shift(place) & ((1U << (layout.packing.bits - 4)) - 1U)) << 4;
-  }
+  const std::uint32_t* const super = of.words + number * layout.super_words();
+  const std::uint32_t q = layout.integer(super, place);
   const float value = static_cast<float>(static_cast<int>(q) - layout.packing.zero());
   const int group = in_super / 32;
-  const std::uint32_t* const scales = of.parts.scales + number * 64 + row * 4;
+  const std::uint32_t* const scales = super + layout.scales() + row * 4;
+  const std::uint32_t* const more = super + layout.more();
   switch (layout.packing.scales) {
     case Scales::block:
       return half_of(scales[group / 2], group % 2) * value;
     case Scales::block_offset: {
-      const std::uint32_t offsets = of.parts.more[number * 64 + row * 4 + group / 2];
+      const std::uint32_t offsets = more[row * 4 + group / 2];
       return half_of(scales[group / 2], group % 2) * value + half_of(offsets, group % 2);
     }
     case Scales::super_offset: {
-      const std::uint32_t both = of.parts.more[number * 16 + row];
+      const std::uint32_t both = more[row];
       return half_of(both, 0) * byte_of(scales[group / 4], group % 4) * value -
              half_of(both, 1) * byte_of(scales[2 + group / 4], group % 4);
     }
     case Scales::super_signed: {
       const float scale = byte_of(scales[in_super / 64], in_super / 16 % 4) - 128.0F;
-      return half_of(of.parts.more[number * 16 + row], 0) * scale * value;
+      return half_of(more[row], 0) * scale * value;
     }
   }
   return 0;
@@ -146,6 +146,7 @@ Limits limits_of(const Stream& stream) {
 /// How a launch divides a matrix: warps, on which bits depend, share the inputs of a block row.
 struct Division {
   int warps = 1, blocks = 1;
+  bool many = false;  ///< see few_rows_blocks()
 };
 /// As many warps as make all block rows run at once. Where there are too many of those, blocks with all warps that one
 /// may have take turns while the rows are up to eight; of more rows a warp has enough to do, and blocks are small.
@@ -155,20 +156,22 @@ Division divide(const PackedLayout& layout, int rows, int processors) {
   const auto supers = static_cast<int>(layout.supers());
   const int wanted = (kOfProcessor * processors + block_rows - 1) / block_rows;
   if (wanted < kFewest && rows <= 8) {
-    return {std::min(kFewRowsWarps, supers), std::min(block_rows, 2 * processors)};
+    const bool many = rows <= 2;
+    return {std::min(kFewRowsWarps, supers), std::min(block_rows, few_rows_blocks(many) * processors), many};
   }
-  return {std::min(std::clamp(wanted, 2, kFewRowsWarps), supers), block_rows};
+  return {std::min(std::clamp(wanted, 2, kFewRowsWarps), supers), block_rows, false};
 }
 
-template <int kTiles>
-void launch_tiles(Stream& stream, const FewRowsArguments& arguments, dim3 shape) {
+template <int kRows, bool kMany>
+void launch_rows(Stream& stream, const FewRowsArguments& arguments, const Division& division) {
   with_packing(arguments.op.weight.layout.packing, [&]<int bits, Scales scales>() {
     constexpr Packing kPacking{bits, scales};
-    constexpr int kStages = kFewRowsStages<kPacking> * SuperBytes<kPacking>::kAll;
-    const auto kernel = few_rows_kernel<bits, scales, kTiles>;
-    constexpr int kSums = kTiles * 8 * kPackedRows * static_cast<int>(sizeof(float));
-    const int bytes = static_cast<int>(shape.y) / 32 * (kStages + kSums);
+    constexpr int kStages = few_rows_stages<kPacking, kRows, kMany>() * SuperBytes<kPacking>::kPlace;
+    const auto kernel = few_rows_kernel<bits, scales, kRows, kMany>;
+    const int bytes =
+        division.warps * kStages + (sum_floats<kRows>(division.warps) + kRows) * static_cast<int>(sizeof(float));
     allow_shared(kernel, bytes);
+    const dim3 shape(static_cast<unsigned>(division.blocks), 32 * static_cast<unsigned>(division.warps));
     launch(kernel, arguments, shape, bytes, {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
   });
 }
@@ -178,26 +181,32 @@ void launch_tiles(Stream& stream, const FewRowsArguments& arguments, dim3 shape)
 void multiply_few_rows(Stream& stream, const FewRowsOp& op) {
   const PackedLayout& layout = op.weight.layout;
   check(op.rows > 0 && op.rows <= kPackedFewRows && layout.inputs % 32 == 0, "few rows of inputs in blocks of 32");
-  check(!op.gated || layout.outputs % kPackedRows == 0, "outputs in pairs of eight");
-  const FewRowsArguments arguments{parts_of(op.weight),
+  check(op.end == FewRowsOp::End::store || layout.outputs % kPackedRows == 0, "whole block rows of outputs");
+  check(!op.squares || op.width % kPackedRows == 0, "squares of whole block rows");
+  const FewRowsArguments arguments{reinterpret_cast<const std::byte*>(op.weight.words.raw()),
                                    op,
                                    layout.outputs,
                                    layout.inputs,
                                    static_cast<int>(layout.supers()),
                                    static_cast<int>(layout.block_rows())};
   const Division division = divide(layout, op.rows, stream.device().processors);
-  const dim3 shape(static_cast<unsigned>(division.blocks), 32 * static_cast<unsigned>(division.warps));
-  if (op.rows <= 8) return launch_tiles<1>(stream, arguments, shape);
-  if (op.rows <= 16) return launch_tiles<2>(stream, arguments, shape);
-  launch_tiles<4>(stream, arguments, shape);
+  with_rows(op.rows, [&]<int kRows>() {
+    if constexpr (kRows <= 2) {
+      if (division.many) return launch_rows<kRows, true>(stream, arguments, division);
+    }
+    launch_rows<kRows, false>(stream, arguments, division);
+  });
 }
 
 void unpack(Stream& stream, const UnpackOp& op) {
   const PackedLayout& layout = op.weight.layout;
   check(op.first % kPackedRows == 0 && op.first + op.count <= layout.outputs, "whole block rows of the matrix");
-  const UnpackArguments arguments{parts_of(op.weight),    op.out.raw(),
-                                  op.first / kPackedRows, static_cast<int>(layout.supers()),
-                                  layout.inputs,          op.count};
+  const UnpackArguments arguments{reinterpret_cast<const std::byte*>(op.weight.words.raw()),
+                                  op.out.raw(),
+                                  op.first / kPackedRows,
+                                  static_cast<int>(layout.supers()),
+                                  layout.inputs,
+                                  op.count};
   const auto warps = static_cast<unsigned>(kThreads / 32);
   const dim3 grid(static_cast<unsigned>((op.count + kPackedRows - 1) / kPackedRows),
                   (static_cast<unsigned>(layout.supers()) + warps - 1) / warps);
@@ -211,9 +220,9 @@ void unpack(Stream& stream, const UnpackOp& op) {
 
 void unpack_rows(Stream& stream, const UnpackRowsOp& op) {
   if (op.rows == 0) return;
-  launch(unpack_rows_kernel, UnpackRowsArguments{parts_of(op.weight), op.weight.layout, op.tokens.raw(), op.out.raw()},
-         dim3(static_cast<unsigned>(op.rows), kThreads), 0,
-         {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
+  launch(
+      unpack_rows_kernel, UnpackRowsArguments{op.weight.words.raw(), op.weight.layout, op.tokens.raw(), op.out.raw()},
+      dim3(static_cast<unsigned>(op.rows), kThreads), 0, {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
 }
 
 }  // namespace glimpse::kernels::cuda

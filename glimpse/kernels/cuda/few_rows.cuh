@@ -4,74 +4,46 @@
 #pragma once
 
 #include "glimpse/kernels/cuda/few_rows.h"
-#include "glimpse/kernels/cuda/packed.cuh"
+#include "glimpse/kernels/cuda/super_product.cuh"
 
 namespace glimpse::kernels::cuda {
 
 inline constexpr int kFewRowsWarps = 8;  ///< at most
 
-/// Super blocks that a warp has in shared memory: what every device has room for.
-template <Packing kPacking>
-inline constexpr int kFewRowsStages = kPacking.bits == 8   ? 2
-                                      : kPacking.bits == 6 ? 3
-                                                           : 4;
+/// How many blocks a processor has at a time. Of one or two rows a warp has little to do beside each other, so a third
+/// block hides waits where there are block rows enough; where there are few, longer rings do.
+constexpr int few_rows_blocks(bool many) {
+  return many ? 3 : 2;
+}
+/// Super blocks that a warp has in shared memory. Every device has room for them; for three blocks, Hopper.
+template <Packing kPacking, int kRows, bool kMany>
+constexpr int few_rows_stages() {
+  constexpr int kMost = kMany ? 3 : kRows <= 4 ? 5 : 4;
+  constexpr int kRoom = ((kMany ? 75 : 99) << 10) - (sum_floats<kRows>(kFewRowsWarps) + kRows) * 4;
+  constexpr int kFit = kRoom / (kFewRowsWarps * SuperBytes<kPacking>::kPlace);
+  static_assert(kFit > 1);
+  return kFit < kMost ? kFit : kMost;
+}
 
 struct FewRowsArguments {
-  PackedParts parts;
+  const std::byte* weights;
   FewRowsOp op;
   int outputs, inputs, supers, block_rows;
 };
 
-/// One super block times kTiles of eight rows. `in`: of each tile the thread's row at the super block's first input.
-template <Packing kPacking, int kTiles>
-__device__ void multiply_super(const std::byte* super, const Bf16* const (&in)[kTiles], int inputs,
-                               float (&sums)[kTiles][4]) {
-  constexpr bool kOffsets = kPacking.scales == Scales::block_offset || kPacking.scales == Scales::super_offset;
-  constexpr bool kSixteen = kPacking.scales == Scales::super_signed;
-  constexpr int kAtOnce = kTiles == 1 ? 4 : kTiles == 2 ? 2 : 1;  // more rows have enough to do beside each other
-  const SuperScales scales = read_super_scales<kPacking>(super);
-#pragma unroll kAtOnce
-  for (int tile = 0; tile < 4; ++tile) {
-    const Tile<kPacking> now = read_tile<kPacking>(super, tile);
+/// 1 / root mean square of each row, in shared memory; a warp for a row, the last warps first.
+__device__ inline void row_scales(const FewRowsOp& op, float* scales) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const int parts = op.width / kPackedRows;
+  for (int row = warps - 1 - static_cast<int>(threadIdx.x) / 32; row < op.rows; row += warps) {
+    const float* const squares = op.squares.raw() + row * parts;
+    float sum = 0;
+#pragma unroll 8
+    for (int i = lane; i < parts; i += 32) sum += squares[i];
 #pragma unroll
-    for (int group = 0; group < 2; ++group) {
-      const int input = tile * 64 + group * 32;
-      const int first = input < inputs ? input : 0;  // behind the last input scales are zero
-      uint4 values[kTiles];
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        if constexpr (kSixteen) {
-          const uint2 a = *reinterpret_cast<const uint2*>(in[n] + first);
-          const uint2 b = *reinterpret_cast<const uint2*>(in[n] + first + 16);
-          values[n] = make_uint4(a.x, a.y, b.x, b.y);
-        } else {
-          values[n] = *reinterpret_cast<const uint4*>(in[n] + first);
-        }
-      }
-      std::uint32_t weights[2][4];
-      widen_integers<kPacking, kOffsets>(now, group * 2, weights[0]);
-      widen_integers<kPacking, kOffsets>(now, group * 2 + 1, weights[1]);
-      const GroupScales by = group_scales<kPacking>(now, scales, group);
-      const float offset[2] = {by.offset[0] - kTooMuch * by.scale[0][0], by.offset[1] - kTooMuch * by.scale[0][1]};
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        float products[4] = {};
-        float others[4] = {};  // kSixteen: of the other step; kOffsets: sums of the inputs
-        multiply<__nv_bfloat16>(products, weights[0], values[n].x, values[n].y);
-        multiply<__nv_bfloat16>(kSixteen ? others : products, weights[1], values[n].z, values[n].w);
-        if constexpr (kOffsets) {
-          constexpr std::uint32_t kOnes[4] = {bf16_twos(1), bf16_twos(1), bf16_twos(1), bf16_twos(1)};
-          multiply<__nv_bfloat16>(others, kOnes, values[n].x, values[n].y);
-          multiply<__nv_bfloat16>(others, kOnes, values[n].z, values[n].w);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sums[n][i] += by.scale[0][i / 2] * products[i];
-          if constexpr (kSixteen) sums[n][i] += by.scale[1][i / 2] * others[i];
-          if constexpr (kOffsets) sums[n][i] += offset[i / 2] * others[i];
-        }
-      }
-    }
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
+    if (lane == 0) scales[row] = rsqrtf(sum / static_cast<float>(op.width) + op.epsilon);
   }
 }
 
@@ -79,38 +51,64 @@ __device__ void multiply_super(const std::byte* super, const Bf16* const (&in)[k
 /// output that there are.
 __device__ inline void finish(const FewRowsArguments& of, int row, int output, float sum, bool counts) {
   const FewRowsOp& op = of.op;
-  if (!op.gated) {
-    if (counts) op.out.raw()[static_cast<std::size_t>(row) * op.stride + output] = sum;
+  const std::size_t from = static_cast<std::size_t>(row);
+  if (op.end == FewRowsOp::End::store) {
+    if (counts) op.out.raw()[from * op.stride + output] = sum;
     return;
   }
-  const float up = __shfl_down_sync(~0U, sum, 8);
-  if (!counts || output % kPackedRows >= 8) return;
-  const std::size_t to = static_cast<std::size_t>(row) * (of.outputs / 2) + output / kPackedRows * 8 + output % 8;
-  op.gated.raw()[to] = __bfloat16_as_ushort(__float2bfloat16_rn(sum / (1 + expf(-sum)) * up));
+  if (op.end == FewRowsOp::End::gate) {
+    const float up = __shfl_down_sync(~0U, sum, 8);
+    if (!counts || output % kPackedRows >= 8) return;
+    const std::size_t to = from * (of.outputs / 2) + output / kPackedRows * 8 + output % 8;
+    op.narrow.raw()[to] = __bfloat16_as_ushort(__float2bfloat16_rn(sum / (1 + expf(-sum)) * up));
+    return;
+  }
+  float square = 0;
+  if (counts) {
+    const std::size_t at = from * of.outputs + output;
+    const float value = op.out.raw()[at] + sum;
+    op.out.raw()[at] = value;
+    op.narrow.raw()[at] = __bfloat16_as_ushort(__float2bfloat16_rn(value * op.norm.raw()[output]));
+    square = value * value;
+  }
+#pragma unroll
+  for (int other = 8; other > 0; other /= 2) square += __shfl_xor_sync(~0U, square, other);
+  if (counts && output % kPackedRows == 0) {
+    op.squares_left.raw()[from * (of.outputs / kPackedRows) + output / kPackedRows] = square;
+  }
 }
 
-/// kTiles of eight rows; columns behind the last row repeat the first.
-template <int kBits, Scales kScales, int kTiles>
-__global__ __launch_bounds__(32 * kFewRowsWarps, 2) void few_rows_kernel(const __grid_constant__ FewRowsArguments of) {
+/// Up to kRows, as RowSums has them. kMany: see few_rows_blocks().
+template <int kBits, Scales kScales, int kRows, bool kMany>
+__global__ __launch_bounds__(32 * kFewRowsWarps,
+                             few_rows_blocks(kMany)) void few_rows_kernel(const __grid_constant__ FewRowsArguments of) {
   constexpr Packing kPacking{kBits, kScales};
-  constexpr int kStages = kFewRowsStages<kPacking>;
-  constexpr int kBytes = SuperBytes<kPacking>::kAll;
-  extern __shared__ std::byte shared[];  // [warps, stages, bytes], then [warps, 8 kTiles, 16] sums
+  constexpr int kStages = few_rows_stages<kPacking, kRows, kMany>();
+  constexpr int kBytes = SuperBytes<kPacking>::kAll, kPlace = SuperBytes<kPacking>::kPlace;
+  extern __shared__ __align__(128)
+      std::byte shared[];  // [warps, stages] places, then sum_floats(), then scales of rows
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int warps = static_cast<int>(blockDim.x) / 32;
-  std::byte* const ring = shared + warp * (kStages * kBytes);
-  float* const all = reinterpret_cast<float*>(shared + warps * (kStages * kBytes));
+  std::byte* const ring = shared + warp * (kStages * kPlace);
+  float* const all = reinterpret_cast<float*>(shared + warps * (kStages * kPlace));
+  const Widening widening;
+  // The number of the next super block to ask for, and how many the warp has left of its row.
+  const int own = (of.supers - warp + warps - 1) / warps;
   int asked_row = static_cast<int>(blockIdx.x);
-  int asked_super = warp;
+  int left = asked_row < of.block_rows ? own : 0;
+  int asked = asked_row * of.supers + warp;
   const auto ask_for_next = [&](int stage) {
-    if (asked_row < of.block_rows) {
-      copy_super<kPacking>(shared_address(ring + stage * kBytes), of.parts,
-                           static_cast<std::size_t>(asked_row) * of.supers + asked_super);
-      asked_super += warps;
-      if (asked_super >= of.supers) {
-        asked_super = warp;
+    if (left > 0) {
+      copy_super<kPacking>(shared_address(ring) + stage * kPlace + place_offset<kPacking>(asked),
+                           of.weights + static_cast<std::size_t>(asked) * kBytes, lane);
+      asked += warps;
+      if (--left == 0) {
         asked_row += static_cast<int>(gridDim.x);
+        if (asked_row < of.block_rows) {
+          left = own;
+          asked = asked_row * of.supers + warp;
+        }
       }
     }
     end_copies();
@@ -121,44 +119,19 @@ __global__ __launch_bounds__(32 * kFewRowsWarps, 2) void few_rows_kernel(const _
   cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
 #endif
-  int stage = 0;
-  for (int block_row = static_cast<int>(blockIdx.x); block_row < of.block_rows;
-       block_row += static_cast<int>(gridDim.x)) {
-    float sums[kTiles][4] = {};
-    for (int super = warp; super < of.supers; super += warps) {
-      wait_for_copies<kStages - 1>();
-      __syncwarp();
-      const Bf16* in[kTiles];
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        const int row = n * 8 + lane / 4;
-        in[n] = of.op.in.raw() + static_cast<std::size_t>(row < of.op.rows ? row : 0) * of.inputs +
-                super * kPackedInputs + (kScales == Scales::super_signed ? 4 : 8) * (lane % 4);
-      }
-      multiply_super<kPacking>(ring + stage * kBytes, in, of.inputs - super * kPackedInputs, sums);
-      __syncwarp();
-      ask_for_next(stage);
-      stage = stage + 1 == kStages ? 0 : stage + 1;
-    }
-    // The warps' sums, added in their order.
-    if (block_row != static_cast<int>(blockIdx.x)) __syncthreads();  // the sums before are read
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = n * 8 + 2 * (lane % 4) + i % 2;
-        all[(warp * 8 * kTiles + row) * kPackedRows + lane / 4 + i / 2 * 8] = sums[n][i];
-      }
-    }
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < kTiles * 128; i += static_cast<int>(blockDim.x)) {  // whole warps
-      const int row = i / kPackedRows;
-      const int output = block_row * kPackedRows + i % kPackedRows;
-      float sum = 0;
-      for (int w = 0; w < warps; ++w) sum += all[w * (kTiles * 128) + i];
-      finish(of, row, output, sum, row < of.op.rows && output < of.outputs);
-    }
-  }
+  Ring place{ring};
+  float* const scales = all + sum_floats<kRows>(warps);
+  const bool scaled = static_cast<bool>(of.op.squares);
+  multiply_block_rows<kPacking, kRows, kStages>(
+      {of.op.in.raw(), of.inputs, of.op.rows, of.supers, of.block_rows}, static_cast<int>(blockIdx.x), warps, widening,
+      place, all, ask_for_next,
+      [&] {
+        if (scaled) row_scales(of.op, scales);
+      },
+      [&](int row, int output, float sum, bool counts) {
+        if (scaled && counts) sum *= scales[row];
+        finish(of, row, output, sum, counts && output < of.outputs);
+      });
 }
 
 }  // namespace glimpse::kernels::cuda

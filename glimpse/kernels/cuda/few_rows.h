@@ -13,14 +13,29 @@ namespace glimpse::kernels::cuda {
 /// The most rows of one FewRowsOp.
 inline constexpr int kPackedFewRows = 32;
 
-/// out[row, output] = sum over inputs of in[row, input] * weight[output, input]
+/// sum(row, output) = sum over inputs of in[row, input] * weight[output, input]
+///
+/// A norm between two products is part of them: what adds to the residual leaves it times the norm's weights, and sums
+/// of its squares; the product with that divides its sums by the root mean square of the row.
 struct FewRowsOp {
+  enum class End : std::int32_t {
+    store,  ///< out[row, output] = sum
+    add,    ///< out[row, output] += sum; `narrow` is that times `norm`, `squares_left` its squares
+    gate,   ///< narrow[row, pair] = silu of outputs 0 to 7 of a block row times outputs 8 to 15
+  };
   Packed<Place::device> weight;
-  DevicePointer<const Bf16> in;   ///< [rows, inputs]; inputs in multiples of 32
-  DevicePointer<float> out = {};  ///< [rows, stride]
-  int rows = 0, stride = 0;
-  /// Instead of `out`, [rows, outputs / 2]: silu of outputs 0 to 7 of a block row times outputs 8 to 15.
-  DevicePointer<Bf16> gated = {};
+  DevicePointer<const Bf16> in;  ///< [rows, inputs]; inputs in multiples of 32
+  int rows = 0;
+  End end = End::store;
+  DevicePointer<float> out = {};           ///< store: [rows, stride]; add: [rows, outputs]
+  int stride = 0;                          ///< store
+  DevicePointer<const float> norm = {};    ///< add: [outputs]
+  DevicePointer<Bf16> narrow = {};         ///< add: [rows, outputs]; gate: [rows, outputs / 2]
+  DevicePointer<float> squares_left = {};  ///< add: [rows, outputs / 16], each the sum of 16 squares
+  /// Where it is not null: what a product that adds has left of the row that `in` comes from, [rows, width / 16].
+  DevicePointer<const float> squares = {};
+  int width = 0;
+  float epsilon = 0;  ///< added to the mean square
 };
 void multiply_few_rows(Stream& stream, const FewRowsOp& op);
 

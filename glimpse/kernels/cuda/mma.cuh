@@ -32,6 +32,14 @@ __device__ inline void multiply(float (&sums)[4], const std::uint32_t (&a)[4], s
   }
 }
 
+/// Two values as bf16, rounded to nearest even; the first in the lower half.
+__device__ inline std::uint32_t bf16_pair(float low, float high) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+  std::uint32_t bits;
+  memcpy(&bits, &both, sizeof bits);
+  return bits;
+}
+
 __device__ inline void load_matrices(std::uint32_t (&to)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

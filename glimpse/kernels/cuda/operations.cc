@@ -167,6 +167,7 @@ class DeviceOperations final : public Operations<Place::device> {
                      .set_count = op.sets.count.raw(),
                      .set_capacity = op.sets.capacity,
                      .out = op.out.raw() + value,
+                     .narrow = op.narrow ? op.narrow.raw() + value : nullptr,
                      .lse = op.lse ? op.lse.raw() + head : nullptr,
                      .partials = partials()},
                     limits_, raw_stream());

@@ -9,28 +9,28 @@
 
 namespace glimpse::kernels::cuda {
 
-/// The begins of a matrix's parts.
-struct PackedParts {
-  const std::uint32_t *low, *high, *scales, *more;
-};
-
-inline PackedParts parts_of(const Packed<Place::device>& weight) {
-  const std::uint32_t* const words = weight.words.raw();
-  const PackedLayout& layout = weight.layout;
-  return {words, words + layout.high(), words + layout.scales(), words + layout.more()};
-}
-
-/// Bytes of a super block of 16 outputs in shared memory.
+/// Where the parts of a super block of 16 outputs lie, in bytes.
 template <Packing kPacking>
 struct SuperBytes {
-  static constexpr int kHigh = 2048;
+  static constexpr int kHigh = 512 * kPacking.low_words();
   static constexpr int kScales = kHigh + 512 * kPacking.high_words();
   static constexpr int kMore = kScales + 256;
   static constexpr int kOfMore = kPacking.scales == Scales::block          ? 0
                                  : kPacking.scales == Scales::block_offset ? 256
                                                                            : 64;
   static constexpr int kAll = kMore + kOfMore;
+  /// From one to the next in shared memory. A copy is fast where both sides lie alike in 128 bytes, so a super block
+  /// that begins in the middle of those does so on both.
+  static constexpr int kPlace = (kAll + 127) / 128 * 128;
+  static constexpr bool kHalves = kPlace != kAll;
+  static_assert(kAll % 64 == 0);
 };
+
+/// Where super block `number` of a matrix lies in its place.
+template <Packing kPacking>
+__device__ int place_offset(int number) {
+  return SuperBytes<kPacking>::kHalves ? number % 2 * 64 : 0;
+}
 
 __device__ inline void copy_later(std::uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -44,53 +44,61 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
-/// Begins to copy super block `number`; all threads of a warp.
+/// Begins to copy a super block; all threads of a warp. `lane`: the thread's.
 template <Packing kPacking>
-__device__ void copy_super(std::uint32_t to, const PackedParts& from, std::size_t number) {
-  using Bytes = SuperBytes<kPacking>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ void copy_super(std::uint32_t to, const std::byte* from, int lane) {
+  constexpr int kPieces = SuperBytes<kPacking>::kAll / 16;
+  to += static_cast<std::uint32_t>(lane) * 16;
+  from += lane * 16;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) copy_later(to + i * 512 + lane * 16, from.low + number * 512 + i * 128 + lane * 4);
-#pragma unroll
-  for (int i = 0; i < kPacking.high_words(); ++i) {
-    copy_later(to + Bytes::kHigh + i * 512 + lane * 16,
-               from.high + number * (128 * kPacking.high_words()) + i * 128 + lane * 4);
-  }
-  if (lane < 16) {
-    copy_later(to + Bytes::kScales + lane * 16, from.scales + number * 64 + lane * 4);
-  } else if (lane < 16 + Bytes::kOfMore / 16) {
-    copy_later(to + Bytes::kMore + (lane - 16) * 16, from.more + number * (Bytes::kOfMore / 4) + (lane - 16) * 4);
-  }
+  for (int i = 0; i < kPieces / 32; ++i) copy_later(to + i * 512, from + i * 512);
+  if (lane < kPieces % 32) copy_later(to + kPieces / 32 * 512, from + kPieces / 32 * 512);
 }
 
-/// What a thread has of a tile: its integers, and of outputs r and r + 8 what their 64 inputs are multiplied by.
+/// What a thread has of a tile's integers.
 template <Packing kPacking>
-struct Tile {
-  uint4 low;
+struct TileIntegers {
+  std::uint32_t low[kPacking.low_words()];
   std::uint32_t high[kPacking.high_words() == 0 ? 1 : kPacking.high_words()];
-  std::uint32_t scales[2], offsets[2];
 };
 
 /// `from`: a super block in shared memory.
 template <Packing kPacking>
-__device__ Tile<kPacking> read_tile(const std::byte* from, int tile) {
+__device__ TileIntegers<kPacking> read_integers(const std::byte* from, int tile) {
   using Bytes = SuperBytes<kPacking>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  Tile<kPacking> to;
-  to.low = *reinterpret_cast<const uint4*>(from + tile * 512 + lane * 16);
+  TileIntegers<kPacking> to;
+  constexpr int kFours = kPacking.low_words() / 4;
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from + (tile * kFours + i) * 512 + lane * 16);
+    to.low[i * 4] = four.x;
+    to.low[i * 4 + 1] = four.y;
+    to.low[i * 4 + 2] = four.z;
+    to.low[i * 4 + 3] = four.w;
+  }
   if constexpr (kPacking.high_words() == 1) {
     to.high[0] = *reinterpret_cast<const std::uint32_t*>(from + Bytes::kHigh + lane * 16 + tile * 4);
   } else if constexpr (kPacking.high_words() == 2) {
     const uint2 both = *reinterpret_cast<const uint2*>(from + Bytes::kHigh + tile / 2 * 512 + lane * 16 + tile % 2 * 8);
     to.high[0] = both.x;
     to.high[1] = both.y;
-  } else if constexpr (kPacking.high_words() == 4) {
-    const uint4 all = *reinterpret_cast<const uint4*>(from + Bytes::kHigh + tile * 512 + lane * 16);
-    to.high[0] = all.x;
-    to.high[1] = all.y;
-    to.high[2] = all.z;
-    to.high[3] = all.w;
   }
+  return to;
+}
+
+/// What a tile's integers are multiplied by, of outputs r and r + 8, as the file has it.
+template <Packing kPacking>
+struct TileScales {
+  std::uint32_t scales[2], offsets[2];
+};
+
+/// `from`: a super block in shared memory.
+template <Packing kPacking>
+__device__ TileScales<kPacking> read_scales(const std::byte* from, int tile) {
+  using Bytes = SuperBytes<kPacking>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  TileScales<kPacking> to;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = lane / 4 + 8 * i;
@@ -142,7 +150,7 @@ struct GroupScales {
   float offset[2];
 };
 template <Packing kPacking>
-__device__ GroupScales group_scales(const Tile<kPacking>& of, const SuperScales& super, int group) {
+__device__ GroupScales group_scales(const TileScales<kPacking>& of, const SuperScales& super, int group) {
   GroupScales to{};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -176,26 +184,49 @@ __device__ inline std::uint32_t moved(std::uint32_t bits, int right) {
 /// What widen_integers() leaves in its values where it may.
 inline constexpr float kTooMuch = 128;
 
+/// What widening ors into, and the masks: in registers, for an instruction takes one constant alone.
+struct Widening {
+  std::uint32_t base, four, seven, eighth;
+
+  __device__ Widening() {
+    asm volatile("mov.b32 %0, 0x43004300;" : "=r"(base));
+    asm volatile("mov.b32 %0, 0x000f000f;" : "=r"(four));
+    asm volatile("mov.b32 %0, 0x007f007f;" : "=r"(seven));
+    asm volatile("mov.b32 %0, 0x00800080;" : "=r"(eighth));
+  }
+  /// x & mask | base
+  __device__ static std::uint32_t merged(std::uint32_t x, std::uint32_t mask, std::uint32_t base) {
+    std::uint32_t to;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(to) : "r"(x), "r"(mask), "r"(base));
+    return to;
+  }
+  /// x & mask ^ base
+  __device__ static std::uint32_t turned(std::uint32_t x, std::uint32_t mask, std::uint32_t base) {
+    std::uint32_t to;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(to) : "r"(x), "r"(mask), "r"(base));
+    return to;
+  }
+};
+
 /// A step's integers as pairs of bf16, exact: less Packing::zero(), or kMore: as they are, and kTooMuch more. 0x4300 is
 /// 128 in bf16, whose last bit is 1: below 128 an integer is its last bits.
 template <Packing kPacking, bool kMore>
-__device__ void widen_integers(const Tile<kPacking>& from, int step, std::uint32_t (&to)[4]) {
-  const std::uint32_t low = step == 0 ? from.low.x : step == 1 ? from.low.y : step == 2 ? from.low.z : from.low.w;
-  const std::uint32_t high = from.high[step * kPacking.high_words() / 4];
+__device__ void widen_integers(const TileIntegers<kPacking>& from, int step, const Widening& by,
+                               std::uint32_t (&to)[4]) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    std::uint32_t bits = low >> 4 * j & 0x000f000fU;
-    if constexpr (kPacking.bits == 5) bits |= moved(high, step * 4 + j - 4) & 0x00100010U;
-    if constexpr (kPacking.bits == 6) bits |= moved(high, 2 * (step % 2 * 4 + j) - 4) & 0x00300030U;
-    bits |= 0x43004300U;
-    if constexpr (kMore) {
-      to[j] = bits;
-    } else if constexpr (kPacking.bits < 8) {
-      to[j] = multiply_add_twos(bits, bf16_twos(1), bf16_twos(-kTooMuch - kPacking.zero()));
-    } else {  // 16 (128 + high) - 2304 is 16 high - 256; and 128 + low makes it the integer less 128
-      const std::uint32_t upper = (high >> 4 * j & 0x000f000fU) | 0x43004300U;
-      to[j] = multiply_add_twos(bits, bf16_twos(1), multiply_add_twos(upper, bf16_twos(16), bf16_twos(-2304)));
+    if constexpr (kPacking.bits == 8) {  // seven bits and 128, less 128 where the eighth is set, else 256
+      const std::uint32_t both = from.low[step * 2 + j / 2] >> 8 * (j % 2);
+      const std::uint32_t less = Widening::turned(both, by.eighth, 0xc380c380U);
+      to[j] = multiply_add_twos(Widening::merged(both, by.seven, by.base), bf16_twos(1), less);
+      continue;
     }
+    std::uint32_t bits = Widening::merged(from.low[step] >> 4 * j, by.four, by.base);
+    if constexpr (kPacking.bits == 5) bits = Widening::merged(moved(from.high[0], step * 4 + j - 4), 0x00100010U, bits);
+    if constexpr (kPacking.bits == 6) {
+      bits = Widening::merged(moved(from.high[step / 2], 2 * (step % 2 * 4 + j) - 4), 0x00300030U, bits);
+    }
+    to[j] = kMore ? bits : multiply_add_twos(bits, bf16_twos(1), bf16_twos(-kTooMuch - kPacking.zero()));
   }
 }
 

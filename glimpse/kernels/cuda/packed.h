@@ -4,7 +4,7 @@
 // A block row is 16 outputs, a super block 256 inputs of one: the rest of a last one is zeros. A super block is four
 // tiles of 64 inputs, a tile four steps of 16: the products of m16n8k16. A thread of a warp holds eight values of a
 // step: of outputs r = lane / 4 and r + 8, four neighbouring inputs each. Its low words have four bits of each value,
-// its high words the bits above.
+// its high words the fifth and sixth; or its low words have all eight. The words of a super block follow each other.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,9 @@ struct Packing {
   constexpr int zero() const {
     return scales == Scales::block ? 1 << (bits - 1) : scales == Scales::super_signed ? 32 : 0;
   }
-  /// 32-bit words above the low four bits that a thread has of a tile.
-  constexpr int high_words() const { return bits == 5 ? 1 : bits == 6 ? 2 : bits == 8 ? 4 : 0; }
+  /// 32-bit words that a thread has of a tile: of the low bits, and of those above.
+  constexpr int low_words() const { return bits == 8 ? 8 : 4; }
+  constexpr int high_words() const { return bits == 5 ? 1 : bits == 6 ? 2 : 0; }
   friend bool operator==(const Packing&, const Packing&) = default;
 };
 
@@ -44,8 +45,7 @@ inline constexpr int kPackedRows = 16, kPackedInputs = 256;
 /// Where a value lies in its super block.
 struct PackedPlace {
   int tile, lane, step;  ///< of four, of 32, of four
-  int shift;             ///< of its four bits in the low word
-  int half, pair;        ///< which 16 bits of a word, and which of four values there
+  int half, pair;        ///< which of two neighbours, and which of a step's four pairs
 };
 
 constexpr PackedPlace packed_place(Scales scales, int row, int input) {
@@ -56,10 +56,10 @@ constexpr PackedPlace packed_place(Scales scales, int row, int input) {
   const int column = sixteen ? in_block % 16 / 4 : in_block / 8;
   const int pair = row / 8 + 2 * (input % 4 / 2);
   const int half = input % 2;
-  return {input / 64, row % 8 * 4 + column, input % 64 / 32 * 2 + step, 4 * pair + 16 * half, half, pair};
+  return {input / 64, row % 8 * 4 + column, input % 64 / 32 * 2 + step, half, pair};
 }
 
-/// Sizes and places in 32-bit words, from the matrix's beginning.
+/// Sizes and places in 32-bit words.
 struct PackedLayout {
   Packing packing;
   int outputs = 0, inputs = 0;
@@ -71,30 +71,47 @@ struct PackedLayout {
     return static_cast<std::size_t>((inputs + kPackedInputs - 1) / kPackedInputs);
   }
   /// Of one super block.
-  constexpr std::size_t low_words() const { return 512; }
+  constexpr std::size_t low_words() const { return 128 * static_cast<std::size_t>(packing.low_words()); }
   constexpr std::size_t high_words() const { return 128 * static_cast<std::size_t>(packing.high_words()); }
   constexpr std::size_t scale_words() const { return 64; }
   constexpr std::size_t more_words() const {
     return packing.scales == Scales::block ? 0 : packing.scales == Scales::block_offset ? 64 : 16;
   }
-  constexpr std::size_t high() const { return block_rows() * supers() * low_words(); }
-  constexpr std::size_t scales() const { return high() + block_rows() * supers() * high_words(); }
-  constexpr std::size_t more() const { return scales() + block_rows() * supers() * scale_words(); }
-  constexpr std::size_t words() const { return more() + block_rows() * supers() * more_words(); }
+  constexpr std::size_t high() const { return low_words(); }
+  constexpr std::size_t scales() const { return high() + high_words(); }
+  constexpr std::size_t more() const { return scales() + scale_words(); }
+  constexpr std::size_t super_words() const { return more() + more_words(); }
+  constexpr std::size_t words() const { return block_rows() * supers() * super_words(); }
 
-  /// The word of a value's low bits, and of its high bits; counted from the super block's first.
-  static constexpr std::size_t low_word(const PackedPlace& at) {
-    return static_cast<std::size_t>(at.tile * 128 + at.lane * 4 + at.step);
+  /// Of a value's low bits in its super block: the word, the first of them there, and how many.
+  constexpr std::size_t low_word(const PackedPlace& at) const {
+    if (packing.bits < 8) return static_cast<std::size_t>(at.tile * 128 + at.lane * 4 + at.step);
+    const int of_lane = at.step * 2 + at.pair / 2;
+    return static_cast<std::size_t>(at.tile * 256 + of_lane / 4 * 128 + at.lane * 4 + of_lane % 4);
   }
+  constexpr int low_shift(const PackedPlace& at) const {
+    return 16 * at.half + (packing.bits < 8 ? 4 * at.pair : 8 * (at.pair % 2));
+  }
+  constexpr int low_bits() const { return packing.bits < 8 ? 4 : 8; }
+  /// Likewise of its high bits, where there are high words.
   constexpr std::size_t high_word(const PackedPlace& at) const {
     const int of_lane = at.tile * packing.high_words() + at.step * packing.high_words() / 4;
-    return static_cast<std::size_t>(of_lane / 4 * 128 + at.lane * 4 + of_lane % 4);
+    return high() + static_cast<std::size_t>(of_lane / 4 * 128 + at.lane * 4 + of_lane % 4);
   }
-  /// The first of a value's high bits in that word.
   constexpr int high_shift(const PackedPlace& at) const {
     const int bits = packing.bits - 4;
-    const int values = packing.high_words() == 1 ? at.step * 4 : packing.high_words() == 2 ? at.step % 2 * 4 : 0;
+    const int values = packing.high_words() == 1 ? at.step * 4 : at.step % 2 * 4;
     return (values + at.pair) * bits + 16 * at.half;
+  }
+
+  /// The integer of a place, of the super block that begins at `super`.
+  template <class Word>
+  constexpr std::uint32_t integer(const Word* super, const PackedPlace& at) const {
+    std::uint32_t q = super[low_word(at)] >> low_shift(at) & ((1U << low_bits()) - 1U);
+    if (packing.high_words() > 0) {
+      q |= (super[high_word(at)] >> high_shift(at) & ((1U << (packing.bits - 4)) - 1U)) << 4;
+    }
+    return q;
   }
 };
 

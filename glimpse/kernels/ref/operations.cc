@@ -337,7 +337,10 @@ void Operations::attend(const AttendOp<Place::host>& op) {
           const std::vector<double>& value = rows.value(slots[i]);
           for (std::size_t j = 0; j < dim; ++j) out[j] += weight * value[j];
         }
-        for (std::size_t j = 0; j < dim; ++j) op.out[of * dim + j] = static_cast<float>(out[j]);
+        for (std::size_t j = 0; j < dim; ++j) {
+          op.out[of * dim + j] = static_cast<float>(out[j]);
+          if (op.narrow) op.narrow[of * dim + j] = bf16_from_float(static_cast<float>(out[j]));
+        }
         if (op.lse) op.lse[of] = static_cast<float>(lse);
       }
     }

@@ -20,7 +20,8 @@ class DeviceAttend {
         slots_(stream, bed.set_slots),
         count_(stream, bed.set_count),
         out_(stream, std::vector<float>(bed.q.size(), kNan)),
-        lse_(stream, std::vector<float>(bed.queries(), kNan)) {}
+        lse_(stream, std::vector<float>(bed.queries(), kNan)),
+        narrow_(stream, bed.q.size()) {}
 
   AttendOp<Place::device> op() {
     return {on_.cache(),
@@ -31,12 +32,14 @@ class DeviceAttend {
             reads_.constant(),
             {slots_.pointer(), count_.pointer(), on_.of.capacity, static_cast<int>(count_.size())},
             out_.pointer(),
-            lse_.pointer()};
+            lse_.pointer(),
+            narrow_.pointer()};
   }
-  Attended made() const { return {out_.values(), lse_.values()}; }
+  Attended made() const { return {out_.values(), lse_.values(), narrow_.values()}; }
   void poison() {
     out_.memory().fill(std::byte{0xff});
     lse_.memory().fill(std::byte{0xff});
+    narrow_.memory().fill(std::byte{0xff});
   }
 
  private:
@@ -44,6 +47,7 @@ class DeviceAttend {
   Array<Read> reads_;
   Array<std::int32_t> slots_, count_;
   Array<float> out_, lse_;
+  Array<std::uint16_t> narrow_;
 };
 
 class Attend : public CudaTest {
@@ -61,6 +65,7 @@ class Attend : public CudaTest {
         first = got;
         expect_near(got.out, want.out, kNear);
         expect_near(got.lse, want.lse, kNear);
+        EXPECT_TRUE(got.narrowed());
       }
       EXPECT_TRUE(same_bits(got.out, first.out)) << "run " << run;
       EXPECT_TRUE(same_bits(got.lse, first.lse)) << "run " << run;
@@ -77,6 +82,7 @@ TEST_F(Attend, MixedReadsEqualTheReference) {
     const Attended got = device.made();
     expect_near(got.out, want.out, kNear);
     expect_near(got.lse, want.lse, kNear);
+    EXPECT_TRUE(got.narrowed());
     device.poison();
     operations_->attend(device.op());
     EXPECT_TRUE(same_bits(device.made().out, got.out)) << "two runs differ";
@@ -93,6 +99,7 @@ TEST_F(Attend, EveryGroupUpToSeventeen) {
     DeviceAttend device(*stream_, bed, reads);
     operations_->attend(device.op());
     expect_near(device.made().out, want.out, kNear);
+    EXPECT_TRUE(device.made().narrowed());
   }
 }
 
@@ -103,6 +110,7 @@ TEST_F(Attend, WithoutLogSumsAndInAGraph) {
   DeviceAttend device(*stream_, bed, reads);
   AttendOp<Place::device> op = device.op();
   op.lse = nullptr;
+  op.narrow = nullptr;
   operations_->attend(op);
   const Attended eager = device.made();
   expect_near(eager.out, want.out, kNear);

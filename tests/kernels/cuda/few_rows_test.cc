@@ -3,73 +3,21 @@
 
 #include "device_bed.h"
 #include "glimpse/base/dtype.h"
-#include "tests/support/packed_values.h"
+#include "packed_weights.h"
 
 namespace glimpse::kernels::cuda::test {
 namespace {
 
-constexpr Packing kPackings[] = {{4, Scales::block},        {4, Scales::block_offset}, {4, Scales::super_offset},
-                                 {5, Scales::block},        {5, Scales::block_offset}, {5, Scales::super_offset},
-                                 {6, Scales::super_signed}, {8, Scales::block}};
-
-/// Random words that mean values of about one.
-struct Weights {
-  Weights(Packing packing, int outputs, int inputs) : layout{packing, outputs, inputs}, words(layout.words()) {
-    std::mt19937 random(17);
-    for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
-    std::uniform_real_distribution<float> scale(0.2F, 1.0F);
-    const auto half = [&](float most) { return f16_from_float(scale(random) * most); };
-    const auto halves = [&](std::size_t from, std::size_t to, float low, float high) {
-      for (std::size_t i = from; i < to; ++i) {
-        words[i] = half(low) | static_cast<std::uint32_t>(half(high)) << 16;
-      }
-    };
-    const float most = 2.0F / static_cast<float>(1 << packing.bits);
-    const bool super = packing.scales == Scales::super_offset || packing.scales == Scales::super_signed;
-    if (super) {
-      halves(layout.more(), layout.words(), most / 64, -most / 8);
-    } else {
-      halves(layout.scales(), layout.more(), most, most);
-      halves(layout.more(), layout.words(), -1, -1);
-    }
-    // Behind the last input scales are zero.
-    const std::size_t groups = static_cast<std::size_t>(inputs % kPackedInputs) / 32;
-    for (std::size_t last = layout.supers() - 1; groups > 0 && last < layout.block_rows() * layout.supers();
-         last += layout.supers()) {
-      for (std::size_t i = 0; i < 64; ++i) {
-        if (i % 4 < groups / 2) continue;
-        words[layout.scales() + last * 64 + i] = 0;
-        if (layout.more_words() == 64) words[layout.more() + last * 64 + i] = 0;
-      }
-    }
-    for (std::size_t output = 0; output < static_cast<std::size_t>(outputs); ++output) {
-      for (std::size_t input = 0; input < static_cast<std::size_t>(inputs); ++input) {
-        values.push_back(glimpse::test::packed_value(layout, words, static_cast<int>(output), static_cast<int>(input)));
-      }
-    }
-  }
-  PackedLayout layout;
-  std::vector<std::uint32_t> words;
-  std::vector<double> values;  ///< [outputs, inputs]
-};
-
 class FewRows : public CudaTest {
  protected:
-  static std::vector<Bf16> inputs(std::size_t count) {
-    std::mt19937 random(23);
-    std::normal_distribution<float> normal;
-    std::vector<Bf16> bits(count);
-    for (Bf16& x : bits) x = bf16_from_float(normal(random));
-    return bits;
-  }
   std::vector<float> multiplied(const Weights& weights, const std::vector<Bf16>& in, int rows, int stride) {
     const Array<std::uint32_t> words(*stream_, weights.words);
     const Array<Bf16> from(*stream_, in);
     const Array<float> out(*stream_, std::vector<float>(static_cast<std::size_t>(rows * stride), kNan));
     multiply_few_rows(*stream_, {.weight = {weights.layout, words.constant()},
                                  .in = from.constant(),
-                                 .out = out.pointer(),
                                  .rows = rows,
+                                 .out = out.pointer(),
                                  .stride = stride});
     stream_->synchronize();
     return out.values();
@@ -82,7 +30,7 @@ TEST_F(FewRows, MultiplyPackedWeights) {
     for (const auto& [outputs, width] : {std::pair{40, super ? 512 : 576}, std::pair{16, 4096}, std::pair{1027, 256}}) {
       const Weights weights(packing, outputs, width);
       const auto size = static_cast<std::size_t>(width);
-      const std::vector<Bf16> in = inputs(32 * size);
+      const std::vector<Bf16> in = normal_bf16(32 * size);
       std::vector<float> all;
       for (const int rows : {32, 9, 16, 17, 8, 1, 3}) {
         SCOPED_TRACE(testing::Message() << packing.bits << " bits, scales " << static_cast<int>(packing.scales) << ", "
@@ -91,60 +39,103 @@ TEST_F(FewRows, MultiplyPackedWeights) {
         const std::vector<float> got =
             multiplied(weights, {in.begin(), in.begin() + static_cast<std::ptrdiff_t>(size) * rows}, rows, stride);
         if (all.empty() || rows == 8) all = got;
-        for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
-          for (std::size_t output = 0; output < static_cast<std::size_t>(stride); ++output) {
-            const float found = got[row * static_cast<std::size_t>(stride) + output];
-            if (output >= static_cast<std::size_t>(outputs)) {
-              ASSERT_TRUE(std::isnan(found)) << "written behind a row's end";
-              continue;
-            }
-            ASSERT_EQ(found, all[row * static_cast<std::size_t>(stride) + output]) << "bits depend on other rows";
-            double want = 0, sizes = 0;
-            for (std::size_t i = 0; i < size; ++i) {
-              const double term = weights.values[output * size + i] * float_from_bf16(in[row * size + i]);
-              want += term;
-              sizes += std::abs(term);
-            }
-            ASSERT_NEAR(found, want, sizes * 1e-5) << row << ", " << output;
+        const Summed want = summed(weights, in, rows);
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          const std::size_t row = i / static_cast<std::size_t>(stride), output = i % static_cast<std::size_t>(stride);
+          if (output >= static_cast<std::size_t>(outputs)) {
+            ASSERT_TRUE(std::isnan(got[i])) << "written behind a row's end";
+            continue;
           }
+          ASSERT_EQ(got[i], all[i]) << "bits depend on other rows";
+          const std::size_t at = row * static_cast<std::size_t>(outputs) + output;
+          ASSERT_NEAR(got[i], want.sums[at], want.sizes[at] * 1e-5) << row << ", " << output;
         }
       }
     }
   }
 }
 
-/// Sums in double precision, [rows, outputs].
-std::vector<double> summed(const Weights& weights, const std::vector<Bf16>& in, int rows) {
-  const auto width = static_cast<std::size_t>(weights.layout.inputs);
-  std::vector<double> sums;
-  for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
-    for (std::size_t output = 0; output < static_cast<std::size_t>(weights.layout.outputs); ++output) {
-      double sum = 0;
-      for (std::size_t i = 0; i < width; ++i) {
-        sum += weights.values[output * width + i] * float_from_bf16(in[row * width + i]);
-      }
-      sums.push_back(sum);
-    }
-  }
-  return sums;
-}
-
 TEST_F(FewRows, GatePairsOfEight) {
   const Weights weights({6, Scales::super_signed}, 96, 512);
   for (const int rows : {1, 9}) {
     const auto count = static_cast<std::size_t>(rows);
-    const std::vector<Bf16> in = inputs(count * 512);
+    const std::vector<Bf16> in = normal_bf16(count * 512);
     const Array<std::uint32_t> words(*stream_, weights.words);
     const Array<Bf16> from(*stream_, in), out(*stream_, count * 48);
-    multiply_few_rows(
-        *stream_,
-        {.weight = {weights.layout, words.constant()}, .in = from.constant(), .rows = rows, .gated = out.pointer()});
-    const std::vector<double> sums = summed(weights, in, rows);
+    multiply_few_rows(*stream_, {.weight = {weights.layout, words.constant()},
+                                 .in = from.constant(),
+                                 .rows = rows,
+                                 .end = FewRowsOp::End::gate,
+                                 .narrow = out.pointer()});
+    const std::vector<double> sums = summed(weights, in, rows).sums;
     const std::vector<Bf16> got = out.values();
     for (std::size_t i = 0; i < got.size(); ++i) {
       const std::size_t at = i / 48 * 96 + i % 48 / 8 * 16 + i % 8;
       const double want = sums[at] / (1 + std::exp(-sums[at])) * sums[at + 8];
       ASSERT_NEAR(float_from_bf16(got[i]), want, std::abs(want) * 0x1.04p-8 + 1e-3) << i;
+    }
+  }
+}
+
+std::vector<float> normal_floats(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& x : values) x = normal(random);
+  return values;
+}
+
+/// A product that adds to a residual, and one with its norm: both against doubles, the second from what the first left.
+TEST_F(FewRows, AddToAResidualAndDivideByItsNorm) {
+  constexpr int kWidth = 512, kNext = 4240;
+  constexpr double kEpsilon = 0.5;
+  for (const Packing& packing : kPackings) {
+    const Weights adds(packing, kWidth, 768), next(packing, kNext, kWidth);
+    const Array<std::uint32_t> add_words(*stream_, adds.words), next_words(*stream_, next.words);
+    const std::vector<float> norm = normal_floats(kWidth, 5);
+    const Array<float> on_device(*stream_, norm);
+    for (const int rows : {1, 2, 3, 8, 9, 32}) {
+      SCOPED_TRACE(testing::Message() << packing.bits << " bits, scales " << static_cast<int>(packing.scales)
+                                      << ", rows " << rows);
+      const auto count = static_cast<std::size_t>(rows);
+      const std::vector<float> before = normal_floats(count * kWidth, 7);
+      const std::vector<Bf16> in = normal_bf16(count * 768);
+      const Array<Bf16> from(*stream_, in), narrow(*stream_, count * kWidth);
+      const Array<float> residual(*stream_, before), squares(*stream_, count * kWidth / 16),
+          out(*stream_, count * kNext);
+      multiply_few_rows(*stream_, {.weight = {adds.layout, add_words.constant()},
+                                   .in = from.constant(),
+                                   .rows = rows,
+                                   .end = FewRowsOp::End::add,
+                                   .out = residual.pointer(),
+                                   .norm = on_device.constant(),
+                                   .narrow = narrow.pointer(),
+                                   .squares_left = squares.pointer()});
+      multiply_few_rows(*stream_, {.weight = {next.layout, next_words.constant()},
+                                   .in = narrow.constant(),
+                                   .rows = rows,
+                                   .out = out.pointer(),
+                                   .stride = kNext,
+                                   .squares = squares.constant(),
+                                   .width = kWidth,
+                                   .epsilon = static_cast<float>(kEpsilon)});
+      stream_->synchronize();
+      const Summed added = summed(adds, in, rows);
+      const std::vector<float> after = residual.values();
+      const std::vector<Bf16> narrowed = narrow.values();
+      std::vector<double> squared(count);
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        ASSERT_NEAR(after[i], before[i] + added.sums[i], added.sizes[i] * 1e-5 + 1e-5) << i;
+        const double times = static_cast<double>(after[i]) * norm[i % kWidth];
+        ASSERT_NEAR(float_from_bf16(narrowed[i]), times, std::abs(times) * 0x1.02p-8) << i;
+        squared[i / kWidth] += static_cast<double>(after[i]) * after[i];
+      }
+      const Summed wanted = summed(next, narrowed, rows);
+      const std::vector<float> got = out.values();
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const double scale = 1 / std::sqrt(squared[i / kNext] / kWidth + kEpsilon);
+        ASSERT_NEAR(got[i], wanted.sums[i] * scale, wanted.sizes[i] * scale * 2e-5) << i;
+      }
     }
   }
 }

@@ -115,6 +115,7 @@ class Bench {
               {"memory", device_.memory},
               {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
             {"command", wanted_.command},
+            {"model", fmt::format("a layer of {}, feed-forward {}", wanted_.hidden, wanted_.feed_forward)},
             {"settings",
              {{"hidden", wanted_.hidden},
               {"feed_forward", wanted_.feed_forward},

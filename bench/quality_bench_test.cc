@@ -18,6 +18,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/set_quality.h"
 #include "tests/support/models.h"
+#include "tests/support/places.h"
 #include "tests/support/refusal.h"
 
 namespace glimpse::bench {
@@ -92,8 +93,8 @@ TEST(BenchReport, WritesTheSchemaOfPublishedResults) {
   EXPECT_EQ(json["rows"][0].dump(), R"({"method":"quest","bytes":3162112,"share":0.333333,"right":39,"refused":null})");
   EXPECT_TRUE(json["rows"][1]["none"].is_null());
   EXPECT_EQ(json["rows"][1]["small"], -1.5e-9);
-  const std::string check =
-      fmt::format("python3 '{0}/tests/docs/check_results.py' '{0}' --file '{1}'", GLIMPSE_SOURCE_ROOT, path);
+  const std::string check = fmt::format("python3 '{0}/tests/docs/check_results.py' '{0}' --file '{1}'",
+                                        glimpse::test::source_root().string(), path);
   EXPECT_EQ(std::system(check.c_str()), 0);
   EXPECT_THROW(report.add({{"answers", Json::array()}}), InternalError);
   EXPECT_THROW(report.set("sources", Json::object()), InternalError);

@@ -64,7 +64,7 @@ function(glimpse_test name)
   add_executable(${name} ${arg_SOURCES})
   list(TRANSFORM arg_DEPENDS PREPEND glimpse_)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow -Wno-missing-field-initializers ${glimpse_quiet})
-  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} ${arg_LIBRARIES} GTest::gmock GTest::gtest_main fmt::fmt)
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} ${arg_LIBRARIES} test_places GTest::gmock GTest::gtest_main fmt::fmt)
   target_compile_options(${name} PRIVATE ${glimpse_cold})
   # Undefined behaviour is looked for in what is tested: in the tests themselves that is two fifths of their compile time.
   if(CMAKE_CXX_FLAGS MATCHES "sanitize=address,undefined")

@@ -21,7 +21,7 @@ const std::array kServeOptions{
            "-1",
            kServer,
            "layers of a prompt's chunk between two tokens of the answers that stream; 0: all, in one pass with them; "
-           "-1: 4 on the CPU, 0 on a GPU",
+           "-1: 3 on the CPU, 0 on a GPU",
            kServe},
     Option{
         "--cache-ram",

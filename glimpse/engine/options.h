@@ -15,7 +15,7 @@ inline constexpr KvType kDefaultKvType = KvType::bf16;
 
 /// Layers of a prompt's chunk that run at a time in a server on the CPU: a stream waits for so many of another's chunk,
 /// and the chunk takes a fifth longer.
-inline constexpr int kServedSliceLayers = 4;
+inline constexpr int kServedSliceLayers = 3;
 
 struct EngineOptions {
   std::filesystem::path model;

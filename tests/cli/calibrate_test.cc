@@ -10,6 +10,7 @@
 #include "glimpse/plan/profile.h"
 #include "tests/cli/process.h"
 #include "tests/support/models.h"
+#include "tests/support/places.h"
 
 namespace glimpse::cli {
 namespace {
@@ -181,13 +182,14 @@ TEST(Calibrate, AnInterruptedRunGoesOn) {
   const plan::Profile first = plan::parse_profile(read_file(profile));
   std::filesystem::remove(profile);
   // Ends when the first measurements are kept.
+  std::string program = test::glimpse_program().string();
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    std::vector<char*> pointers{const_cast<char*>(GLIMPSE_PROGRAM)};
+    std::vector<char*> pointers{program.data()};
     for (std::string& word : words) pointers.push_back(word.data());
     pointers.push_back(nullptr);
-    ::execv(GLIMPSE_PROGRAM, pointers.data());
+    ::execv(program.c_str(), pointers.data());
     ::_exit(127);
   }
   int status = 0;

@@ -15,6 +15,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "tests/support/places.h"
+
 namespace glimpse::cli {
 namespace {
 
@@ -43,7 +45,7 @@ Outcome run_program(const std::vector<std::string>& words, const Setting& settin
   }
   posix_spawn_file_actions_adddup2(&actions, err.write, 2);
 
-  const std::string program = setting.program.empty() ? GLIMPSE_PROGRAM : setting.program.string();
+  const std::string program = (setting.program.empty() ? test::glimpse_program() : setting.program).string();
   std::vector<std::string> all{program};
   if (setting.address_space > 0) {  // a limit of our own would bind this process too
     all = {"/bin/sh", "-c", "ulimit -v \"$0\" && exec \"$@\"", std::to_string(setting.address_space), program};
@@ -53,7 +55,7 @@ Outcome run_program(const std::vector<std::string>& words, const Setting& settin
   for (std::string& word : all) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   // Of the user's own settings and profiles none.
-  std::vector<std::string> variables{fmt::format("XDG_DATA_HOME={}/no-data", GLIMPSE_TEST_MODELS)};
+  std::vector<std::string> variables{fmt::format("XDG_DATA_HOME={}/no-data", test::models_folder().string())};
   for (const std::string& variable : setting.environment) {
     if (variable.starts_with("XDG_DATA_HOME=")) variables.clear();
   }
@@ -106,14 +108,14 @@ Outcome run_program(const std::vector<std::string>& words, const Setting& settin
 }
 
 std::string model(const std::string& name) {
-  return (std::filesystem::path(GLIMPSE_TEST_MODELS) / (name + ".gguf")).string();
+  return (test::models_folder() / (name + ".gguf")).string();
 }
 
 std::filesystem::path scratch(const std::string& name) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   std::string unique = std::string(test->test_suite_name()) + "." + test->name();
   for (char& c : unique) c = c == '/' ? '_' : c;
-  const auto folder = std::filesystem::path(GLIMPSE_TEST_MODELS).parent_path() / "cli-scratch" / unique;
+  const auto folder = test::models_folder().parent_path() / "cli-scratch" / unique;
   static std::string last;
   if (last != unique) std::filesystem::remove_all(folder);
   last = unique;

@@ -8,6 +8,7 @@
 
 #include "glimpse/plan/profile.h"
 #include "tests/cli/process.h"
+#include "tests/support/places.h"
 
 namespace glimpse::cli {
 namespace {
@@ -20,7 +21,7 @@ Setting installed() {
   setting.program = scratch("bin");
   std::filesystem::create_directory(setting.program);
   setting.program /= "glimpse";
-  std::filesystem::copy_file(GLIMPSE_PROGRAM, setting.program);
+  std::filesystem::copy_file(test::glimpse_program(), setting.program);
   return setting;
 }
 

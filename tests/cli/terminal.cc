@@ -8,10 +8,12 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "tests/support/places.h"
+
 namespace glimpse::cli {
 
 Shown run_in_terminal(const std::vector<std::string>& words, const Terminal& terminal) {
-  std::vector<std::string> all{GLIMPSE_PROGRAM};
+  std::vector<std::string> all{test::glimpse_program().string()};
   all.insert(all.end(), words.begin(), words.end());
   std::vector<char*> arguments;
   for (std::string& word : all) arguments.push_back(word.data());
@@ -25,9 +27,9 @@ Shown run_in_terminal(const std::vector<std::string>& words, const Terminal& ter
   if (pid == 0) {
     ::setenv("TERM", terminal.kind.c_str(), 1);
     // Of the user's own profiles none.
-    const std::string none = GLIMPSE_TEST_MODELS "/no-data";
+    const std::string none = test::models_folder() / "no-data";
     ::setenv("XDG_DATA_HOME", (terminal.data_home.empty() ? none : terminal.data_home).c_str(), 1);
-    ::execv(GLIMPSE_PROGRAM, arguments.data());
+    ::execv(all.front().c_str(), arguments.data());
     ::_exit(127);
   }
   if (!terminal.input.empty() && ::write(master, terminal.input.data(), terminal.input.size()) < 0) {

@@ -7,6 +7,7 @@
 
 #include "tests/engine/support.h"
 #include "tests/support/llama_reference.h"
+#include "tests/support/places.h"
 
 namespace glimpse::engine {
 namespace {
@@ -123,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Types, QuantisedModel,
 
 TEST(SplitModel, LogitsEqualTheWhole) {
   std::filesystem::path first;
-  for (const auto& entry : std::filesystem::directory_iterator(GLIMPSE_TEST_MODELS)) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::models_folder())) {
     if (entry.path().filename().string().starts_with("split-00001-of-")) first = entry.path();
   }
   ASSERT_FALSE(first.empty());
@@ -173,7 +174,7 @@ void real_model(const std::filesystem::path& path, const std::string& prose) {
 TEST(RealModel, EmbeddedModelAgreesWithLibllama) {
   std::string prose = reference::long_prose();
   if (prose.empty()) {
-    std::ifstream file(std::filesystem::path(GLIMPSE_TEST_MODELS) / "journal.txt");
+    std::ifstream file(test::models_folder() / "journal.txt");
     prose.assign(std::istreambuf_iterator<char>(file), {});
     ASSERT_FALSE(prose.empty()) << "the test make_test_models writes it";
   }

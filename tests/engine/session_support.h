@@ -10,6 +10,7 @@
 
 #include "glimpse/engine/session/file.h"
 #include "tests/engine/support.h"
+#include "tests/support/places.h"
 
 namespace glimpse::engine {
 
@@ -18,7 +19,7 @@ inline std::filesystem::path session_path(const std::string& name) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   std::string unique = std::string(test->test_suite_name()) + "." + test->name() + "." + name;
   for (char& c : unique) c = c == '/' ? '_' : c;
-  const auto folder = std::filesystem::path(GLIMPSE_TEST_MODELS).parent_path() / "session-scratch";
+  const auto folder = test::models_folder().parent_path() / "session-scratch";
   std::filesystem::create_directories(folder);
   std::filesystem::remove(folder / unique);
   return folder / unique;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "glimpse/base/error.h"
+#include "tests/support/places.h"
 
 namespace glimpse::evaluate {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 class Npy : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(GLIMPSE_TEST_MODELS).parent_path() / "npy-scratch" /
+    folder_ = test::models_folder().parent_path() / "npy-scratch" /
               ::testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);

@@ -15,13 +15,14 @@
 #include "glimpse/server/tool_answer.h"
 #include "glimpse/text/answer_parser.h"
 #include "glimpse/text/chat_tools.h"
+#include "tests/support/places.h"
 
 using namespace glimpse;
 
 namespace {
 
 std::shared_ptr<const text::AnswerParser> parser_of(const char* name) {
-  std::ifstream file(std::string(GLIMPSE_TEST_TEMPLATES "/") + name + ".jinja");
+  std::ifstream file(test::source_root() / "tests/support/templates" / (std::string(name) + ".jinja"));
   const std::string source{std::istreambuf_iterator<char>(file), {}};
   const text::ToolWish wish{text::ToolWish::Choice::automatic,
                             R"([{"type": "function", "function": {"name": "tide", "parameters": {"type": "object",

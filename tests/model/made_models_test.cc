@@ -9,12 +9,13 @@
 #include "glimpse/base/error.h"
 #include "glimpse/model/model.h"
 #include "glimpse/model/random_model.h"
+#include "tests/support/places.h"
 
 namespace glimpse::model {
 namespace {
 
-const std::filesystem::path kMade = GLIMPSE_TEST_MODELS;
-const std::filesystem::path kShared = GLIMPSE_TEST_SHARED;
+const std::filesystem::path kMade = test::models_folder();
+const std::filesystem::path kShared = test::shared_folder();
 
 void expect_as_libllama(const std::filesystem::path& path) {
   const Model ours(path);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "glimpse/base/error.h"
+#include "tests/support/places.h"
 #include "tests/support/refusal.h"
 
 namespace glimpse::plan {
@@ -319,7 +320,7 @@ TEST(Profile, IsPutInWords) {
 
 // The only ```json block of docs/methods.md.
 TEST(Profile, TheDocumentsExampleIsOne) {
-  std::ifstream file(GLIMPSE_SOURCE_ROOT "/docs/methods.md");
+  std::ifstream file(test::source_root() / "docs/methods.md");
   std::stringstream document;
   document << file.rdbuf();
   const std::string text = document.str();

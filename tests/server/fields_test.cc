@@ -7,12 +7,13 @@
 #include <iterator>
 
 #include "glimpse/server/methods.h"
+#include "tests/support/places.h"
 
 namespace glimpse::server {
 namespace {
 
 TEST(Fields, TheDocumentHasTheTable) {
-  std::ifstream file(GLIMPSE_SOURCE_ROOT "/docs/server.md");
+  std::ifstream file(test::source_root() / "docs/server.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_NE(text.find(fields_table()), std::string::npos) << "docs/server.md lacks:\n" << fields_table();
 }

@@ -13,6 +13,7 @@
 #include "glimpse/server/prompt_fields.h"
 #include "glimpse/server/tool_answer.h"
 #include "tests/server/client.h"
+#include "tests/support/places.h"
 
 namespace glimpse::server {
 namespace {
@@ -292,7 +293,7 @@ TEST(Tools, ArgumentsKeepTheirOrder) {
 }
 
 TEST(Tools, ANameAloneIsNoCallYet) {
-  std::ifstream file(GLIMPSE_SOURCE_ROOT "/tests/support/templates/llama3.jinja");
+  std::ifstream file(test::source_root() / "tests/support/templates/llama3.jinja");
   const std::string source{std::istreambuf_iterator<char>(file), {}};
   const text::ToolWish wish{text::ToolWish::Choice::automatic, kTools.dump(), {}, {}, std::chrono::seconds(20)};
   const std::vector<text::ChatMessage> messages{{"user", "When?"}};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "rules.h"
+#include "tests/support/places.h"
 
 namespace glimpse::structure {
 namespace {
@@ -35,7 +36,7 @@ bool is_source(const fs::path& path) {
 
 std::vector<SourceFile> sources(const std::vector<std::string>& roots) {
   std::vector<SourceFile> files;
-  const fs::path root = GLIMPSE_SOURCE_ROOT;
+  const fs::path root = test::source_root();
   for (const std::string& folder : roots) {
     if (!fs::exists(root / folder)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
@@ -58,12 +59,12 @@ std::vector<SourceFile> code(const std::vector<std::string>& roots) {
 }
 
 std::string cmake_of(const std::string& folder) {
-  return read(fs::path(GLIMPSE_SOURCE_ROOT) / "glimpse" / folder / "CMakeLists.txt");
+  return read(test::source_root() / "glimpse" / folder / "CMakeLists.txt");
 }
 
 TEST(Tree, IncludesFollowTheFoldersDepends) {
   const auto files = code({"glimpse"});
-  ASSERT_GT(files.size(), 10u) << "no sources under " << GLIMPSE_SOURCE_ROOT;
+  ASSERT_GT(files.size(), 10u) << "no sources under " << test::source_root();
   std::map<std::string, std::set<std::string>> depends;
   for (const SourceFile& file : files) {
     const std::string folder = file.folder();

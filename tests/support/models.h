@@ -8,6 +8,8 @@
 #include <iterator>
 #include <string>
 
+#include "tests/support/places.h"
+
 namespace glimpse::reference {
 
 /// Sanitizers cost 5 to 20 times: the same tests on shorter texts and small models.
@@ -26,7 +28,7 @@ inline constexpr int kTestThreads = 1;
 #endif
 
 inline std::filesystem::path test_model(const std::string& name) {
-  return std::filesystem::path(GLIMPSE_TEST_MODELS) / (name + ".gguf");
+  return test::models_folder() / (name + ".gguf");
 }
 
 /// The embedded model, as scripts/fetch-model keeps it; empty when it is not there, and under ThreadSanitizer, which
@@ -51,13 +53,13 @@ inline std::filesystem::path long_model() {
 #if defined(__SANITIZE_THREAD__)
   return {};
 #endif
-  const auto path = std::filesystem::path(GLIMPSE_TEST_SHARED) / "models" / "smollm2-135m-32k.Q8_0.gguf";
+  const auto path = test::shared_folder() / "models" / "smollm2-135m-32k.Q8_0.gguf";
   return std::filesystem::exists(path) ? path : std::filesystem::path();
 }
 
 /// Some public-domain prose, long enough for any test; empty when it is not there.
 inline std::string long_prose() {
-  std::ifstream file(std::filesystem::path(GLIMPSE_TEST_SHARED) / "data" / "books" / "walden.txt");
+  std::ifstream file(test::shared_folder() / "data" / "books" / "walden.txt");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

@@ -13,6 +13,7 @@
 #include "glimpse/text/answer_parser.h"
 #include "glimpse/text/grammar.h"
 #include "support.h"
+#include "tests/support/places.h"
 #include "tests/support/refusal.h"
 
 namespace glimpse::text::testing {
@@ -40,7 +41,7 @@ struct Form {
 
 /// Those of the small models that call tools: Hermes' and Qwen's form (JSON between tags), Llama 3's (bare JSON).
 std::string template_of(const std::string& name) {
-  std::ifstream file(GLIMPSE_TEST_TEMPLATES "/" + name + ".jinja");
+  std::ifstream file(test::source_root() / "tests/support/templates" / (name + ".jinja"));
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#include "tests/support/places.h"
+
 namespace glimpse::text::testing {
 namespace {
 
@@ -124,7 +126,7 @@ Pair::Pair(const std::filesystem::path& path)
       reference(path) {}
 
 NamedModel evaluation_model() {
-  return named("evaluation", std::filesystem::path(GLIMPSE_TEST_SHARED) / "models/smollm2-135m-32k.Q8_0.gguf");
+  return named("evaluation", test::shared_folder() / "models/smollm2-135m-32k.Q8_0.gguf");
 }
 
 NamedModel embedded_model() {

@@ -17,6 +17,9 @@ namespace {
 using namespace kernels::cuda;  // NOLINT(google-build-using-namespace): what a pass queues, word by word
 
 constexpr std::size_t kGraphsKept = 16;
+/// The most rows of products with norms inside: of more each block of threads works out as many norms as the launch
+/// between products that they save takes.
+constexpr int kMostNormedRows = 8;
 
 class CudaExecutor final : public Executor {
  public:
@@ -313,7 +316,7 @@ class CudaExecutor final : public Executor {
   /// Adds a product to the residual, or leaves it in Activations::delta; says so in input_.
   void add_product(const Matrix& weight, const Array<Bf16>& in, Array<float>& residual, const Next& next, int rows) {
     Activations& a = activations_;
-    const bool few = weight.parts.size() == 1 && weight.quantised() && rows <= kMostPackedRows;
+    const bool few = weight.parts.size() == 1 && weight.quantised() && rows <= kMostNormedRows;
     if (!few || !next.divides || measures_ || config_.hidden % kernels::cuda::kPackedRows != 0) {
       products_.multiply(weight, in.constant(), rows, a.delta.pointer());
       input_ = Input::delta;

@@ -217,7 +217,7 @@ TEST(Calibrate, TheEmbeddedModelGetsAProfile) {
   if (embedded.empty()) GTEST_SKIP() << "the embedded model is not on this machine; scripts/fetch-model fetches it";
   const auto profile = scratch("embedded.json");
   const Outcome outcome =
-      run_program({"calibrate", "tidal", "-m", embedded.string(), "-c", "1024", "-t", "1", "-o", profile.string()});
+      run_program({"calibrate", "tidal", "-m", embedded.string(), "-c", "512", "-t", "1", "-o", profile.string()});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   plan::validate(plan::parse_profile(read_file(profile)));
   const Outcome plan = run_program({"plan", "-m", embedded.string(), "--attn", "tidal", "--attn-profile", profile});

@@ -62,6 +62,57 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
   return inputs;
 }
 
+/// True where words of the template announce a call. Without them, as in Llama 3's bare JSON, llama.cpp leaves calls
+/// that may be made free.
+bool announces_calls(const common_chat_params& made) {
+  return !made.grammar.empty() && std::all_of(made.grammar_triggers.begin(), made.grammar_triggers.end(),
+                                              [](const common_grammar_trigger& each) {
+                                                return each.type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD &&
+                                                       !each.value.empty();
+                                              });
+}
+
+/// How the calls of an answer are held to their schemas.
+struct CallRules {
+  bool calls = false;    ///< there may be some
+  bool by_name = false;  ///< one is known by the name of its function
+  std::string grammar;   ///< by_name: that of calls which must be made
+};
+CallRules call_rules(const common_chat_templates* templates, std::span<const ChatMessage> messages,
+                     const ToolWish& wish, const std::map<std::string, bool>& caps, const common_chat_params& made) {
+  CallRules rules;
+  rules.calls = !wish.tools.empty() && wish.choice != ToolWish::Choice::none;
+  if (!rules.calls) return rules;
+  rules.by_name = wish.choice == ToolWish::Choice::automatic && !announces_calls(made);
+  if (!rules.by_name) {
+    rules.grammar = made.grammar;
+    return rules;
+  }
+  ToolWish required = wish;
+  required.choice = ToolWish::Choice::required;
+  rules.grammar = common_chat_templates_apply(templates, inputs_of(messages, required, caps)).grammar;
+  return rules;
+}
+
+/// In the order in which the parent reads them.
+std::vector<std::string> texts_of(const common_chat_params& made, const CallRules& rules,
+                                  const std::vector<common_chat_tool>& tools) {
+  std::vector<std::string> out{made.prompt, std::to_string(static_cast<int>(made.format)), made.generation_prompt,
+                               rules.calls ? made.parser : "", rules.grammar};
+  const auto add_list = [&](bool wanted, const auto& list, const auto& text) {
+    out.push_back(std::to_string(wanted ? list.size() : 0));
+    if (!wanted) return;
+    for (const auto& each : list) out.push_back(text(each));
+  };
+  const auto itself = [](const std::string& text) { return text; };
+  add_list(made.grammar_lazy && !rules.by_name, made.grammar_triggers,
+           [](const common_grammar_trigger& each) { return each.value; });
+  add_list(rules.by_name, tools, [](const common_chat_tool& each) { return each.name; });
+  add_list(rules.calls, made.preserved_tokens, itself);
+  add_list(rules.calls, made.additional_stops, itself);
+  return out;
+}
+
 std::string rendered(const TemplateTexts& texts, std::span<const ChatMessage> messages, const ToolWish& wish) {
   try {
     const common_chat_templates_ptr templates =
@@ -70,37 +121,9 @@ std::string rendered(const TemplateTexts& texts, std::span<const ChatMessage> me
     if (!wish.tools.empty() && !caps.at("supports_tools")) return packed(Outcome::no_tools, {});
     const common_chat_templates_inputs inputs = inputs_of(messages, wish, caps);
     const common_chat_params made = common_chat_templates_apply(templates.get(), inputs);
-    const bool calls = !wish.tools.empty() && wish.choice != ToolWish::Choice::none;
-    // Without words that announce a call, as in Llama 3's bare JSON, llama.cpp leaves calls that may be made free.
-    // Their grammar is that of calls which must be made, and a call is known by the name in it.
-    const auto& triggers = made.grammar_triggers;
-    const bool announced =
-        !made.grammar.empty() && std::all_of(triggers.begin(), triggers.end(), [](const common_grammar_trigger& each) {
-          return each.type == COMMON_GRAMMAR_TRIGGER_TYPE_WORD && !each.value.empty();
-        });
-    const bool by_name = calls && wish.choice == ToolWish::Choice::automatic && !announced;
-    std::string grammar = calls ? made.grammar : "";
-    if (by_name) {
-      ToolWish required = wish;
-      required.choice = ToolWish::Choice::required;
-      grammar = common_chat_templates_apply(templates.get(), inputs_of(messages, required, caps)).grammar;
-    }
-    if (calls && grammar.empty()) return packed(Outcome::no_calls, {});
-    std::vector<std::string> out{made.prompt, std::to_string(static_cast<int>(made.format)), made.generation_prompt};
-    out.push_back(calls ? made.parser : "");
-    out.push_back(grammar);
-    const auto add_list = [&](const auto& list, const auto& text) {
-      out.push_back(std::to_string(list.size()));
-      for (const auto& each : list) out.push_back(text(each));
-    };
-    const auto itself = [](const std::string& text) { return text; };
-    add_list(made.grammar_lazy && !by_name ? triggers : std::vector<common_grammar_trigger>(),
-             [](const common_grammar_trigger& each) { return each.value; });
-    add_list(by_name ? inputs.tools : std::vector<common_chat_tool>(),
-             [](const common_chat_tool& each) { return each.name; });
-    add_list(calls ? made.preserved_tokens : std::vector<std::string>(), itself);
-    add_list(calls ? made.additional_stops : std::vector<std::string>(), itself);
-    return packed(Outcome::made, out);
+    const CallRules rules = call_rules(templates.get(), messages, wish, caps, made);
+    if (rules.calls && rules.grammar.empty()) return packed(Outcome::no_calls, {});
+    return packed(Outcome::made, texts_of(made, rules, inputs.tools));
   } catch (const std::exception& error) {
     return packed(Outcome::refused, std::vector<std::string>{error.what()});
   }

@@ -252,7 +252,9 @@ void tell(WatchRecord& record, engine::AttentionStats& stats, const std::vector<
 class Onlooker : public Peer {
  public:
   void cut() override {}
-  void wake() override {}
+  void wake() override { ++woken; }
+
+  int woken = 0;
 };
 
 TEST(Watch, ViewersOfARecordThatGaveWayCountAsLongAsTheyStay) {
@@ -278,6 +280,40 @@ TEST(Watch, ViewersOfARecordThatGaveWayCountAsLongAsTheyStay) {
   EXPECT_EQ(list.viewers(), 1);
   first.reset();
   EXPECT_EQ(list.viewers(), 1);
+}
+
+TEST(Watch, ViewersAreWokenByStepsAndByTheEnd) {
+  const engine::Engine engine(small_options().engine);
+  WatchedRequest request;
+  request.shape.layers = 1;
+  request.shape.kv_heads = 2;
+  request.tokenizer = &engine.tokenizer();
+  request.most_bytes = 4000;
+  WatchList list;
+  const auto record = std::make_shared<WatchRecord>(request), other = std::make_shared<WatchRecord>(request);
+  list.add("one", record, {});
+  list.add("other", other, {});
+  Onlooker onlooker, second, elsewhere;
+  list.find("one")->viewers = {&onlooker, &second};
+  list.find("other")->viewers = {&elsewhere};
+  record->token(5);
+  list.wake_viewers(*record);
+  EXPECT_EQ(onlooker.woken, 0) << "by a token, which is told with the step that follows it";
+  engine::AttentionStats stats;
+  tell(*record, stats, {0, 1, 2});
+  list.wake_viewers(*record);
+  EXPECT_EQ(onlooker.woken, 1);
+  EXPECT_EQ(second.woken, 1);
+  list.wake_viewers(*record);
+  EXPECT_EQ(onlooker.woken, 1) << "by nothing new";
+  tell(*record, stats, {0, 1, 3});
+  tell(*record, stats, {0, 1, 4});
+  list.wake_viewers(*record);
+  EXPECT_EQ(onlooker.woken, 2) << "once for two steps";
+  record->end("stop");
+  list.wake_viewers(*record);
+  EXPECT_EQ(onlooker.woken, 3);
+  EXPECT_EQ(elsewhere.woken, 0) << "by another's steps";
 }
 
 TEST(Watch, AViewerThatIsSlowLosesStepsAndIsToldHowMany) {

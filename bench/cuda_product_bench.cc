@@ -1,12 +1,13 @@
-// Products of few rows with quantised weights on a GPU, by type and rows, as a share of what plain reads reach beside
-// them: the four matrices of a layer alone, then what lies between the attention of two layers, with norms between the
-// products and inside them. Weights are random, of as many layers as do not fit into the cache of the device. Before
-// anything is timed, some sums are compared with those of the unpacked weights.
+// Products of few rows with quantised and bf16 weights on a GPU, by type and rows, as a share of what plain reads reach
+// beside them: the four matrices of a layer alone, then what lies between the attention of two layers, with norms
+// between the products and inside them. Weights are random, of as many layers as do not fit into the cache of the
+// device. Before anything is timed, some sums are compared with those of the unpacked weights.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -30,14 +31,12 @@ struct Type {
   const char* name;
   Packing packing;
 };
-constexpr Type kTypes[] = {{"q4_0", {4, Scales::block}},
-                           {"q4_k", {4, Scales::super_offset}},
-                           {"q5_k", {5, Scales::super_offset}},
-                           {"q6_k", {6, Scales::super_signed}},
-                           {"q8_0", {8, Scales::block}}};
+constexpr Type kTypes[] = {{"q4_0", {4, Scales::block}},        {"q4_k", {4, Scales::super_offset}},
+                           {"q5_k", {5, Scales::super_offset}}, {"q6_k", {6, Scales::super_signed}},
+                           {"q8_0", {8, Scales::block}},        {"bf16", kBf16Rows}};
 
 struct Wanted {
-  std::vector<std::string> types{"q4_k", "q6_k", "q8_0"};
+  std::vector<std::string> types{"q4_k", "q6_k", "q8_0", "bf16"};
   std::vector<int> rows{1, 2, 4, 8, 16, 32};
   int hidden = 4096, feed_forward = 14336, attended = 4096, qkv = 6144;
   std::string json, command;
@@ -52,6 +51,10 @@ std::vector<std::uint32_t> random_words(const PackedLayout& layout, unsigned see
   std::mt19937 random(seed);
   std::vector<std::uint32_t> words(layout.words());
   for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
+  if (layout.packing.in_rows()) {  // between 2^-7 and 2, of both signs
+    for (std::uint32_t& word : words) word = 0x3c003c00U | (word & 0x83ff83ffU);
+    return words;
+  }
   const bool halves = layout.packing.scales == Scales::block || layout.packing.scales == Scales::block_offset;
   for (std::size_t at = 0; at < words.size(); at += layout.super_words()) {
     for (std::size_t i = halves ? layout.scales() : layout.more(); i < layout.super_words(); ++i) {
@@ -98,7 +101,7 @@ class Bench {
       const auto* const type =
           std::find_if(std::begin(kTypes), std::end(kTypes), [&](const Type& one) { return one.name == name; });
       if (type == std::end(kTypes)) {
-        throw UserError(fmt::format("there is no type '{}' here; q4_0, q4_k, q5_k, q6_k or q8_0", name));
+        throw UserError(fmt::format("there is no type '{}' here; q4_0, q4_k, q5_k, q6_k, q8_0 or bf16", name));
       }
       measure(*type);
     }
@@ -152,6 +155,7 @@ class Bench {
       check_sums(layout, of_layers.front());
     }
     for (const int rows : wanted_.rows) {
+      if (type.packing.in_rows() && rows > kBf16FewRows) continue;
       for (std::size_t i = 0; i < shapes_.size(); ++i) {
         const std::size_t bytes = weights_[i].front().size() * sizeof(std::uint32_t);
         add(type, rows, shapes_[i].name, bytes, median_seconds([&] {
@@ -252,14 +256,16 @@ class Bench {
     constexpr int kOutputs = 48;
     const Packed<kernels::Place::device> weight{layout, words.constant()};
     const Array<Bf16> unpacked(stream_, size(kOutputs) * size(layout.inputs));
-    unpack(stream_, {weight, 0, kOutputs, unpacked.pointer()});
+    if (!layout.packing.in_rows()) unpack(stream_, {weight, 0, kOutputs, unpacked.pointer()});
     multiply_few_rows(stream_, {.weight = weight,
                                 .in = in_.constant(),
                                 .rows = kCheckedRows,
                                 .out = out_.pointer(),
                                 .stride = layout.outputs});
     stream_.synchronize();
-    const std::vector<Bf16> values = unpacked.values(), in = in_.values();
+    std::vector<Bf16> values = unpacked.values();
+    if (layout.packing.in_rows()) std::memcpy(values.data(), words.values().data(), values.size() * sizeof(Bf16));
+    const std::vector<Bf16> in = in_.values();
     const std::vector<float> out = out_.values();
     const std::size_t width = size(layout.inputs);
     for (std::size_t row = 0; row < kCheckedRows; ++row) {
@@ -297,9 +303,11 @@ class Bench {
 int main(int argc, char** argv) {
   using namespace glimpse;
   bench::Wanted wanted;
-  CLI::App app("products of few rows with quantised weights on a GPU");
-  app.add_option("--types", wanted.types, "q4_0, q4_k, q5_k, q6_k or q8_0")->delimiter(',');
-  app.add_option("--rows", wanted.rows, "of inputs, up to 32")->delimiter(',')->check(CLI::Range(1, 32));
+  CLI::App app("products of few rows with weights as they are on a GPU");
+  app.add_option("--types", wanted.types, "q4_0, q4_k, q5_k, q6_k, q8_0 or bf16")->delimiter(',');
+  app.add_option("--rows", wanted.rows, "of inputs, up to 32; of bf16 up to 8")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 32));
   app.add_option("--hidden", wanted.hidden, "width of the residual, a multiple of 256")->check(CLI::Range(256, 16384));
   app.add_option("--feed-forward", wanted.feed_forward, "a multiple of 256")->check(CLI::Range(256, 65536));
   app.add_option("--attended", wanted.attended, "width of attention's output, a multiple of 256")

@@ -70,7 +70,8 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         const plan::Plan plan = plan_of(cpu, method, tokens);
         const bool strays =
             plan::forgets(plan) || (plan::searches_index(plan) && !counts_alike(plan)) || clusters(plan);
-        const double near = model == reference::embedded_model() ? 0.2 : plan.policy == "evosparse" ? 0.15 : 0.05;
+        const bool long_lived = plan.policy == "evosparse" || plan.policy == "kascade";  // sets that other layers read
+        const double near = model == reference::embedded_model() ? 0.2 : long_lived ? 0.15 : 0.05;
         EXPECT_LT(apart, strays ? 0.4 : near);
         if (ours.stats.sparse_steps > 0 && !clusters(plan)) {
           EXPECT_LT(apart, (strays ? 0.9 : 0.5) * divergence(dense.logits, theirs.logits, width));
@@ -191,30 +192,26 @@ TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
 
 TEST_F(Cuda, RequestsTogetherAreAsAlone) {
   const auto model = reference::test_model("llama256");
-  std::vector<Request> requests;
-  Engine gpu(on_gpu(model));
-  for (const auto& [name, length] : std::vector<std::pair<std::string, std::size_t>>{{"full", 40},
-                                                                                     {"tidal", 600},
-                                                                                     {"streaming", 300},
-                                                                                     {"quest", 500},
-                                                                                     {"h2o", 350},
-                                                                                     {"evosparse", 420},
-                                                                                     {"lychee-cluster", 480},
-                                                                                     {"lychee-decode", 450},
-                                                                                     {"razor", 430},
-                                                                                     {"lessismore", 410},
-                                                                                     {"tidal", 33}}) {
-    requests.push_back(request_for(gpu, length, name, static_cast<std::uint32_t>(length)));
-  }
-  std::vector<RequestId> ids;
-  for (const Request& request : requests) ids.push_back(gpu.submit(request));
-  run_all(gpu);
+  using Wanted = std::vector<std::pair<std::string, std::size_t>>;
   int equal = 0;
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_EQ(gpu.result(ids[i]).reason, FinishReason::length);
-    equal += gpu.result(ids[i]).tokens == alone(requests[i], on_gpu(model)) ? 1 : 0;
+  // Products round alike for up to eight rows; attention divides its work otherwise.
+  for (const Wanted& wanted :
+       {Wanted{{"full", 40}, {"tidal", 600}, {"streaming", 300}, {"quest", 500}, {"h2o", 350}, {"evosparse", 420}},
+        Wanted{{"lychee-cluster", 480}, {"lychee-decode", 450}, {"razor", 430}, {"lessismore", 410}, {"tidal", 33}}}) {
+    Engine gpu(on_gpu(model));
+    std::vector<Request> requests;
+    for (const auto& [name, length] : wanted) {
+      requests.push_back(request_for(gpu, length, name, static_cast<std::uint32_t>(length)));
+    }
+    std::vector<RequestId> ids;
+    for (const Request& request : requests) ids.push_back(gpu.submit(request));
+    run_all(gpu);
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(gpu.result(ids[i]).reason, FinishReason::length);
+      equal += gpu.result(ids[i]).tokens == alone(requests[i], on_gpu(model)) ? 1 : 0;
+    }
   }
-  EXPECT_GE(equal, 10);  // products of several rows round otherwise than those of one
+  EXPECT_GE(equal, 10);
 }
 
 /// A set as a trace tells of it.

@@ -39,6 +39,8 @@ inline double packed_value(const kernels::cuda::PackedLayout& layout, std::span<
       return half(super, 0) * byte(scales, group) * value - half(super, 1) * byte(scales, 8 + group);
     case Scales::super_signed:
       return half(super, 0) * (byte(scales, in_super / 16) - 128) * value;
+    case Scales::none:  // its words are not packed
+      break;
   }
   return 0;
 }

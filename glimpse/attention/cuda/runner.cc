@@ -200,6 +200,12 @@ kernels::KvTable<kernels::Place::device> Runner::cache_of(int layer) const {
           shape_.kv_heads};
 }
 
+Runner::OwnRows Runner::own_rows(int layer) const {
+  return {cache_of(layer),
+          {staging_->at<std::int32_t>(sequence_place_).raw(), staging_->at<std::int32_t>(behind_place_).raw(),
+           tables_.rows()}};
+}
+
 bool Runner::layer(int layer, const LayerRows& rows) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
   const int group_heads = shape_.heads / shape_.kv_heads;
@@ -210,7 +216,6 @@ bool Runner::layer(int layer, const LayerRows& rows) {
   if (lse == nullptr) lse = mean_tokens_.lse();
   if (lse == nullptr) lse = tiles_.lse();
   if (layer == 0) heats_.start();
-  operations_->append({cache, {sequence, behind, tables_.rows()}, rows.k, rows.v});
   if (const RangePlace& ranges = range_places_[size(layer)]; ranges.count > 0) {
     operations_->summarise(
         {cache, staging_->at<kernels::PageRange>(ranges.at), ranges.count, summaries_.most(), summaries_.table()});

@@ -1,12 +1,13 @@
-// Runs plans on a GPU: for every layer of a forward pass append, summarise, score, search, select and attend over all
+// Runs plans on a GPU: for every layer of a forward pass summarise, score, search, select and attend over all
 // sequences of the batch, and column_sums for those that forget by it, as the operations of kernels/ops.h on one
 // stream. The host works out tables before the pass
 // and reads the counts of sets after it; nothing in between waits. Owns tables, scores and sets; borrows the cache,
 // whose planes are the device's, and the stream.
 //
-// The order of a pass: begin(), then what it added to the staging is sent, then prepare(), layer() for each layer in
-// order, finish(); and end() when the stream has passed. One thread at a time. Errors: begin() throws UserError when
-// the cache is full, and nothing has changed then; what the device refuses comes from kernels/cuda.
+// The order of a pass: begin(), then what it added to the staging is sent, then prepare(); for each layer in order the
+// caller writes its rows of K and V and calls layer(); finish(); and end() when the stream has passed. One thread at a
+// time. Errors: begin() throws UserError when the cache is full, and nothing has changed then; what the device refuses
+// comes from kernels/cuda.
 #pragma once
 
 #include <memory>
@@ -44,9 +45,15 @@ class Runner {
   /// Brings page tables up to date. Not a part of a graph: what it does differs from pass to pass.
   void prepare();
 
-  /// q: [R, H, d], k and v: [R, KV heads, d], after RoPE; out: [R, H, d]; narrow: `out` as bf16.
+  /// Where a layer's K and V of the pass's rows go, before layer().
+  struct OwnRows {
+    kernels::KvTable<kernels::Place::device> cache;
+    kernels::RowTable<kernels::Place::device> rows;
+  };
+  OwnRows own_rows(int layer) const;
+  /// q: [R, H, d] after RoPE; out: [R, H, d]; narrow: `out` as bf16.
   struct LayerRows {
-    kernels::Pointer<const float, kernels::Place::device> q, k, v;
+    kernels::Pointer<const float, kernels::Place::device> q;
     kernels::Pointer<float, kernels::Place::device> out;
     kernels::Pointer<std::uint16_t, kernels::Place::device> narrow;
   };

@@ -26,7 +26,7 @@ void free(Arrays&... arrays) {
 std::size_t Activations::bytes(const model::Config& config, std::size_t rows) {
   const Widths w = widths_of(config);
   const std::size_t floats =
-      3 * w.hidden + w.hidden / kernels::cuda::kPackedRows + 1 + 4 * w.q + 4 * w.kv + 2 * w.feed_forward;
+      3 * w.hidden + w.hidden / kernels::cuda::kPackedRows + 1 + 4 * w.q + 2 * w.kv + 2 * w.feed_forward;
   const std::size_t halves = w.hidden + w.q + w.feed_forward;
   return rows * (floats * sizeof(float) + halves * sizeof(Bf16));
 }
@@ -48,15 +48,13 @@ void Activations::reserve(kernels::cuda::Stream& stream, const model::Config& co
   stream.synchronize();
   ++moves;
   rows_ = 0;
-  free(residual, delta, qkv, q, k, v, attended, gate_up, normalised, squares, narrowed, activated);
+  free(residual, delta, qkv, q, attended, gate_up, normalised, squares, narrowed, activated);
   residual = {stream, rows * w.hidden};
   delta = {stream, rows * w.hidden};
   normalised = {stream, rows * w.hidden};
   squares = {stream, rows * (w.hidden / kernels::cuda::kPackedRows + 1)};
   qkv = {stream, rows * (w.q + 2 * w.kv)};
   q = {stream, rows * w.q};
-  k = {stream, rows * w.kv};
-  v = {stream, rows * w.kv};
   attended = {stream, rows * w.q};
   narrowed = {stream, rows * w.q};
   gate_up = {stream, rows * 2 * w.feed_forward};

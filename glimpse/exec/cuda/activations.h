@@ -12,12 +12,12 @@ struct Activations {
   using Array = kernels::cuda::Array<T>;
   using Bf16 = kernels::cuda::Bf16;
 
-  Array<float> residual, rest;  ///< [R, hidden]; of the rows with logits
-  Array<float> delta;           ///< [R, hidden] what a block adds to the residual
-  Array<Bf16> normalised;       ///< [R, hidden]
-  Array<float> squares;         ///< [R, hidden / 16] sums of 16 squares of the residual
-  Array<float> qkv;             ///< [R, (H + 2 KV heads) d]
-  Array<float> q, k, v;
+  Array<float> residual, rest;   ///< [R, hidden]; of the rows with logits
+  Array<float> delta;            ///< [R, hidden] what a block adds to the residual
+  Array<Bf16> normalised;        ///< [R, hidden]
+  Array<float> squares;          ///< [R, hidden / 16] sums of 16 squares of the residual
+  Array<float> qkv;              ///< [R, (H + 2 KV heads) d]
+  Array<float> q;                ///< [R, H, d]
   Array<float> attended, taken;  ///< [R, H, d]; of the rows with logits
   Array<Bf16> narrowed;          ///< [R, H, d]
   Array<float> gate_up;          ///< [R, 2 feed_forward]

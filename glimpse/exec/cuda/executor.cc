@@ -239,10 +239,10 @@ class CudaExecutor final : public Executor {
     const MatrixPart& table = weights_.token_embedding().parts.front();
     const auto tokens = staging_.at<std::int32_t>(tokens_place_);
     const auto out = activations_.residual.pointer();
-    if (table.packed.words) {
-      unpack_rows(stream_, {table.packed, tokens, out, rows_});
+    if (table.in_rows()) {
+      embed(stream_, {table.bf16(), tokens, out, rows_, config_.hidden});
     } else {
-      embed(stream_, {table.data, tokens, out, rows_, config_.hidden});
+      unpack_rows(stream_, {table.packed, tokens, out, rows_});
     }
   }
 
@@ -250,6 +250,7 @@ class CudaExecutor final : public Executor {
   void attend(int layer, const LayerMatrices& weights) {
     Activations& a = activations_;
     multiply_normed(a.residual, weights.attention_norm, weights.qkv, rows_, a.qkv);
+    const attention::cuda::Runner::OwnRows own = runner_.own_rows(layer);
     split_qkv(stream_, {.qkv = a.qkv.constant(),
                         .q_bias = weights.q_bias,
                         .k_bias = weights.k_bias,
@@ -258,17 +259,13 @@ class CudaExecutor final : public Executor {
                         .k_norm = weights.k_norm,
                         .cos_sin = staging_.at<float>(cos_sin_place_),
                         .q = a.q.pointer(),
-                        .k = a.k.pointer(),
-                        .v = a.v.pointer(),
-                        .rows = rows_,
+                        .cache = own.cache,
+                        .rows = own.rows,
                         .heads = config_.heads,
-                        .kv_heads = config_.kv_heads,
-                        .dim = config_.head_dim,
                         .rotated = config_.rope.dims,
                         .neox = config_.rope.neox,
                         .epsilon = config_.rms_epsilon});
-    narrowed_ = runner_.layer(
-        layer, {a.q.constant(), a.k.constant(), a.v.constant(), a.attended.pointer(), a.narrowed.pointer()});
+    narrowed_ = runner_.layer(layer, {a.q.constant(), a.attended.pointer(), a.narrowed.pointer()});
   }
 
   /// The rest of a layer; `some`: of the rows with logits alone.
@@ -286,7 +283,7 @@ class CudaExecutor final : public Executor {
       narrow(stream_, {(some ? a.taken : a.attended).constant(), a.narrowed.pointer(), size(rows) * size(q_width)});
     }
     Array<float>& residual = some ? a.rest : a.residual;
-    const bool gates = weights.gates_paired && rows <= kMostPackedRows;
+    const bool gates = weights.gates_paired && weights.gate_up.takes(rows);
     add_product(weights.output, a.narrowed, residual, {weights.ffn_norm, gates}, rows);
     if (measures_) {
       change(stream_, {residual.constant(), a.delta.constant(), changes_.pointer().raw() + size(layer) * change_rows_,
@@ -305,7 +302,7 @@ class CudaExecutor final : public Executor {
     const bool last = layer + 1 == config_.layers;
     const Matrix& next = last ? weights_.output() : weights_.layers()[size(layer + 1)].qkv;
     const Floats next_norm = last ? weights_.output_norm() : weights_.layers()[size(layer + 1)].attention_norm;
-    add_product(weights.down, a.activated, residual, {next_norm, next.quantised()}, rows);
+    add_product(weights.down, a.activated, residual, {next_norm, next.takes(rows)}, rows);
   }
 
   /// What reads the residual next: its norm, and whether it divides by the root mean square itself.
@@ -316,7 +313,7 @@ class CudaExecutor final : public Executor {
   /// Adds a product to the residual, or leaves it in Activations::delta; says so in input_.
   void add_product(const Matrix& weight, const Array<Bf16>& in, Array<float>& residual, const Next& next, int rows) {
     Activations& a = activations_;
-    const bool few = weight.parts.size() == 1 && weight.quantised() && rows <= kMostNormedRows;
+    const bool few = weight.parts.size() == 1 && weight.takes(rows) && rows <= kMostNormedRows;
     if (!few || !next.divides || measures_ || config_.hidden % kernels::cuda::kPackedRows != 0) {
       products_.multiply(weight, in.constant(), rows, a.delta.pointer());
       input_ = Input::delta;

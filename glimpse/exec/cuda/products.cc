@@ -96,10 +96,12 @@ void Products::multiply(const Matrix& weight, Input in, int rows, kernels::cuda:
   float* to = out.raw();
   for (const MatrixPart& part : weight.parts) {
     const Shape shape{part.outputs, weight.inputs, rows, weight.outputs};
-    if (part.packed.words) {
-      multiply_packed(part, in, shape, to);
+    if (part.takes(rows)) {
+      multiply_few(part, rows, {.in = in, .out = to, .stride = shape.stride});
+    } else if (part.in_rows()) {
+      multiply_bf16(part.bf16(), in, shape, to);
     } else {
-      multiply_bf16(part.data, in, shape, to);
+      multiply_packed(part, in, shape, to);
     }
     to += part.outputs;
   }
@@ -138,8 +140,6 @@ void Products::multiply_few(const Matrix& weight, int rows, const kernels::cuda:
 
 void Products::multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out) {
   const auto inputs = static_cast<std::size_t>(shape.inputs);
-  if (shape.rows <= kMostPackedRows)
-    return multiply_few(part, shape.rows, {.in = in, .out = out, .stride = shape.stride});
   if (scratch_.size() == 0) scratch_ = kernels::cuda::Array<Bf16>(stream_, kScratch);
   const int slice = static_cast<int>(kScratch / inputs) / kernels::cuda::kPackedRows * kernels::cuda::kPackedRows;
   check(slice > 0, "room for a block row of weights");

@@ -1,5 +1,5 @@
-// Matrix products on a GPU. Quantised weights are multiplied as they are by few rows (kernels/cuda/few_rows.h), and as
-// bf16, a slice after the other, by many. bf16 weights are cuBLAS's, which is found when a device is opened and not
+// Matrix products on a GPU. Few rows multiply the weights as they are (kernels/cuda/few_rows.h). Many rows are
+// cuBLAS's, which takes quantised weights as bf16, a slice after the other. It is found when a device is opened and not
 // before, so that the program starts and runs on the CPU where it is not installed. Inputs are bf16, sums and results
 // f32.
 #pragma once
@@ -13,11 +13,24 @@
 
 namespace glimpse::exec::cuda {
 
-/// Some outputs of a matrix, [outputs, inputs]: packed, or bf16.
+/// The most rows that multiply weights as they are: packed, and bf16.
+inline constexpr int kMostPackedRows = 3 * kernels::cuda::kPackedFewRows;
+inline constexpr int kMostBf16Rows = kernels::cuda::kBf16FewRows;
+
+/// Some outputs of a matrix, [outputs, inputs].
 struct MatrixPart {
   int outputs = 0;
-  kernels::cuda::Packed<kernels::Place::device> packed;  ///< null words: `data` has them
-  kernels::cuda::DevicePointer<const kernels::cuda::Bf16> data;
+  kernels::cuda::Packed<kernels::Place::device> packed;
+
+  bool in_rows() const { return packed.layout.packing.in_rows(); }
+  /// [outputs, inputs] where it is in rows.
+  kernels::cuda::DevicePointer<const kernels::cuda::Bf16> bf16() const {
+    return reinterpret_cast<const kernels::cuda::Bf16*>(packed.words.raw());
+  }
+  /// Whether so many rows multiply it as it is.
+  bool takes(int rows) const {
+    return in_rows() ? rows <= kMostBf16Rows && packed.layout.inputs % 32 == 0 : rows <= kMostPackedRows;
+  }
 };
 
 /// A matrix of weights, [outputs, inputs]: one part after the other.
@@ -25,13 +38,11 @@ struct Matrix {
   int outputs = 0, inputs = 0;
   std::vector<MatrixPart> parts;
 
-  bool quantised() const {
-    return std::all_of(parts.begin(), parts.end(), [](const MatrixPart& part) { return bool(part.packed.words); });
+  /// Whether so many rows multiply all of it as it is.
+  bool takes(int rows) const {
+    return std::all_of(parts.begin(), parts.end(), [rows](const MatrixPart& part) { return part.takes(rows); });
   }
 };
-
-/// The most rows that quantised weights are multiplied by as they are.
-inline constexpr int kMostPackedRows = 3 * kernels::cuda::kPackedFewRows;
 
 /// Owns a handle and its workspace; borrows the stream. One thread at a time.
 class Products {
@@ -48,10 +59,10 @@ class Products {
   static std::size_t scratch_bytes();
   /// Queues out = in * weight^T: in [rows, inputs], out [rows, outputs]. Equal calls give equal bits.
   void multiply(const Matrix& weight, Input in, int rows, kernels::cuda::DevicePointer<float> out);
-  /// Queues a product of quantised weights and up to kMostPackedRows rows that ends as `op` says. `op` has the pointers
-  /// of all rows; weight and rows are filled in.
+  /// Queues a product of weights and rows that they take, which ends as `op` says. `op` has the pointers of all rows;
+  /// weight and rows are filled in.
   void multiply_few(const MatrixPart& weight, int rows, kernels::cuda::FewRowsOp op);
-  /// Likewise of a whole matrix, [rows, outputs], of which all parts are quantised.
+  /// Likewise of a whole matrix, [rows, outputs].
   void multiply_few(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op);
 
  private:

@@ -24,8 +24,8 @@ std::size_t aligned(std::size_t count, std::size_t to = kAligned) {
   return (count + to - 1) / to * to;
 }
 
-/// Words: packed matrices begin with a line of the cache, as their super blocks in shared memory do.
-constexpr std::size_t kAlignedWords = 32;
+/// Matrices begin with a line of the cache, as super blocks in shared memory do. In words, and in bf16.
+constexpr std::size_t kAlignedWords = 32, kAlignedHalves = 64;
 
 std::size_t elements(const model::TensorInfo* tensor) {
   if (tensor == nullptr) return 0;
@@ -73,7 +73,7 @@ std::vector<Group> groups_of(const Tensors& tensors) {
 
 /// Whether eight outputs of each in turn are block rows; they are as large as both behind each other.
 bool can_pair(const model::TensorInfo& gate, const model::TensorInfo& up) {
-  return packing_of(gate) && packing_of(gate) == packing_of(up) && gate.shape == up.shape &&
+  return packing_of(gate) == packing_of(up) && gate.shape == up.shape &&
          gate.shape[1] % kernels::cuda::kPackedRows == 0;
 }
 
@@ -86,7 +86,7 @@ struct Counts {
         words += aligned(group.layout().words(), kAlignedWords);
       } else {
         for (const model::TensorInfo* tensor : group.tensors) matrices += elements(tensor);
-        matrices = aligned(matrices);
+        matrices = aligned(matrices, kAlignedHalves);
       }
     }
   }
@@ -114,27 +114,40 @@ void divide(std::size_t count, int threads, const Work& work) {
   }
 }
 
-/// Rows [first, last) of a tensor as bf16.
-void convert_rows(const model::TensorInfo& tensor, std::size_t first, std::size_t last, Bf16* to) {
+/// A row of a tensor as bf16; `floats`: room for one.
+void convert_row(const model::TensorInfo& tensor, std::size_t row, std::span<float> floats, Bf16* to) {
   const auto type = static_cast<ggml_type>(tensor.type);
-  const auto width = static_cast<std::size_t>(tensor.shape[0]);
-  const std::size_t row_bytes = ggml_row_size(type, static_cast<std::int64_t>(width));
-  const auto widen = ggml_get_type_traits(type)->to_float;
-  std::vector<float> floats(width);
-  for (std::size_t row = first; row < last; ++row) {
-    const std::byte* from = tensor.data + row * row_bytes;
-    Bf16* out = to + (row - first) * width;
-    if (type == GGML_TYPE_BF16) {
-      std::memcpy(out, from, row_bytes);
-      continue;
-    }
-    if (type == GGML_TYPE_F32) {
-      std::memcpy(floats.data(), from, row_bytes);
-    } else {
-      widen(from, floats.data(), static_cast<std::int64_t>(width));
-    }
-    for (std::size_t i = 0; i < width; ++i) out[i] = bf16_from_float(floats[i]);
+  const std::size_t row_bytes = ggml_row_size(type, tensor.shape[0]);
+  const std::byte* const from = tensor.data + row * row_bytes;
+  if (type == GGML_TYPE_BF16) {
+    std::memcpy(to, from, row_bytes);
+    return;
   }
+  if (type == GGML_TYPE_F32) {
+    std::memcpy(floats.data(), from, row_bytes);
+  } else {
+    ggml_get_type_traits(type)->to_float(from, floats.data(), tensor.shape[0]);
+  }
+  for (std::size_t i = 0; i < floats.size(); ++i) to[i] = bf16_from_float(floats[i]);
+}
+
+/// The tensor of an output of a matrix, and its row there. Tensors follow each other, or two give eight rows in turn.
+struct SourceRow {
+  const model::TensorInfo* tensor;
+  std::size_t row;
+};
+SourceRow source_of(const Tensors& tensors, bool paired, std::size_t output) {
+  constexpr std::size_t kOfEach = kernels::cuda::kPackedRows / 2;
+  if (paired) {
+    return {tensors[output / kOfEach % 2], output / kernels::cuda::kPackedRows * kOfEach + output % kOfEach};
+  }
+  for (const model::TensorInfo* tensor : tensors) {
+    const auto rows = static_cast<std::size_t>(tensor->shape[1]);
+    if (output < rows) return {tensor, output};
+    output -= rows;
+  }
+  check(false, "an output of the matrix");
+  return {};
 }
 
 }  // namespace
@@ -159,10 +172,7 @@ Weights::Weights(const model::Model& model, kernels::cuda::Stream& stream, int t
     to.qkv = load(matrices[0]);
     to.output = load(matrices[1]);
     to.gates_paired = can_pair(*layer.gate, *layer.up);
-    to.gate_up = to.gates_paired ? Matrix{static_cast<int>(2 * layer.gate->shape[1]),
-                                          static_cast<int>(layer.gate->shape[0]),
-                                          {load_paired(*layer.gate, *layer.up)}}
-                                 : load(matrices[2]);
+    to.gate_up = to.gates_paired ? load_paired(*layer.gate, *layer.up) : load(matrices[2]);
     to.down = load(matrices[3]);
     to.attention_norm = load_floats(layer.attention_norm);
     to.ffn_norm = load_floats(layer.ffn_norm);
@@ -178,7 +188,8 @@ Matrix Weights::load(const Tensors& tensors) {
   Matrix matrix;
   matrix.inputs = static_cast<int>(tensors.front()->shape[0]);
   for (const Group& group : groups_of(tensors)) {
-    matrix.parts.push_back(group.packing ? load_packed(group.tensors, *group.packing) : load_bf16(group.tensors));
+    matrix.parts.push_back(group.packing ? load_packed(group.tensors, *group.packing)
+                                         : load_bf16(group.tensors, false));
     matrix.outputs += matrix.parts.back().outputs;
   }
   return matrix;
@@ -200,7 +211,13 @@ MatrixPart Weights::load_packed(const Tensors& tensors, kernels::cuda::Packing p
   return place(layout, words);
 }
 
-MatrixPart Weights::load_paired(const model::TensorInfo& gate, const model::TensorInfo& up) {
+Matrix Weights::load_paired(const model::TensorInfo& gate, const model::TensorInfo& up) {
+  const bool packs = packing_of(gate).has_value();
+  const MatrixPart part = packs ? pack_paired(gate, up) : load_bf16({&gate, &up}, true);
+  return {part.outputs, static_cast<int>(gate.shape[0]), {part}};
+}
+
+MatrixPart Weights::pack_paired(const model::TensorInfo& gate, const model::TensorInfo& up) {
   const kernels::cuda::PackedLayout layout = Group{{&gate, &up}, packing_of(gate)}.layout();
   std::vector<std::uint32_t> words(layout.words());
   divide(layout.block_rows(), threads_, [&](std::size_t first, std::size_t last) {
@@ -218,27 +235,28 @@ MatrixPart Weights::place(const kernels::cuda::PackedLayout& layout, std::span<c
   return part;
 }
 
-MatrixPart Weights::load_bf16(const Tensors& tensors) {
+MatrixPart Weights::load_bf16(const Tensors& tensors, bool paired) {
+  const auto width = static_cast<std::size_t>(tensors.front()->shape[0]);
+  const auto outputs = static_cast<std::size_t>(Group{tensors, {}}.outputs());
   MatrixPart part;
-  part.data = matrices_.constant().raw() + matrices_used_;
-  std::size_t at = matrices_used_;
-  for (const model::TensorInfo* tensor : tensors) {
-    const auto rows = static_cast<std::size_t>(tensor->shape[1]);
-    const auto width = static_cast<std::size_t>(tensor->shape[0]);
-    // In pieces, so that a large tensor does not need its whole size of the host's memory twice.
-    const std::size_t piece = std::max<std::size_t>(1, (std::size_t{64} << 20) / (width * sizeof(Bf16)));
-    std::vector<Bf16> converted(std::min(rows, piece) * width);
-    for (std::size_t first = 0; first < rows; first += piece) {
-      const std::size_t count = std::min(piece, rows - first);
-      divide(count, threads_, [&](std::size_t begin, std::size_t end) {
-        convert_rows(*tensor, first + begin, first + end, converted.data() + begin * width);
-      });
-      matrices_.set({converted.data(), count * width}, at + first * width);
-    }
-    at += rows * width;
-    part.outputs += static_cast<int>(rows);
+  part.outputs = static_cast<int>(outputs);
+  part.packed = {{kernels::cuda::kBf16Rows, part.outputs, static_cast<int>(width)},
+                 reinterpret_cast<const std::uint32_t*>(matrices_.constant().raw() + matrices_used_)};
+  // In pieces, so that a large matrix does not need its whole size of the host's memory twice.
+  const std::size_t piece = std::max<std::size_t>(1, (std::size_t{64} << 20) / (width * sizeof(Bf16)));
+  std::vector<Bf16> converted(std::min(outputs, piece) * width);
+  for (std::size_t first = 0; first < outputs; first += piece) {
+    const std::size_t count = std::min(piece, outputs - first);
+    divide(count, threads_, [&](std::size_t begin, std::size_t end) {
+      std::vector<float> floats(width);
+      for (std::size_t i = begin; i < end; ++i) {
+        const SourceRow from = source_of(tensors, paired, first + i);
+        convert_row(*from.tensor, from.row, floats, converted.data() + i * width);
+      }
+    });
+    matrices_.set({converted.data(), count * width}, matrices_used_ + first * width);
   }
-  matrices_used_ = aligned(at);
+  matrices_used_ = aligned(matrices_used_ + outputs * width, kAlignedHalves);
   return part;
 }
 

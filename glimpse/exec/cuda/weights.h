@@ -43,9 +43,10 @@ class Weights {
   using Tensors = std::vector<const model::TensorInfo*>;
   Matrix load(const Tensors& tensors);
   MatrixPart load_packed(const Tensors& tensors, kernels::cuda::Packing packing);
-  MatrixPart load_paired(const model::TensorInfo& gate, const model::TensorInfo& up);
+  Matrix load_paired(const model::TensorInfo& gate, const model::TensorInfo& up);
+  MatrixPart pack_paired(const model::TensorInfo& gate, const model::TensorInfo& up);
   MatrixPart place(const kernels::cuda::PackedLayout& layout, std::span<const std::uint32_t> words);
-  MatrixPart load_bf16(const Tensors& tensors);
+  MatrixPart load_bf16(const Tensors& tensors, bool paired);
   Floats load_floats(const model::TensorInfo* tensor);
 
   int threads_;

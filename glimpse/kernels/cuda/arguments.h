@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/ops.h"
 
@@ -29,6 +30,18 @@ struct Cache {
   const std::int32_t* sequence = nullptr;
   const std::int32_t* behind = nullptr;
 };
+
+inline Cache cache_of(const KvTable<Place::device>& cache, const RowTable<Place::device>& rows) {
+  check(cache.kv_heads > 0 && cache.sequences > 0 && rows.rows >= 0, "an operation without heads or sequences");
+  return {.type = cache.format.type,
+          .dim = cache.format.dim,
+          .kv_heads = cache.kv_heads,
+          .rows = rows.rows,
+          .sequences = cache.sequences,
+          .views = cache.views.raw(),
+          .sequence = rows.sequence.raw(),
+          .behind = rows.behind.raw()};
+}
 
 /// Work is cut into ranges, at most so many for each block; those that share a piece of it leave partial results: two
 /// for each range. A partial result has 16 query heads: [16, d] sums, [16] maxima, [16] sums of weights.

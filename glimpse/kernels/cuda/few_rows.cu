@@ -21,6 +21,7 @@ void with_packing(const Packing& packing, Function&& function) {
   if (is(5, Scales::super_offset)) return function.template operator()<5, Scales::super_offset>();
   if (is(6, Scales::super_signed)) return function.template operator()<6, Scales::super_signed>();
   if (is(8, Scales::block)) return function.template operator()<8, Scales::block>();
+  if (packing.in_rows()) return function.template operator()<16, Scales::none>();
   check(false, "a packing that GGUF has");
 }
 
@@ -120,6 +121,8 @@ __device__ float value_at(const UnpackRowsArguments& of, int output, int input) 
       const float scale = byte_of(scales[in_super / 64], in_super / 16 % 4) - 128.0F;
       return half_of(more[row], 0) * scale * value;
     }
+    case Scales::none:  // EmbedOp takes those
+      break;
   }
   return 0;
 }
@@ -154,22 +157,27 @@ Division divide(const PackedLayout& layout, int rows, int processors) {
   constexpr int kOfProcessor = 16, kFewest = 4;
   const auto block_rows = static_cast<int>(layout.block_rows());
   const auto supers = static_cast<int>(layout.supers());
+  const int most = few_rows_warps(layout.packing.scales);
+  if (layout.packing.in_rows()) {
+    return {std::min(most, supers), std::min(block_rows, few_rows_blocks(false) * processors), false};
+  }
   const int wanted = (kOfProcessor * processors + block_rows - 1) / block_rows;
   if (wanted < kFewest && rows <= 8) {
     const bool many = rows <= 2;
-    return {std::min(kFewRowsWarps, supers), std::min(block_rows, few_rows_blocks(many) * processors), many};
+    return {std::min(most, supers), std::min(block_rows, few_rows_blocks(many) * processors), many};
   }
-  return {std::min(std::clamp(wanted, 2, kFewRowsWarps), supers), block_rows, false};
+  return {std::min(std::clamp(wanted, 2, most), supers), block_rows, false};
 }
 
 template <int kRows, bool kMany>
 void launch_rows(Stream& stream, const FewRowsArguments& arguments, const Division& division) {
   with_packing(arguments.op.weight.layout.packing, [&]<int bits, Scales scales>() {
     constexpr Packing kPacking{bits, scales};
+    if constexpr (kPacking.in_rows() && (kMany || kRows > kBf16FewRows)) return;  // never asked for
     constexpr int kStages = few_rows_stages<kPacking, kRows, kMany>() * SuperBytes<kPacking>::kPlace;
     const auto kernel = few_rows_kernel<bits, scales, kRows, kMany>;
-    const int bytes =
-        division.warps * kStages + (sum_floats<kRows>(division.warps) + kRows) * static_cast<int>(sizeof(float));
+    const int bytes = division.warps * kStages +
+                      (sum_floats<kPacking, kRows>(division.warps) + kRows) * static_cast<int>(sizeof(float));
     allow_shared(kernel, bytes);
     const dim3 shape(static_cast<unsigned>(division.blocks), 32 * static_cast<unsigned>(division.warps));
     launch(kernel, arguments, shape, bytes, {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
@@ -183,13 +191,12 @@ void multiply_few_rows(Stream& stream, const FewRowsOp& op) {
   check(op.rows > 0 && op.rows <= kPackedFewRows && layout.inputs % 32 == 0, "few rows of inputs in blocks of 32");
   check(op.end == FewRowsOp::End::store || layout.outputs % kPackedRows == 0, "whole block rows of outputs");
   check(!op.squares || op.width % kPackedRows == 0, "squares of whole block rows");
-  const FewRowsArguments arguments{reinterpret_cast<const std::byte*>(op.weight.words.raw()),
+  const FewRowsArguments arguments{{reinterpret_cast<const std::byte*>(op.weight.words.raw()), layout.outputs,
+                                    layout.inputs, static_cast<int>(layout.supers())},
                                    op,
-                                   layout.outputs,
-                                   layout.inputs,
-                                   static_cast<int>(layout.supers()),
                                    static_cast<int>(layout.block_rows())};
   const Division division = divide(layout, op.rows, stream.device().processors);
+  check(!layout.packing.in_rows() || op.rows <= kBf16FewRows, "few rows of bf16");
   with_rows(op.rows, [&]<int kRows>() {
     if constexpr (kRows <= 2) {
       if (division.many) return launch_rows<kRows, true>(stream, arguments, division);
@@ -200,6 +207,7 @@ void multiply_few_rows(Stream& stream, const FewRowsOp& op) {
 
 void unpack(Stream& stream, const UnpackOp& op) {
   const PackedLayout& layout = op.weight.layout;
+  check(!layout.packing.in_rows(), "packed weights");
   check(op.first % kPackedRows == 0 && op.first + op.count <= layout.outputs, "whole block rows of the matrix");
   const UnpackArguments arguments{reinterpret_cast<const std::byte*>(op.weight.words.raw()),
                                   op.out.raw(),
@@ -211,14 +219,17 @@ void unpack(Stream& stream, const UnpackOp& op) {
   const dim3 grid(static_cast<unsigned>((op.count + kPackedRows - 1) / kPackedRows),
                   (static_cast<unsigned>(layout.supers()) + warps - 1) / warps);
   with_packing(layout.packing, [&]<int bits, Scales scales>() {
-    unpack_kernel<bits, scales>
-        <<<grid, kThreads, warps * SuperBytes<Packing{bits, scales}>::kAll, static_cast<cudaStream_t>(stream.raw())>>>(
-            arguments);
-    check_cuda(cudaGetLastError(), "launching a kernel");
+    if constexpr (scales != Scales::none) {
+      constexpr int kBytes = SuperBytes<Packing{bits, scales}>::kAll;
+      unpack_kernel<bits, scales>
+          <<<grid, kThreads, warps * kBytes, static_cast<cudaStream_t>(stream.raw())>>>(arguments);
+      check_cuda(cudaGetLastError(), "launching a kernel");
+    }
   });
 }
 
 void unpack_rows(Stream& stream, const UnpackRowsOp& op) {
+  check(!op.weight.layout.packing.in_rows(), "packed weights");
   if (op.rows == 0) return;
   launch(
       unpack_rows_kernel, UnpackRowsArguments{op.weight.words.raw(), op.weight.layout, op.tokens.raw(), op.out.raw()},

@@ -8,7 +8,10 @@
 
 namespace glimpse::kernels::cuda {
 
-inline constexpr int kFewRowsWarps = 8;  ///< at most
+/// At most. A super block of bf16 is two to four times as large as others: half as many warps have as much under way.
+constexpr int few_rows_warps(Scales scales) {
+  return scales == Scales::none ? 4 : 8;
+}
 
 /// How many blocks a processor has at a time. Of one or two rows a warp has little to do beside each other, so a third
 /// block hides waits where there are block rows enough; where there are few, longer rings do.
@@ -18,17 +21,18 @@ constexpr int few_rows_blocks(bool many) {
 /// Super blocks that a warp has in shared memory. Every device has room for them; for three blocks, Hopper.
 template <Packing kPacking, int kRows, bool kMany>
 constexpr int few_rows_stages() {
+  constexpr int kWarps = few_rows_warps(kPacking.scales);
   constexpr int kMost = kMany ? 3 : kRows <= 4 ? 5 : 4;
-  constexpr int kRoom = ((kMany ? 75 : 99) << 10) - (sum_floats<kRows>(kFewRowsWarps) + kRows) * 4;
-  constexpr int kFit = kRoom / (kFewRowsWarps * SuperBytes<kPacking>::kPlace);
+  constexpr int kRoom = ((kMany ? 75 : 99) << 10) - (sum_floats<kPacking, kRows>(kWarps) + kRows) * 4;
+  constexpr int kFit = kRoom / (kWarps * SuperBytes<kPacking>::kPlace);
   static_assert(kFit > 1);
   return kFit < kMost ? kFit : kMost;
 }
 
 struct FewRowsArguments {
-  const std::byte* weights;
+  MatrixBytes weight;
   FewRowsOp op;
-  int outputs, inputs, supers, block_rows;
+  int block_rows;
 };
 
 /// 1 / root mean square of each row, in shared memory; a warp for a row, the last warps first.
@@ -59,13 +63,13 @@ __device__ inline void finish(const FewRowsArguments& of, int row, int output, f
   if (op.end == FewRowsOp::End::gate) {
     const float up = __shfl_down_sync(~0U, sum, 8);
     if (!counts || output % kPackedRows >= 8) return;
-    const std::size_t to = from * (of.outputs / 2) + output / kPackedRows * 8 + output % 8;
+    const std::size_t to = from * (of.weight.outputs / 2) + output / kPackedRows * 8 + output % 8;
     op.narrow.raw()[to] = __bfloat16_as_ushort(__float2bfloat16_rn(sum / (1 + expf(-sum)) * up));
     return;
   }
   float square = 0;
   if (counts) {
-    const std::size_t at = from * of.outputs + output;
+    const std::size_t at = from * of.weight.outputs + output;
     const float value = op.out.raw()[at] + sum;
     op.out.raw()[at] = value;
     op.narrow.raw()[at] = __bfloat16_as_ushort(__float2bfloat16_rn(value * op.norm.raw()[output]));
@@ -74,17 +78,18 @@ __device__ inline void finish(const FewRowsArguments& of, int row, int output, f
 #pragma unroll
   for (int other = 8; other > 0; other /= 2) square += __shfl_xor_sync(~0U, square, other);
   if (counts && output % kPackedRows == 0) {
-    op.squares_left.raw()[from * (of.outputs / kPackedRows) + output / kPackedRows] = square;
+    op.squares_left.raw()[from * (of.weight.outputs / kPackedRows) + output / kPackedRows] = square;
   }
 }
 
 /// Up to kRows, as RowSums has them. kMany: see few_rows_blocks().
 template <int kBits, Scales kScales, int kRows, bool kMany>
-__global__ __launch_bounds__(32 * kFewRowsWarps,
+__global__ __launch_bounds__(32 * few_rows_warps(kScales),
                              few_rows_blocks(kMany)) void few_rows_kernel(const __grid_constant__ FewRowsArguments of) {
   constexpr Packing kPacking{kBits, kScales};
   constexpr int kStages = few_rows_stages<kPacking, kRows, kMany>();
   constexpr int kBytes = SuperBytes<kPacking>::kAll, kPlace = SuperBytes<kPacking>::kPlace;
+  constexpr int kNone = -1;
   extern __shared__ __align__(128)
       std::byte shared[];  // [warps, stages] places, then sum_floats(), then scales of rows
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -93,22 +98,23 @@ __global__ __launch_bounds__(32 * kFewRowsWarps,
   std::byte* const ring = shared + warp * (kStages * kPlace);
   float* const all = reinterpret_cast<float*>(shared + warps * (kStages * kPlace));
   const Widening widening;
-  // The number of the next super block to ask for, and how many the warp has left of its row.
-  const int own = (of.supers - warp + warps - 1) / warps;
+  // The block row and the number of the next super block to ask for.
+  const int supers = of.weight.supers;
   int asked_row = static_cast<int>(blockIdx.x);
-  int left = asked_row < of.block_rows ? own : 0;
-  int asked = asked_row * of.supers + warp;
+  int asked = asked_row < of.block_rows && warp < supers ? asked_row * supers + warp : kNone;
   const auto ask_for_next = [&](int stage) {
-    if (left > 0) {
-      copy_super<kPacking>(shared_address(ring) + stage * kPlace + place_offset<kPacking>(asked),
-                           of.weights + static_cast<std::size_t>(asked) * kBytes, lane);
+    if (asked != kNone) {
+      const std::uint32_t to = shared_address(ring) + stage * kPlace;
+      if constexpr (kScales == Scales::none) {
+        copy_bf16_super(to, of.weight, asked_row, asked - asked_row * supers, lane);
+      } else {
+        copy_super<kPacking>(to + place_offset<kPacking>(asked),
+                             of.weight.words + static_cast<std::size_t>(asked) * kBytes, lane);
+      }
       asked += warps;
-      if (--left == 0) {
+      if (asked >= (asked_row + 1) * supers) {
         asked_row += static_cast<int>(gridDim.x);
-        if (asked_row < of.block_rows) {
-          left = own;
-          asked = asked_row * of.supers + warp;
-        }
+        asked = asked_row < of.block_rows ? asked_row * supers + warp : kNone;
       }
     }
     end_copies();
@@ -120,17 +126,17 @@ __global__ __launch_bounds__(32 * kFewRowsWarps,
   cudaGridDependencySynchronize();
 #endif
   Ring place{ring};
-  float* const scales = all + sum_floats<kRows>(warps);
+  float* const scales = all + sum_floats<kPacking, kRows>(warps);
   const bool scaled = static_cast<bool>(of.op.squares);
   multiply_block_rows<kPacking, kRows, kStages>(
-      {of.op.in.raw(), of.inputs, of.op.rows, of.supers, of.block_rows}, static_cast<int>(blockIdx.x), warps, widening,
-      place, all, ask_for_next,
+      {of.op.in.raw(), of.weight.inputs, of.op.rows, supers, of.block_rows}, static_cast<int>(blockIdx.x), warps,
+      widening, place, all, ask_for_next,
       [&] {
         if (scaled) row_scales(of.op, scales);
       },
       [&](int row, int output, float sum, bool counts) {
         if (scaled && counts) sum *= scales[row];
-        finish(of, row, output, sum, counts && output < of.outputs);
+        finish(of, row, output, sum, counts && output < of.weight.outputs);
       });
 }
 

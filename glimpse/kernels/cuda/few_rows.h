@@ -1,4 +1,4 @@
-// Products with quantised weights on a GPU, queued on a stream: by few rows of inputs straight from the packed
+// Products with quantised and bf16 weights on a GPU, queued on a stream: by few rows of inputs straight from the packed
 // integers, and for many rows the weights as bf16. Inputs are bf16; integers and inputs are multiplied exactly on
 // tensor cores and summed in f32, and scales join the sums of their inputs. A row's result does not depend on the other
 // rows, but on whether there are more than eight. Memory is the device's, owned by the caller until the stream has
@@ -10,8 +10,8 @@
 
 namespace glimpse::kernels::cuda {
 
-/// The most rows of one FewRowsOp.
-inline constexpr int kPackedFewRows = 32;
+/// The most rows of one FewRowsOp, of packed weights and of bf16.
+inline constexpr int kPackedFewRows = 32, kBf16FewRows = 8;
 
 /// sum(row, output) = sum over inputs of in[row, input] * weight[output, input]
 ///

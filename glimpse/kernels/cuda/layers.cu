@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/cache_rows.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/layers.h"
 
@@ -88,64 +89,106 @@ __global__ void normalise_kernel(const __grid_constant__ NormaliseOp of) {
   }
 }
 
-/// A warp for each head of q, k and v of each row.
-__global__ void split_qkv_kernel(const __grid_constant__ QkvOp of) {
+struct QkvArguments {
+  QkvOp op;
+  Cache cache;
+};
+
+/// Where a head's values go: q as f32, k and v as the cache has them.
+struct HeadOut {
+  float* floats = nullptr;
+  std::uint16_t* bits = nullptr;
+  KvType type = KvType::bf16;
+
+  __device__ void put(int i, float x) const {
+    if (floats != nullptr) {
+      floats[i] = x;
+    } else {
+      bits[i] = cache_bits(x, type);
+    }
+  }
+  /// Of i and i + 1; i is even.
+  __device__ void put_both(int i, float x, float y) const {
+    if (floats != nullptr) {
+      *reinterpret_cast<float2*>(floats + i) = make_float2(x, y);
+    } else {
+      *reinterpret_cast<ushort2*>(bits + i) = make_ushort2(cache_bits(x, type), cache_bits(y, type));
+    }
+  }
+};
+
+/// A warp for each head of q, k and v of each row; a thread for each pair of dimensions.
+__global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments) {
   begin();
+  const QkvOp& of = arguments.op;
+  const Cache& cache = arguments.cache;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int all = of.heads + 2 * of.kv_heads;
+  const int all = of.heads + 2 * cache.kv_heads;
   const std::size_t number = static_cast<std::size_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
   const auto row = static_cast<int>(number / all);
-  if (row >= of.rows) return;
+  if (row >= cache.rows) return;
   const auto part = static_cast<int>(number % all);
   const bool is_q = part < of.heads;
-  const bool is_k = !is_q && part < of.heads + of.kv_heads;
-  const int head = is_q ? part : is_k ? part - of.heads : part - of.heads - of.kv_heads;
-  const float* const from = of.qkv.raw() + number * of.dim;
+  const bool is_k = !is_q && part < of.heads + cache.kv_heads;
+  const int head = is_q ? part : is_k ? part - of.heads : part - of.heads - cache.kv_heads;
+  const float* const from = of.qkv.raw() + number * cache.dim;
   const float* bias = is_q ? of.q_bias.raw() : is_k ? of.k_bias.raw() : of.v_bias.raw();
-  if (bias != nullptr) bias += head * of.dim;
+  if (bias != nullptr) bias += head * cache.dim;
   const float* const norm = is_q ? of.q_norm.raw() : is_k ? of.k_norm.raw() : nullptr;
-  float* const to = (is_q   ? of.q.raw()
-                     : is_k ? of.k.raw()
-                            : of.v.raw()) +
-                    (static_cast<std::size_t>(row) * (is_q ? of.heads : of.kv_heads) + head) * of.dim;
+  HeadOut to{.type = cache.type};
+  if (is_q) {
+    to.floats = of.q.raw() + (static_cast<std::size_t>(row) * of.heads + head) * cache.dim;
+  } else {
+    const HeadView& view = view_of(cache, row, head);
+    to.bits = reinterpret_cast<std::uint16_t*>(is_k ? view.k_plane : view.v_plane) + own_row(cache, row, view);
+  }
   float scale = 1;
   if (norm != nullptr) {
     float squares = 0;
-    for (int i = lane; i < of.dim; i += 32) {
+    for (int i = lane; i < cache.dim; i += 32) {
       const float x = from[i] + (bias != nullptr ? bias[i] : 0.0F);
       squares += x * x;
     }
     for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0U, squares, step);
-    scale = rsqrtf(squares / static_cast<float>(of.dim) + of.epsilon);
+    scale = rsqrtf(squares / static_cast<float>(cache.dim) + of.epsilon);
   }
-  const auto value = [&](int i) {
-    const float x = from[i] + (bias != nullptr ? bias[i] : 0.0F);
+  const auto value = [&](int i, float x) {
+    if (bias != nullptr) x += bias[i];
     return norm != nullptr ? x * scale * norm[i] : x;
   };
   const int turned = is_q || is_k ? of.rotated : 0;
-  const float* const cos_sin = of.cos_sin.raw() + static_cast<std::size_t>(row) * of.rotated;
-  for (int i = lane; i < turned / 2; i += 32) {
-    const int a = of.neox ? i : 2 * i;
-    const int b = of.neox ? i + turned / 2 : 2 * i + 1;
-    const float x = value(a);
-    const float y = value(b);
-    const float cosine = cos_sin[2 * i];
-    const float sine = cos_sin[2 * i + 1];
-    to[a] = x * cosine - y * sine;
-    to[b] = x * sine + y * cosine;
+  const float2* const cos_sin =
+      reinterpret_cast<const float2*>(of.cos_sin.raw() + static_cast<std::size_t>(row) * of.rotated);
+  for (int pair = lane; pair < cache.dim / 2; pair += 32) {
+    const bool turns = pair < turned / 2;
+    if (turns && of.neox) {
+      const int other = pair + turned / 2;
+      const float x = value(pair, from[pair]), y = value(other, from[other]);
+      const float2 by = cos_sin[pair];
+      to.put(pair, x * by.x - y * by.y);
+      to.put(other, x * by.y + y * by.x);
+      continue;
+    }
+    const float2 both = reinterpret_cast<const float2*>(from)[pair];
+    const float x = value(2 * pair, both.x), y = value(2 * pair + 1, both.y);
+    const float2 by = turns ? cos_sin[pair] : make_float2(1, 0);
+    to.put_both(2 * pair, turns ? x * by.x - y * by.y : x, turns ? x * by.y + y * by.x : y);
   }
-  for (int i = turned + lane; i < of.dim; i += 32) to[i] = value(i);
 }
 
+/// A thread for four values of a row.
 __global__ void gate_kernel(const __grid_constant__ GateOp of) {
   begin();
+  const std::size_t fours = static_cast<std::size_t>(of.width) / 4;
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= static_cast<std::size_t>(of.rows) * of.width) return;
-  const float* const row = of.gate_up.raw() + i / of.width * 2 * of.width;
-  const std::size_t at = i % of.width;
-  const std::size_t gate = of.paired ? at + at / 8 * 8 : at;
-  const float x = row[gate];
-  of.out.raw()[i] = bits_of(x / (1 + expf(-x)) * row[gate + (of.paired ? 8 : of.width)]);
+  if (i >= static_cast<std::size_t>(of.rows) * fours) return;
+  const float4* const row = reinterpret_cast<const float4*>(of.gate_up.raw()) + i / fours * 2 * fours;
+  const std::size_t at = i % fours;
+  const std::size_t first = of.paired ? at + at / 2 * 2 : at;
+  const float4 gates = row[first], ups = row[first + (of.paired ? 2 : fours)];
+  const auto gated = [](float x, float up) { return bits_of(x / (1 + expf(-x)) * up); };
+  reinterpret_cast<ushort4*>(of.out.raw())[i] =
+      make_ushort4(gated(gates.x, ups.x), gated(gates.y, ups.y), gated(gates.z, ups.z), gated(gates.w, ups.w));
 }
 
 __global__ void take_rows_kernel(const __grid_constant__ TakeRowsOp of) {
@@ -160,7 +203,10 @@ __global__ void take_rows_kernel(const __grid_constant__ TakeRowsOp of) {
 __global__ void narrow_kernel(const __grid_constant__ NarrowOp of) {
   begin();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < of.count) of.out.raw()[i] = bits_of(of.from.raw()[i]);
+  if (i >= of.count / 4) return;
+  const float4 four = reinterpret_cast<const float4*>(of.from.raw())[i];
+  reinterpret_cast<ushort4*>(of.out.raw())[i] =
+      make_ushort4(bits_of(four.x), bits_of(four.y), bits_of(four.z), bits_of(four.w));
 }
 
 __global__ void write_kernel(const __grid_constant__ WriteOp of) {
@@ -229,16 +275,21 @@ void normalise(Stream& stream, const NormaliseOp& op) {
   launch_blocks(stream, normalise_kernel<4>, op, size(op.rows), threads);
 }
 void split_qkv(Stream& stream, const QkvOp& op) {
-  launch_blocks(stream, split_qkv_kernel, op, blocks_of(size(op.rows) * size(op.heads + 2 * op.kv_heads) * 32));
+  require_supported(op.cache.format);
+  const Cache cache = cache_of(op.cache, op.rows);
+  launch_blocks(stream, split_qkv_kernel, QkvArguments{op, cache},
+                blocks_of(size(cache.rows) * size(op.heads + 2 * cache.kv_heads) * 32));
 }
 void gate(Stream& stream, const GateOp& op) {
-  launch_blocks(stream, gate_kernel, op, blocks_of(size(op.rows) * size(op.width)));
+  check(op.width % 4 == 0, "a row in fours");
+  launch_blocks(stream, gate_kernel, op, blocks_of(size(op.rows) * size(op.width) / 4));
 }
 void take_rows(Stream& stream, const TakeRowsOp& op) {
   launch_blocks(stream, take_rows_kernel, op, size(op.rows));
 }
 void narrow(Stream& stream, const NarrowOp& op) {
-  launch_blocks(stream, narrow_kernel, op, blocks_of(op.count));
+  check(op.count % 4 == 0, "values in fours");
+  launch_blocks(stream, narrow_kernel, op, blocks_of(op.count / 4));
 }
 void write(Stream& stream, const WriteOp& op) {
   launch_blocks(stream, write_kernel, op, blocks_of(size(op.count)));

@@ -34,21 +34,24 @@ struct NormaliseOp {
 };
 void normalise(Stream& stream, const NormaliseOp& op);
 
-/// Splits a product's rows into q, k and v; adds biases, norms q and k over each head, rotates them.
+/// Splits a product's rows into q, k and v; adds biases, norms q and k over each head, rotates them; writes k and v
+/// into the cache, as ops.h's append does.
 struct QkvOp {
   DevicePointer<const float> qkv;                     ///< [R, (H + 2 KV heads) d]
   DevicePointer<const float> q_bias, k_bias, v_bias;  ///< [H d], [KV heads d] or null
   DevicePointer<const float> q_norm, k_norm;          ///< [d] or null
   DevicePointer<const float> cos_sin;                 ///< [R, rotated]: cos and sin in turn
-  DevicePointer<float> q, k, v;                       ///< [R, H, d], [R, KV heads, d]
-  int rows = 0, heads = 0, kv_heads = 0, dim = 0;
+  DevicePointer<float> q;                             ///< [R, H, d]
+  KvTable<Place::device> cache;                       ///< of KV heads with d dimensions
+  RowTable<Place::device> rows;                       ///< R of them
+  int heads = 0;
   int rotated = 0;    ///< dimensions
   bool neox = false;  ///< pairs (i, i + rotated / 2), else (2i, 2i + 1)
   float epsilon = 0;
 };
 void split_qkv(Stream& stream, const QkvOp& op);
 
-/// out = silu(gate) * up, of rows [gate, up].
+/// out = silu(gate) * up, of rows [gate, up], in fours.
 struct GateOp {
   DevicePointer<const float> gate_up;  ///< [rows, 2 width]
   DevicePointer<Bf16> out;             ///< [rows, width]
@@ -66,7 +69,7 @@ struct TakeRowsOp {
 };
 void take_rows(Stream& stream, const TakeRowsOp& op);
 
-/// Rounds to the nearest bf16.
+/// Rounds to the nearest bf16, in fours.
 struct NarrowOp {
   DevicePointer<const float> from;
   DevicePointer<Bf16> out;

@@ -29,18 +29,6 @@ Limits limits_of(const Device& device) {
   return limits;
 }
 
-Cache cache_of(const KvTable<Place::device>& cache, const RowTable<Place::device>& rows) {
-  check(cache.kv_heads > 0 && cache.sequences > 0 && rows.rows >= 0, "an operation without heads or sequences");
-  return {.type = cache.format.type,
-          .dim = cache.format.dim,
-          .kv_heads = cache.kv_heads,
-          .rows = rows.rows,
-          .sequences = cache.sequences,
-          .views = cache.views.raw(),
-          .sequence = rows.sequence.raw(),
-          .behind = rows.behind.raw()};
-}
-
 /// Blocks for something of up to `most` pieces, of which one takes about `each`.
 int parts_of(int most, int each) {
   constexpr int kMostParts = 4096;

@@ -14,10 +14,8 @@ template <Packing kPacking>
 struct SuperBytes {
   static constexpr int kHigh = 512 * kPacking.low_words();
   static constexpr int kScales = kHigh + 512 * kPacking.high_words();
-  static constexpr int kMore = kScales + 256;
-  static constexpr int kOfMore = kPacking.scales == Scales::block          ? 0
-                                 : kPacking.scales == Scales::block_offset ? 256
-                                                                           : 64;
+  static constexpr int kMore = kScales + 4 * static_cast<int>(PackedLayout{kPacking}.scale_words());
+  static constexpr int kOfMore = 4 * static_cast<int>(PackedLayout{kPacking}.more_words());
   static constexpr int kAll = kMore + kOfMore;
   /// From one to the next in shared memory. A copy is fast where both sides lie alike in 128 bytes, so a super block
   /// that begins in the middle of those does so on both.
@@ -44,6 +42,35 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
 }
 
+/// 16 bytes, or zeros where `from` is behind the end.
+__device__ inline void copy_or_clear_later(std::uint32_t to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+}
+
+/// A matrix in the memory of the device.
+struct MatrixBytes {
+  const std::byte* words;
+  int outputs, inputs, supers;
+};
+
+/// Of bf16 a super block in shared memory is its 16 rows, 512 bytes each. Those of odd rows change places in fours of
+/// 16 bytes, so that threads that read two rows at a time find them in all banks.
+__device__ inline int bf16_place(int row, int piece) {
+  return row * 512 + (piece ^ (row & 1) * 4) * 16;
+}
+
+/// Begins to copy a super block of bf16, zeros for what is behind the matrix; all threads of a warp.
+__device__ inline void copy_bf16_super(std::uint32_t to, const MatrixBytes& of, int block_row, int super, int lane) {
+  const int input = super * kPackedInputs + lane * 8;
+  const std::size_t row_bytes = static_cast<std::size_t>(of.inputs) * 2;
+  const std::byte* from = of.words + static_cast<std::size_t>(block_row) * kPackedRows * row_bytes + input * 2;
+#pragma unroll
+  for (int row = 0; row < kPackedRows; ++row) {
+    const bool there = input < of.inputs && block_row * kPackedRows + row < of.outputs;
+    copy_or_clear_later(to + bf16_place(row, lane), there ? from + row * row_bytes : of.words, there);
+  }
+}
+
 /// Begins to copy a super block; all threads of a warp. `lane`: the thread's.
 template <Packing kPacking>
 __device__ void copy_super(std::uint32_t to, const std::byte* from, int lane) {
@@ -62,20 +89,45 @@ struct TileIntegers {
   std::uint32_t high[kPacking.high_words() == 0 ? 1 : kPacking.high_words()];
 };
 
+/// Of bf16: eight neighbouring inputs of outputs r and r + 8, of both groups of the tile.
+__device__ inline void read_bf16(const std::byte* from, int tile, std::uint32_t* to) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int group = i / 2, half = i % 2;
+    const uint4 eight =
+        *reinterpret_cast<const uint4*>(from + bf16_place(lane / 4 + 8 * half, tile * 8 + group * 4 + lane % 4));
+    std::uint32_t* const steps = to + group * 8 + half;
+    steps[0] = eight.x;
+    steps[2] = eight.y;
+    steps[4] = eight.z;
+    steps[6] = eight.w;
+  }
+}
+template <Packing kPacking>
+__device__ void read_low(const std::byte* from, int tile, std::uint32_t* to) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int kFours = kPacking.low_words() / 4;
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from + (tile * kFours + i) * 512 + lane * 16);
+    to[i * 4] = four.x;
+    to[i * 4 + 1] = four.y;
+    to[i * 4 + 2] = four.z;
+    to[i * 4 + 3] = four.w;
+  }
+}
+
 /// `from`: a super block in shared memory.
 template <Packing kPacking>
 __device__ TileIntegers<kPacking> read_integers(const std::byte* from, int tile) {
   using Bytes = SuperBytes<kPacking>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   TileIntegers<kPacking> to;
-  constexpr int kFours = kPacking.low_words() / 4;
-#pragma unroll
-  for (int i = 0; i < kFours; ++i) {
-    const uint4 four = *reinterpret_cast<const uint4*>(from + (tile * kFours + i) * 512 + lane * 16);
-    to.low[i * 4] = four.x;
-    to.low[i * 4 + 1] = four.y;
-    to.low[i * 4 + 2] = four.z;
-    to.low[i * 4 + 3] = four.w;
+  if constexpr (kPacking.in_rows()) {
+    read_bf16(from, tile, to.low);
+  } else {
+    read_low<kPacking>(from, tile, to.low);
   }
   if constexpr (kPacking.high_words() == 1) {
     to.high[0] = *reinterpret_cast<const std::uint32_t*>(from + Bytes::kHigh + lane * 16 + tile * 4);
@@ -98,9 +150,9 @@ template <Packing kPacking>
 __device__ TileScales<kPacking> read_scales(const std::byte* from, int tile) {
   using Bytes = SuperBytes<kPacking>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  TileScales<kPacking> to;
+  TileScales<kPacking> to{};
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < (kPacking.in_rows() ? 0 : 2); ++i) {
     const int row = lane / 4 + 8 * i;
     const std::byte* const scales = from + Bytes::kScales + row * 16;
     if constexpr (kPacking.scales == Scales::super_offset) {
@@ -154,7 +206,9 @@ __device__ GroupScales group_scales(const TileScales<kPacking>& of, const SuperS
   GroupScales to{};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if constexpr (kPacking.scales == Scales::super_offset) {
+    if constexpr (kPacking.in_rows()) {
+      to.scale[0][i] = to.scale[1][i] = 1;
+    } else if constexpr (kPacking.scales == Scales::super_offset) {
       to.scale[0][i] = to.scale[1][i] = super.d[i] * byte_of(of.scales[i], group);
       to.offset[i] = -super.e[i] * byte_of(of.offsets[i], group);
     } else if constexpr (kPacking.scales == Scales::super_signed) {
@@ -208,26 +262,30 @@ struct Widening {
   }
 };
 
-/// A step's integers as pairs of bf16, exact: less Packing::zero(), or kMore: as they are, and kTooMuch more. 0x4300 is
-/// 128 in bf16, whose last bit is 1: below 128 an integer is its last bits.
+/// Pair j of a step's integers as bf16, exact: less Packing::zero(), or kMore: as they are, and kTooMuch more. 0x4300
+/// is 128 in bf16, whose last bit is 1: below 128 an integer is its last bits.
 template <Packing kPacking, bool kMore>
-__device__ void widen_integers(const TileIntegers<kPacking>& from, int step, const Widening& by,
-                               std::uint32_t (&to)[4]) {
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    if constexpr (kPacking.bits == 8) {  // seven bits and 128, less 128 where the eighth is set, else 256
-      const std::uint32_t both = from.low[step * 2 + j / 2] >> 8 * (j % 2);
-      const std::uint32_t less = Widening::turned(both, by.eighth, 0xc380c380U);
-      to[j] = multiply_add_twos(Widening::merged(both, by.seven, by.base), bf16_twos(1), less);
-      continue;
-    }
+__device__ std::uint32_t widened(const TileIntegers<kPacking>& from, int step, int j, const Widening& by) {
+  if constexpr (kPacking.in_rows()) {
+    return from.low[step * 4 + j];
+  } else if constexpr (kPacking.bits == 8) {  // seven bits and 128, less 128 where the eighth is set, else 256
+    const std::uint32_t both = from.low[step * 2 + j / 2] >> 8 * (j % 2);
+    const std::uint32_t less = Widening::turned(both, by.eighth, 0xc380c380U);
+    return multiply_add_twos(Widening::merged(both, by.seven, by.base), bf16_twos(1), less);
+  } else {
     std::uint32_t bits = Widening::merged(from.low[step] >> 4 * j, by.four, by.base);
     if constexpr (kPacking.bits == 5) bits = Widening::merged(moved(from.high[0], step * 4 + j - 4), 0x00100010U, bits);
     if constexpr (kPacking.bits == 6) {
       bits = Widening::merged(moved(from.high[step / 2], 2 * (step % 2 * 4 + j) - 4), 0x00300030U, bits);
     }
-    to[j] = kMore ? bits : multiply_add_twos(bits, bf16_twos(1), bf16_twos(-kTooMuch - kPacking.zero()));
+    return kMore ? bits : multiply_add_twos(bits, bf16_twos(1), bf16_twos(-kTooMuch - kPacking.zero()));
   }
+}
+template <Packing kPacking, bool kMore>
+__device__ void widen_integers(const TileIntegers<kPacking>& from, int step, const Widening& by,
+                               std::uint32_t (&to)[4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) to[j] = widened<kPacking, kMore>(from, step, j, by);
 }
 
 }  // namespace glimpse::kernels::cuda

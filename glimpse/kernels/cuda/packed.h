@@ -5,6 +5,8 @@
 // tiles of 64 inputs, a tile four steps of 16: the products of m16n8k16. A thread of a warp holds eight values of a
 // step: of outputs r = lane / 4 and r + 8, four neighbouring inputs each. Its low words have four bits of each value,
 // its high words the fifth and sixth; or its low words have all eight. The words of a super block follow each other.
+//
+// bf16 is not packed: its words are the rows of the matrix, one after the other, so that other kernels read them too.
 #pragma once
 
 #include <cstddef>
@@ -24,22 +26,25 @@ enum class Scales : std::uint8_t {
   block_offset,  ///< d q + m; a d and an m for 32 inputs
   super_offset,  ///< d s q - e t; d and e for 256 inputs, bytes s and t for 32 of them
   super_signed,  ///< d s q; d for 256 inputs, a signed byte s for 16 of them
+  none,          ///< bf16
 };
 
 struct Packing {
-  int bits = 4;  ///< 4, 5, 6 or 8 of an integer
+  int bits = 4;  ///< 4, 5, 6 or 8 of an integer; 16 of bf16
   Scales scales = Scales::block;
 
+  constexpr bool in_rows() const { return scales == Scales::none; }
   /// Integers are stored with this much added, so that none is negative.
   constexpr int zero() const {
     return scales == Scales::block ? 1 << (bits - 1) : scales == Scales::super_signed ? 32 : 0;
   }
   /// 32-bit words that a thread has of a tile: of the low bits, and of those above.
-  constexpr int low_words() const { return bits == 8 ? 8 : 4; }
+  constexpr int low_words() const { return bits < 8 ? 4 : bits; }
   constexpr int high_words() const { return bits == 5 ? 1 : bits == 6 ? 2 : 0; }
   friend bool operator==(const Packing&, const Packing&) = default;
 };
 
+inline constexpr Packing kBf16Rows{16, Scales::none};
 inline constexpr int kPackedRows = 16, kPackedInputs = 256;
 
 /// Where a value lies in its super block.
@@ -73,15 +78,19 @@ struct PackedLayout {
   /// Of one super block.
   constexpr std::size_t low_words() const { return 128 * static_cast<std::size_t>(packing.low_words()); }
   constexpr std::size_t high_words() const { return 128 * static_cast<std::size_t>(packing.high_words()); }
-  constexpr std::size_t scale_words() const { return 64; }
+  constexpr std::size_t scale_words() const { return packing.in_rows() ? 0 : 64; }
   constexpr std::size_t more_words() const {
-    return packing.scales == Scales::block ? 0 : packing.scales == Scales::block_offset ? 64 : 16;
+    if (packing.scales == Scales::block || packing.in_rows()) return 0;
+    return packing.scales == Scales::block_offset ? 64 : 16;
   }
   constexpr std::size_t high() const { return low_words(); }
   constexpr std::size_t scales() const { return high() + high_words(); }
   constexpr std::size_t more() const { return scales() + scale_words(); }
   constexpr std::size_t super_words() const { return more() + more_words(); }
-  constexpr std::size_t words() const { return block_rows() * supers() * super_words(); }
+  constexpr std::size_t words() const {
+    if (packing.in_rows()) return static_cast<std::size_t>(outputs) * static_cast<std::size_t>(inputs) / 2;
+    return block_rows() * supers() * super_words();
+  }
 
   /// Of a value's low bits in its super block: the word, the first of them there, and how many.
   constexpr std::size_t low_word(const PackedPlace& at) const {

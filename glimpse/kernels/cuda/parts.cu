@@ -191,17 +191,6 @@ __global__ void shift_kernel(const __grid_constant__ ShiftOp of) {
   if (i < of.rows * of.heads) of.out.raw()[i] = of.lse.raw()[i] - of.shift.raw()[i / of.heads];
 }
 
-Cache cache_of(const KvTable<Place::device>& cache, const RowTable<Place::device>& rows) {
-  return {.type = cache.format.type,
-          .dim = cache.format.dim,
-          .kv_heads = cache.kv_heads,
-          .rows = rows.rows,
-          .sequences = cache.sequences,
-          .views = cache.views.raw(),
-          .sequence = rows.sequence.raw(),
-          .behind = rows.behind.raw()};
-}
-
 /// After the launch before this one has ended, whatever that allows.
 template <class Arguments>
 void launch_plain(Stream& stream, void (*kernel)(Arguments), const Arguments& arguments, dim3 shape, int bytes) {

@@ -249,13 +249,13 @@ template <int kRows>
 inline constexpr int kRowsAtOnce = kRows <= 2 ? 4 / kRows : 1;
 
 /// Places for sums: two where they are small, so that those of one time are read while the next are made.
-template <int kRows>
-inline constexpr int kSumPlaces = kRows <= 8 ? 2 : 1;
+template <Packing kPacking, int kRows>
+inline constexpr int kSumPlaces = kRows <= (kPacking.in_rows() ? 4 : 8) ? 2 : 1;
 
 /// Floats in shared memory for the sums of so many warps.
-template <int kRows>
+template <Packing kPacking, int kRows>
 constexpr int sum_floats(int warps) {
-  return kSumPlaces<kRows> * kRowsAtOnce<kRows> * warps * kRows * kPackedRows;
+  return kSumPlaces<kPacking, kRows> * kRowsAtOnce<kRows> * warps * kRows * kPackedRows;
 }
 
 /// A warp's super blocks, and which comes next; where the block's next sums go.
@@ -283,7 +283,7 @@ __device__ void multiply_block_rows(const ProductShape& of, int first, int warps
   const int step = static_cast<int>(gridDim.x);
   for (int begin = first; begin < of.block_rows; begin += kRowsAtOnce<kRows> * step) {
     float* const sums_of_time = all + ring.place * (kRowsAtOnce<kRows> * warps * kOfWarp);
-    if constexpr (kSumPlaces<kRows> == 2) ring.place ^= 1;
+    if constexpr (kSumPlaces<kPacking, kRows> == 2) ring.place ^= 1;
     int times = 0;
     for (int block_row = begin; times < kRowsAtOnce<kRows> && block_row < of.block_rows; block_row += step, ++times) {
       RowSums<kRows> sums;
@@ -304,7 +304,7 @@ __device__ void multiply_block_rows(const ProductShape& of, int first, int warps
         ask(ring.stage);
         ring.stage = ring.stage + 1 == kStages ? 0 : ring.stage + 1;
       }
-      if (kSumPlaces<kRows> == 1 && begin != first) __syncthreads();  // the sums before are read
+      if (kSumPlaces<kPacking, kRows> == 1 && begin != first) __syncthreads();  // the sums before are read
       sums.store(sums_of_time + (times * warps + warp) * kOfWarp);
     }
     __syncthreads();

@@ -105,15 +105,15 @@ TEST_F(Layers, RowsMoveDownOverOthers) {
 
 /// One head's row after bias, norm and rotation.
 std::vector<double> finished(const float* from, const float* bias, const float* norm, const float* cos_sin,
-                             const QkvOp& op) {
-  std::vector<double> x(static_cast<std::size_t>(op.dim));
+                             const QkvOp& op, int dim) {
+  std::vector<double> x(static_cast<std::size_t>(dim));
   double squares = 0;
   for (std::size_t i = 0; i < x.size(); ++i) {
     x[i] = from[i] + (bias == nullptr ? 0.0 : bias[i]);
     squares += x[i] * x[i];
   }
   for (std::size_t i = 0; i < x.size() && norm != nullptr; ++i) {
-    x[i] *= norm[i] / std::sqrt(squares / op.dim + static_cast<double>(op.epsilon));
+    x[i] *= norm[i] / std::sqrt(squares / dim + static_cast<double>(op.epsilon));
   }
   for (int i = 0; i < op.rotated / 2 && cos_sin != nullptr; ++i) {
     const auto a = static_cast<std::size_t>(op.neox ? i : 2 * i);
@@ -125,28 +125,50 @@ std::vector<double> finished(const float* from, const float* bias, const float* 
   return x;
 }
 
+/// Where in a plane a row's own K and V lie.
+std::size_t own_place(const OperationsBed& bed, std::size_t row, std::size_t kv_head) {
+  const HeadView& view =
+      bed.views[static_cast<std::size_t>(bed.sequence[row]) * static_cast<std::size_t>(bed.of.kv_heads) + kv_head];
+  const auto slot = static_cast<std::size_t>(bed.seen(row) - 1);
+  return (static_cast<std::size_t>(view.pages[slot / kPageTokens]) * kPageTokens + slot % kPageTokens) * bed.dim();
+}
+
+std::vector<std::uint16_t> halves_of(const std::vector<std::byte>& bytes) {
+  std::vector<std::uint16_t> halves(bytes.size() / 2);
+  std::memcpy(halves.data(), bytes.data(), bytes.size());
+  return halves;
+}
+
+struct QkvCase {
+  int group, kv_heads, dim, rotated;
+  bool neox, bias, norm;
+  KvType type = KvType::bf16;
+};
+
 TEST_F(Layers, QkvIsSplitAndFinished) {
-  struct Case {
-    int heads, kv_heads, dim, rotated;
-    bool neox, bias, norm;
-  };
-  for (const Case& c : {Case{6, 2, 64, 64, false, false, false}, Case{6, 2, 64, 64, true, true, false},
-                        Case{8, 8, 128, 128, true, false, true}, Case{4, 1, 96, 48, false, true, true},
-                        Case{5, 1, 256, 64, true, true, true}}) {
+  for (const QkvCase& c :
+       {QkvCase{3, 2, 64, 64, false, false, false}, QkvCase{3, 2, 64, 64, true, true, false, KvType::f16},
+        QkvCase{1, 8, 128, 128, true, false, true}, QkvCase{4, 1, 96, 48, false, true, true},
+        QkvCase{5, 1, 256, 64, true, true, true}}) {
     SCOPED_TRACE(std::to_string(c.dim) + ", rotated " + std::to_string(c.rotated));
-    constexpr std::size_t kRows = 5;
-    const auto dim = static_cast<std::size_t>(c.dim), heads = static_cast<std::size_t>(c.heads),
-               kv_heads = static_cast<std::size_t>(c.kv_heads), all = heads + 2 * kv_heads;
-    const std::vector<float> qkv = normals(kRows * all * dim), biases = normals(all * dim), norms = normals(2 * dim),
-                             angles = normals(kRows * static_cast<std::size_t>(c.rotated));
+    const OperationsBed bed({.name = "qkv",
+                             .dim = c.dim,
+                             .kv_heads = c.kv_heads,
+                             .group = c.group,
+                             .lengths = {100, 3, 17},
+                             .behind = {1, 2}},
+                            c.type, 3);
+    const DeviceBed device(*stream_, bed);
+    const std::size_t rows = bed.rows(), dim = bed.dim(), kv_heads = static_cast<std::size_t>(c.kv_heads),
+                      heads = kv_heads * static_cast<std::size_t>(c.group), all = heads + 2 * kv_heads;
+    const std::vector<float> qkv = normals(rows * all * dim), biases = normals(all * dim), norms = normals(2 * dim),
+                             angles = normals(rows * static_cast<std::size_t>(c.rotated));
     const Array<float> from(*stream_, qkv), bias(*stream_, biases), norm(*stream_, norms), turns(*stream_, angles);
-    const Array<float> q(*stream_, kRows * heads * dim), k(*stream_, kRows * kv_heads * dim),
-        v(*stream_, kRows * kv_heads * dim);
-    QkvOp op{.qkv = from.constant(), .cos_sin = turns.constant(), .q = q.pointer(), .k = k.pointer(), .v = v.pointer()};
-    op.rows = kRows;
-    op.heads = c.heads;
-    op.kv_heads = c.kv_heads;
-    op.dim = c.dim;
+    const Array<float> q(*stream_, rows * heads * dim);
+    QkvOp op{.qkv = from.constant(), .cos_sin = turns.constant(), .q = q.pointer()};
+    op.cache = device.cache();
+    op.rows = device.rows();
+    op.heads = static_cast<int>(heads);
     op.rotated = c.rotated;
     op.neox = c.neox;
     op.epsilon = 1e-6F;
@@ -160,20 +182,33 @@ TEST_F(Layers, QkvIsSplitAndFinished) {
       op.k_norm = norm.constant().raw() + dim;
     }
     split_qkv(*stream_, op);
-    const std::vector<float> got_q = q.values(), got_k = k.values(), got_v = v.values();
-    for (std::size_t row = 0; row < kRows; ++row) {
+    const std::vector<float> got_q = q.values();
+    const std::vector<std::uint16_t> k = halves_of(device.k_bytes()), v = halves_of(device.v_bytes());
+    std::vector<std::uint16_t> untouched_k = halves_of(bed.k_plane), untouched_v = halves_of(bed.v_plane);
+    for (std::size_t row = 0; row < rows; ++row) {
       for (std::size_t part = 0; part < all; ++part) {
         const bool is_q = part < heads, is_k = !is_q && part < heads + kv_heads;
         const std::vector<double> want =
             finished(qkv.data() + (row * all + part) * dim, c.bias ? biases.data() + part * dim : nullptr,
                      c.norm && (is_q || is_k) ? norms.data() + (is_q ? 0 : dim) : nullptr,
-                     is_q || is_k ? angles.data() + row * static_cast<std::size_t>(c.rotated) : nullptr, op);
-        const float* got = is_q   ? got_q.data() + (row * heads + part) * dim
-                           : is_k ? got_k.data() + (row * kv_heads + part - heads) * dim
-                                  : got_v.data() + (row * kv_heads + part - heads - kv_heads) * dim;
-        for (std::size_t i = 0; i < dim; ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << row << " " << part << " " << i;
+                     is_q || is_k ? angles.data() + row * static_cast<std::size_t>(c.rotated) : nullptr, op, c.dim);
+        if (is_q) {
+          const float* const got = got_q.data() + (row * heads + part) * dim;
+          for (std::size_t i = 0; i < dim; ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << row << " " << part << " " << i;
+          continue;
+        }
+        const std::vector<std::uint16_t>& plane = is_k ? k : v;
+        const std::size_t at = own_place(bed, row, (part - heads) % kv_heads);
+        for (std::size_t i = 0; i < dim; ++i) {
+          const float got = c.type == KvType::bf16 ? float_from_bf16(plane[at + i]) : float_from_f16(plane[at + i]);
+          const double bits = c.type == KvType::bf16 ? 0x1.04p-9 : 0x1.04p-12;
+          ASSERT_NEAR(got, want[i], std::abs(want[i]) * bits * 2 + 2e-5) << row << " " << part << " " << i;
+          (is_k ? untouched_k : untouched_v)[at + i] = plane[at + i];
+        }
       }
     }
+    EXPECT_EQ(k, untouched_k) << "written beside the rows' own places";
+    EXPECT_EQ(v, untouched_v) << "written beside the rows' own places";
   }
 }
 

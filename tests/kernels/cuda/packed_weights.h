@@ -16,10 +16,21 @@ inline constexpr Packing kPackings[] = {{4, Scales::block},        {4, Scales::b
                                         {5, Scales::block},        {5, Scales::block_offset}, {5, Scales::super_offset},
                                         {6, Scales::super_signed}, {8, Scales::block}};
 
+/// And bf16.
+inline std::vector<Packing> all_packings() {
+  std::vector<Packing> all(std::begin(kPackings), std::end(kPackings));
+  all.push_back(kBf16Rows);
+  return all;
+}
+
 /// Random words that mean values of about one.
 struct Weights {
   Weights(Packing packing, int outputs, int inputs) : layout{packing, outputs, inputs}, words(layout.words()) {
     std::mt19937 random(17);
+    if (packing.in_rows()) {
+      fill_with_bf16(random);
+      return;
+    }
     for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
     std::uniform_real_distribution<float> scale(0.2F, 1.0F);
     const auto half = [&](float most) { return f16_from_float(scale(random) * most); };
@@ -57,6 +68,17 @@ struct Weights {
   PackedLayout layout;
   std::vector<std::uint32_t> words;
   std::vector<double> values;  ///< [outputs, inputs]
+
+ private:
+  void fill_with_bf16(std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    for (std::uint32_t& word : words) {
+      const std::uint16_t low = bf16_from_float(normal(random)), high = bf16_from_float(normal(random));
+      word = low | static_cast<std::uint32_t>(high) << 16;
+      values.push_back(float_from_bf16(low));
+      values.push_back(float_from_bf16(high));
+    }
+  }
 };
 
 /// Normally distributed.

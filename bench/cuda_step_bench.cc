@@ -1,7 +1,9 @@
 // A whole decoding step on a GPU, by method, batch and depth, of a model's shape with random weights: what a user of
 // that model waits for, logits in the host's memory. The arms of a depth take turns over the same prompts. Before
-// anything is timed, a step of every arm at a budget that covers the context must give the dense step's bits.
+// anything is timed, a step of every arm at a budget that covers the context must give the dense step's bits. With
+// --llama llama.cpp decodes from the same file behind each batch.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "bench/llama_cuda.h"
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
 #include "glimpse/cli/machine.h"
@@ -36,6 +39,7 @@ struct Wanted {
   std::string prefill = "full";
   int steps = 24;
   int leaders = 0;
+  std::filesystem::path llama;  ///< llama-batched-bench; empty: not measured
   std::string json;
   std::string command;
 };
@@ -130,6 +134,13 @@ class Bench {
       backend->open(cache);
       measure(*backend, config, batch);
     }
+    if (wanted_.llama.empty()) return;
+    // The file has no name; another process finds it among what this one has open.
+    const std::filesystem::path shared =
+        std::filesystem::path("/proc") / std::to_string(getpid()) / file.path().lexically_relative("/proc/self");
+    for (const int batch : wanted_.batches) {
+      for (const std::int64_t depth : wanted_.depths) measure_beside(shared, batch, depth);
+    }
   }
   Json results() const {
     const kernels::cuda::Device device = kernels::cuda::devices().front();
@@ -172,6 +183,19 @@ class Bench {
     for (int i = 0; i < 7; ++i) times.push_back(graph.timed_seconds());
     std::sort(times.begin(), times.end());
     return static_cast<double>(kBytes) / times[times.size() / 2];
+  }
+
+  void measure_beside(const std::filesystem::path& file, int batch, std::int64_t depth) {
+    const LlamaSpeed speed = measure_llama(wanted_.llama, file, {batch, depth});
+    const double prefilled = static_cast<double>(batch) * static_cast<double>(depth);
+    fmt::print("  B={:<3} {:>7} tokens  {:<28} {:8.3f} ms a step  prefill {:.0f} tokens/s\n", batch, depth, "llama.cpp",
+               speed.step_s * 1e3, prefilled / speed.prefill_s);
+    std::fflush(stdout);
+    rows_.push_back({{"what", "llama.cpp"},
+                     {"batch", batch},
+                     {"depth", depth},
+                     {"ms", speed.step_s * 1e3},
+                     {"prefill_s", speed.prefill_s}});
   }
 
   /// Sequences grow to each depth in turn; at each the arms decode from forks of them.
@@ -326,6 +350,8 @@ int main(int argc, char** argv) {
   app.add_option("--prefill", wanted.prefill, "how sequences are prefilled, as --arms; one that forgets nothing");
   app.add_option("--steps", wanted.steps, "of each arm");
   app.add_option("--leaders", wanted.leaders, "largest logits that the host reads, as a greedy request 1; 0: all");
+  app.add_option("--llama", wanted.llama, "llama-batched-bench of scripts/build-llama-cuda: measure it too")
+      ->check(CLI::ExistingFile);
   app.add_option("--json", wanted.json, "write the results to this file");
   CLI11_PARSE(app, argc, argv);
   wanted.command = "cuda_step_bench";

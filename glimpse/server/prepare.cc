@@ -53,7 +53,7 @@ struct ToolUse {
 
 bool takes_prompt(const text::GrammarWish& grammar) {
   try {
-    text::GrammarState{grammar};
+    [[maybe_unused]] const text::GrammarState made(grammar);
     return true;
   } catch (const UserError&) {
     return false;

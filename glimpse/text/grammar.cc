@@ -81,7 +81,7 @@ bool takes(Partial& partial, std::uint8_t byte) {
 /// The element that must match next, and where the grammar goes on behind its rule.
 struct Open {
   std::uint32_t at = 0, back = 0;
-  auto operator<=>(const Open&) const = default;
+  auto operator<=>(const Open&) const = default;  // NOLINT(modernize-use-nullptr): of what the compiler makes
 };
 
 }  // namespace

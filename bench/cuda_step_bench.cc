@@ -122,7 +122,7 @@ class Bench {
     bandwidth_ = read_bandwidth();
     fmt::print("{}: {} weights of {:.2f} GB; plain reads {:.0f} GB/s\n", shape.name, type_.name,
                weight_bytes(config) * 1e-9, bandwidth_ * 1e-9);
-    for (const int batch : wanted_.batches) {
+    {
       const auto backend = exec::make_cuda_backend(model, {device_, 16, KvType::bf16, kChunk});
       kv::CacheShape cache;
       cache.layers = config.layers;
@@ -130,17 +130,15 @@ class Bench {
       cache.format = {KvType::bf16, config.head_dim};
       const std::int64_t room =
           *backend->cache_memory(0) / (2 * std::int64_t{config.head_dim} * 2 * config.layers * config.kv_heads);
-      cache.capacity_tokens = std::min<std::int64_t>(room / 256 * 256, batch * (deepest_ + 2048) + 65536);
+      cache.capacity_tokens = std::min<std::int64_t>(room / 256 * 256, most_batch_ * (deepest_ + 2048) + 65536);
       backend->open(cache);
-      measure(*backend, config, batch);
+      for (const int batch : wanted_.batches) measure(*backend, config, batch);
     }
     if (wanted_.llama.empty()) return;
     // The file has no name; another process finds it among what this one has open.
     const std::filesystem::path shared =
         std::filesystem::path("/proc") / std::to_string(getpid()) / file.path().lexically_relative("/proc/self");
-    for (const int batch : wanted_.batches) {
-      for (const std::int64_t depth : wanted_.depths) measure_beside(shared, batch, depth);
-    }
+    for (const std::int64_t depth : wanted_.depths) measure_beside(shared, depth);
   }
   Json results() const {
     const kernels::cuda::Device device = kernels::cuda::devices().front();
@@ -185,17 +183,25 @@ class Bench {
     return static_cast<double>(kBytes) / times[times.size() / 2];
   }
 
-  void measure_beside(const std::filesystem::path& file, int batch, std::int64_t depth) {
-    const LlamaSpeed speed = measure_llama(wanted_.llama, file, {batch, depth});
-    const double prefilled = static_cast<double>(batch) * static_cast<double>(depth);
-    fmt::print("  B={:<3} {:>7} tokens  {:<28} {:8.3f} ms a step  prefill {:.0f} tokens/s\n", batch, depth, "llama.cpp",
-               speed.step_s * 1e3, prefilled / speed.prefill_s);
-    std::fflush(stdout);
-    rows_.push_back({{"what", "llama.cpp"},
-                     {"batch", batch},
-                     {"depth", depth},
-                     {"ms", speed.step_s * 1e3},
-                     {"prefill_s", speed.prefill_s}});
+  /// As many sequences as have no more than kBeside tokens together: it reads prompts slowly.
+  void measure_beside(const std::filesystem::path& file, std::int64_t depth) {
+    constexpr std::int64_t kBeside = 131072;
+    std::vector<int> batches;
+    for (const int batch : wanted_.batches) {
+      if (batch * depth <= kBeside) batches.push_back(batch);
+    }
+    if (batches.empty()) return;
+    for (const LlamaSpeed& speed : measure_llama(wanted_.llama, file, batches, depth)) {
+      const double prefilled = static_cast<double>(speed.batch) * static_cast<double>(depth);
+      fmt::print("  B={:<3} {:>7} tokens  {:<28} {:8.3f} ms a step  prefill {:.0f} tokens/s\n", speed.batch, depth,
+                 "llama.cpp", speed.step_s * 1e3, prefilled / speed.prefill_s);
+      std::fflush(stdout);
+      rows_.push_back({{"what", "llama.cpp"},
+                       {"batch", speed.batch},
+                       {"depth", depth},
+                       {"ms", speed.step_s * 1e3},
+                       {"prefill_s", speed.prefill_s}});
+    }
   }
 
   /// Sequences grow to each depth in turn; at each the arms decode from forks of them.

@@ -4,21 +4,20 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
+#include <vector>
 
 namespace glimpse::bench {
 
 struct LlamaSpeed {
+  int batch = 1;         ///< sequences
   double step_s = 0;     ///< a decoded token of each sequence, logits in the host's memory; the median of the runs
   double prefill_s = 0;  ///< of all prompts
 };
 
-struct LlamaCase {
-  int batch = 1;           ///< sequences
-  std::int64_t depth = 0;  ///< tokens of each prompt
-};
-
-/// Throws UserError when the program does not run or prints no result, with the end of what it printed.
-LlamaSpeed measure_llama(const std::filesystem::path& program, const std::filesystem::path& model,
-                         const LlamaCase& what);
+/// Of prompts of `depth` tokens, as many at a time as `batches` says. Throws UserError when the program does not run or
+/// prints no result for one of them, with the end of what it printed.
+std::vector<LlamaSpeed> measure_llama(const std::filesystem::path& program, const std::filesystem::path& model,
+                                      std::span<const int> batches, std::int64_t depth);
 
 }  // namespace glimpse::bench

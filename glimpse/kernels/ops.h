@@ -159,6 +159,7 @@ struct Read {
   std::int32_t set = 0;              ///< sets: the first
   std::int32_t per_query = 0;        ///< 1: sets [set, set + g), one for each query head; 0: one for all
   std::int32_t sink = 0, local = 0;  ///< window
+  std::int32_t scores = 0;           ///< everything: 1: attend leaves the scores too, as score makes them
 };
 
 /// Softmax attention of every head of every row over what it reads. Freed slots and slots behind the row are skipped.
@@ -175,6 +176,7 @@ struct AttendOp {
   Pointer<float, place> out;                  ///< [R, H, d]
   Pointer<float, place> lse;                  ///< [R, H] of what was read (-inf: nothing), or null
   Pointer<std::uint16_t, place> narrow = {};  ///< [R, H, d] `out` as bf16 too, or null
+  ScoreTable<place> scores = {};              ///< where Read::scores are left; unused where no head leaves any
 };
 
 /// Rows of a prompt that lie together in the pass. Each sits one slot behind the one before it and sees all slots up to

@@ -222,6 +222,7 @@ inline std::vector<Read> mixed_reads(OperationsBed& bed) {
     read.sink = bed.below(20);
     read.local = 1 + bed.below(100);
     if (read.kind == Read::Kind::window && read.sink > slots) read.sink = slots;
+    if (read.kind == Read::Kind::everything) read.scores = i < 8 ? i == 0 : bed.below(2);
   }
   return reads;
 }
@@ -248,6 +249,7 @@ inline Scored score_on_host(Operations<Place::host>& operations, const Operation
 struct Attended {
   std::vector<float> out, lse;
   std::vector<std::uint16_t> narrow;
+  Scored left;  ///< by reads that leave scores
 
   /// Whether `narrow` is `out` as bf16.
   bool narrowed() const {
@@ -258,8 +260,11 @@ struct Attended {
 inline Attended attend_on_host(Operations<Place::host>& operations, OperationsBed& bed,
                                const std::vector<Read>& reads) {
   constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
-  Attended made{std::vector<float>(bed.q.size(), kUnwritten), std::vector<float>(bed.queries(), kUnwritten),
-                std::vector<std::uint16_t>(bed.q.size())};
+  Attended made{
+      std::vector<float>(bed.q.size(), kUnwritten),
+      std::vector<float>(bed.queries(), kUnwritten),
+      std::vector<std::uint16_t>(bed.q.size()),
+      {std::vector<float>(bed.queries() * bed.stride, kUnwritten), std::vector<float>(bed.queries(), kUnwritten)}};
   operations.attend({bed.cache(),
                      bed.row_table(),
                      bed.q.data(),
@@ -269,7 +274,8 @@ inline Attended attend_on_host(Operations<Place::host>& operations, OperationsBe
                      {bed.set_slots.data(), bed.set_count.data(), bed.capacity, static_cast<int>(bed.set_count.size())},
                      made.out.data(),
                      made.lse.data(),
-                     made.narrow.data()});
+                     made.narrow.data(),
+                     {made.left.scores.data(), made.left.lse.data(), bed.stride}});
   return made;
 }
 

@@ -183,6 +183,8 @@ TEST_P(OperationsTest, MixedReadsEqualTheReference) {
     const Attended got = attend_on_host(alone, bed, reads);
     expect_near(got.out, want.out, kNear);
     expect_near(got.lse, want.lse, kNear);
+    expect_near(got.left.scores, want.left.scores, kNear);
+    expect_near(got.left.lse, want.left.lse, kNear);
     const Attended again = attend_on_host(together, bed, reads);
     EXPECT_EQ(again.out, got.out);
     EXPECT_EQ(again.lse, got.lse);

@@ -234,6 +234,31 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
       if (reads != HeadOp::Reads::everything) to.audits.push_back({row, head});
     }
   }
+  defer_sets(to);
+}
+
+void PassTables::defer_sets(GroupLayer& to) const {
+  to.late = false;
+  if (to.scores.empty()) return;
+  const auto kv_heads = static_cast<std::size_t>(entries_.front().rows.program->shape().kv_heads);
+  const auto read_by = [&](const kernels::RowHead& at) -> kernels::Read& {
+    return to.reads[static_cast<std::size_t>(at.row) * kv_heads + static_cast<std::size_t>(at.head)];
+  };
+  for (const kernels::RowHead& at : to.scores) {
+    if (read_by(at).kind != kernels::Read::Kind::everything) return;
+  }
+  const auto makes = [&](std::int32_t set) {
+    const auto is_it = [set](const auto& one) { return one.set == set; };
+    return std::any_of(to.choices.begin(), to.choices.end(), is_it) ||
+           std::any_of(to.united.begin(), to.united.end(), is_it) ||
+           std::any_of(to.trees.begin(), to.trees.end(), is_it);
+  };
+  for (const kernels::Read& read : to.reads) {
+    if (read.kind == kernels::Read::Kind::sets && makes(read.set)) return;
+  }
+  for (const kernels::RowHead& at : to.scores) read_by(at).scores = 1;
+  to.scores.clear();
+  to.late = true;
 }
 
 }  // namespace glimpse::attention::cuda

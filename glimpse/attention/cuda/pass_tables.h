@@ -56,6 +56,9 @@ struct GroupLayer {
   std::vector<kernels::cuda::HeatRow> heats;     ///< likewise: heads whose probabilities flow back
   std::vector<kernels::RowHead> audits;          ///< likewise: heads whose keys are scored once more, behind all else
   std::vector<kernels::Read> reads;              ///< [rows, kv_heads]
+  /// Attention leaves the scores that sets are made from, and they are made behind it: nobody reads them before, and
+  /// all heads that are scored read everything. Then `scores` is empty.
+  bool late = false;
 };
 
 /// Host data of a pass; vectors are kept between passes.
@@ -112,6 +115,7 @@ class PassTables {
   void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
   void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const;
   kernels::Read read_of(const PassEntry& entry, const HeadOp& head) const;
+  void defer_sets(GroupLayer& to) const;
 
   std::vector<PassEntry> entries_;
   std::vector<RowGroup> groups_;

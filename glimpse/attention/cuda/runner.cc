@@ -133,12 +133,13 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
       place.weighs_means = std::any_of(
           group_layer_.choices.begin(), group_layer_.choices.end(),
           [](const kernels::Choice& choice) { return choice.pooling == kernels::Pooling::probability_of_mean; });
+      place.late = group_layer_.late;
       place.audit_count = static_cast<int>(group_layer_.audits.size());
       place.parts = heats_.add(group_layer_);
       places_.push_back(place);
       key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.tree_count,
                                place.choice_count, place.audit_count, place.parts.union_count, place.parts.rank_count,
-                               place.parts.heat_count, place.weighs_means, place.mean_count});
+                               place.parts.heat_count, place.weighs_means, place.mean_count, place.late});
     }
   }
   if (!tables_.prompts().empty()) key_.clear();
@@ -258,8 +259,7 @@ bool Runner::layer(int layer, const LayerRows& rows) {
   return narrows;
 }
 
-/// What a layer does for a group of rows, behind the appending.
-void Runner::run_group(const GroupCall& call, const LayerPlace& place, float* audit_lse) {
+void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
   if (place.score_count > 0) {
     operations_->score({call.cache, call.rows, call.q, call.group, call.scale,
                         staging_->at<kernels::RowHead>(place.scores), place.score_count, call.scores});
@@ -286,8 +286,14 @@ void Runner::run_group(const GroupCall& call, const LayerPlace& place, float* au
                          place.choice_count, call.sets, place.weighs_means});
   }
   heats_.choose(call, place.parts, *operations_);
-  operations_->attend(
-      {call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, call.lse, call.narrow});
+}
+
+/// What a layer does for a group of rows, behind the appending.
+void Runner::run_group(const GroupCall& call, const LayerPlace& place, float* audit_lse) {
+  if (!place.late) make_sets(call, place);
+  operations_->attend({call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, call.lse,
+                       call.narrow, call.scores});
+  if (place.late) make_sets(call, place);
   kernels::cuda::add_mean_tokens(
       stream_, {call.cache, call.rows, call.q, call.group, call.scale,
                 staging_->at<kernels::cuda::MeanToken>(place.means), place.mean_count, call.lse, call.out});
@@ -363,7 +369,18 @@ std::int64_t Runner::tree_bytes(const PassEntry& entry, const SelectOp& select) 
   return static_cast<std::int64_t>(bytes);
 }
 
-void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
+bool Runner::makes_sets_late(std::size_t entry, int layer) const {
+  const auto groups = tables_.groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (entry >= groups[g].first_entry && entry < groups[g].first_entry + groups[g].entries) {
+      return places_[g * size(shape_.layers) + size(layer)].late;
+    }
+  }
+  return false;
+}
+
+void Runner::count(std::size_t number, ReadCounters& counters) const {
+  const PassEntry& entry = tables_.entries()[number];
   bool sparse = false;
   for (int layer = 0; layer < shape_.layers; ++layer) {
     for (int head = 0; head < shape_.kv_heads; ++head) {
@@ -385,7 +402,7 @@ void Runner::count(const PassEntry& entry, ReadCounters& counters) const {
         counters.index_bytes += PassTables::searched_blocks(entry, *select.selector) * select.selector->block /
                                 kernels::kPageTokens *
                                 static_cast<std::int64_t>(kernels::summary_bytes(cache_.shape().format));
-      } else {
+      } else if (!makes_sets_late(number, layer)) {
         const auto scoring = std::count_if(select.queries.begin(), select.queries.end(), [](int n) { return n > 0; });
         counters.k_rows += scoring * entry.tokens;  // scores are a pass of their own over K
       }
@@ -411,7 +428,7 @@ std::span<const ReadCounters> Runner::end() {
     counters.index_build_s += trees_.end(entry.rows);
     mean_tokens_.end(entry.rows);
     if (entry.rows.decodes()) {
-      count(entry, counters);
+      count(counters_.size() - 1, counters);
       audits_.end(entry.rows, counters);
       if (entry.rows.kind != PassKind::draft) ++state.decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {

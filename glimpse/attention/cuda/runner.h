@@ -80,7 +80,7 @@ class Runner {
   struct LayerPlace {
     std::size_t scores = 0, searches = 0, trees = 0, choices = 0, reads = 0, means = 0, audits = 0;
     int score_count = 0, search_count = 0, tree_count = 0, choice_count = 0, mean_count = 0, audit_count = 0;
-    bool weighs_means = false;
+    bool weighs_means = false, late = false;  ///< late: see GroupLayer
     PartsPlace parts;
   };
   struct RangePlace {
@@ -91,9 +91,11 @@ class Runner {
   void add_ranges();
   void point_to_trees(std::span<const SequenceRows> batch, const RowGroup& group, int layer);
   void run_group(const GroupCall& call, const LayerPlace& place, float* audit_lse);
+  void make_sets(const GroupCall& call, const LayerPlace& place);
+  bool makes_sets_late(std::size_t entry, int layer) const;
   void make_space();
   std::int64_t tree_bytes(const PassEntry& entry, const SelectOp& select) const;
-  void count(const PassEntry& entry, ReadCounters& counters) const;
+  void count(std::size_t entry, ReadCounters& counters) const;
   std::int64_t read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const;
   static bool has_mean_token(const PassEntry& entry, int layer, int head);
   kernels::KvTable<Place::device> cache_of(int layer) const;

@@ -114,6 +114,13 @@ class CpuOperations final : public Operations<Place::host> {
   }
 
   void attend(const AttendOp<Place::host>& op) override {
+    scored_.clear();
+    for (int i = 0; i < op.rows.rows * op.cache.kv_heads; ++i) {
+      if (op.reads[size(i)].scores != 0) scored_.push_back({i / op.cache.kv_heads, i % op.cache.kv_heads});
+    }
+    if (!scored_.empty()) {
+      score({op.cache, op.rows, op.q, op.group, op.scale, scored_.data(), static_cast<int>(scored_.size()), op.scores});
+    }
     work_.clear();
     for (int row = 0; row < op.rows.rows; ++row) add_row(op, row);
     work_.seal(op.cache.format.dim);
@@ -295,6 +302,7 @@ class CpuOperations final : public Operations<Place::host> {
 
   Workers* workers_;
   std::vector<ThreadSpace> spaces_;
+  std::vector<RowHead> scored_;  ///< heads whose scores attend leaves
   WorkList<> work_;
 };
 

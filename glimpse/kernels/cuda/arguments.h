@@ -70,6 +70,9 @@ struct AttendArguments {
   float* out = nullptr;
   std::uint16_t* narrow = nullptr;
   float* lse = nullptr;
+  float* scores = nullptr;  ///< of reads that leave them, and their log-sum-exps
+  float* score_lse = nullptr;
+  std::size_t stride = 0;  ///< of a row of scores
   Partials partials;
   int stages = 1;
 };

@@ -71,6 +71,30 @@ __device__ inline void weigh(float (&scores)[kKeys / 8][4], std::uint32_t mask, 
   }
 }
 
+/// Writes a tile's scores of eight query heads each, which weigh() has multiplied by the scale and log2(e) and cleared.
+template <int kTiles, int kKeys>
+__device__ inline void leave_scores(const AttendArguments& of, const Segment& s, int tile,
+                                    const float (&scores)[kTiles][kKeys / 8][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+    const int query = m * 8 + lane / 4;
+    if (query >= s.queries) continue;
+    float* const to = of.scores + static_cast<std::size_t>(s.first_query + query) * of.stride;
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      const int slot = tile * kKeys + n * 8 + lane % 4 * 2;
+      const float2 both = make_float2(scores[m][n][0] * kLogOf2, scores[m][n][1] * kLogOf2);
+      if (slot + 1 < s.entries && of.stride % 2 == 0) {
+        *reinterpret_cast<float2*>(to + slot) = both;
+      } else {
+        if (slot < s.entries) to[slot] = both.x;
+        if (slot + 1 < s.entries) to[slot + 1] = both.y;
+      }
+    }
+  }
+}
+
 /// The partial results of a segment's work become its output, in the order of its ranges. A few warps have 32
 /// neighbouring fours of values of a query head, each with its own ranges, whose weights its lanes have. `room`:
 /// [kThreads]. The block synchronises. Few blocks come here, so the code is short: what is not in a cache comes slowly.
@@ -139,7 +163,10 @@ __device__ inline void combine(const AttendArguments& of, const Segment& s, floa
       }
       add(range, __ldcg(reinterpret_cast<const float4*>(from(range) + query * kDim) + place));
     }
-    if (item < items && share == 0 && four == 0 && of.lse != nullptr) of.lse[s.first_query + query] = total.value();
+    if (item < items && share == 0 && four == 0) {
+      if (of.lse != nullptr) of.lse[s.first_query + query] = total.value();
+      if (s.scored != 0) of.score_lse[s.first_query + query] = total.value();
+    }
     room[threadIdx.x] = out;
     __syncthreads();
     if (item < items && share == 0 && four < kFours) {
@@ -203,7 +230,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
         for (int tile = s.begin + warp; tile < s.end; tile += kWarps) {
           std::uint32_t mask = 0;
           const std::uint32_t keys = feed.take(mask);
-          if (mask != 0) {
+          if (mask != 0 || s.scored != 0) {
             float scores[kTiles][kKeys / 8][4] = {};
 #pragma unroll
             for (int k = 0; k < kDim / 16; ++k) {
@@ -228,6 +255,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
             for (int m = 0; m < kTiles; ++m) {
               weigh<T, kDim, kKeys>(scores[m], mask, of.scale, softmax[m], sums[m], weights[m]);
             }
+            if (s.scored != 0) leave_scores<kTiles, kKeys>(of, s, tile, scores);
             const std::uint32_t values = keys + KvFeed::kPlaneBytes;
 #pragma unroll
             for (int h = 0; h < kKeys / 16; ++h) {
@@ -301,7 +329,11 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
                     *reinterpret_cast<std::uint32_t*>(of.narrow + to * kDim + d) =
                         bf16_pair(out.x * scale, out.y * scale);
                   }
-                  if (d == 0 && of.lse != nullptr) of.lse[to] = (largest + log2f(sum)) * kLogOf2;
+                  if (d == 0) {
+                    const float lse = (largest + log2f(sum)) * kLogOf2;
+                    if (of.lse != nullptr) of.lse[to] = lse;
+                    if (s.scored != 0) of.score_lse[to] = lse;
+                  }
                 } else {
                   *reinterpret_cast<float2*>(partial + query * kDim + d) = out;
                   if (d == 0) {

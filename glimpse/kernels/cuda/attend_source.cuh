@@ -74,6 +74,7 @@ struct AttendSource {
     const int first = apart(u) ? piece : piece * of.slice;
     s.first_query = (u.row * of.cache.kv_heads + u.head) * of.group + first;
     s.queries = apart(u) ? 1 : min(of.slice, of.group - first);
+    s.scored = u.read.scores;
   }
 };
 

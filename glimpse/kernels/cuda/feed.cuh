@@ -25,6 +25,7 @@ struct Segment {
   std::int32_t begin = 0, end = 0;
   std::int32_t first_query = 0;  ///< in [R, H]
   std::int32_t queries = 0;
+  std::int32_t scored = 0;               ///< 1: attend leaves its scores
   unsigned first_range = 0, ranges = 1;  ///< that share this work
 };
 

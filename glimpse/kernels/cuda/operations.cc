@@ -157,6 +157,9 @@ class DeviceOperations final : public Operations<Place::device> {
                      .out = op.out.raw() + value,
                      .narrow = op.narrow ? op.narrow.raw() + value : nullptr,
                      .lse = op.lse ? op.lse.raw() + head : nullptr,
+                     .scores = op.scores.scores ? op.scores.scores.raw() + head * op.scores.stride : nullptr,
+                     .score_lse = op.scores.lse ? op.scores.lse.raw() + head : nullptr,
+                     .stride = op.scores.stride,
                      .partials = partials()},
                     limits_, raw_stream());
     }

@@ -318,6 +318,11 @@ void Operations::select(const SelectOp<Place::host>& op) {
 
 void Operations::attend(const AttendOp<Place::host>& op) {
   const auto dim = static_cast<std::size_t>(op.cache.format.dim);
+  for (int i = 0; i < op.rows.rows * op.cache.kv_heads; ++i) {
+    if (op.reads[static_cast<std::size_t>(i)].scores == 0) continue;
+    const RowHead at{i / op.cache.kv_heads, i % op.cache.kv_heads};
+    score({op.cache, op.rows, op.q, op.group, op.scale, &at, 1, op.scores});
+  }
   CacheRows stored(op.cache.format);
   for (int row = 0; row < op.rows.rows; ++row) {
     for (int head = 0; head < op.cache.kv_heads; ++head) {

@@ -21,7 +21,9 @@ class DeviceAttend {
         count_(stream, bed.set_count),
         out_(stream, std::vector<float>(bed.q.size(), kNan)),
         lse_(stream, std::vector<float>(bed.queries(), kNan)),
-        narrow_(stream, bed.q.size()) {}
+        narrow_(stream, bed.q.size()),
+        scores_(stream, std::vector<float>(bed.queries() * bed.stride, kNan)),
+        score_lse_(stream, std::vector<float>(bed.queries(), kNan)) {}
 
   AttendOp<Place::device> op() {
     return {on_.cache(),
@@ -33,13 +35,18 @@ class DeviceAttend {
             {slots_.pointer(), count_.pointer(), on_.of.capacity, static_cast<int>(count_.size())},
             out_.pointer(),
             lse_.pointer(),
-            narrow_.pointer()};
+            narrow_.pointer(),
+            {scores_.pointer(), score_lse_.pointer(), on_.of.stride}};
   }
-  Attended made() const { return {out_.values(), lse_.values(), narrow_.values()}; }
+  Attended made() const {
+    return {out_.values(), lse_.values(), narrow_.values(), {scores_.values(), score_lse_.values()}};
+  }
   void poison() {
     out_.memory().fill(std::byte{0xff});
     lse_.memory().fill(std::byte{0xff});
     narrow_.memory().fill(std::byte{0xff});
+    scores_.memory().fill(std::byte{0xff});
+    score_lse_.memory().fill(std::byte{0xff});
   }
 
  private:
@@ -48,6 +55,7 @@ class DeviceAttend {
   Array<std::int32_t> slots_, count_;
   Array<float> out_, lse_;
   Array<std::uint16_t> narrow_;
+  Array<float> scores_, score_lse_;
 };
 
 class Attend : public CudaTest {
@@ -66,8 +74,11 @@ class Attend : public CudaTest {
         expect_near(got.out, want.out, kNear);
         expect_near(got.lse, want.lse, kNear);
         EXPECT_TRUE(got.narrowed());
+        expect_near(got.left.scores, want.left.scores, kNear);
+        expect_near(got.left.lse, want.left.lse, kNear);
       }
       EXPECT_TRUE(same_bits(got.out, first.out)) << "run " << run;
+      EXPECT_TRUE(same_bits(got.left.scores, first.left.scores)) << "run " << run;
       EXPECT_TRUE(same_bits(got.lse, first.lse)) << "run " << run;
     }
   }
@@ -82,6 +93,8 @@ TEST_F(Attend, MixedReadsEqualTheReference) {
     const Attended got = device.made();
     expect_near(got.out, want.out, kNear);
     expect_near(got.lse, want.lse, kNear);
+    expect_near(got.left.scores, want.left.scores, kNear);
+    expect_near(got.left.lse, want.left.lse, kNear);
     EXPECT_TRUE(got.narrowed());
     device.poison();
     operations_->attend(device.op());
@@ -99,6 +112,7 @@ TEST_F(Attend, EveryGroupUpToSeventeen) {
     DeviceAttend device(*stream_, bed, reads);
     operations_->attend(device.op());
     expect_near(device.made().out, want.out, kNear);
+    expect_near(device.made().left.scores, want.left.scores, kNear);
     EXPECT_TRUE(device.made().narrowed());
   }
 }

@@ -130,7 +130,7 @@ class Bench {
       cache.format = {KvType::bf16, config.head_dim};
       const std::int64_t room =
           *backend->cache_memory(0) / (2 * std::int64_t{config.head_dim} * 2 * config.layers * config.kv_heads);
-      cache.capacity_tokens = std::min<std::int64_t>(room / 256 * 256, most_batch_ * (deepest_ + 2048) + 65536);
+      cache.capacity_tokens = std::min<std::int64_t>(room / 8 * 7 / 256 * 256, most_batch_ * (deepest_ + 2048) + 65536);
       backend->open(cache);
       for (const int batch : wanted_.batches) measure(*backend, config, batch);
     }

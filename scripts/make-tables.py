@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 PAGE = ROOT / "docs/benchmarks.md"
 PICTURE = ROOT / "docs/images/methods-30k.svg"
+SCOREBOARD = ROOT / "docs/scoreboard.html"
 ISA = "avx512-bf16"  # whose files the tables show, unless a column says otherwise
 
 ORDER = ["llama.cpp", "full", "tidal", "lychee-decode", "evosparse", "lychee-cluster", "kascade", "quest", "omnikv",
@@ -44,7 +45,7 @@ class Results:
 
 
 def base(method):
-    return method.split("/")[0]
+    return method.split("/")[0].split(",")[0]
 
 
 def by_order(methods):
@@ -336,15 +337,26 @@ def calibrated_table(results):
     return table(head, rows)
 
 
+def steps_of(file, what="step"):
+    return {(row["batch"], row["depth"], row.get("arm")): row for row in file["rows"] if row["what"] == what}
+
+
 def cuda_step_table(results):
-    file = results.load("cuda-step-q4k", "sm90")
-    cells = {(row["batch"], row["depth"], row["arm"]): row for row in file["rows"] if row["what"] == "step"}
+    """Of batches beside llama.cpp; what had no room beside the largest batch is of a run with one sequence."""
+    together, alone = results.load("cuda-step-q4k", "sm90"), results.load("cuda-step-one-q4k", "sm90")
+    cells = [(key, row, steps_of(together)) for key, row in steps_of(together).items()]
+    cells += [(key, row, steps_of(alone)) for key, row in steps_of(alone).items() if key not in steps_of(together)]
+    beside = steps_of(together, "llama.cpp")
+    order = [row["arm"] for row in alone["rows"] if "arm" in row]
     rows = []
-    for (batch, depth, arm), row in cells.items():
+    for (batch, depth, arm), row, of in sorted(cells, key=lambda cell: (*cell[0][:2], order.index(cell[0][2]))):
         name = re.sub(r"(\d)%", r"\1 %", arm.split(",")[0].replace(":", ", "))
+        llama = beside.get((batch, depth, None))
         rows.append([f"{depth // 1024}K x {batch}", name, f"{row['ms']:.2f}", f"{row['kv_bytes'] / 1e9:.2f}",
-                     f"{row['of_read']:.2f}", f"{cells[batch, depth, 'full']['ms'] / row['ms']:.2f}"])
-    return table(["tokens x sequences", "method", "ms a step", "GB of K and V", "of read bandwidth", "x dense"], rows)
+                     f"{row['of_read']:.2f}", f"{of[batch, depth, 'full']['ms'] / row['ms']:.2f}",
+                     f"{llama['ms'] / row['ms']:.2f}" if llama else ""])
+    return table(["tokens x sequences", "method", "ms a step", "GB of K and V", "of read bandwidth", "x dense",
+                  "x llama.cpp"], rows)
 
 
 WEIGHTS = ("q4k", "q6k", "q80", "bf16")
@@ -354,12 +366,23 @@ def cuda_weights_table(results):
     rows = []
     for name in WEIGHTS:
         file = results.load(f"cuda-weights-{name}", "sm90")
-        cells = {row["batch"]: row for row in file["rows"] if row["what"] == "step"}
-        for batch in (1, 4, 16):
-            row = cells[batch]
+        beside = steps_of(file, "llama.cpp")
+        for (batch, depth, _), row in steps_of(file).items():
+            llama = beside[batch, depth, None]["ms"]
             rows.append([file["settings"]["weights"], str(batch), f"{row['ms']:.2f}", f"{row['of_read']:.2f}",
-                         f"{1000 * batch / row['ms']:.0f}"])
-    return table(["weights", "sequences", "ms a step", "of read bandwidth", "tokens/s"], rows)
+                         f"{1000 * batch / row['ms']:.0f}", f"{llama:.2f}", f"{llama / row['ms']:.2f}"])
+    return table(["weights", "sequences", "ms a step", "of read bandwidth", "tokens/s", "llama.cpp, ms", "x llama.cpp"], rows)
+
+
+def cuda_prompts_table(results):
+    rows = []
+    for name in WEIGHTS:
+        file = results.load(f"cuda-weights-{name}", "sm90")
+        ours = max((row for row in file["rows"] if row["what"] == "prefill"), key=lambda row: row["tokens"])
+        theirs = steps_of(file, "llama.cpp")[ours["batch"], ours["depth"], None]
+        rows.append([file["settings"]["weights"], f"{ours['batch']} x {ours['depth']:,}", f"{ours['tokens'] / ours['s']:,.0f}",
+                     f"{ours['tokens'] / theirs['prefill_s']:,.0f}", f"{theirs['prefill_s'] / ours['s']:.2f}"])
+    return table(["weights", "prompts x tokens", "tokens/s", "llama.cpp, tokens/s", "x llama.cpp"], rows)
 
 
 def cuda_products_table(results):
@@ -371,6 +394,29 @@ def cuda_products_table(results):
         rows.append([type_, str(count)] + [f"{cells[type_, count, what]['us']:.1f} ({cells[type_, count, what]['share']:.2f})"
                                            for what in shown])
     return table(["weights", "rows", "output", "gate and up", "down", "q, k, v", "all with norms"], rows)
+
+
+def scoreboard_table(_):
+    """Of the page itself, which holds its data: right answers of all tasks and lengths, by method and budget."""
+    data = re.search(r'id="scoreboard" type="application/json">(.*?)</script>', SCOREBOARD.read_text(), re.S)[1]
+    board = json.loads(data)
+    cells = {}
+    for row in (dict(zip(board["columns"], row)) for row in board["rows"]):
+        if row["task"] == "all":
+            continue
+        name, _, budget = re.sub(r",resident=all", "", row["arm"]).partition(":")
+        budget, _, option = budget.partition(",")
+        right, asked, kept = cells.get((name + (f", `{option}`" if option else ""), budget), (0, 0, []))
+        cells[name + (f", `{option}`" if option else ""), budget] = (
+            right + row["right"], asked + row["asked"], kept + [row["kept_ratio"]])
+    budgets = ("256", "512", "1024", "2048", "10%")
+
+    def cell(name, budget):
+        right, _, kept = cells[name, budget]
+        return f"{right} ({100 * sum(kept) / len(kept):.0f} %)"
+    names = by_order({name for name, budget in cells if budget} | {"full"})
+    rows = [[name] + [cell(name, budget if (name, budget) in cells else "") for budget in budgets] for name in names]
+    return table(["method", *(f"{int(budget):,}" if budget.isdigit() else "10 %" for budget in budgets)], rows)
 
 
 def serve_table(results):
@@ -385,7 +431,7 @@ def serve_table(results):
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table,
-          "cuda-weights": cuda_weights_table, "cuda-products": cuda_products_table, "serve": serve_table}
+          "cuda-weights": cuda_weights_table, "cuda-prompts": cuda_prompts_table, "cuda-products": cuda_products_table, "serve": serve_table, "scoreboard": scoreboard_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
                    "other on the same GPU",
@@ -393,9 +439,12 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
                            "--json FILE` and `bench/competitors/torch_sdpa.py --tokens 8192,32768,131072 --prefill 64,2048 "
                            "--add FILE`, one after the other on the same GPU",
            "calibrated": "`glimpse calibrate -m MODEL --device cuda -c 8192` and the command in each file",
-           "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --json FILE`",
+           "cuda-prompts": "the same runs",
+           "scoreboard": "the command that [scoreboard.html](scoreboard.html) names",
+           "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`, and quest with one sequence by "
+                        "`cuda_step_bench --weights q4_k --batch 1 --json FILE`",
            "cuda-products": "`cuda_product_bench --json FILE`",
-           "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --json FILE`"}
+           "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --llama PROGRAM --json FILE`"}
 
 
 def block_of(name):
@@ -409,7 +458,7 @@ def block_of(name):
     if any(name.startswith("retrieval-") for name in names):
         made_by = ("the command in each file, at the file's commit; `scripts/measure answers-8k answers-16k answers-30k` "
                    "asks the same with `glimpse eval scoreboard`")
-    return f"{text}\n\nMade by {made_by}. Results: {'; '.join(files)}."
+    return f"{text}\n\nMade by {made_by}." + (f" Results: {'; '.join(files)}." if files else "")
 
 
 def page_of(text):

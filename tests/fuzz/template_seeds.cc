@@ -13,7 +13,7 @@ int main(int count, char** arguments) {
   const std::filesystem::path folder = arguments[1];
   std::filesystem::create_directories(folder);
   const auto write = [&](const glimpse::text::testing::NamedTemplate& seed) {
-    std::ofstream(folder / seed.name, std::ios::binary) << seed.source.substr(0, 8192);
+    std::ofstream(folder / seed.name, std::ios::binary) << seed.source().substr(0, 8192);
   };
   for (const auto& seed : glimpse::text::testing::honest_templates()) write(seed);
   for (const auto& seed : glimpse::text::testing::hostile_templates()) write(seed);

@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Chat, HostileTemplate, ::testing::ValuesIn(hostile_temp
                          [](const auto& instance) { return instance.param.name; });
 
 TEST_P(HostileTemplate, EndsInOneLineThatNamesTheCure) {
-  EXPECT_THAT(error_of(GetParam().source, kShort),
+  EXPECT_THAT(error_of(GetParam().source(), kShort),
               AllOf(HasSubstr("--raw"), Not(HasSubstr("\n")),
                     AnyOf(HasSubstr("runs for more than 0.3 s"), HasSubstr("takes more than 256 MiB"),
                           HasSubstr("deeper than 16 MiB of stack"), HasSubstr("crashes the engine"),
@@ -86,7 +86,7 @@ TEST(ChatLimits, GrowWithTheMessages) {
   const Messages messages{{"user", std::string(24u << 20, 'x')}};
   for (const NamedTemplate& honest : honest_templates()) {
     SCOPED_TRACE(honest.name);
-    EXPECT_GT(text_of(ChatTemplate(honest.source, "", "", kPatient).render(messages, {})).size(), 24u << 20);
+    EXPECT_GT(text_of(ChatTemplate(honest.source(), "", "", kPatient).render(messages, {})).size(), 24u << 20);
   }
 }
 

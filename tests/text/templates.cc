@@ -82,37 +82,37 @@ void add_endless(std::vector<NamedTemplate>& all) {
 }
 
 void add_deep_sources(std::vector<NamedTemplate>& all) {
-  const auto add = [&](const char* name, const std::string& source) { all.push_back({name, source}); };
-  add("nots", expression(repeated("not ", kDeep) + "x"));
-  add("minuses", expression(repeated("- ", kDeep) + "1"));
-  add("pluses", expression("1" + repeated("+1", kDeep)));
-  add("concats", expression("'a'" + repeated("~'a'", kDeep)));
-  add("products", expression("1" + repeated("*1", kDeep)));
-  add("comparisons", expression("1" + repeated("<1", kDeep)));
-  add("ands", expression("1" + repeated(" and 1", kDeep)));
-  add("ors", expression("0" + repeated(" or 0", kDeep)));
-  add("filters", expression("x" + repeated("|d", kDeep)));
-  add("called_filters", expression("x" + repeated("|d(1)", kManyTokens)));
-  add("members", expression("x" + repeated(".a", kDeep)));
-  add("indices", expression("x" + repeated("[0]", kManyTokens)));
-  add("slices", expression("x" + repeated("[0:1]", kManyTokens)));
-  add("calls", expression("x" + repeated("()", kManyTokens)));
-  add("ternaries", expression(repeated("1 if 0 else ", kManyTokens) + "1"));
-  add("brackets", expression(nested("(", "1", ")")));
-  add("open_brackets", "{{" + repeated("(", kDeep));
-  add("lists", expression(nested("[", "", "]")));
-  add("objects", expression(nested("{1:", "1", "}", kManyTokens)));
-  add("arguments", expression(nested("x(", "", ")", kManyTokens)));
-  add("keyword_arguments", expression(nested("x(a=", "1", ")", kManyTokens)));
-  add("elifs", "{% if 0 %}" + repeated("{% elif 0 %}", kManyTokens) + "{% endif %}");
-  add("ifs", nested("{% if 1 %}", "", "{% endif %}", kManyTokens));
-  add("elses", nested("{% if 0 %}{% else %}", "", "{% endif %}", kManyTokens));
-  add("fors", nested("{% for i in [1] %}", "", "{% endfor %}", kManyTokens));
-  add("sets", nested("{% set a %}", "", "{% endset %}", kManyTokens));
-  add("filter_blocks", nested("{% filter upper %}", "", "{% endfilter %}", kManyTokens));
-  add("call_blocks", nested("{% call m() %}", "", "{% endcall %}", kManyTokens));
-  add("macros", nested("{% macro m() %}", "", "{% endmacro %}", kManyTokens));
-  add("blocks_with_dashes", nested("{%-if 1-%}", "", "{%-endif-%}", kManyTokens));
+  const auto add = [&](const char* name, std::string (*source)()) { all.push_back({name, source}); };
+  add("nots", [] { return expression(repeated("not ", kDeep) + "x"); });
+  add("minuses", [] { return expression(repeated("- ", kDeep) + "1"); });
+  add("pluses", [] { return expression("1" + repeated("+1", kDeep)); });
+  add("concats", [] { return expression("'a'" + repeated("~'a'", kDeep)); });
+  add("products", [] { return expression("1" + repeated("*1", kDeep)); });
+  add("comparisons", [] { return expression("1" + repeated("<1", kDeep)); });
+  add("ands", [] { return expression("1" + repeated(" and 1", kDeep)); });
+  add("ors", [] { return expression("0" + repeated(" or 0", kDeep)); });
+  add("filters", [] { return expression("x" + repeated("|d", kDeep)); });
+  add("called_filters", [] { return expression("x" + repeated("|d(1)", kManyTokens)); });
+  add("members", [] { return expression("x" + repeated(".a", kDeep)); });
+  add("indices", [] { return expression("x" + repeated("[0]", kManyTokens)); });
+  add("slices", [] { return expression("x" + repeated("[0:1]", kManyTokens)); });
+  add("calls", [] { return expression("x" + repeated("()", kManyTokens)); });
+  add("ternaries", [] { return expression(repeated("1 if 0 else ", kManyTokens) + "1"); });
+  add("brackets", [] { return expression(nested("(", "1", ")")); });
+  add("open_brackets", [] { return "{{" + repeated("(", kDeep); });
+  add("lists", [] { return expression(nested("[", "", "]")); });
+  add("objects", [] { return expression(nested("{1:", "1", "}", kManyTokens)); });
+  add("arguments", [] { return expression(nested("x(", "", ")", kManyTokens)); });
+  add("keyword_arguments", [] { return expression(nested("x(a=", "1", ")", kManyTokens)); });
+  add("elifs", [] { return "{% if 0 %}" + repeated("{% elif 0 %}", kManyTokens) + "{% endif %}"; });
+  add("ifs", [] { return nested("{% if 1 %}", "", "{% endif %}", kManyTokens); });
+  add("elses", [] { return nested("{% if 0 %}{% else %}", "", "{% endif %}", kManyTokens); });
+  add("fors", [] { return nested("{% for i in [1] %}", "", "{% endfor %}", kManyTokens); });
+  add("sets", [] { return nested("{% set a %}", "", "{% endset %}", kManyTokens); });
+  add("filter_blocks", [] { return nested("{% filter upper %}", "", "{% endfilter %}", kManyTokens); });
+  add("call_blocks", [] { return nested("{% call m() %}", "", "{% endcall %}", kManyTokens); });
+  add("macros", [] { return nested("{% macro m() %}", "", "{% endmacro %}", kManyTokens); });
+  add("blocks_with_dashes", [] { return nested("{%-if 1-%}", "", "{%-endif-%}", kManyTokens); });
 }
 
 void add_recursions(std::vector<NamedTemplate>& all) {

@@ -2,14 +2,22 @@
 // end.
 #pragma once
 
+#include <functional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace glimpse::text::testing {
 
 struct NamedTemplate {
-  std::string name, source;
+  NamedTemplate(std::string of, std::string text)
+      : name(std::move(of)), source([text = std::move(text)] { return text; }) {}
+  NamedTemplate(std::string of, std::string (*made)()) : name(std::move(of)), source(made) {}
+
+  std::string name;
+  std::function<std::string()>
+      source;  ///< made when it is asked for: some have a megabyte, and every test has them all
 
   friend std::ostream& operator<<(std::ostream& out, const NamedTemplate& value) { return out << value.name; }
 };

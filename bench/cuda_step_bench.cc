@@ -1,7 +1,7 @@
 // A whole decoding step on a GPU, by method, batch and depth, of a model's shape with random weights: what a user of
 // that model waits for, logits in the host's memory. The arms of a depth take turns over the same prompts. Before
 // anything is timed, a step of every arm at a budget that covers the context must give the dense step's bits. With
-// --llama llama.cpp decodes from the same file behind each batch.
+// --llama llama.cpp decodes from the same file when all that is done.
 #include <fmt/format.h>
 #include <unistd.h>
 

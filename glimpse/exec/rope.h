@@ -28,6 +28,12 @@ class RopeTable final : public kernels::Rotation {
   void prepare(std::int64_t positions) override;
   void turn(std::int64_t position, float* row) const override;
   void turn_back(std::int64_t position, float* row) const override;
+  kernels::RotationPairs pairs() const override { return {rope_.dims, rope_.neox}; }
+  std::span<const float> angles(std::int64_t first, std::int64_t last) const override {
+    const auto dims = static_cast<std::size_t>(rope_.dims);
+    return std::span(by_position_)
+        .subspan(static_cast<std::size_t>(first) * dims, static_cast<std::size_t>(last - first) * dims);
+  }
 
  private:
   struct Pair {

@@ -3,8 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace glimpse::kernels {
+
+/// Which dimensions of a row turn together: the first `dims`, in pairs (i, i + dims / 2), or else (2i, 2i + 1).
+struct RotationPairs {
+  int dims = 0;
+  bool neox = false;
+};
 
 class Rotation {
  public:
@@ -15,6 +22,12 @@ class Rotation {
   virtual void turn(std::int64_t position, float* row) const = 0;
   /// The other way.
   virtual void turn_back(std::int64_t position, float* row) const = 0;
+
+  /// For a device that turns rows itself; no dimensions: it cannot.
+  virtual RotationPairs pairs() const { return {}; }
+  /// Cosine and sine of each pair in turn, magnitude included, of positions [first, last): [last - first, dims]. Valid
+  /// until more are prepared.
+  virtual std::span<const float> angles(std::int64_t /*first*/, std::int64_t /*last*/) const { return {}; }
 };
 
 }  // namespace glimpse::kernels

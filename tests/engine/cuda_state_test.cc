@@ -270,6 +270,44 @@ TEST_F(Cuda, ClustersGoOn) {
   EXPECT_TRUE(same_bits(decoded(own, part(700, 60)), decoded(same, part(700, 60))));
 }
 
+/// Indices over units and factors of keys are the host's, as trees are.
+TEST_F(Cuda, UnitsGoOn) {
+  const auto model = reference::test_model("llama256");
+  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-units.session";
+  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(760, gpu.tokenizer().size());
+  const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
+  for (const Method& method : {Method{"shadowkv", {{"resident", "all"}, {"outliers", "3"}}}, Method{"seer", {}, 16},
+                               Method{"quest", {{"score", "meanstd"}}}}) {
+    SCOPED_TRACE(method.name);
+    Sequence own = gpu.open(plan_of(gpu, method, "96"));
+    own.prefill(part(0, 500));
+    decoded(own, part(500, 160));
+    Sequence same = own.fork(plan_of(gpu, method, "96"));
+    own.save(file);
+    Sequence loaded = gpu.load(file, plan_of(gpu, method, "96"));
+    Sequence there = cpu.load(file, plan_of(cpu, method, "96"));
+    const std::vector<float> want = decoded(own, part(660, 20));
+    EXPECT_TRUE(same_bits(decoded(same, part(660, 20)), want));
+    EXPECT_TRUE(same_bits(decoded(loaded, part(660, 20)), want));
+    EXPECT_LT(divergence(decoded(there, part(660, 20)), want, width), method.block > 0 ? 0.4 : 0.05);
+    std::filesystem::remove(file);
+    // What was dense until now, a second prompt, and corrected rows.
+    Sequence bare = gpu.open(make(gpu, "full"));
+    bare.prefill(part(0, 500));
+    Sequence late = bare.fork(plan_of(gpu, method, "96")), early = gpu.open(plan_of(gpu, method, "96"));
+    early.prefill(part(0, 500));
+    EXPECT_TRUE(same_bits(decoded(late, part(500, 40)), decoded(early, part(500, 40))));
+    own.prefill(part(680, 20));
+    same.prefill(part(680, 20));
+    EXPECT_TRUE(same_bits(decoded(own, part(700, 20)), decoded(same, part(700, 20))));
+    own.correct(40);
+    same.correct(40);
+    EXPECT_TRUE(same_bits(decoded(own, part(720, 40)), decoded(same, part(720, 40))));
+  }
+}
+
 /// Sums of what windows lost are the host's, and the device has copies of those for whole pages.
 TEST_F(Cuda, MeanTokensGoOn) {
   const auto model = reference::test_model("llama256");

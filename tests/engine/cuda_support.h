@@ -8,6 +8,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/operations.h"
+#include "tests/engine/gates.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::engine {
@@ -76,6 +77,7 @@ class Cuda : public testing::Test {
 struct Method {
   const char* name;
   std::map<std::string, std::string> options;
+  int block = 0;  ///< 0: the method's
 };
 inline const std::vector<Method>& methods() {
   static const std::vector<Method> all{{"full", {}},
@@ -112,14 +114,43 @@ inline const std::vector<Method>& methods() {
                                        {"lychee_cluster", {{"chunks", "fixed"}, {"whole-clusters", "on"}}},
                                        {"tidal", {{"selector", "lychee-cluster"}}},
                                        {"clusterkv", {}},
-                                       {"tidal", {{"selector", "clusterkv"}}}};
+                                       {"tidal", {{"selector", "clusterkv"}}},
+                                       {"quest", {{"score", "meanstd"}}},
+                                       {"arkvale", {{"resident", "all"}, {"digest", "sphere"}}},
+                                       {"seer", {}, 16},
+                                       {"tidal", {{"selector", "shadowkv"}}},
+                                       {"shadowkv", {{"resident", "all"}, {"outliers", "3"}, {"rank", "0"}}},
+                                       {"shadowkv", {{"resident", "all"}, {"outliers", "3"}}},
+                                       {"shadowkv", {{"resident", "all"}, {"outliers", "3"}, {"rank", "24"}}}};
   return all;
+}
+
+/// The model that an engine has, and gates with blocks of 16 for it.
+inline std::filesystem::path model_of(const Engine& engine) {
+  if (engine.shape().layers > 20) return reference::embedded_model();
+  return reference::test_model(engine.shape().architecture == "qwen3" ? "qwen3" : "llama256");
+}
+inline const MadeGates& gates_for(const Engine& engine) {
+  static std::map<std::filesystem::path, MadeGates> made;
+  const std::filesystem::path model = model_of(engine);
+  if (!made.contains(model)) made[model] = make_gates(model, {.block = 16});
+  return made[model];
+}
+inline const std::string& gate_file_for(const Engine& engine) {
+  static std::map<std::filesystem::path, std::string> written;
+  std::string& path = written[model_of(engine)];
+  if (path.empty()) path = write_gates(gates_for(engine).file);
+  return path;
 }
 
 inline plan::Plan plan_of(const Engine& engine, const Method& method, const char* tokens) {
   std::string name = method.name;
   for (char& c : name) c = c == '_' ? '-' : c;
-  return make(engine, name, name == "full" ? policies::PolicyOptions{} : budget(tokens, method.options));
+  if (name == "full") return make(engine, name);
+  policies::PolicyOptions options = budget(tokens, method.options);
+  if (method.block > 0) options.block = method.block;
+  if (name == "seer") options.extra["gates"] = gate_file_for(engine);
+  return make(engine, name, options);
 }
 
 inline plan::Plan quest(const Engine& engine, const char* tokens) {

@@ -6,6 +6,7 @@
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/unions.h"
+#include "glimpse/attention/cuda/units.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/block_search.h"
@@ -70,6 +71,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     entry.rows = batch[i];
     entry.tokens = batch[i].position + batch[i].rows;
     entry.dense = reads_everything(batch[i]);
+    entry.first_made = -1;
     if (!entry.dense) {
       number_sets(entry);
       size_selects(entry);
@@ -91,6 +93,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     groups_.back().rows += batch[i].rows;
     ++groups_.back().entries;
   }
+  place_made();
 }
 
 void PassTables::size_selects(const PassEntry& entry) {
@@ -112,6 +115,9 @@ void PassTables::size_selects(const PassEntry& entry) {
       if (searches_tree(select)) {
         capacity = tree_capacity(entry, select);
         scores = 0;
+      } else if (searches_units(select)) {
+        capacity = unit_capacity(entry, select);
+        scores = (most + select.selector->block - 1) / select.selector->block;
       } else if (select.from == SelectOp::From::index) {
         const std::int64_t block = select.selector->block;
         const kv::OpenBlocks at = open_blocks(entry, *select.selector);
@@ -140,7 +146,32 @@ void PassTables::number_sets(PassEntry& entry) {
       if (is_united(select)) next += union_size(select, entry.tokens).lists;
     }
   }
+  // Where rows are put together there are lists of where they lie, the same for all layers.
+  entry.first_made = -1;
+  entry.made_lists = 0;
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (int head = 0; head < program.shape().kv_heads; ++head) {
+      if (!makes_keys(entry, layer, head)) continue;
+      const plan::SlotId slot = program.head(layer, head).set;
+      entry.made_lists = std::max(entry.made_lists, program.select(slot.layer, slot.head).lists);
+    }
+  }
+  if (entry.made_lists > 0) {
+    entry.first_made = sets_ + next;
+    next += program.shape().kv_heads * entry.made_lists;
+  }
   sets_ += next;
+}
+
+void PassTables::place_made() {
+  made_rows_ = 0;
+  const std::int64_t of_list = (capacity_ + kernels::kPageTokens - 1) / kernels::kPageTokens * kernels::kPageTokens;
+  for (PassEntry& entry : entries_) {
+    if (entry.dense || entry.first_made < 0) continue;
+    entry.first_made_row = made_rows_;
+    entry.made_of_head = entry.made_lists * of_list;
+    made_rows_ += entry.rows.program->shape().kv_heads * entry.made_of_head;
+  }
 }
 
 int PassTables::first_set(const PassEntry& entry, plan::SlotId slot) const {
@@ -179,6 +210,10 @@ void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, 
       add_tree_search(entry, select, row, to);
       continue;
     }
+    if (searches_units(select)) {
+      add_unit_search(entry, select, row, to);
+      continue;
+    }
     if (select.from == SelectOp::From::index) {
       const kv::OpenBlocks at = open_blocks(entry, selector);
       const auto first = static_cast<std::int32_t>(at.sink);
@@ -212,6 +247,10 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
   to.union_queries.clear();
   to.united.clear();
   to.trees.clear();
+  to.units.clear();
+  to.gates.clear();
+  to.made.clear();
+  to.cached_reads.clear();
   to.heats.clear();
   to.audits.clear();
   to.reads.clear();
@@ -223,6 +262,7 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
     }
     const int row = entry.rows.first_row - group.row;
     if (!entry.dense) add_selects(entry, program, row, to);
+    if (entry.first_made >= 0) add_made(entry, layer, row, to);
     const bool heats = entry.first_heat >= 0 && program.heats && entry.rows.decodes() && entry.rows.program->feeds();
     for (int head = 0; head < static_cast<int>(program.heads.size()) && heats; ++head) {
       // A stream's window is not what heat speaks of.
@@ -235,6 +275,21 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
     }
   }
   defer_sets(to);
+  if (!to.made.empty()) read_made(group, layer, to);
+}
+
+/// Where rows are put together their lists are read instead.
+void PassTables::read_made(const RowGroup& group, int layer, GroupLayer& to) const {
+  to.cached_reads = to.reads;
+  const auto kv_heads = static_cast<std::size_t>(entries_.front().rows.program->shape().kv_heads);
+  for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {
+    const PassEntry& entry = entries_[i];
+    const auto row = static_cast<std::size_t>(entry.rows.first_row - group.row);
+    for (int head = 0; head < static_cast<int>(kv_heads); ++head) {
+      if (!makes_keys(entry, layer, head)) continue;
+      to.reads[row * kv_heads + static_cast<std::size_t>(head)].set = entry.first_made + head * entry.made_lists;
+    }
+  }
 }
 
 void PassTables::defer_sets(GroupLayer& to) const {

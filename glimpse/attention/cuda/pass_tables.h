@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/kernels/cuda/low_rank.h"
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/trees.h"
+#include "glimpse/kernels/cuda/units.h"
 #include "glimpse/kernels/ops.h"
 
 namespace glimpse::attention::cuda {
@@ -27,6 +29,9 @@ struct PassEntry {
   int first_heat = -1;      ///< its rows of heat and of what flows back into it are numbered from here; -1: none
   int heats = 0;            ///< so many: one, or one for each layer
   int first_kept = -1;      ///< [layers] what its layers' unions took is numbered from here; -1: nobody asks
+  int first_made = -1;      ///< lists of rows that are put together (MadeSet) are numbered from here; -1: none
+  int made_lists = 0;       ///< so many for each KV head
+  std::int64_t first_made_row = 0, made_of_head = 0;  ///< where they lie: [kv_heads, made_of_head]
   std::int64_t observed = 0;  ///< of its prompt's rows, those from this one on flow back into the heat
 
   int heat_of(int layer) const { return first_heat + (heats > 1 ? layer : 0); }
@@ -52,10 +57,14 @@ struct GroupLayer {
   std::vector<kernels::cuda::RankMerge> ranks;   ///< likewise
   std::vector<kernels::Choice> united;           ///< likewise: by what unions and merges make of the units
   std::vector<kernels::cuda::TreeSearch> trees;  ///< likewise; which trees, the caller says
+  std::vector<kernels::cuda::UnitSearch> units;  ///< likewise
+  std::vector<kernels::cuda::GateQuery> gates;   ///< likewise: queries that searches of units count; whose, the caller
+  std::vector<kernels::cuda::MadeSet> made;      ///< likewise; whose factors, the caller says
   std::vector<kernels::cuda::MeanToken> means;   ///< likewise, added by MeanTokens
   std::vector<kernels::cuda::HeatRow> heats;     ///< likewise: heads whose probabilities flow back
   std::vector<kernels::RowHead> audits;          ///< likewise: heads whose keys are scored once more, behind all else
   std::vector<kernels::Read> reads;              ///< [rows, kv_heads]
+  std::vector<kernels::Read> cached_reads;       ///< the same where nothing is put together; empty: nothing is
   /// Attention leaves the scores that sets are made from, and they are made behind it: nobody reads them before, and
   /// all heads that are scored read everything. Then `scores` is empty.
   bool late = false;
@@ -94,11 +103,20 @@ class PassTables {
   /// Ranks of a list that is merged by rank, and lists of such a merge, at most.
   int most_ranks() const { return most_ranks_; }
   int most_ranked() const { return most_ranked_; }
+  /// Rows of K and V that the pass puts together for attention.
+  std::int64_t made_rows() const { return made_rows_; }
+  /// True where a head's keys of the prompt are made from factors.
+  static bool makes_keys(const PassEntry& entry, int layer, int head);
+  /// Positions below it are; those of outliers are not.
+  static std::int64_t made_end(const PassEntry& entry, int layer, int head);
   /// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
   static std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
 
   /// Tokens that a search of a tree takes, at most.
   static std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select);
+
+  /// Units that a search of them scores.
+  static std::int64_t searched_units(const PassEntry& entry, const SelectOp& select);
 
   /// The first of the sets that an entry's slot has.
   int first_set(const PassEntry& entry, plan::SlotId slot) const;
@@ -110,11 +128,16 @@ class PassTables {
   void size_selects(const PassEntry& entry);
   void number_heat(PassEntry& entry);
   static std::int64_t tree_capacity(const PassEntry& entry, const SelectOp& select);
+  static std::int64_t unit_capacity(const PassEntry& entry, const SelectOp& select);
+  void add_unit_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
   void add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
   void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
   void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
   void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const;
   kernels::Read read_of(const PassEntry& entry, const HeadOp& head) const;
+  void read_made(const RowGroup& group, int layer, GroupLayer& to) const;
+  void add_made(const PassEntry& entry, int layer, int row, GroupLayer& to) const;
+  void place_made();
   void defer_sets(GroupLayer& to) const;
 
   std::vector<PassEntry> entries_;
@@ -124,6 +147,7 @@ class PassTables {
   int sets_ = 0;
   std::int32_t capacity_ = 0, most_blocks_ = 0;
   std::size_t stride_ = 0, heat_stride_ = 0;
+  std::int64_t made_rows_ = 0;
   int heats_ = 0, kept_ = 0, most_candidates_ = 0, most_heated_ = 0, most_ranks_ = 0, most_ranked_ = 0;
 };
 

@@ -34,7 +34,8 @@ void forget_indices(const SequenceRows& rows) {
   for (int layer = 0; layer < rows.program->shape().layers; ++layer) {
     for (int head = 0; head < rows.program->shape().kv_heads; ++head) {
       auto& index = state.indices[state.head(layer, head)];
-      if (index == nullptr || index->covered() == 0 || tree_of(rows, layer, head) != nullptr) continue;
+      if (index == nullptr || index->covered() == 0) continue;
+      if (tree_of(rows, layer, head) != nullptr || units_of(rows, layer, head) != nullptr) continue;
       index = kv::make_index(*rows.program->select(layer, head).selector, rows.program->shape().head_dim);
     }
   }
@@ -51,7 +52,10 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       summaries_(cache, stream),
       feedback_(cache, stream),
       heats_(cache, stream),
-      trees_(cache, stream, shape.threads),
+      builder_(cache, stream, shape.threads),
+      trees_(cache, stream, builder_),
+      units_(cache, stream, builder_),
+      low_rank_(cache, stream, builder_, shape.rotation),
       mean_tokens_(cache, stream),
       tiles_(cache, stream),
       audits_(cache, stream),
@@ -66,6 +70,8 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   lengths_.clear();
   pages_.begin();
   trees_.begin();
+  units_.begin();
+  low_rank_.begin();
   mean_tokens_.begin();
   for (const SequenceRows& rows : batch) {
     check(rows.program->shape().head_dim == shape_.head_dim, "a program is made for the model's head dimension");
@@ -74,6 +80,8 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
     pages_.follow(rows);
     summaries_.follow(rows);
     trees_.follow(rows);
+    units_.follow(rows);
+    low_rank_.follow(rows);
     mean_tokens_.follow(rows);
   }
   tables_.make(batch, lengths_);
@@ -95,6 +103,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   heats_.begin(tables_, lengths_, shape_.heads, staging);
   tiles_.begin(tables_, shape_.heads, staging);
   views_place_ = staging.add(views_);
+  add_made_views();
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
   pieces_place_ = staging.add(feedback_.pieces());
@@ -102,13 +111,14 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
 
   make_space();
   mean_tokens_.make_space(tables_.rows(), shape_.heads);
+  angles_place_ = staging.add(units_.angles());
   key_.clear();
-  key_.insert(key_.end(),
-              {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
-               static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
-               static_cast<std::int64_t>(feedback_.pieces().size()), static_cast<std::int64_t>(feedback_.stride()),
-               feedback_.moves(), audits_.any(), audits_.moves(), static_cast<std::int64_t>(records_.rows().size()),
-               records_.moves(), moves_, trees_.most(), mean_tokens_.any(), mean_tokens_.moves()});
+  key_.insert(key_.end(), {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
+                           static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
+                           static_cast<std::int64_t>(feedback_.pieces().size()),
+                           static_cast<std::int64_t>(feedback_.stride()), feedback_.moves(), audits_.any(),
+                           audits_.moves(), static_cast<std::int64_t>(records_.rows().size()), records_.moves(), moves_,
+                           trees_.most(), units_.most(), low_rank_.moves(), mean_tokens_.any(), mean_tokens_.moves()});
   heats_.add_to(key_);
   add_ranges();
   places_.clear();
@@ -118,11 +128,18 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
       LayerPlace place;
       place.scores = staging.add(group_layer_.scores);
       place.searches = staging.add(group_layer_.searches);
-      point_to_trees(batch, group, layer);
+      point_to_indices(batch, group, layer);
       place.trees = staging.add(group_layer_.trees);
       place.tree_count = static_cast<int>(group_layer_.trees.size());
+      place.units = staging.add(group_layer_.units);
+      place.unit_count = static_cast<int>(group_layer_.units.size());
+      place.gates = staging.add(group_layer_.gates);
+      place.gate_count = static_cast<int>(group_layer_.gates.size());
+      place.made = staging.add(group_layer_.made);
+      place.made_count = static_cast<int>(group_layer_.made.size());
       place.choices = staging.add(group_layer_.choices);
       place.reads = staging.add(group_layer_.reads);
+      place.cached_reads = staging.add(group_layer_.cached_reads);
       mean_tokens_.add(tables_, group, layer, group_layer_.means);
       place.means = staging.add(group_layer_.means);
       place.mean_count = static_cast<int>(group_layer_.means.size());
@@ -137,22 +154,45 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
       place.audit_count = static_cast<int>(group_layer_.audits.size());
       place.parts = heats_.add(group_layer_);
       places_.push_back(place);
-      key_.insert(key_.end(), {group.row, group.rows, place.score_count, place.search_count, place.tree_count,
-                               place.choice_count, place.audit_count, place.parts.union_count, place.parts.rank_count,
-                               place.parts.heat_count, place.weighs_means, place.mean_count, place.late});
+      key_.insert(key_.end(),
+                  {group.row, group.rows, place.score_count, place.search_count, place.tree_count, place.unit_count,
+                   place.gate_count, place.made_count, place.choice_count, place.audit_count, place.parts.union_count,
+                   place.parts.rank_count, place.parts.heat_count, place.weighs_means, place.mean_count, place.late});
     }
   }
   if (!tables_.prompts().empty()) key_.clear();
   // Last, so that all else lies where it lay.
   writes_place_ = staging.add(pages_.writes());
   tree_writes_place_ = staging.add(trees_.writes());
+  unit_writes_place_ = staging.add(units_.writes());
 }
 
-/// Says which trees a layer of a group searches.
-void Runner::point_to_trees(std::span<const SequenceRows> batch, const RowGroup& group, int layer) {
+/// Says which trees and units a layer of a group searches, by which gates.
+void Runner::point_to_indices(std::span<const SequenceRows> batch, const RowGroup& group, int layer) {
   for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
     const SequenceRows& rows = batch[size(tables_.sequence_of_row()[size(group.row + search.row)])];
     search.tree = trees_.tree(rows.sequence, *rows.state, layer, search.head);
+  }
+  const auto rows_of = [&](int row) -> const SequenceRows& {
+    return batch[size(tables_.sequence_of_row()[size(group.row + row)])];
+  };
+  for (kernels::cuda::UnitSearch& search : group_layer_.units) {
+    units_.point(rows_of(search.row), layer, search);
+    if (search.gate >= 0) search.scale = 1 / std::sqrt(static_cast<float>(search.width));
+  }
+  for (kernels::cuda::GateQuery& gate : group_layer_.gates) {
+    const int row = gate.row;
+    gate = units_.gate_query(rows_of(row), layer, gate.head);
+    gate.row = row;
+  }
+  for (kernels::cuda::MadeSet& made : group_layer_.made) {
+    const SequenceRows& rows = rows_of(made.row);
+    kernels::cuda::UnitSearch units;
+    units.head = made.head;
+    units_.point(rows, layer, units);
+    made.marked = units.marked;
+    made.marked_count = units.marked_count;
+    low_rank_.point(rows, layer, made);
   }
 }
 
@@ -173,6 +213,9 @@ void Runner::make_space() {
     for (const RowGroup& group : tables_.groups()) most = std::max(most, group.rows);
     moved |= grow(scores_, stream_, size(most) * size(shape_.heads) * tables_.stride());
     moved |= grow(lse_, stream_, size(most) * size(shape_.heads));
+    if (!units_.angles().empty()) {
+      moved |= grow(gate_queries_, stream_, size(most) * size(shape_.kv_heads) * kernels::cuda::kMostGateDim);
+    }
   }
   const std::size_t sets = size(tables_.sets());
   moved |= grow(sets_, stream_, sets * size(tables_.capacity()));
@@ -192,11 +235,36 @@ void Runner::prepare() {
   kernels::cuda::write(stream_, {.writes = staging_->at<kernels::cuda::Write>(tree_writes_place_),
                                  .count = static_cast<int>(trees_.writes().size())});
   trees_.written();
+  kernels::cuda::write(stream_, {.writes = staging_->at<kernels::cuda::Write>(unit_writes_place_),
+                                 .count = static_cast<int>(units_.writes().size())});
+  units_.written();
+}
+
+/// The views that attention reads where rows are put together: their own pages in place of the cache's.
+void Runner::add_made_views() {
+  low_rank_.make_space(tables_);
+  if (!low_rank_.any()) return;
+  const std::size_t heads = size(shape_.kv_heads), sequences = tables_.entries().size();
+  for (std::size_t i = 0; i < sequences; ++i) {
+    const PassEntry& entry = tables_.entries()[i];
+    if (entry.first_made < 0) continue;
+    for (int layer = 0; layer < shape_.layers; ++layer) {
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        if (!PassTables::makes_keys(entry, layer, head)) continue;
+        views_[(size(layer) * sequences + i) * heads + size(head)] = low_rank_.view(entry, head);
+      }
+    }
+  }
+  made_views_place_ = staging_->add(views_);
 }
 
 kernels::KvTable<kernels::Place::device> Runner::cache_of(int layer) const {
+  return table_at(views_place_, layer);
+}
+
+kernels::KvTable<kernels::Place::device> Runner::table_at(std::size_t place, int layer) const {
   const std::size_t sequences = tables_.entries().size();
-  const kernels::HeadView* views = staging_->at<kernels::HeadView>(views_place_).raw();
+  const kernels::HeadView* views = staging_->at<kernels::HeadView>(place).raw();
   return {cache_.shape().format, views + size(layer) * sequences * size(shape_.kv_heads), static_cast<int>(sequences),
           shape_.kv_heads};
 }
@@ -241,7 +309,7 @@ bool Runner::layer(int layer, const LayerRows& rows) {
     call.out = rows.out.raw() + at;
     if (narrows) call.narrow = rows.narrow.raw() + at;
     call.lse = lse == nullptr ? nullptr : lse + first_query;
-    run_group(call, place, place.audit_count > 0 ? audits_.all_lse(layer) + first_query : nullptr);
+    run_group(call, place, layer, place.audit_count > 0 ? audits_.all_lse(layer) + first_query : nullptr);
   }
   call.rows = {sequence, behind, tables_.rows()};
   call.q = rows.q;
@@ -281,6 +349,28 @@ void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
                                           .sets = call.sets,
                                           .opened = counts_.pointer().raw() + tables_.sets()});
   }
+  if (place.unit_count > 0) {
+    const kernels::RotationPairs pairs = units_.pairs();
+    kernels::cuda::gate_queries(stream_, {.q = call.q,
+                                          .kv_heads = shape_.kv_heads,
+                                          .group = call.group,
+                                          .head_dim = shape_.head_dim,
+                                          .angles = staging_->at<float>(angles_place_),
+                                          .turned = pairs.dims,
+                                          .neox = pairs.neox,
+                                          .gates = staging_->at<kernels::cuda::GateQuery>(place.gates),
+                                          .count = place.gate_count,
+                                          .out = gate_queries_.pointer()});
+    kernels::cuda::search_units(stream_, {.cache = call.cache,
+                                          .rows = call.rows,
+                                          .q = call.q,
+                                          .group = call.group,
+                                          .searches = staging_->at<kernels::cuda::UnitSearch>(place.units),
+                                          .count = place.unit_count,
+                                          .most = units_.most(),
+                                          .gate_queries = gate_queries_.constant(),
+                                          .out = call.scores});
+  }
   if (place.choice_count > 0) {
     operations_->select({call.cache, call.rows, call.group, call.scores, staging_->at<kernels::Choice>(place.choices),
                          place.choice_count, call.sets, place.weighs_means});
@@ -288,11 +378,38 @@ void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
   heats_.choose(call, place.parts, *operations_);
 }
 
-/// What a layer does for a group of rows, behind the appending.
-void Runner::run_group(const GroupCall& call, const LayerPlace& place, float* audit_lse) {
-  if (!place.late) make_sets(call, place);
-  operations_->attend({call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, call.lse,
+/// Attention where rows are put together. What sets capture is a matter of the keys that were given: where somebody
+/// asks, those are read too.
+void Runner::attend_made(const GroupCall& call, const LayerPlace& place, int layer) {
+  const kernels::KvTable<Place::device> made = table_at(made_views_place_, layer);
+  const kernels::RotationPairs pairs = low_rank_.pairs();
+  kernels::cuda::make_rows(stream_, {.cache = call.cache,
+                                     .rows = call.rows,
+                                     .sets = call.sets,
+                                     .made = made,
+                                     .of = staging_->at<kernels::cuda::MadeSet>(place.made),
+                                     .count = place.made_count,
+                                     .most = tables_.capacity(),
+                                     .angles = low_rank_.angles(),
+                                     .turned = pairs.dims,
+                                     .neox = pairs.neox});
+  if (call.lse != nullptr) {
+    operations_->attend({call.cache, call.rows, call.q, call.group, call.scale,
+                         staging_->at<kernels::Read>(place.cached_reads), call.sets, call.out, call.lse});
+  }
+  operations_->attend({made, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, nullptr,
                        call.narrow, call.scores});
+}
+
+/// What a layer does for a group of rows, behind the appending.
+void Runner::run_group(const GroupCall& call, const LayerPlace& place, int layer, float* audit_lse) {
+  if (!place.late) make_sets(call, place);
+  if (place.made_count > 0) {
+    attend_made(call, place, layer);
+  } else {
+    operations_->attend({call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out,
+                         call.lse, call.narrow, call.scores});
+  }
   if (place.late) make_sets(call, place);
   kernels::cuda::add_mean_tokens(
       stream_, {call.cache, call.rows, call.q, call.group, call.scale,
@@ -369,6 +486,40 @@ std::int64_t Runner::tree_bytes(const PassEntry& entry, const SelectOp& select) 
   return static_cast<std::int64_t>(bytes);
 }
 
+/// What a search of a head's units read: their rows, and the weights of its gate.
+std::int64_t Runner::unit_bytes(const PassEntry& entry, const SelectOp& select) const {
+  const std::int64_t units = PassTables::searched_units(entry, select);
+  if (units == 0) return 0;
+  const UnitShape unit = shape_of_units(*units_of(entry.rows, select.writes.layer, select.first_head));
+  std::int64_t values = units * (unit.values + (unit.radii ? 1 : 0));
+  if (select.selector->terms.front().source == plan::Source::gate) {
+    values += std::int64_t{shape_.heads / shape_.kv_heads} * unit.width * shape_.head_dim;
+  }
+  return values * std::int64_t{sizeof(float)};
+}
+
+/// Rows whose keys were made from factors: of a set all before the window but those of outliers.
+void Runner::count_made(const PassEntry& entry, int layer, int head, ReadCounters& counters) const {
+  const HeadOp& op = entry.rows.program->head(layer, head);
+  const SelectOp& select = entry.rows.program->select(layer, head);
+  const std::int64_t end = PassTables::made_end(entry, layer, head), block = select.selector->block;
+  const auto marked = marked_units(*units_of(entry.rows, layer, head));
+  const auto* const counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
+  for (int list = 0; list < select.lists; ++list) {
+    const std::int32_t count = counts[tables_.first_set(entry, op.set) + list];
+    const std::int64_t slots = count == kernels::kEverything ? entry.tokens : count;
+    std::int64_t rows = slots - (entry.tokens - end);
+    for (const std::int32_t unit : marked)
+      rows -= std::max<std::int64_t>(0, std::min((unit + 1) * block, end) - unit * block);
+    rows = std::max<std::int64_t>(0, rows);  // a budget below the outliers takes some of them
+    counters.low_rank_rows += rows;
+    if (rows == 0) continue;
+    const std::int64_t factors = op.key_rank * static_cast<std::int64_t>(sizeof(std::uint16_t));
+    counters.low_rank_bytes +=
+        rows * factors + std::int64_t{op.key_rank} * shape_.head_dim * std::int64_t{sizeof(float)};
+  }
+}
+
 bool Runner::makes_sets_late(std::size_t entry, int layer) const {
   const auto groups = tables_.groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -387,6 +538,7 @@ void Runner::count(std::size_t number, ReadCounters& counters) const {
       const std::int64_t slots = read_slots(entry, layer, head, sparse);
       counters.k_rows += slots;
       counters.v_rows += slots;
+      if (PassTables::makes_keys(entry, layer, head)) count_made(entry, layer, head, counters);
       if (!entry.dense && has_mean_token(entry, layer, head)) ++counters.k_rows, ++counters.v_rows;
       // Once more for what each slot got.
       const bool fed = !entry.rows.state->has_heat() || entry.rows.program->layer(layer).heats;
@@ -398,6 +550,8 @@ void Runner::count(std::size_t number, ReadCounters& counters) const {
     for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
       if (searches_tree(select)) {
         counters.index_bytes += tree_bytes(entry, select);
+      } else if (searches_units(select)) {
+        counters.index_bytes += unit_bytes(entry, select);
       } else if (select.from == SelectOp::From::index) {
         counters.index_bytes += PassTables::searched_blocks(entry, *select.selector) * select.selector->block /
                                 kernels::kPageTokens *
@@ -425,7 +579,7 @@ std::span<const ReadCounters> Runner::end() {
     ReadCounters& counters = counters_.emplace_back();
     if (!failures().empty() && failures()[counters_.size() - 1]) continue;
     SequenceState& state = *entry.rows.state;
-    counters.index_build_s += trees_.end(entry.rows);
+    counters.index_build_s += trees_.end(entry.rows) + units_.end(entry.rows) + low_rank_.end(entry.rows);
     mean_tokens_.end(entry.rows);
     if (entry.rows.decodes()) {
       count(counters_.size() - 1, counters);

@@ -18,6 +18,7 @@
 #include "glimpse/attention/cuda/audits.h"
 #include "glimpse/attention/cuda/feedback.h"
 #include "glimpse/attention/cuda/heats.h"
+#include "glimpse/attention/cuda/low_rank.h"
 #include "glimpse/attention/cuda/mean_tokens.h"
 #include "glimpse/attention/cuda/page_tables.h"
 #include "glimpse/attention/cuda/pass_records.h"
@@ -25,6 +26,7 @@
 #include "glimpse/attention/cuda/summaries.h"
 #include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/trees.h"
+#include "glimpse/attention/cuda/units.h"
 #include "glimpse/attention/records.h"
 #include "glimpse/kernels/cuda/staging.h"
 
@@ -32,7 +34,8 @@ namespace glimpse::attention::cuda {
 
 struct RunnerShape {
   int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  int threads = 1;  ///< of the host, for indices that it builds
+  int threads = 1;                        ///< of the host, for indices that it builds
+  kernels::Rotation* rotation = nullptr;  ///< needed by plans that read keys of low rank
 };
 
 class Runner {
@@ -78,8 +81,10 @@ class Runner {
   using Place = kernels::Place;
   /// Where a group's part of a layer lies in the staging.
   struct LayerPlace {
-    std::size_t scores = 0, searches = 0, trees = 0, choices = 0, reads = 0, means = 0, audits = 0;
-    int score_count = 0, search_count = 0, tree_count = 0, choice_count = 0, mean_count = 0, audit_count = 0;
+    std::size_t scores = 0, searches = 0, trees = 0, units = 0, gates = 0, made = 0, choices = 0, reads = 0,
+                cached_reads = 0, means = 0, audits = 0;
+    int score_count = 0, search_count = 0, tree_count = 0, unit_count = 0, gate_count = 0, made_count = 0,
+        choice_count = 0, mean_count = 0, audit_count = 0;
     bool weighs_means = false, late = false;  ///< late: see GroupLayer
     PartsPlace parts;
   };
@@ -89,9 +94,12 @@ class Runner {
   };
 
   void add_ranges();
-  void point_to_trees(std::span<const SequenceRows> batch, const RowGroup& group, int layer);
-  void run_group(const GroupCall& call, const LayerPlace& place, float* audit_lse);
+  void point_to_indices(std::span<const SequenceRows> batch, const RowGroup& group, int layer);
+  void attend_made(const GroupCall& call, const LayerPlace& place, int layer);
+  void run_group(const GroupCall& call, const LayerPlace& place, int layer, float* audit_lse);
   void make_sets(const GroupCall& call, const LayerPlace& place);
+  std::int64_t unit_bytes(const PassEntry& entry, const SelectOp& select) const;
+  void count_made(const PassEntry& entry, int layer, int head, ReadCounters& counters) const;
   bool makes_sets_late(std::size_t entry, int layer) const;
   void make_space();
   std::int64_t tree_bytes(const PassEntry& entry, const SelectOp& select) const;
@@ -99,6 +107,8 @@ class Runner {
   std::int64_t read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const;
   static bool has_mean_token(const PassEntry& entry, int layer, int head);
   kernels::KvTable<Place::device> cache_of(int layer) const;
+  kernels::KvTable<Place::device> table_at(std::size_t place, int layer) const;
+  void add_made_views();
 
   RunnerShape shape_;
   kv::Cache& cache_;
@@ -108,7 +118,10 @@ class Runner {
   Summaries summaries_;
   Feedback feedback_;
   Heats heats_;
+  IndexBuilder builder_;
   Trees trees_;
+  Units units_;
+  LowRank low_rank_;
   MeanTokens mean_tokens_;
   Tiles tiles_;
   Audits audits_;
@@ -120,10 +133,11 @@ class Runner {
   std::vector<RangePlace> range_places_;  ///< [layers]
   std::vector<kernels::PageRange> ranges_;
   std::vector<kernels::HeadView> views_, of_sequence_;
-  std::size_t views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
-              writes_place_ = 0, tree_writes_place_ = 0;
+  std::size_t views_place_ = 0, made_views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0,
+              watched_place_ = 0, writes_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0, angles_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
   kernels::cuda::Array<float> scores_, lse_;
+  kernels::cuda::Array<float> gate_queries_;  ///< of a layer
   kernels::cuda::Array<std::int32_t> sets_, counts_;
   kernels::cuda::Pinned host_counts_;
   std::int64_t moves_ = 0;  ///< of the arrays above

@@ -5,40 +5,21 @@
 #include "glimpse/attention/choose.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/parts.h"
-#include "glimpse/kernels/views.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-using plan::GroupPooling;
 
 [[noreturn]] void refuse(const plan::Plan& plan, std::string_view what, std::string_view cure = {}) {
   throw UserError(fmt::format("method '{}' needs {}, which runs on the CPU alone for now; {}leave out --device",
                               plan.policy, what, cure));
 }
 
-/// Bounds hang on pages, and a search pools them as scores.
 void require_index(const plan::Plan& plan, const plan::Selector& selector) {
   const plan::Term& term = selector.terms.front();
-  if (term.source == plan::Source::chunk_tree) {
-    if (term.index.chunk_bounds) refuse(plan, "bounds of chunks instead of a tree");
-    return;
-  }
-  if (term.source == plan::Source::token_clusters) {
-    if (selector.local > 0) refuse(plan, "a local window beside clusters", "leave out --attn-local, or ");
-    return;
-  }
-  if (term.source != plan::Source::page_bounds)
-    refuse(plan, "an index over keys other than the bounds of pages, trees of chunks and clusters");
-  if (term.index.digest != plan::Digest::min_max)
-    refuse(plan, "pages told by other than the min and max of their keys");
-  if (selector.block % kernels::kPageTokens != 0) {
-    refuse(plan, fmt::format("blocks of {} tokens", selector.block),
-           fmt::format("give a multiple of {} (--attn-block), or ", kernels::kPageTokens));
-  }
-  const bool pools = term.group == GroupPooling::max_score || term.group == GroupPooling::mean_score ||
-                     term.group == GroupPooling::none;
-  if (!pools) refuse(plan, "bounds pooled as probabilities or by a mean query");
+  if (term.source == plan::Source::chunk_tree && term.index.chunk_bounds)
+    refuse(plan, "bounds of chunks instead of a tree");
+  if (term.source == plan::Source::token_clusters && selector.local > 0)
+    refuse(plan, "a local window beside clusters", "leave out --attn-local, or ");
 }
 
 bool counts_tokens(const plan::Budget& budget) {

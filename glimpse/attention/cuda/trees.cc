@@ -1,14 +1,7 @@
 #include "glimpse/attention/cuda/trees.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
-#include <exception>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "glimpse/attention/cuda/flat_tree.h"
@@ -20,40 +13,13 @@
 namespace glimpse::attention::cuda {
 namespace {
 
-constexpr std::size_t kBytesAtOnce = std::size_t{32} << 20;  ///< of keys that are read back
-constexpr std::int64_t kPage = kernels::kPageTokens;
-
 std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-/// work(i) for all i below count, on so many threads; throws what one of them threw.
-template <class Work>
-void share(std::size_t count, int threads, const Work& work) {
-  std::atomic<std::size_t> next{0};
-  std::exception_ptr failure;
-  std::mutex failing;
-  const auto run = [&] {
-    for (std::size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        const std::lock_guard lock(failing);
-        failure = std::current_exception();
-        next = count;
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> others;
-    for (std::size_t i = 1; i < std::min(count, size(threads)); ++i) others.emplace_back(run);
-    run();
-  }
-  if (failure) std::rethrow_exception(failure);
-}
-
-const plan::Selector& selector_of(const SequenceRows& rows, int layer, int head) {
-  return *rows.program->select(layer, head).selector;
+/// Null: the index is clusters of tokens.
+kv::ChunkTree* chunk_tree(const IndexItem& item) {
+  return dynamic_cast<kv::ChunkTree*>(item.index);
 }
 
 }  // namespace
@@ -64,9 +30,6 @@ kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head) {
   const SelectOp& op = rows.program->layer(layer).selects[size(select)];
   return searches_tree(op) ? rows.state->indices[rows.state->head(layer, head)].get() : nullptr;
 }
-
-Trees::Trees(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads)
-    : cache_(cache), stream_(stream), threads_(std::max(1, threads)) {}
 
 void Trees::begin() {
   if (!sent_) {
@@ -88,7 +51,7 @@ std::vector<Trees::Item> Trees::items_of(const SequenceRows& rows) const {
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
     for (int head = 0; head < cache_.shape().kv_heads; ++head) {
       if (kv::KeyIndex* const index = tree_of(rows, layer, head)) {
-        items.push_back({layer, head, index, dynamic_cast<kv::ChunkTree*>(index), {}, {}});
+        items.push_back({layer, head, index, {}, {}});
       }
     }
   }
@@ -96,108 +59,41 @@ std::vector<Trees::Item> Trees::items_of(const SequenceRows& rows) const {
 }
 
 /// What an extension to `tokens` reads: the chunks that it cuts, or all of them where it builds the tree.
-Trees::Span Trees::wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens) const {
+KeySpan Trees::wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens) {
   if (tokens < prompt) return {};
   const plan::Selector& selector = selector_of(rows, item.layer, item.head);
-  if (item.tree == nullptr) {
+  const kv::ChunkTree* const tree = chunk_tree(item);
+  if (tree == nullptr) {
     const std::int64_t covered = item.index->covered();
     const std::int64_t more = selector.terms.front().index.new_tokens;
     std::int64_t last = std::max(covered, prompt);
     if (tokens - last > more) last += (tokens - last - 1) / more * more;
-    return last > covered ? Span{covered, last} : Span{};
+    return last > covered ? KeySpan{covered, last} : KeySpan{};
   }
-  if (!item.tree->is_built() && plan::budget_tokens(selector.budget, tokens) >= tokens) return {};
-  kv::ChunkList chunks = item.tree->chunks();
+  if (!tree->is_built() && plan::budget_tokens(selector.budget, tokens) >= tokens) return {};
+  kv::ChunkList chunks = tree->chunks();
   const std::vector<Boundary>& boundaries = rows.state->boundaries;
   chunks.advance(std::span(boundaries).first(std::min(boundaries.size(), size(tokens))), prompt, tokens);
-  return {item.tree->is_built() ? item.tree->chunks().covered() : 0, chunks.covered()};
+  return {tree->is_built() ? tree->chunks().covered() : 0, chunks.covered()};
 }
 
 void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens) {
-  Span all;
+  KeySpan all;
   const Item* before = nullptr;
   for (const Item& item : items) {
     // Trees of one selector that cover as much read as much.
+    const kv::ChunkTree* const tree = chunk_tree(item);
+    const kv::ChunkTree* const last = before == nullptr ? nullptr : chunk_tree(*before);
     const bool same = before != nullptr &&
                       &selector_of(rows, before->layer, before->head) == &selector_of(rows, item.layer, item.head) &&
                       before->index->covered() == item.index->covered() &&
-                      (item.tree == nullptr || (before->tree->is_built() == item.tree->is_built() &&
-                                                before->tree->chunks().covered() == item.tree->chunks().covered()));
+                      (tree == nullptr ||
+                       (last->is_built() == tree->is_built() && last->chunks().covered() == tree->chunks().covered()));
     before = &item;
-    if (same) continue;
-    const Span own = wanted(rows, item, prompt, tokens);
-    if (own.last <= own.first) continue;
-    all = all.last <= all.first ? own : Span{std::min(all.first, own.first), std::max(all.last, own.last)};
+    if (!same) all = all.with(wanted(rows, item, prompt, tokens));
   }
-  grow(rows, items, all, prompt,
-       [tokens](Item& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
-}
-
-void Trees::grow(const SequenceRows& rows, std::span<Item> items, Span span, std::int64_t prompt, const Growth& work) {
-  const kernels::KvFormat& format = cache_.shape().format;
-  const Span pages{span.first / kPage, (span.last + kPage - 1) / kPage};
-  const std::size_t bytes = std::max<std::size_t>(1, size(pages.last - pages.first) * format.page_bytes());
-  const bool reads = span.last > span.first;
-  seconds_ = 0;
-  const std::size_t at_once = std::max(size(threads_), 2 * kBytesAtOnce / bytes);
-  std::vector<kernels::PageId> table(size(pages.last), 0);
-  for (std::int64_t page = pages.first; page < pages.last; ++page) {
-    table[size(page)] = static_cast<kernels::PageId>(page - pages.first);
-  }
-  for (std::size_t first = 0; first < items.size(); first += at_once) {
-    const std::span<Item> some = items.subspan(first, std::min(at_once, items.size() - first));
-    if (reads) read_pages(rows, some, pages);
-    std::atomic<std::int64_t> nanoseconds{0};
-    share(some.size(), reads ? threads_ : 1, [&](std::size_t i) {
-      const auto start = std::chrono::steady_clock::now();
-      const kernels::HeadView view{some[i].keys.data(), nullptr, table.data(), nullptr,
-                                   static_cast<std::int32_t>(pages.last * kPage)};
-      work(some[i], {&view, format, rows.state->boundaries, prompt});
-      some[i].keys = {};
-      nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
-    });
-    constexpr double kNanosecond = 1e-9;
-    seconds_ += static_cast<double>(nanoseconds.load()) * kNanosecond;
-  }
-}
-
-/// Pages of the tables of some heads, gathered on the device and brought over together.
-void Trees::read_pages(const SequenceRows& rows, std::span<Item> items, Span pages) {
-  const std::size_t page_bytes = cache_.shape().format.page_bytes();
-  const std::size_t each = size(pages.last - pages.first);
-  const std::size_t heads = std::clamp<std::size_t>(kBytesAtOnce / (each * page_bytes), 1, items.size());
-  if (host_.size() < heads * each * page_bytes) {
-    host_ = {};
-    pages_ = {};
-    which_ = {};
-    const std::size_t room = heads * each + heads * each / 4;
-    which_ = kernels::cuda::Array<std::int32_t>(stream_, room);
-    pages_ = kernels::cuda::Array<float>(stream_, room * page_bytes / sizeof(float));
-    host_ = kernels::cuda::Pinned(stream_, room * page_bytes);
-  }
-  std::vector<std::int32_t> which;
-  for (std::size_t first = 0; first < items.size(); first += heads) {
-    const std::span<Item> some = items.subspan(first, std::min(heads, items.size() - first));
-    which.clear();
-    const std::byte* plane = nullptr;
-    for (const Item& item : some) {
-      const kernels::HeadView view = cache_.view(rows.sequence, item.layer, item.head);
-      plane = view.k_plane;
-      for (std::int64_t page = pages.first; page < pages.last; ++page) {
-        which.push_back(static_cast<std::int32_t>(view.pages[page]));
-      }
-    }
-    which_.set(which);
-    kernels::cuda::take_rows(stream_, {reinterpret_cast<const float*>(plane), which_.constant(), pages_.pointer(),
-                                       static_cast<int>(which.size()), static_cast<int>(page_bytes / sizeof(float))});
-    pages_.memory().copy_out_later(0, host_, which.size() * page_bytes);
-    stream_.synchronize();
-    const std::byte* from = host_.raw();
-    for (Item& item : some) {
-      item.keys.assign(from, from + each * page_bytes);
-      from += each * page_bytes;
-    }
-  }
+  seconds_ = builder_.grow(rows, items, all, prompt,
+                           [tokens](Item& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
 }
 
 void Trees::follow(const SequenceRows& rows) {
@@ -243,30 +139,20 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Know
   known.writes.clear();
   known.copies.assign(rows.state->indices.size(), {});
   std::vector<FlatTree> trees(items.size());
-  share(items.size(), threads_, [&](std::size_t i) {
+  builder_.share(items.size(), [&](std::size_t i) {
     trees[i] = flatten(*items[i].index, selector_of(rows, items[i].layer, items[i].head).sink);
   });
   std::size_t bytes = 0;
   for (const FlatTree& tree : trees) bytes += tree.bytes().size();
   if (bytes > known.memory.size()) {
     known.memory = {};
-    const int device = stream_.device().number;
-    const std::size_t wanted = bytes + bytes / 8;
-    if (wanted > kernels::cuda::free_memory(device)) {  // those of others come again when they are searched
+    const auto make_room = [&] {  // those of others come again when they are searched
       for (auto& [id, other] : known_) {
         const bool needed = std::find(followed_.begin(), followed_.end(), id) != followed_.end();
         if (!needed && &other != &known) other = {};
       }
-    }
-    const std::size_t free = kernels::cuda::free_memory(device);
-    if (wanted > free) {
-      constexpr double kGigabyte = 1e9;
-      throw UserError(fmt::format(
-          "method '{}' keeps trees of {:.2f} GB for this sequence on the GPU, and {:.2f} are free there; "
-          "use a smaller context (-c) or another method",
-          rows.program->plan().policy, static_cast<double>(wanted) / kGigabyte, static_cast<double>(free) / kGigabyte));
-    }
-    known.memory = kernels::cuda::Memory(stream_, wanted);
+    };
+    known.memory = copies_memory(stream_, bytes + bytes / 8, rows, "trees", make_room);
   }
   std::size_t at = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -283,7 +169,7 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Know
                  .unit_tokens = numbers(tree.unit_tokens),
                  .costs = numbers(tree.costs),
                  .cluster_of = numbers(tree.cluster_of),
-                 .ends = items[i].tree == nullptr ? nullptr : numbers(tree.ends),
+                 .ends = chunk_tree(items[i]) == nullptr ? nullptr : numbers(tree.ends),
                  .units = shape.units,
                  .clusters = shape.clusters,
                  .chunks = shape.chunks};
@@ -293,7 +179,7 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Know
 
 /// Chunks from the copy's last up to `chunks`, and the clusters and units that they are in.
 void Trees::send_nodes(std::int64_t sink, const Copy& copy, Item& item, std::int32_t chunks) const {
-  const kv::ChunkTree& tree = *item.tree;
+  const kv::ChunkTree& tree = *chunk_tree(item);
   const std::vector<std::int32_t> of = tree.clusters_of_chunks();
   std::vector<std::int32_t> clusters;
   for (std::int32_t chunk = copy.tree.chunks; chunk < chunks; ++chunk) {
@@ -305,7 +191,7 @@ void Trees::send_nodes(std::int64_t sink, const Copy& copy, Item& item, std::int
 }
 
 void Trees::send_clusters(std::int64_t sink, const Copy& copy, Item& item, std::vector<std::int32_t> clusters) {
-  const kv::ChunkTree& tree = *item.tree;
+  const kv::ChunkTree& tree = *chunk_tree(item);
   const auto unique = [](std::vector<std::int32_t>& values) {
     std::sort(values.begin(), values.end());
     values.erase(std::unique(values.begin(), values.end()), values.end());
@@ -359,7 +245,6 @@ void Trees::build(const SequenceRows& rows) {
     auto& index = rows.state->indices[rows.state->head(item.layer, item.head)];
     index = kv::make_index(selector_of(rows, item.layer, item.head), cache_.shape().format.dim);
     item.index = index.get();
-    item.tree = dynamic_cast<kv::ChunkTree*>(item.index);
   }
   known_[rows.sequence].serial = 0;
   known_[rows.sequence].writes.clear();
@@ -372,18 +257,19 @@ void Trees::mend(const SequenceRows& rows) {
   std::vector<Item> items = items_of(rows);
   std::erase_if(items, [&](const Item& item) { return item.index->covered() <= first; });
   if (items.empty()) return;
-  Span span{first, 0};
+  KeySpan span{first, 0};
   for (const Item& item : items) {
-    if (item.tree == nullptr) {  // a corrected token's cluster may have any others
+    const kv::ChunkTree* const tree = chunk_tree(item);
+    if (tree == nullptr) {  // a corrected token's cluster may have any others
       span = {0, std::max(span.last, item.index->covered())};
       continue;
     }
-    const kv::ChunkList& chunks = item.tree->chunks();
+    const kv::ChunkList& chunks = tree->chunks();
     span.first = std::min(span.first, chunks.begin(chunks.chunk_of(first)));
     span.last = std::max(span.last, chunks.end(chunks.chunk_of(std::min(last, chunks.covered()) - 1)));
   }
-  grow(rows, items, span, rows.state->prompt_tokens,
-       [&](Item& item, const kv::KeySource& source) { item.index->refresh(source, first, last); });
+  seconds_ += builder_.grow(rows, items, span, rows.state->prompt_tokens,
+                            [&](Item& item, const kv::KeySource& source) { item.index->refresh(source, first, last); });
   known_[rows.sequence].serial = 0;  // all is sent again
   known_[rows.sequence].writes.clear();
 }

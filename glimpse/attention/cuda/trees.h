@@ -6,12 +6,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <span>
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/attention/cuda/index_builder.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/kernels/cuda/trees.h"
@@ -24,10 +24,11 @@ namespace glimpse::attention::cuda {
 /// The tree, or the clusters, of a head in a sequence's state; null where the head searches none.
 kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head);
 
-/// Owned by a runner; borrows cache and stream. One thread at a time; starts `threads` of its own to build trees.
+/// Owned by a runner; borrows cache, stream and builder. One thread at a time.
 class Trees {
  public:
-  Trees(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads);
+  Trees(const kv::Cache& cache, kernels::cuda::Stream& stream, IndexBuilder& builder)
+      : cache_(cache), stream_(stream), builder_(builder) {}
 
   /// Before a pass: what it did not write because it failed is sent anew.
   void begin();
@@ -59,25 +60,11 @@ class Trees {
     std::vector<Copy> copies;                  ///< [layer, kv_head]
     std::vector<kernels::cuda::Write> writes;  ///< to send
   };
-  struct Item {
-    int layer = 0, head = 0;
-    kv::KeyIndex* index = nullptr;
-    kv::ChunkTree* tree = nullptr;  ///< the same; null: clusters of tokens
-    std::vector<std::byte> keys;    ///< pages [first page, last page)
-    std::vector<kernels::cuda::Write> writes;
-  };
-  /// Tokens whose keys a growth reads.
-  struct Span {
-    std::int64_t first = 0, last = 0;
-  };
-
-  using Growth = std::function<void(Item&, const kv::KeySource&)>;
+  using Item = IndexItem;
 
   std::vector<Item> items_of(const SequenceRows& rows) const;
-  Span wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens) const;
+  static KeySpan wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens);
   void extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens);
-  void grow(const SequenceRows& rows, std::span<Item> items, Span span, std::int64_t prompt, const Growth& work);
-  void read_pages(const SequenceRows& rows, std::span<Item> items, Span pages);
   void build(const SequenceRows& rows);
   void mend(const SequenceRows& rows);
   void send_all(const SequenceRows& rows, std::span<const Item> items, Known& known);
@@ -87,16 +74,13 @@ class Trees {
 
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
-  int threads_ = 1;
+  IndexBuilder& builder_;
   std::map<kv::SequenceId, Known> known_;  ///< an id that is used again is seen by its serial
   std::vector<kv::SequenceId> followed_;   ///< of this pass
   std::vector<kernels::cuda::Write> writes_;
   bool sent_ = true;
   int most_ = 0;
   double seconds_ = 0;  ///< of the last growth
-  kernels::cuda::Array<std::int32_t> which_;
-  kernels::cuda::Array<float> pages_;
-  kernels::cuda::Pinned host_;
 };
 
 }  // namespace glimpse::attention::cuda

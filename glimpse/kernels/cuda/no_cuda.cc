@@ -2,11 +2,13 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
+#include "glimpse/kernels/cuda/low_rank.h"
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/readings.h"
 #include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/cuda/trees.h"
+#include "glimpse/kernels/cuda/units.h"
 
 namespace glimpse::kernels::cuda {
 namespace {
@@ -156,6 +158,15 @@ void shift_rows(Stream&, const ShiftOp&) {
   refuse();
 }
 void search_trees(Stream&, const TreeSearchOp&) {
+  refuse();
+}
+void search_units(Stream&, const UnitSearchOp&) {
+  refuse();
+}
+void make_rows(Stream&, const MakeRowsOp&) {
+  refuse();
+}
+void gate_queries(Stream&, const GateQueriesOp&) {
   refuse();
 }
 void largest(Stream&, const LargestOp&) {

@@ -178,6 +178,13 @@ void Digests::score(const GroupQueries& queries, std::int32_t first, std::int32_
   }
 }
 
+std::vector<float> Digests::variances(std::int32_t at) const {
+  std::vector<float> found(static_cast<std::size_t>(dim_));
+  const auto* const values = reinterpret_cast<const float*>(share(at).variances.data());
+  for (std::size_t i = 0; i < found.size(); ++i) found[i] = values[place(at, i)];
+  return found;
+}
+
 std::vector<float> Digests::row(std::int32_t at) const {
   std::vector<float> found(static_cast<std::size_t>(values()));
   const auto size = static_cast<std::size_t>(dim_);

@@ -41,6 +41,7 @@ class Digests {
   Digests(Kind kind, int dim, double deviation_weight) : kind_(kind), dim_(dim), weight_(deviation_weight) {}
   static Kind kind_of(plan::Digest digest);
 
+  Kind kind() const { return kind_; }
   int dim() const { return dim_; }
   std::int32_t count() const { return count_; }
   /// Held, in whole tiles.
@@ -63,6 +64,8 @@ class Digests {
 
   /// The first of the row's values as floats: min_max: [2, d]; sphere: centre; mean and mean_deviation: mean.
   std::vector<float> row(std::int32_t at) const;
+  /// [d], of mean_deviation.
+  std::vector<float> variances(std::int32_t at) const;
   float radius(std::int32_t at) const { return share(at).radii[static_cast<std::size_t>(at % kSharedDigests)]; }
 
  private:

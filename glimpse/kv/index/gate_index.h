@@ -25,18 +25,20 @@ class GateIndex final : public KeyIndex {
   std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const override;
   /// Blocks.
   std::vector<std::int32_t> units_of(std::span<const std::int32_t> set, std::int64_t tokens) const override;
-  std::int64_t covered() const override { return held() * selector_.block; }
+  std::int64_t covered() const override { return std::int64_t{held()} * selector_.block; }
   std::size_t bytes() const override { return keys_->size() * sizeof(float); }
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<GateIndex>(*this); }
   void serve(const plan::Selector& selector) override { selector_ = selector; }
 
-  /// [held, dim]
+  /// [held, width]
   const std::vector<float>& keys() const { return *keys_; }
+  std::int32_t held() const { return static_cast<std::int32_t>(keys_->size() / dim()); }  ///< blocks
+  int width() const { return gates_.gates->dim(); }
+  const Gates& gates() const { return *gates_.gates; }
 
  private:
-  std::int64_t held() const { return static_cast<std::int64_t>(keys_->size() / dim()); }
   std::size_t dim() const { return static_cast<std::size_t>(gates_.gates->dim()); }
   void write(const KeySource& keys, std::int64_t block);
   /// Gate scores of blocks [first, first + count). Returns the bytes read.

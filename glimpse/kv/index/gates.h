@@ -31,6 +31,8 @@ class Gates {
 
   const GateWeights& weights() const { return weights_; }
   int dim() const { return weights_.dim; }
+  const kernels::Rotation& of_model() const { return *of_model_; }
+  const kernels::Rotation* own() const { return own_.get(); }  ///< null: none
   /// From now on tokens at positions [0, positions) may come.
   void prepare(std::int64_t positions);
 

@@ -50,6 +50,8 @@ class LowRankKeys {
 
   /// U of one token, [rank], as it is stored.
   std::vector<float> coefficients(std::int64_t position) const;
+  /// U [tokens, rank] in the cache's type; of a q8_0 cache in bf16.
+  std::span<const std::byte> factors() const { return coefficients_; }
   /// B of one KV head, [rank, d].
   std::span<const float> basis(int head) const;
 

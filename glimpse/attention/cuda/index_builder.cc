@@ -1,0 +1,154 @@
+#include "glimpse/attention/cuda/index_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+constexpr std::size_t kBytesAtOnce = std::size_t{32} << 20;  ///< of keys that are read back
+constexpr std::int64_t kPage = kernels::kPageTokens;
+
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+std::int64_t pages_of(const KeySpan& span) {
+  return span.empty() ? 0 : (span.last + kPage - 1) / kPage - span.first / kPage;
+}
+
+}  // namespace
+
+KeySpan KeySpan::with(const KeySpan& other) const {
+  if (empty()) return other;
+  if (other.empty()) return *this;
+  return {std::min(first, other.first), std::max(last, other.last)};
+}
+
+const plan::Selector& selector_of(const SequenceRows& rows, int layer, int head) {
+  return *rows.program->select(layer, head).selector;
+}
+
+IndexBuilder::IndexBuilder(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads)
+    : cache_(cache), stream_(stream), threads_(std::max(1, threads)) {}
+
+void IndexBuilder::share(std::size_t count, const std::function<void(std::size_t)>& work) const {
+  std::atomic<std::size_t> next{0};
+  std::exception_ptr failure;
+  std::mutex failing;
+  const auto run = [&] {
+    for (std::size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        const std::lock_guard lock(failing);
+        failure = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < std::min(count, size(threads_)); ++i) others.emplace_back(run);
+    run();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+double IndexBuilder::grow(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span, std::int64_t prompt,
+                          const Growth& work) {
+  const kernels::KvFormat& format = cache_.shape().format;
+  const std::int64_t first_page = span.first / kPage, last_page = first_page + pages_of(span);
+  const std::size_t bytes = std::max<std::size_t>(1, size(pages_of(span)) * format.page_bytes());
+  const std::size_t at_once = std::max(size(threads_), 2 * kBytesAtOnce / bytes);
+  std::vector<kernels::PageId> table(size(last_page), 0);
+  for (std::int64_t page = first_page; page < last_page; ++page) {
+    table[size(page)] = static_cast<kernels::PageId>(page - first_page);
+  }
+  std::atomic<std::int64_t> nanoseconds{0};
+  for (std::size_t first = 0; first < items.size(); first += at_once) {
+    const std::span<IndexItem> some = items.subspan(first, std::min(at_once, items.size() - first));
+    if (!span.empty()) read(rows, some, span);
+    const auto one = [&](std::size_t i) {
+      const auto start = std::chrono::steady_clock::now();
+      const kernels::HeadView view{some[i].keys.data(), nullptr, table.data(), nullptr,
+                                   static_cast<std::int32_t>(last_page * kPage)};
+      work(some[i], {&view, format, rows.state->boundaries, prompt});
+      some[i].keys = {};
+      nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+    };
+    if (!span.empty()) {
+      share(some.size(), one);
+    } else {
+      for (std::size_t i = 0; i < some.size(); ++i) one(i);
+    }
+  }
+  constexpr double kNanosecond = 1e-9;
+  return static_cast<double>(nanoseconds.load()) * kNanosecond;
+}
+
+/// Gathered on the device and brought over together.
+void IndexBuilder::read(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span) {
+  const std::size_t page_bytes = cache_.shape().format.page_bytes();
+  const std::int64_t first_page = span.first / kPage;
+  const std::size_t each = size(pages_of(span));
+  const std::size_t heads = std::clamp<std::size_t>(kBytesAtOnce / (each * page_bytes), 1, items.size());
+  if (host_.size() < heads * each * page_bytes) {
+    host_ = {};
+    pages_ = {};
+    which_ = {};
+    const std::size_t room = heads * each + heads * each / 4;
+    which_ = kernels::cuda::Array<std::int32_t>(stream_, room);
+    pages_ = kernels::cuda::Array<float>(stream_, room * page_bytes / sizeof(float));
+    host_ = kernels::cuda::Pinned(stream_, room * page_bytes);
+  }
+  std::vector<std::int32_t> which;
+  for (std::size_t first = 0; first < items.size(); first += heads) {
+    const std::span<IndexItem> some = items.subspan(first, std::min(heads, items.size() - first));
+    which.clear();
+    const std::byte* plane = nullptr;
+    for (const IndexItem& item : some) {
+      const kernels::HeadView view = cache_.view(rows.sequence, item.layer, item.head);
+      plane = view.k_plane;
+      for (std::size_t page = 0; page < each; ++page) {
+        which.push_back(static_cast<std::int32_t>(view.pages[size(first_page) + page]));
+      }
+    }
+    which_.set(which);
+    kernels::cuda::take_rows(stream_, {reinterpret_cast<const float*>(plane), which_.constant(), pages_.pointer(),
+                                       static_cast<int>(which.size()), static_cast<int>(page_bytes / sizeof(float))});
+    pages_.memory().copy_out_later(0, host_, which.size() * page_bytes);
+    stream_.synchronize();
+    const std::byte* from = host_.raw();
+    for (IndexItem& item : some) {
+      item.keys.assign(from, from + each * page_bytes);
+      from += each * page_bytes;
+    }
+  }
+}
+
+kernels::cuda::Memory copies_memory(kernels::cuda::Stream& stream, std::size_t bytes, const SequenceRows& rows,
+                                    const char* what, const std::function<void()>& make_room) {
+  const int device = stream.device().number;
+  if (bytes > kernels::cuda::free_memory(device)) make_room();
+  const std::size_t free = kernels::cuda::free_memory(device);
+  if (bytes > free) {
+    constexpr double kGigabyte = 1e9;
+    throw UserError(fmt::format(
+        "method '{}' keeps {} of {:.2f} GB for this sequence on the GPU, and {:.2f} are free there; use a smaller "
+        "context (-c) or another method",
+        rows.program->plan().policy, what, static_cast<double>(bytes) / kGigabyte,
+        static_cast<double>(free) / kGigabyte));
+  }
+  return {stream, bytes};
+}
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,67 @@
+// How indices of the host grow while a device holds the keys: pages of keys come back, and the host's threads take them
+// in. Indices stay the host's, so that forks and sessions are the same on both devices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "glimpse/attention/batch.h"
+#include "glimpse/kernels/cuda/layers.h"
+#include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kv/cache.h"
+#include "glimpse/kv/index/key_index.h"
+
+namespace glimpse::attention::cuda {
+
+/// The index of a head, while it grows.
+struct IndexItem {
+  int layer = 0, head = 0;
+  kv::KeyIndex* index = nullptr;
+  std::vector<std::byte> keys;               ///< pages of the span that is read
+  std::vector<kernels::cuda::Write> writes;  ///< to send afterwards
+};
+
+/// Tokens [first, last) whose keys are read.
+struct KeySpan {
+  std::int64_t first = 0, last = 0;
+  bool empty() const { return last <= first; }
+  /// What covers both.
+  KeySpan with(const KeySpan& other) const;
+};
+
+/// Owned by a runner; borrows cache and stream. One thread at a time; starts `threads` of its own.
+class IndexBuilder {
+ public:
+  using Growth = std::function<void(IndexItem&, const kv::KeySource&)>;
+
+  IndexBuilder(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads);
+
+  /// `work` for each item, with the keys of `span`, of a prompt of so many tokens. Returns the seconds of all threads.
+  double grow(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span, std::int64_t prompt,
+              const Growth& work);
+  /// Pages that hold the span, of each item's head, to its `keys`; the first one is page span.first / kPageTokens.
+  void read(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span);
+  /// work(i) for all i below count on the threads; throws what one of them threw.
+  void share(std::size_t count, const std::function<void(std::size_t)>& work) const;
+
+ private:
+  const kv::Cache& cache_;
+  kernels::cuda::Stream& stream_;
+  int threads_ = 1;
+  kernels::cuda::Array<std::int32_t> which_;
+  kernels::cuda::Array<float> pages_;
+  kernels::cuda::Pinned host_;
+};
+
+/// The selector of what a head makes.
+const plan::Selector& selector_of(const SequenceRows& rows, int layer, int head);
+
+/// Memory for a sequence's copies of an index, `what` they are called. Throws UserError where the device has no room.
+/// `make_room` gives back what is not needed in this pass.
+kernels::cuda::Memory copies_memory(kernels::cuda::Stream& stream, std::size_t bytes, const SequenceRows& rows,
+                                    const char* what, const std::function<void()>& make_room);
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,177 @@
+#include "glimpse/attention/cuda/low_rank.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <utility>
+
+#include "glimpse/attention/give_slots.h"
+#include "glimpse/base/error.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+constexpr std::size_t kLayerBytes = std::size_t{1} << 30;  ///< of keys that are on the host at a time
+
+}  // namespace
+
+void LowRank::begin() {
+  any_ = false;
+  // Nobody else has these any more.
+  std::erase_if(copies_, [](const auto& copy) { return copy.second.keys.use_count() == 1; });
+  build_s_.clear();
+}
+
+void LowRank::follow(const SequenceRows& rows) {
+  if (!rows.state->wants_low_rank() || !rows.decodes() || reads_everything(rows)) return;
+  check(rotation_ != nullptr, "keys of low rank are turned by somebody");
+  const auto& ranks = rows.state->key_ranks;
+  bool missing = false;
+  for (std::size_t layer = 0; layer < ranks.size(); ++layer) {
+    missing |= ranks[layer] > 0 && rows.state->low_rank[layer] == nullptr;
+  }
+  // Forked from another plan, or dense until now.
+  if (missing && rows.state->prompt_tokens > 0) build_s_[rows.sequence] = make(rows, rows.state->prompt_tokens);
+  send(rows);
+}
+
+double LowRank::end(const SequenceRows& rows) {
+  if (rows.decodes()) {
+    const auto built = build_s_.find(rows.sequence);
+    return built == build_s_.end() ? 0 : std::exchange(built->second, 0);
+  }
+  if (!rows.state->wants_low_rank()) return 0;
+  SequenceState& state = *rows.state;
+  const std::int64_t tokens = rows.position + rows.rows;
+  if (ends_prompt(rows)) {
+    std::fill(state.low_rank.begin(), state.low_rank.end(), nullptr);
+    return rows.program->dense_at(tokens + 1) ? 0 : make(rows, tokens);
+  }
+  const bool made =
+      std::any_of(state.low_rank.begin(), state.low_rank.end(), [](const auto& keys) { return keys != nullptr; });
+  if (rows.kind != PassKind::correct || !made || rows.position >= state.prompt_tokens) return 0;
+  std::fill(state.low_rank.begin(), state.low_rank.end(), nullptr);
+  return make(rows, state.prompt_tokens);
+}
+
+/// The factors of all layers that want some and have none: the keys of a few layers come back at a time.
+double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
+  SequenceState& state = *rows.state;
+  rotation_->prepare(tokens);
+  std::vector<int> layers;
+  for (int layer = 0; layer < cache_.shape().layers; ++layer) {
+    if (state.key_ranks[size(layer)] > 0 && state.low_rank[size(layer)] == nullptr) layers.push_back(layer);
+  }
+  const int heads = cache_.shape().kv_heads;
+  const kernels::KvFormat& format = cache_.shape().format;
+  const std::size_t pages = (size(tokens) + kernels::kPageTokens - 1) / kernels::kPageTokens;
+  const std::size_t at_once = std::max<std::size_t>(1, kLayerBytes / (pages * format.page_bytes() * size(heads)));
+  std::vector<kernels::PageId> table(pages);
+  std::iota(table.begin(), table.end(), kernels::PageId{0});
+  std::atomic<std::int64_t> nanoseconds{0};
+  for (std::size_t first = 0; first < layers.size(); first += at_once) {
+    const std::span<const int> some = std::span(layers).subspan(first, std::min(at_once, layers.size() - first));
+    std::vector<IndexItem> items;
+    for (const int layer : some) {
+      for (int head = 0; head < heads; ++head) items.push_back({layer, head, nullptr, {}, {}});
+    }
+    builder_.read(rows, items, {0, tokens});
+    builder_.share(some.size(), [&](std::size_t i) {
+      const auto start = std::chrono::steady_clock::now();
+      std::vector<kernels::HeadView> views;
+      for (int head = 0; head < heads; ++head) {
+        views.push_back({items[i * size(heads) + size(head)].keys.data(), nullptr, table.data(), nullptr,
+                         static_cast<std::int32_t>(pages * kernels::kPageTokens)});
+      }
+      kv::LayerKeys keys;
+      keys.heads = views;
+      keys.format = format;
+      keys.tokens = tokens;
+      keys.before_rope = [this](std::int64_t position, float* row) { rotation_->turn_back(position, row); };
+      const auto layer = size(some[i]);
+      state.low_rank[layer] = std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[layer]);
+      nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+    });
+  }
+  constexpr double kNanosecond = 1e-9;
+  return static_cast<double>(nanoseconds.load()) * kNanosecond;
+}
+
+void LowRank::send(const SequenceRows& rows) {
+  const SequenceState& state = *rows.state;
+  const auto make_room = [&] {
+    std::erase_if(copies_, [&](const auto& copy) {
+      return std::none_of(state.low_rank.begin(), state.low_rank.end(),
+                          [&](const auto& keys) { return keys.get() == copy.first; }) &&
+             copy.second.keys.use_count() == 1;
+    });
+  };
+  for (const auto& keys : state.low_rank) {
+    if (keys == nullptr) continue;
+    Copy& copy = copies_[keys.get()];
+    if (copy.keys != nullptr) continue;
+    std::vector<float> basis;
+    for (int head = 0; head < cache_.shape().kv_heads; ++head) {
+      const std::span<const float> of = keys->basis(head);
+      basis.insert(basis.end(), of.begin(), of.end());
+    }
+    copy.factors = copies_memory(stream_, keys->factors().size(), rows, "factors of keys", make_room);
+    copy.factors.copy_in(0, keys->factors());
+    copy.basis = copies_memory(stream_, basis.size() * sizeof(float), rows, "factors of keys", make_room);
+    copy.basis.copy_in(0, std::as_bytes(std::span(basis)));
+    copy.keys = keys;
+    turn_to(keys->tokens());
+  }
+}
+
+/// Angles of all positions below, on the device.
+void LowRank::turn_to(std::int64_t positions) {
+  if (positions <= turned_) return;
+  rotation_->prepare(positions);
+  stream_.synchronize();  // what is queued may use the old ones
+  const std::span<const float> angles = rotation_->angles(0, positions);
+  angles_ = {};
+  angles_ = kernels::cuda::Array<float>(stream_, angles);
+  turned_ = positions;
+  ++moves_;
+}
+
+void LowRank::make_space(const PassTables& tables) {
+  any_ = tables.made_rows() > 0;
+  if (!any_) return;
+  const std::size_t rows = size(tables.made_rows());
+  const std::size_t bytes = rows * cache_.shape().format.row_bytes();
+  if (bytes <= plane_bytes_) return;
+  stream_.synchronize();  // what is queued may use the old ones
+  rows_ = {};
+  pages_ = {};
+  plane_bytes_ = bytes + bytes / 4 / 256 * 256;
+  rows_ = kernels::cuda::Memory(stream_, 2 * plane_bytes_);
+  rows_.fill(std::byte{0});
+  std::vector<kernels::PageId> pages(plane_bytes_ / cache_.shape().format.page_bytes());
+  std::iota(pages.begin(), pages.end(), kernels::PageId{0});
+  pages_ = kernels::cuda::Array<kernels::PageId>(stream_, pages);
+  ++moves_;
+}
+
+kernels::HeadView LowRank::view(const PassEntry& entry, int head) const {
+  const std::size_t at = size(entry.first_made_row + head * entry.made_of_head) * cache_.shape().format.row_bytes();
+  return {rows_.raw() + at, rows_.raw() + plane_bytes_ + at, pages_.constant().raw(), nullptr,
+          static_cast<std::int32_t>(entry.made_of_head)};
+}
+
+void LowRank::point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const {
+  const kv::LowRankKeys& keys = *rows.state->low_rank[size(layer)];
+  const Copy& copy = copies_.at(&keys);
+  set.stride = keys.rank();
+  set.factors = reinterpret_cast<const std::uint16_t*>(copy.factors.raw());
+  set.basis = reinterpret_cast<const float*>(copy.basis.raw()) +
+              size(set.head) * size(keys.rank()) * size(cache_.shape().format.dim);
+}
+
+}  // namespace glimpse::attention::cuda

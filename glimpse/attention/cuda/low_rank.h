@@ -1,0 +1,70 @@
+// ShadowKV's keys of a prompt on a device: factors that the host makes when the prompt has ended (kv::LowRankKeys),
+// copied once for all sequences that share them, and pages for the rows that a step puts together from them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "glimpse/attention/cuda/index_builder.h"
+#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/kernels/cuda/low_rank.h"
+#include "glimpse/kernels/rotation.h"
+
+namespace glimpse::attention::cuda {
+
+/// Owned by a runner; borrows cache, stream, builder, and the model's rotation (null: no plan has such keys). One
+/// thread at a time.
+class LowRank {
+ public:
+  LowRank(const kv::Cache& cache, kernels::cuda::Stream& stream, IndexBuilder& builder, kernels::Rotation* rotation)
+      : cache_(cache), stream_(stream), builder_(builder), rotation_(rotation) {}
+
+  /// Before a pass.
+  void begin();
+  /// For each of its sequences in order, before tables are made: factors of those that read them are there. Throws
+  /// UserError when the device has no room left.
+  void follow(const SequenceRows& rows);
+  /// When the stream has passed: factors of a prompt that ended, or was corrected. Returns the seconds of all threads.
+  double end(const SequenceRows& rows);
+
+  /// Pages for what the pass's entries put together.
+  void make_space(const PassTables& tables);
+  /// True where some head of the pass has rows put together.
+  bool any() const { return any_; }
+  int moves() const { return moves_; }
+  /// The view of a head's own pages.
+  kernels::HeadView view(const PassEntry& entry, int head) const;
+  /// Fills in whose factors a set is made from.
+  void point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const;
+  kernels::Pointer<const float, kernels::Place::device> angles() const { return angles_.constant(); }
+  kernels::RotationPairs pairs() const { return rotation_->pairs(); }
+
+ private:
+  /// Of one layer.
+  struct Copy {
+    std::shared_ptr<const kv::LowRankKeys> keys;  ///< keeps the key of the map
+    kernels::cuda::Memory factors, basis;
+  };
+  double make(const SequenceRows& rows, std::int64_t tokens);
+  void send(const SequenceRows& rows);
+  void turn_to(std::int64_t positions);
+
+  const kv::Cache& cache_;
+  kernels::cuda::Stream& stream_;
+  IndexBuilder& builder_;
+  kernels::Rotation* rotation_;
+  std::map<const kv::LowRankKeys*, Copy> copies_;
+  kernels::cuda::Array<float> angles_;
+  std::int64_t turned_ = 0;                      ///< positions
+  kernels::cuda::Memory rows_;                   ///< K of all rows, then V
+  kernels::cuda::Array<kernels::PageId> pages_;  ///< 0, 1, 2 ...
+  std::size_t plane_bytes_ = 0;
+  std::map<kv::SequenceId, double> build_s_;  ///< in this pass
+  bool any_ = false;
+  int moves_ = 0;
+};
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,298 @@
+#include "glimpse/attention/cuda/units.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/summaries.h"
+#include "glimpse/attention/give_slots.h"
+#include "glimpse/base/error.h"
+#include "glimpse/kv/index/gate_index.h"
+#include "glimpse/kv/index/landmarks.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+/// Room for units that later steps add, in whole fours; a prompt's landmarks stay as many.
+std::int32_t room_of(const kv::KeyIndex& index, std::int32_t count) {
+  constexpr std::int32_t kLeast = 64;
+  const bool grows = dynamic_cast<const kv::Landmarks*>(&index) == nullptr;
+  return ((grows ? count + count / 8 + kLeast : count) + 3) / 4 * 4;
+}
+
+/// What an extension to `tokens` reads.
+KeySpan wanted(const SequenceRows& rows, const IndexItem& item, std::int64_t prompt, std::int64_t tokens) {
+  const std::int64_t block = selector_of(rows, item.layer, item.head).block;
+  const bool of_prompt = dynamic_cast<const kv::Landmarks*>(item.index) != nullptr;
+  if (of_prompt && tokens < prompt) return {};
+  return {item.index->covered(), (of_prompt ? prompt : tokens) / block * block};
+}
+
+const kv::Gates* gates_of(const kv::KeyIndex& index) {
+  const auto* const gated = dynamic_cast<const kv::GateIndex*>(&index);
+  return gated == nullptr ? nullptr : &gated->gates();
+}
+
+std::vector<float> floats_of(KvType type, std::span<const std::byte> values) {
+  const std::size_t width = row_bytes(type, 1);
+  std::vector<float> made(values.size() / width);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    std::uint16_t half = 0;
+    std::memcpy(type == KvType::f32 ? static_cast<void*>(&made[i]) : &half, values.data() + i * width, width);
+    if (type == KvType::f16) made[i] = float_from_f16(half);
+    if (type == KvType::bf16) made[i] = float_from_bf16(half);
+  }
+  return made;
+}
+
+void write(std::vector<kernels::cuda::Write>& to, float* place, float value) {
+  to.push_back({reinterpret_cast<std::uint32_t*>(place), std::bit_cast<std::uint32_t>(value)});
+}
+
+}  // namespace
+
+bool searches_units(const SelectOp& select) {
+  return select.from == SelectOp::From::index && !searches_tree(select) && !bounds_hang_on_pages(*select.selector);
+}
+
+kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head) {
+  const int select = rows.program->head(layer, head).select;
+  if (select < 0) return nullptr;
+  const SelectOp& op = rows.program->layer(layer).selects[size(select)];
+  return searches_units(op) ? rows.state->indices[rows.state->head(layer, head)].get() : nullptr;
+}
+
+void Units::begin() {
+  if (!sent_) {
+    for (auto& [id, known] : known_) known.serial = 0;
+  }
+  sent_ = true;
+  followed_.clear();
+  writes_.clear();
+  turned_.clear();
+  angles_.clear();
+  pairs_ = {};
+  most_ = 0;
+}
+
+void Units::written() {
+  for (const kv::SequenceId sequence : followed_) known_[sequence].writes.clear();
+  sent_ = true;
+}
+
+std::vector<IndexItem> Units::items_of(const SequenceRows& rows) const {
+  std::vector<IndexItem> items;
+  for (int layer = 0; layer < cache_.shape().layers; ++layer) {
+    for (int head = 0; head < cache_.shape().kv_heads; ++head) {
+      if (kv::KeyIndex* const index = units_of(rows, layer, head)) items.push_back({layer, head, index, {}, {}});
+    }
+  }
+  return items;
+}
+
+double Units::extend(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt, std::int64_t tokens) {
+  KeySpan all;
+  for (const IndexItem& item : items) all = all.with(wanted(rows, item, prompt, tokens));
+  if (all.empty()) return 0;
+  for (const auto& gates : rows.state->gates()) gates->prepare(tokens);
+  return builder_.grow(rows, items, all, prompt,
+                       [tokens](IndexItem& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
+}
+
+void Units::follow(const SequenceRows& rows) {
+  if (!rows.decodes() || reads_everything(rows)) return;
+  std::vector<IndexItem> items = items_of(rows);
+  if (items.empty()) return;
+  const bool first = items.front().index->covered() == 0;  // built late; what a later step adds is that step's work
+  // Keys of this pass's row are not there yet: its block is in every set.
+  const double seconds =
+      extend(rows, items, rows.state->prompt_tokens, rows.kind == PassKind::draft ? rows.committed : rows.position);
+  Known& known = known_[rows.sequence];
+  known.build_s = first ? seconds : 0;
+  const std::uint64_t serial = cache_.serial(rows.sequence);
+  const auto copy_of = [&](const IndexItem& item) -> Copy& {
+    return known.copies[rows.state->head(item.layer, item.head)];
+  };
+  bool whole = known.serial != serial;
+  for (std::size_t i = 0; i < items.size() && !whole; ++i) {
+    const Copy& copy = copy_of(items[i]);
+    const UnitShape shape = shape_of_units(*items[i].index);
+    whole = shape.kind != copy.kind || shape.width != copy.width || shape.count > copy.room;
+  }
+  if (whole) {
+    known.serial = 0;
+    send_all(rows, items, known);
+    known.serial = serial;
+  } else {
+    for (const IndexItem& item : items) send_new(copy_of(item), item, known.writes);
+  }
+  for (const IndexItem& item : items) {
+    constexpr int kStep = 1024;
+    most_ = std::max(most_, (shape_of_units(*item.index).count + kStep - 1) / kStep * kStep);
+  }
+  followed_.push_back(rows.sequence);
+  writes_.insert(writes_.end(), known.writes.begin(), known.writes.end());
+  sent_ = sent_ && known.writes.empty();
+  turn_gates(rows);
+}
+
+void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items, Known& known) {
+  known.writes.clear();
+  known.copies.assign(rows.state->indices.size(), {});
+  // Each head's rows, radii and marked units, one behind the other, in words.
+  std::vector<std::size_t> places(items.size() + 1, 0);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const kv::KeyIndex& index = *items[i].index;
+    const UnitShape shape = shape_of_units(index);
+    const std::size_t marked = (marked_units(index).size() + 3) / 4 * 4;
+    places[i + 1] = places[i] + size(room_of(index, shape.count)) * size(shape.values + 1) + marked;
+  }
+  const std::size_t bytes = places.back() * sizeof(float);
+  if (bytes > known.memory.size()) {
+    known.memory = {};
+    const auto make_room = [&] {  // those of others come again when they are searched
+      for (auto& [id, other] : known_) {
+        const bool needed = std::find(followed_.begin(), followed_.end(), id) != followed_.end();
+        if (!needed && &other != &known) other = {};
+      }
+    };
+    known.memory = copies_memory(stream_, bytes + bytes / 8, rows, "an index", make_room);
+  }
+  std::vector<std::vector<float>> values(items.size());
+  builder_.share(items.size(), [&](std::size_t i) {
+    const kv::KeyIndex& index = *items[i].index;
+    const UnitShape shape = shape_of_units(index);
+    const std::size_t room = size(room_of(index, shape.count)), row = size(shape.values);
+    std::vector<float>& to = values[i];
+    to.assign(places[i + 1] - places[i], 0);
+    for (std::int32_t unit = 0; unit < shape.count; ++unit) {
+      to[room * row + size(unit)] = write_unit(index, unit, std::span(to).subspan(size(unit) * row, row));
+    }
+    const std::span<const std::int32_t> marked = marked_units(index);
+    for (std::size_t m = 0; m < marked.size(); ++m) to[room * (row + 1) + m] = std::bit_cast<float>(marked[m]);
+    Copy& copy = known.copies[rows.state->head(items[i].layer, items[i].head)];
+    copy.rows = reinterpret_cast<float*>(known.memory.raw()) + places[i];
+    copy.radii = copy.rows + room * row;
+    copy.marked = reinterpret_cast<std::int32_t*>(copy.radii + room);
+    copy.marked_count = static_cast<std::int32_t>(marked.size());
+    copy.count = shape.count;
+    copy.room = static_cast<std::int32_t>(room);
+    copy.width = shape.width;
+    copy.kind = shape.kind;
+  });
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    known.memory.copy_in(places[i] * sizeof(float), std::as_bytes(std::span(values[i])));
+  }
+}
+
+void Units::send_new(Copy& copy, const IndexItem& item, std::vector<kernels::cuda::Write>& to) {
+  const UnitShape shape = shape_of_units(*item.index);
+  std::vector<float> row(size(shape.values));
+  for (; copy.count < shape.count; ++copy.count) {
+    const float radius = write_unit(*item.index, copy.count, row);
+    float* const place = copy.rows + size(copy.count) * row.size();
+    for (std::size_t i = 0; i < row.size(); ++i) write(to, place + i, row[i]);
+    if (shape.radii) write(to, copy.radii + copy.count, radius);
+  }
+}
+
+/// Brings the gates of a sequence to the device, and the angles of its row.
+void Units::turn_gates(const SequenceRows& rows) {
+  for (const auto& gates : rows.state->gates()) {
+    GateMemory& memory = gates_[gates.get()];
+    if (memory.gates == nullptr) {
+      const GateWeights& weights = gates->weights();
+      memory.weights = kernels::cuda::Array<float>(stream_, floats_of(weights.type, weights.q));
+      if (!weights.q_norm.empty()) memory.norms = kernels::cuda::Array<float>(stream_, weights.q_norm);
+      memory.gates = gates;
+    }
+    constexpr std::int64_t kStep = 1024;  // so that tables seldom grow
+    gates->prepare((rows.position + rows.rows + kStep - 1) / kStep * kStep);
+    Turned turned;
+    const auto add = [&](const kernels::Rotation& rotation) {
+      const auto at = static_cast<std::uint32_t>(angles_.size());
+      const std::span<const float> angles = rotation.angles(rows.position, rows.position + 1);
+      angles_.insert(angles_.end(), angles.begin(), angles.end());
+      return at;
+    };
+    pairs_ = gates->of_model().pairs();
+    turned.turn = add(gates->of_model());
+    if (gates->own() != nullptr) turned.own_turn = add(*gates->own());
+    turned_[{rows.sequence, gates.get()}] = turned;
+  }
+}
+
+double Units::end(const SequenceRows& rows) {
+  if (rows.decodes()) {
+    const auto known = known_.find(rows.sequence);
+    return known == known_.end() ? 0 : std::exchange(known->second.build_s, 0);
+  }
+  const bool corrects = rows.kind == PassKind::correct;
+  const std::int64_t first = rows.position, last = rows.position + rows.rows;
+  if (!corrects && (!ends_prompt(rows) || rows.program->dense_at(last + 1))) {
+    if (ends_prompt(rows)) forget_prompt(rows);
+    return 0;
+  }
+  if (!corrects) forget_prompt(rows);
+  std::vector<IndexItem> items = items_of(rows);
+  if (corrects) std::erase_if(items, [&](const IndexItem& item) { return item.index->covered() <= first; });
+  if (items.empty()) return 0;
+  known_[rows.sequence].serial = 0;  // all is sent again
+  known_[rows.sequence].writes.clear();
+  if (!corrects) return extend(rows, items, last, last);
+  KeySpan span;
+  for (const IndexItem& item : items) {
+    const std::int64_t block = selector_of(rows, item.layer, item.head).block;
+    span = span.with({first / block * block, std::min(item.index->covered(), (last + block - 1) / block * block)});
+  }
+  for (const auto& gates : rows.state->gates()) gates->prepare(span.last);
+  return builder_.grow(rows, items, span, rows.state->prompt_tokens,
+                       [&](IndexItem& item, const kv::KeySource& source) { item.index->refresh(source, first, last); });
+}
+
+/// What was made of a shorter prompt is made anew.
+void Units::forget_prompt(const SequenceRows& rows) {
+  for (const IndexItem& item : items_of(rows)) {
+    const plan::Selector& selector = selector_of(rows, item.layer, item.head);
+    if (!depends_on_prompt(selector)) continue;
+    rows.state->indices[rows.state->head(item.layer, item.head)] = kv::make_index(selector, cache_.shape().format.dim);
+  }
+  known_[rows.sequence].serial = 0;
+}
+
+void Units::point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch& search) const {
+  const Copy& copy = known_.at(rows.sequence).copies[rows.state->head(layer, search.head)];
+  search.kind = copy.kind;
+  search.width = copy.width;
+  search.rows = copy.rows;
+  search.radii = copy.radii;
+  search.marked = copy.marked;
+  search.marked_count = copy.marked_count;
+}
+
+kernels::cuda::GateQuery Units::gate_query(const SequenceRows& rows, int layer, int head) const {
+  const kv::Gates* const gates = gates_of(*units_of(rows, layer, head));
+  check(gates != nullptr, "a head that searches by its gate");
+  const GateWeights& weights = gates->weights();
+  const GateMemory& memory = gates_.at(gates);
+  const Turned& turned = turned_.at({rows.sequence, gates});
+  const std::size_t matrix = size(weights.group) * size(weights.dim) * size(weights.head_dim);
+  kernels::cuda::GateQuery query;
+  query.head = head;
+  query.dim = weights.dim;
+  query.rotated = weights.rope_dims;
+  query.epsilon = weights.norm_epsilon;
+  query.weights = memory.weights.constant().raw() + matrix * (size(layer) * size(weights.kv_heads) + size(head));
+  if (memory.norms.size() > 0) query.norm = memory.norms.constant().raw() + size(layer) * size(weights.dim);
+  query.turn = turned.turn;
+  query.own_turn = turned.own_turn;
+  return query;
+}
+
+}  // namespace glimpse::attention::cuda

@@ -1,0 +1,44 @@
+// Keys from factors (ShadowKV, section 4), queued on a stream between select and attend: the rows of a head's set are
+// put together in pages of their own, keys of the prompt made from their factors and turned, all others and V copied.
+// Attend then reads those pages by a list that counts them.
+//
+// All memory is the device's, owned by the caller until the stream has passed the call. One thread at a time. Errors:
+// as kernels/cuda/operations.h.
+#pragma once
+
+#include <cstdint>
+
+#include "glimpse/kernels/cuda/operations.h"
+
+namespace glimpse::kernels::cuda {
+
+/// One set of a KV head of a row. Positions are slots.
+struct MadeSet {
+  std::int32_t row = 0, head = 0;
+  std::int32_t set = 0;    ///< whose rows
+  std::int32_t list = 0;   ///< the set that gets the list of where they lie
+  std::int32_t first = 0;  ///< the slot of the first of them in the head's own pages, a multiple of kPageTokens
+  std::int32_t end = 0;    ///< keys of positions below it are made,
+  std::int32_t chunk = 1;  ///< but for those of marked units of so many tokens
+  std::int32_t marked_count = 0;
+  std::int32_t rank = 0, stride = 0;       ///< columns that are read, of a row of so many
+  const std::int32_t* marked = nullptr;    ///< [marked_count] ascending
+  const std::uint16_t* factors = nullptr;  ///< U [tokens, stride], of the cache's type
+  const float* basis = nullptr;            ///< B of the head [stride, d]
+};
+
+struct MakeRowsOp {
+  KvTable<Place::device> cache;
+  RowTable<Place::device> rows;
+  SetTable<Place::device> sets;
+  KvTable<Place::device> made;  ///< the same sequences and heads; those of the sets lead to their own pages
+  Pointer<const MadeSet, Place::device> of;  ///< [count]
+  int count = 0;
+  std::int32_t most = 0;                       ///< rows of a set, at most: launches are sized by it
+  Pointer<const float, Place::device> angles;  ///< [positions, turned] cosine and sine of each pair in turn
+  int turned = 0;
+  bool neox = false;  ///< pairs (i, i + turned / 2), else (2i, 2i + 1)
+};
+void make_rows(Stream& stream, const MakeRowsOp& op);
+
+}  // namespace glimpse::kernels::cuda

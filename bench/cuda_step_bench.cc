@@ -65,6 +65,7 @@ class Batch {
  public:
   Batch(exec::Backend& backend, std::span<const kv::SequenceId> sources, const attention::Program& program)
       : backend_(backend), program_(program), states_(sources.size()) {
+    backend.require(program.plan());
     for (const kv::SequenceId source : sources) {
       ids_.push_back(backend.cache().fork(source));
       attention::SequenceState& state = states_[ids_.size() - 1];

@@ -38,6 +38,11 @@ TEST(CudaSupported, MethodsAsTheyCome) {
 TEST(CudaSupported, OptionsThatRun) {
   EXPECT_NO_THROW(require_supported(plan_of("streaming", {{"prefill", "sparse"}})));
   EXPECT_NO_THROW(require_supported(plan_of("arkvale", {{"resident", "all"}})));
+  EXPECT_NO_THROW(require_supported(plan_of("arkvale", {{"resident", "all"}, {"digest", "sphere"}})));
+  EXPECT_NO_THROW(require_supported(plan_of("quest", {{"score", "meanstd"}})));
+  EXPECT_NO_THROW(require_supported(plan_of("shadowkv", {{"resident", "all"}})));
+  EXPECT_NO_THROW(require_supported(plan_of("shadowkv", {{"resident", "all"}, {"rank", "0"}})));
+  EXPECT_NO_THROW(require_supported(plan_of("seer", {{"gates", "gates.gguf"}})));
   for (const char* set : {"kv-head", "layer"}) {
     for (const char* pooling : {"probability", "query"}) {
       EXPECT_NO_THROW(require_supported(plan_of("kascade", {{"set", set}, {"pooling", pooling}})));
@@ -51,9 +56,7 @@ TEST(CudaSupported, OptionsThatRun) {
 
 TEST(CudaSupported, WhatDoesNotRunIsRefusedByName) {
   expect_refused(plan_of("arkvale"), "resident=all");
-  expect_refused(plan_of("arkvale", {{"resident", "all"}, {"digest", "sphere"}}), "pages");
-  expect_refused(plan_of("shadowkv"), "index");
-  expect_refused(plan_of("quest", {{"score", "meanstd"}}), "pages");
+  expect_refused(plan_of("shadowkv"), "resident=all");
   expect_refused(plan_of("lychee-cluster", {{"score", "minmax"}}), "chunks");
   policies::PolicyOptions options;
   options.local = 64;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -115,14 +116,23 @@ void LowRank::send(const SequenceRows& rows) {
     if (keys == nullptr) continue;
     Copy& copy = copies_[keys.get()];
     if (copy.keys != nullptr) continue;
-    std::vector<float> basis;
+    const kernels::KvFormat& format = cache_.shape().format;
+    std::vector<std::uint32_t> basis;
     for (int head = 0; head < cache_.shape().kv_heads; ++head) {
-      const std::span<const float> of = keys->basis(head);
+      const std::vector<std::uint32_t> of =
+          kernels::cuda::packed_basis(keys->basis(head), keys->rank(), format.dim, format.type);
       basis.insert(basis.end(), of.begin(), of.end());
     }
-    copy.factors = copies_memory(stream_, keys->factors().size(), rows, "factors of keys", make_room);
-    copy.factors.copy_in(0, keys->factors());
-    copy.basis = copies_memory(stream_, basis.size() * sizeof(float), rows, "factors of keys", make_room);
+    // Rows of factors as wide as kernels take them.
+    const std::size_t row = keys->row_bytes(keys->rank());
+    const std::size_t wide = keys->row_bytes(kernels::cuda::factor_stride(keys->rank()));
+    std::vector<std::byte> factors(size(keys->tokens()) * wide);
+    for (std::size_t i = 0; i < size(keys->tokens()); ++i) {
+      std::memcpy(factors.data() + i * wide, keys->factors().data() + i * row, row);
+    }
+    copy.factors = copies_memory(stream_, factors.size(), rows, "factors of keys", make_room);
+    copy.factors.copy_in(0, factors);
+    copy.basis = copies_memory(stream_, basis.size() * sizeof(std::uint32_t), rows, "factors of keys", make_room);
     copy.basis.copy_in(0, std::as_bytes(std::span(basis)));
     copy.keys = keys;
     turn_to(keys->tokens());
@@ -170,8 +180,8 @@ void LowRank::point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet&
   const Copy& copy = copies_.at(&keys);
   set.stride = keys.rank();
   set.factors = reinterpret_cast<const std::uint16_t*>(copy.factors.raw());
-  set.basis = reinterpret_cast<const float*>(copy.basis.raw()) +
-              size(set.head) * size(keys.rank()) * size(cache_.shape().format.dim);
+  const std::size_t of_head = copy.basis.size() / sizeof(std::uint32_t) / size(cache_.shape().kv_heads);
+  set.basis = reinterpret_cast<const std::uint32_t*>(copy.basis.raw()) + size(set.head) * of_head;
 }
 
 }  // namespace glimpse::attention::cuda

@@ -1,19 +1,19 @@
-// The kernel of low_rank.h: a block for some rows of a set. Products of factors in f32, a part of the columns in shared
-// memory at a time; a thread has four rows by four dimensions.
+// The kernel of low_rank.h: a block for some rows of a set. A warp has sixteen rows by a quarter of the dimensions; it
+// reads factors and basis as tensor cores take them, each basis value as two of 16 bits (packed_basis). Nothing waits
+// but for the rows' slots.
 #include "glimpse/kernels/cuda/cache_rows.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/low_rank.h"
-#include "glimpse/kernels/cuda/rows.cuh"
+#include "glimpse/kernels/cuda/mma.cuh"
+#include "glimpse/kernels/cuda/share.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {
 
-constexpr int kRows = 32;     ///< of a block
-constexpr int kColumns = 32;  ///< of the factors at a time
-constexpr int kWidth = 128;   ///< dimensions at a time
+constexpr int kRows = 32;  ///< of a block
 constexpr int kThreads = 256;
-constexpr int kEach = 4;  ///< rows, and dimensions, of a thread
-static_assert(kRows / kEach * (kWidth / kEach) == kThreads);
+constexpr int kColumnWarps = 4;                             ///< that share the dimensions of a row
+constexpr int kMostTiles = kMaxHeadDim / 8 / kColumnWarps;  ///< of eight dimensions, of a warp
 
 struct MakeArguments {
   Cache cache;
@@ -22,11 +22,9 @@ struct MakeArguments {
 };
 
 struct Room {
-  float factors[kColumns][kRows];
-  float basis[kColumns][kWidth];
   int slots[kRows];
   bool made[kRows];
-  float keys[];  // [kRows, d]
+  float keys[];  // [kRows, d + 4]: rows begin in other banks
 };
 
 __device__ bool is_marked(const MadeSet& set, int position) {
@@ -43,55 +41,49 @@ __device__ bool is_marked(const MadeSet& set, int position) {
   return first < set.marked_count && set.marked[first] == unit;
 }
 
-__device__ float widened(std::uint16_t bits, KvType type) {
-  if (type == KvType::f16) return __half2float(__ushort_as_half(bits));
-  return __uint_as_float(static_cast<unsigned>(bits) << 16);
+/// Two columns of a row's factors, from `column` on; what is behind the rank is 0.
+__device__ std::uint32_t factors_at(const MadeSet& set, bool there, int slot, int column) {
+  if (!there || column >= set.rank) return 0;
+  const std::uint32_t both = *reinterpret_cast<const std::uint32_t*>(
+      set.factors + static_cast<std::size_t>(slot) * factor_stride(set.stride) + column);
+  return column + 1 < set.rank ? both : both & 0xffffU;
 }
 
 /// keys = U B of the block's rows; of those that are not made, zeros.
-__device__ void multiply(const MakeArguments& of, const MadeSet& set, Room& room) {
-  const int dim = of.cache.dim, thread = static_cast<int>(threadIdx.x);
-  const int row = thread / (kWidth / kEach) * kEach, column = thread % (kWidth / kEach) * kEach;
-  for (int from = 0; from < dim; from += kWidth) {
-    float sums[kEach][kEach] = {};
-    for (int k = 0; k < set.rank; k += kColumns) {
-      __syncthreads();
-      for (int i = thread; i < kRows * kColumns; i += kThreads) {
-        const int r = i / kColumns, c = i % kColumns;
-        const bool there = room.made[r] && k + c < set.rank;
-        room.factors[c][r] =
-            there ? widened(set.factors[static_cast<std::size_t>(room.slots[r]) * set.stride + k + c], of.cache.type)
-                  : 0.0F;
-      }
-      for (int i = thread; i < kColumns * kWidth; i += kThreads) {
-        const int c = i / kWidth, d = from + i % kWidth;
-        room.basis[c][i % kWidth] =
-            k + c < set.rank && d < dim ? set.basis[static_cast<std::size_t>(k + c) * dim + d] : 0.0F;
-      }
-      __syncthreads();
-#pragma unroll 8
-      for (int c = 0; c < kColumns; ++c) {
-        const float4 u = *reinterpret_cast<const float4*>(&room.factors[c][row]);
-        const float4 b = *reinterpret_cast<const float4*>(&room.basis[c][column]);
-        const float us[kEach] = {u.x, u.y, u.z, u.w}, bs[kEach] = {b.x, b.y, b.z, b.w};
+template <class T>
+__device__ void multiply_rows(const MakeArguments& of, const MadeSet& set, Room& room) {
+  const int dim = of.cache.dim, lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int row = warp / kColumnWarps * 16 + lane / 4;
+  const int tiles = dim / 8 / kColumnWarps, first_tile = warp % kColumnWarps * tiles;
+  const int slots[2] = {room.slots[row], room.slots[row + 8]};
+  const bool made[2] = {room.made[row], room.made[row + 8]};
+  const auto* const basis = reinterpret_cast<const uint4*>(set.basis);
+  float sums[kMostTiles][4] = {};
+#pragma unroll 2
+  for (int k = 0; k < (set.rank + 15) / 16; ++k) {
+    const int column = k * 16 + lane % 4 * 2;
+    const std::uint32_t a[4] = {factors_at(set, made[0], slots[0], column), factors_at(set, made[1], slots[1], column),
+                                factors_at(set, made[0], slots[0], column + 8),
+                                factors_at(set, made[1], slots[1], column + 8)};
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-#pragma unroll
-          for (int j = 0; j < kEach; ++j) sums[i][j] += us[i] * bs[j];
-        }
-      }
+    for (int n = 0; n < kMostTiles; ++n) {
+      if (n >= tiles) break;
+      const uint4 b = basis[(static_cast<std::size_t>(k) * (dim / 8) + first_tile + n) * 32 + lane];
+      multiply<T>(sums[n], a, b.x, b.y);
+      multiply<T>(sums[n], a, b.z, b.w);
     }
-    if (from + column < dim) {
+  }
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        *reinterpret_cast<float4*>(room.keys + (row + i) * dim + from + column) =
-            make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-      }
-    }
+  for (int n = 0; n < kMostTiles; ++n) {
+    if (n >= tiles) break;
+    float* const to = room.keys + row * (dim + 4) + (first_tile + n) * 8 + lane % 4 * 2;
+    *reinterpret_cast<float2*>(to) = make_float2(sums[n][0], sums[n][1]);
+    *reinterpret_cast<float2*>(to + 8 * (dim + 4)) = make_float2(sums[n][2], sums[n][3]);
   }
   __syncthreads();
 }
 
+template <class T>
 __global__ void __launch_bounds__(kThreads) make_rows_kernel(const __grid_constant__ MakeArguments of) {
   extern __shared__ __align__(16) unsigned char memory[];
   Room& room = *reinterpret_cast<Room*>(memory);
@@ -117,7 +109,7 @@ __global__ void __launch_bounds__(kThreads) make_rows_kernel(const __grid_consta
           set.first + begin + thread;
     }
   }
-  if (__syncthreads_or(thread < kRows && room.made[thread]) != 0) multiply(of, set, room);
+  const bool any = __syncthreads_or(thread < kRows && room.made[thread]) != 0;
   const Cache made{of.cache.type,      dim,
                    of.cache.kv_heads,  of.cache.rows,
                    of.cache.sequences, of.op.made.views.raw(),
@@ -126,21 +118,23 @@ __global__ void __launch_bounds__(kThreads) make_rows_kernel(const __grid_consta
   const auto place = [dim](const HeadView& head, int slot) {
     return (static_cast<std::size_t>(head.pages[slot >> kPageShift]) * kPageTokens +
             static_cast<std::size_t>(slot & (kPageTokens - 1))) *
-           (dim / 2);
+           (dim / 8);
   };
+  const int pieces = dim / 8;  // of 16 bytes
+  for (int i = thread; i < rows * pieces; i += kThreads) {
+    const int r = i / pieces, piece = i % pieces;
+    const std::size_t source = place(view, room.slots[r]) + piece, target = place(to, set.first + begin + r) + piece;
+    reinterpret_cast<uint4*>(to.v_plane)[target] = reinterpret_cast<const uint4*>(view.v_plane)[source];
+    if (room.made[r]) continue;
+    reinterpret_cast<uint4*>(to.k_plane)[target] = reinterpret_cast<const uint4*>(view.k_plane)[source];
+  }
+  if (!any) return;
+  multiply_rows<T>(of, set, room);
   const int lane = thread % 32;
   for (int r = thread / 32; r < rows; r += kThreads / 32) {
-    const std::size_t source = place(view, room.slots[r]), target = place(to, set.first + begin + r);
-    const auto* const k = reinterpret_cast<const std::uint32_t*>(view.k_plane) + source;
-    const auto* const v = reinterpret_cast<const std::uint32_t*>(view.v_plane) + source;
-    auto* const own_k = reinterpret_cast<std::uint32_t*>(to.k_plane) + target;
-    auto* const own_v = reinterpret_cast<std::uint32_t*>(to.v_plane) + target;
-    for (int pair = lane; pair < dim / 2; pair += 32) own_v[pair] = v[pair];
-    if (!room.made[r]) {
-      for (int pair = lane; pair < dim / 2; pair += 32) own_k[pair] = k[pair];
-      continue;
-    }
-    float* const key = room.keys + r * dim;
+    if (!room.made[r]) continue;
+    auto* const own_k = reinterpret_cast<std::uint32_t*>(to.k_plane) + place(to, set.first + begin + r) * 4;
+    float* const key = room.keys + r * (dim + 4);
     const float* const angles =
         of.op.angles.raw() + static_cast<std::size_t>(room.slots[r]) * static_cast<std::size_t>(of.op.turned);
     for (int i = lane; i < of.op.turned / 2; i += 32) {
@@ -164,10 +158,12 @@ void make_rows(Stream& stream, const MakeRowsOp& op) {
   require_supported(op.cache.format);
   if (op.count == 0) return;
   const MakeArguments of{cache_of(op.cache, op.rows), op, (op.most + kRows - 1) / kRows};
-  const int bytes = static_cast<int>(sizeof(Room)) + kRows * op.cache.format.dim * static_cast<int>(sizeof(float));
+  const int bytes =
+      static_cast<int>(sizeof(Room)) + kRows * (op.cache.format.dim + 4) * static_cast<int>(sizeof(float));
   const Limits limits;
-  allow_shared(make_rows_kernel, bytes);
-  launch(make_rows_kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kThreads), bytes,
+  auto* const kernel = op.cache.format.type == KvType::f16 ? make_rows_kernel<__half> : make_rows_kernel<__nv_bfloat16>;
+  allow_shared(kernel, bytes);
+  launch(kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kThreads), bytes,
          {limits, static_cast<cudaStream_t>(stream.raw()), false});
 }
 

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "glimpse/kernels/cuda/operations.h"
 
@@ -21,11 +23,19 @@ struct MadeSet {
   std::int32_t end = 0;    ///< keys of positions below it are made,
   std::int32_t chunk = 1;  ///< but for those of marked units of so many tokens
   std::int32_t marked_count = 0;
-  std::int32_t rank = 0, stride = 0;       ///< columns that are read, of a row of so many
+  std::int32_t rank = 0, stride = 0;       ///< columns that are read, of so many
   const std::int32_t* marked = nullptr;    ///< [marked_count] ascending
-  const std::uint16_t* factors = nullptr;  ///< U [tokens, stride], of the cache's type
-  const float* basis = nullptr;            ///< B of the head [stride, d]
+  const std::uint16_t* factors = nullptr;  ///< U [tokens, factor_stride(stride)], of the cache's type
+  const std::uint32_t* basis = nullptr;    ///< B of the head, packed_basis
 };
+
+/// Columns of a row of U as it lies on the device, zeros behind those there are: a tensor core takes 16 at a time.
+constexpr int factor_stride(int columns) {
+  return (columns + 15) / 16 * 16;
+}
+/// B of a head, [columns, dim], as threads take it: for 16 columns by 8 dimensions at a time, four words for each of 32
+/// threads, which say 16 bits of each value and then 16 of what is left. `type` is bf16 or f16. Host code.
+std::vector<std::uint32_t> packed_basis(std::span<const float> basis, int columns, int dim, KvType type);
 
 struct MakeRowsOp {
   KvTable<Place::device> cache;

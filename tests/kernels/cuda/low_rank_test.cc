@@ -38,7 +38,19 @@ void expect_rows(Stream& stream, OperationsBed& bed, const Shape& shape) {
   bed.fill(basis, heads * stride * dim);
   const bool half = bed.format.type == KvType::f16;
   std::vector<std::uint16_t> factors;
-  for (const float x : wide) factors.push_back(half ? f16_from_float(x) : bf16_from_float(x));
+  const std::size_t row_of = size(factor_stride(shape.stride));
+  for (std::size_t i = 0; i < longest; ++i) {
+    for (std::size_t c = 0; c < row_of; ++c) {
+      const float x = c < stride ? wide[i * stride + c] : 0.0F;
+      factors.push_back(half ? f16_from_float(x) : bf16_from_float(x));
+    }
+  }
+  std::vector<std::uint32_t> packed;
+  for (std::size_t head = 0; head < heads; ++head) {
+    const std::vector<std::uint32_t> of = packed_basis(std::span(basis).subspan(head * stride * dim, stride * dim),
+                                                       shape.stride, bed.of.dim, bed.format.type);
+    packed.insert(packed.end(), of.begin(), of.end());
+  }
   std::vector<MadeSet> of;
   std::vector<std::vector<std::int32_t>> marked;
   for (std::size_t row = 0; row < bed.rows(); ++row) {
@@ -66,11 +78,12 @@ void expect_rows(Stream& stream, OperationsBed& bed, const Shape& shape) {
   }
   const DeviceBed on(stream, bed);
   const Array<std::uint16_t> device_factors(stream, factors);
-  const Array<float> device_basis(stream, basis), device_angles(stream, angles);
+  const Array<std::uint32_t> device_basis(stream, packed);
+  const Array<float> device_angles(stream, angles);
   std::vector<Array<std::int32_t>> device_marked;
   for (std::size_t i = 0; i < of.size(); ++i) {
     of[i].factors = device_factors.constant().raw();
-    of[i].basis = device_basis.constant().raw() + size(of[i].head) * stride * dim;
+    of[i].basis = device_basis.constant().raw() + size(of[i].head) * (packed.size() / heads);
     std::vector<std::int32_t> units = marked[i];
     units.push_back(0);  // memory of no bytes has no place
     of[i].marked = device_marked.emplace_back(stream, units).constant().raw();
@@ -126,7 +139,7 @@ void expect_rows(Stream& stream, OperationsBed& bed, const Shape& shape) {
       for (std::size_t d = 0; d < dim; ++d) {
         key[d] = 0;
         for (std::size_t c = 0; c < size(set.rank); ++c) {
-          const std::uint16_t u = factors[size(slot) * stride + c];
+          const std::uint16_t u = factors[size(slot) * row_of + c];
           key[d] += static_cast<double>(half ? float_from_f16(u) : float_from_bf16(u)) *
                     static_cast<double>(basis[(size(set.head) * stride + c) * dim + d]);
         }

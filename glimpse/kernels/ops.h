@@ -107,8 +107,8 @@ enum class ChoiceRule : std::uint8_t {
 
 /// One set: which scores it is made from and how. Units are `block` slots each (the last one may be short); a unit's
 /// value is the largest of its slots', under ChoiceRule::mass their sum. Equal values: the lower unit wins; NaN and
-/// -inf are never chosen. Scores of units have no log-sum-exps, so they are pooled as scores and chosen by count; those
-/// of units that are always in are not read.
+/// -inf are never chosen. Scores of units have no log-sum-exps, so they are pooled as scores, and chosen by count or by
+/// threshold; those of units that are always in are not read.
 struct Choice {
   std::int32_t row = 0, head = 0;  ///< the first KV head whose scores are read
   std::int32_t heads = 1;          ///< so many from there, pooled by `across` over them

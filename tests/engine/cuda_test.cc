@@ -229,6 +229,17 @@ struct Traced {
   std::vector<std::int32_t> set;
 };
 
+/// From now on adds the sets that a sequence makes to `traced`.
+void trace_sets(Sequence& sequence, std::vector<Traced>& traced) {
+  sequence.on_sets([&traced](const SetTrace& trace) {
+    if (!trace.publishes || trace.publishes_all) return;
+    traced.push_back({trace.layer,
+                      trace.kv_head,
+                      {trace.query.begin(), trace.query.end()},
+                      {trace.published.begin(), trace.published.end()}});
+  });
+}
+
 /// The best of what each block may score, over the group, by the min and max of the block's keys: Quest; or by the
 /// sphere around their middle that holds them all: ArkVale.
 std::vector<double> block_bounds(const Sequence& sequence, const Traced& of, std::size_t dim, std::int64_t blocks,
@@ -296,13 +307,7 @@ TEST_F(Cuda, TracedSetsAreTheBestOfTheirKeys) {
     Sequence sequence = gpu.open(plan_of(gpu, method, "64"));
     sequence.prefill(std::span(tokens).first(300));
     std::vector<Traced> traced;
-    sequence.on_sets([&](const SetTrace& trace) {
-      if (!trace.publishes || trace.publishes_all) return;
-      traced.push_back({trace.layer,
-                        trace.kv_head,
-                        {trace.query.begin(), trace.query.end()},
-                        {trace.published.begin(), trace.published.end()}});
-    });
+    trace_sets(sequence, traced);
     for (std::size_t step = 300; step < tokens.size(); ++step) {
       traced.clear();
       sequence.decode(tokens[step], step % 2 == 0);
@@ -337,13 +342,7 @@ TEST_F(Cuda, TracedBlocksAreThoseOfTheirGates) {
       Sequence sequence = gpu.open(plan_of(gpu, {"seer", {}, 16}, wanted));
       sequence.prefill(std::span(tokens).first(300));
       std::vector<Traced> traced;
-      sequence.on_sets([&](const SetTrace& trace) {
-        if (!trace.publishes || trace.publishes_all) return;
-        traced.push_back({trace.layer,
-                          trace.kv_head,
-                          {trace.query.begin(), trace.query.end()},
-                          {trace.published.begin(), trace.published.end()}});
-      });
+      trace_sets(sequence, traced);
       for (std::size_t step = 300; step < tokens.size(); ++step) {
         traced.clear();
         sequence.decode(tokens[step]);
@@ -378,6 +377,22 @@ TEST_F(Cuda, TracedBlocksAreThoseOfTheirGates) {
       }
     }
   }
+}
+
+/// An audit reads the keys that factors stand for too, and attention's output is that of the factors, whoever is
+/// beside.
+TEST_F(Cuda, AuditsBesideOtherMethodsChangeNothing) {
+  const auto together = [](std::int64_t audit_every) {
+    Engine gpu(on_gpu(reference::test_model("llama256")));
+    Request factors = request_for(gpu, 400, "full", 9), scores = request_for(gpu, 300, "tidal", 3);
+    factors.plan = plan_of(gpu, {"shadowkv", {{"resident", "all"}, {"outliers", "3"}}}, "48");
+    factors.audit_every = audit_every;
+    const RequestId a = gpu.submit(factors), b = gpu.submit(scores);
+    run_all(gpu);
+    EXPECT_EQ(gpu.result(a).stats.attention.audits > 0, audit_every > 0);
+    return std::vector{gpu.result(a).tokens, gpu.result(b).tokens};
+  };
+  EXPECT_EQ(together(1), together(0));
 }
 
 TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {

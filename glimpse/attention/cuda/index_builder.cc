@@ -37,15 +37,39 @@ const plan::Selector& selector_of(const SequenceRows& rows, int layer, int head)
   return *rows.program->select(layer, head).selector;
 }
 
+kv::KeyIndex* index_of(const SequenceRows& rows, int layer, int head, Searches searches) {
+  const int select = rows.program->head(layer, head).select;
+  if (select < 0 || !searches(rows.program->layer(layer).selects[size(select)])) return nullptr;
+  return rows.state->indices[rows.state->head(layer, head)].get();
+}
+
+std::vector<IndexItem> items_of(const SequenceRows& rows, Searches searches) {
+  std::vector<IndexItem> items;
+  for (int layer = 0; layer < rows.program->shape().layers; ++layer) {
+    for (int head = 0; head < rows.program->shape().kv_heads; ++head) {
+      if (kv::KeyIndex* const index = index_of(rows, layer, head, searches)) {
+        items.push_back({layer, head, index, {}, {}});
+      }
+    }
+  }
+  return items;
+}
+
 IndexBuilder::IndexBuilder(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads)
     : cache_(cache), stream_(stream), threads_(std::max(1, threads)) {}
 
-void IndexBuilder::share(std::size_t count, const std::function<void(std::size_t)>& work) const {
+double IndexBuilder::share(std::size_t count, const std::function<void(std::size_t)>& work) const {
+  return share(count, threads_, work);
+}
+
+double IndexBuilder::share(std::size_t count, int threads, const std::function<void(std::size_t)>& work) {
   std::atomic<std::size_t> next{0};
+  std::atomic<std::int64_t> nanoseconds{0};
   std::exception_ptr failure;
   std::mutex failing;
   const auto run = [&] {
     for (std::size_t i = next++; i < count; i = next++) {
+      const auto start = std::chrono::steady_clock::now();
       try {
         work(i);
       } catch (...) {
@@ -53,14 +77,17 @@ void IndexBuilder::share(std::size_t count, const std::function<void(std::size_t
         failure = std::current_exception();
         next = count;
       }
+      nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
     }
   };
   {
     std::vector<std::jthread> others;
-    for (std::size_t i = 1; i < std::min(count, size(threads_)); ++i) others.emplace_back(run);
+    for (std::size_t i = 1; i < std::min(count, size(threads)); ++i) others.emplace_back(run);
     run();
   }
   if (failure) std::rethrow_exception(failure);
+  constexpr double kNanosecond = 1e-9;
+  return static_cast<double>(nanoseconds.load()) * kNanosecond;
 }
 
 double IndexBuilder::grow(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span, std::int64_t prompt,
@@ -73,26 +100,18 @@ double IndexBuilder::grow(const SequenceRows& rows, std::span<IndexItem> items, 
   for (std::int64_t page = first_page; page < last_page; ++page) {
     table[size(page)] = static_cast<kernels::PageId>(page - first_page);
   }
-  std::atomic<std::int64_t> nanoseconds{0};
+  double seconds = 0;
   for (std::size_t first = 0; first < items.size(); first += at_once) {
     const std::span<IndexItem> some = items.subspan(first, std::min(at_once, items.size() - first));
     if (!span.empty()) read(rows, some, span);
-    const auto one = [&](std::size_t i) {
-      const auto start = std::chrono::steady_clock::now();
+    seconds += share(some.size(), span.empty() ? 1 : threads_, [&](std::size_t i) {
       const kernels::HeadView view{some[i].keys.data(), nullptr, table.data(), nullptr,
                                    static_cast<std::int32_t>(last_page * kPage)};
       work(some[i], {&view, format, rows.state->boundaries, prompt});
       some[i].keys = {};
-      nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
-    };
-    if (!span.empty()) {
-      share(some.size(), one);
-    } else {
-      for (std::size_t i = 0; i < some.size(); ++i) one(i);
-    }
+    });
   }
-  constexpr double kNanosecond = 1e-9;
-  return static_cast<double>(nanoseconds.load()) * kNanosecond;
+  return seconds;
 }
 
 /// Gathered on the device and brought over together.

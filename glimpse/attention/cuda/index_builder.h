@@ -44,10 +44,12 @@ class IndexBuilder {
               const Growth& work);
   /// Pages that hold the span, of each item's head, to its `keys`; the first one is page span.first / kPageTokens.
   void read(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span);
-  /// work(i) for all i below count on the threads; throws what one of them threw.
-  void share(std::size_t count, const std::function<void(std::size_t)>& work) const;
+  /// work(i) for all i below count on the threads; throws what one of them threw. Returns the seconds of all threads.
+  double share(std::size_t count, const std::function<void(std::size_t)>& work) const;
 
  private:
+  static double share(std::size_t count, int threads, const std::function<void(std::size_t)>& work);
+
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
   int threads_ = 1;
@@ -58,6 +60,12 @@ class IndexBuilder {
 
 /// The selector of what a head makes.
 const plan::Selector& selector_of(const SequenceRows& rows, int layer, int head);
+
+/// The index of a head whose sets are made by such searches; null where they are not.
+using Searches = bool (*)(const SelectOp&);
+kv::KeyIndex* index_of(const SequenceRows& rows, int layer, int head, Searches searches);
+/// Those of all heads.
+std::vector<IndexItem> items_of(const SequenceRows& rows, Searches searches);
 
 /// Memory for a sequence's copies of an index, `what` they are called. Throws UserError where the device has no room.
 /// `make_room` gives back what is not needed in this pass.

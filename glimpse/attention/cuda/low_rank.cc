@@ -1,8 +1,6 @@
 #include "glimpse/attention/cuda/low_rank.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -23,6 +21,7 @@ constexpr std::size_t kLayerBytes = std::size_t{1} << 30;  ///< of keys that are
 
 void LowRank::begin() {
   any_ = false;
+  needed_.clear();
   // Nobody else has these any more.
   std::erase_if(copies_, [](const auto& copy) { return copy.second.keys.use_count() == 1; });
   build_s_.clear();
@@ -74,7 +73,7 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
   const std::size_t at_once = std::max<std::size_t>(1, kLayerBytes / (pages * format.page_bytes() * size(heads)));
   std::vector<kernels::PageId> table(pages);
   std::iota(table.begin(), table.end(), kernels::PageId{0});
-  std::atomic<std::int64_t> nanoseconds{0};
+  double seconds = 0;
   for (std::size_t first = 0; first < layers.size(); first += at_once) {
     const std::span<const int> some = std::span(layers).subspan(first, std::min(at_once, layers.size() - first));
     std::vector<IndexItem> items;
@@ -82,8 +81,7 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
       for (int head = 0; head < heads; ++head) items.push_back({layer, head, nullptr, {}, {}});
     }
     builder_.read(rows, items, {0, tokens});
-    builder_.share(some.size(), [&](std::size_t i) {
-      const auto start = std::chrono::steady_clock::now();
+    seconds += builder_.share(some.size(), [&](std::size_t i) {
       std::vector<kernels::HeadView> views;
       for (int head = 0; head < heads; ++head) {
         views.push_back({items[i * size(heads) + size(head)].keys.data(), nullptr, table.data(), nullptr,
@@ -96,26 +94,19 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
       keys.before_rope = [this](std::int64_t position, float* row) { rotation_->turn_back(position, row); };
       const auto layer = size(some[i]);
       state.low_rank[layer] = std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[layer]);
-      nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
     });
   }
-  constexpr double kNanosecond = 1e-9;
-  return static_cast<double>(nanoseconds.load()) * kNanosecond;
+  return seconds;
 }
 
 void LowRank::send(const SequenceRows& rows) {
-  const SequenceState& state = *rows.state;
-  const auto make_room = [&] {
-    std::erase_if(copies_, [&](const auto& copy) {
-      return std::none_of(state.low_rank.begin(), state.low_rank.end(),
-                          [&](const auto& keys) { return keys.get() == copy.first; }) &&
-             copy.second.keys.use_count() == 1;
-    });
+  const auto make_room = [&] {  // those of others come again when they are read
+    std::erase_if(copies_, [&](const auto& copy) { return !needed_.contains(copy.first); });
   };
-  for (const auto& keys : state.low_rank) {
-    if (keys == nullptr) continue;
-    Copy& copy = copies_[keys.get()];
-    if (copy.keys != nullptr) continue;
+  for (const auto& keys : rows.state->low_rank) needed_.insert(keys.get());
+  for (const auto& keys : rows.state->low_rank) {
+    if (keys == nullptr || copies_.contains(keys.get())) continue;
+    Copy copy;
     const kernels::KvFormat& format = cache_.shape().format;
     std::vector<std::uint32_t> basis;
     for (int head = 0; head < cache_.shape().kv_heads; ++head) {
@@ -135,6 +126,7 @@ void LowRank::send(const SequenceRows& rows) {
     copy.basis = copies_memory(stream_, basis.size() * sizeof(std::uint32_t), rows, "factors of keys", make_room);
     copy.basis.copy_in(0, std::as_bytes(std::span(basis)));
     copy.keys = keys;
+    copies_.emplace(keys.get(), std::move(copy));
     turn_to(keys->tokens());
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,7 @@ class LowRank {
   IndexBuilder& builder_;
   kernels::Rotation* rotation_;
   std::map<const kv::LowRankKeys*, Copy> copies_;
+  std::set<const kv::LowRankKeys*> needed_;  ///< in this pass
   kernels::cuda::Array<float> angles_;
   std::int64_t turned_ = 0;                      ///< positions
   kernels::cuda::Memory rows_;                   ///< K of all rows, then V

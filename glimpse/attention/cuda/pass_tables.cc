@@ -280,6 +280,7 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
 
 /// Where rows are put together their lists are read instead.
 void PassTables::read_made(const RowGroup& group, int layer, GroupLayer& to) const {
+  check(!to.late, "sets of low-rank keys are read in the layer that makes them");  // so attention leaves no scores
   to.cached_reads = to.reads;
   const auto kv_heads = static_cast<std::size_t>(entries_.front().rows.program->shape().kv_heads);
   for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {

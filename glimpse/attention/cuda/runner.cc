@@ -169,30 +169,21 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
 
 /// Says which trees and units a layer of a group searches, by which gates.
 void Runner::point_to_indices(std::span<const SequenceRows> batch, const RowGroup& group, int layer) {
-  for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
-    const SequenceRows& rows = batch[size(tables_.sequence_of_row()[size(group.row + search.row)])];
-    search.tree = trees_.tree(rows.sequence, *rows.state, layer, search.head);
-  }
   const auto rows_of = [&](int row) -> const SequenceRows& {
     return batch[size(tables_.sequence_of_row()[size(group.row + row)])];
   };
-  for (kernels::cuda::UnitSearch& search : group_layer_.units) {
-    units_.point(rows_of(search.row), layer, search);
-    if (search.gate >= 0) search.scale = 1 / std::sqrt(static_cast<float>(search.width));
+  for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
+    search.tree = trees_.tree(rows_of(search.row), layer, search.head);
   }
+  for (kernels::cuda::UnitSearch& search : group_layer_.units) units_.point(rows_of(search.row), layer, search);
   for (kernels::cuda::GateQuery& gate : group_layer_.gates) {
     const int row = gate.row;
     gate = units_.gate_query(rows_of(row), layer, gate.head);
     gate.row = row;
   }
   for (kernels::cuda::MadeSet& made : group_layer_.made) {
-    const SequenceRows& rows = rows_of(made.row);
-    kernels::cuda::UnitSearch units;
-    units.head = made.head;
-    units_.point(rows, layer, units);
-    made.marked = units.marked;
-    made.marked_count = units.marked_count;
-    low_rank_.point(rows, layer, made);
+    units_.point(rows_of(made.row), layer, made);
+    low_rank_.point(rows_of(made.row), layer, made);
   }
 }
 
@@ -362,7 +353,6 @@ void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
                                           .count = place.gate_count,
                                           .out = gate_queries_.pointer()});
     kernels::cuda::search_units(stream_, {.cache = call.cache,
-                                          .rows = call.rows,
                                           .q = call.q,
                                           .group = call.group,
                                           .searches = staging_->at<kernels::cuda::UnitSearch>(place.units),
@@ -397,8 +387,8 @@ void Runner::attend_made(const GroupCall& call, const LayerPlace& place, int lay
     operations_->attend({call.cache, call.rows, call.q, call.group, call.scale,
                          staging_->at<kernels::Read>(place.cached_reads), call.sets, call.out, call.lse});
   }
-  operations_->attend({made, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, nullptr,
-                       call.narrow, call.scores});
+  operations_->attend(
+      {made, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, nullptr, call.narrow});
 }
 
 /// What a layer does for a group of rows, behind the appending.

@@ -25,37 +25,12 @@ kv::ChunkTree* chunk_tree(const IndexItem& item) {
 }  // namespace
 
 kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head) {
-  const int select = rows.program->head(layer, head).select;
-  if (select < 0) return nullptr;
-  const SelectOp& op = rows.program->layer(layer).selects[size(select)];
-  return searches_tree(op) ? rows.state->indices[rows.state->head(layer, head)].get() : nullptr;
+  return index_of(rows, layer, head, searches_tree);
 }
 
 void Trees::begin() {
-  if (!sent_) {
-    for (auto& [id, known] : known_) known.serial = 0;
-  }
-  sent_ = true;
-  followed_.clear();
-  writes_.clear();
+  copies_.begin();
   most_ = 0;
-}
-
-void Trees::written() {
-  for (const kv::SequenceId sequence : followed_) known_[sequence].writes.clear();
-  sent_ = true;
-}
-
-std::vector<Trees::Item> Trees::items_of(const SequenceRows& rows) const {
-  std::vector<Item> items;
-  for (int layer = 0; layer < cache_.shape().layers; ++layer) {
-    for (int head = 0; head < cache_.shape().kv_heads; ++head) {
-      if (kv::KeyIndex* const index = tree_of(rows, layer, head)) {
-        items.push_back({layer, head, index, {}, {}});
-      }
-    }
-  }
-  return items;
 }
 
 /// What an extension to `tokens` reads: the chunks that it cuts, or all of them where it builds the tree.
@@ -98,25 +73,22 @@ void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t
 
 void Trees::follow(const SequenceRows& rows) {
   if (!rows.decodes() || reads_everything(rows)) return;
-  std::vector<Item> items = items_of(rows);
+  std::vector<Item> items = items_of(rows, searches_tree);
   if (items.empty()) return;
   const bool first = items.front().index->covered() == 0;  // built late; what a later step adds is that step's work
   extend(rows, items, rows.state->prompt_tokens,
          rows.kind == PassKind::draft ? rows.committed : rows.position + rows.rows);
-  Known& known = known_[rows.sequence];
+  Known& known = copies_.of(rows);
   known.build_s = first ? seconds_ : 0;
-  const std::uint64_t serial = cache_.serial(rows.sequence);
   const auto copy_of = [&](const Item& item) -> Copy& { return known.copies[rows.state->head(item.layer, item.head)]; };
-  bool whole = known.serial != serial;
+  bool whole = copies_.is_other(rows);
   for (std::size_t i = 0; i < items.size() && !whole; ++i) {
     const Copy& copy = copy_of(items[i]);
     const FlatShape shape = shape_of(*items[i].index);
     whole = shape.clusters != copy.tree.clusters || size(shape.chunks) > copy.room;
   }
   if (whole) {
-    known.serial = 0;
-    send_all(rows, items, known);
-    known.serial = serial;
+    send_all(rows, items);
   } else {
     for (Item& item : items) {
       Copy& copy = copy_of(item);
@@ -130,30 +102,17 @@ void Trees::follow(const SequenceRows& rows) {
     constexpr int kStep = 1024;
     most_ = std::max(most_, (shape_of(*item.index).clusters + kStep - 1) / kStep * kStep);
   }
-  followed_.push_back(rows.sequence);
-  writes_.insert(writes_.end(), known.writes.begin(), known.writes.end());
-  sent_ = sent_ && known.writes.empty();
+  copies_.follow(rows);
 }
 
-void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Known& known) {
-  known.writes.clear();
-  known.copies.assign(rows.state->indices.size(), {});
+void Trees::send_all(const SequenceRows& rows, std::span<const Item> items) {
   std::vector<FlatTree> trees(items.size());
   builder_.share(items.size(), [&](std::size_t i) {
     trees[i] = flatten(*items[i].index, selector_of(rows, items[i].layer, items[i].head).sink);
   });
   std::size_t bytes = 0;
   for (const FlatTree& tree : trees) bytes += tree.bytes().size();
-  if (bytes > known.memory.size()) {
-    known.memory = {};
-    const auto make_room = [&] {  // those of others come again when they are searched
-      for (auto& [id, other] : known_) {
-        const bool needed = std::find(followed_.begin(), followed_.end(), id) != followed_.end();
-        if (!needed && &other != &known) other = {};
-      }
-    };
-    known.memory = copies_memory(stream_, bytes + bytes / 8, rows, "trees", make_room);
-  }
+  Known& known = copies_.renew(rows, bytes, "trees");
   std::size_t at = 0;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const FlatTree& tree = trees[i];
@@ -175,6 +134,7 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items, Know
                  .chunks = shape.chunks};
     at += tree.bytes().size();
   }
+  copies_.hold(rows);
 }
 
 /// Chunks from the copy's last up to `chunks`, and the clusters and units that they are in.
@@ -228,10 +188,7 @@ void Trees::write(Item& item, const void* to, std::int32_t value) {
 }
 
 double Trees::end(const SequenceRows& rows) {
-  if (rows.decodes()) {
-    const auto known = known_.find(rows.sequence);
-    return known == known_.end() ? 0 : std::exchange(known->second.build_s, 0);
-  }
+  if (rows.decodes()) return copies_.take_seconds(rows);
   seconds_ = 0;
   if (rows.kind == PassKind::correct) mend(rows);
   if (ends_prompt(rows)) build(rows);
@@ -239,22 +196,21 @@ double Trees::end(const SequenceRows& rows) {
 }
 
 void Trees::build(const SequenceRows& rows) {
-  std::vector<Item> items = items_of(rows);
+  std::vector<Item> items = items_of(rows, searches_tree);
   if (items.empty()) return;
   for (Item& item : items) {  // what it holds took less of the text for prompt
     auto& index = rows.state->indices[rows.state->head(item.layer, item.head)];
     index = kv::make_index(selector_of(rows, item.layer, item.head), cache_.shape().format.dim);
     item.index = index.get();
   }
-  known_[rows.sequence].serial = 0;
-  known_[rows.sequence].writes.clear();
+  copies_.forget(rows);
   const std::int64_t tokens = rows.position + rows.rows;
   extend(rows, items, tokens, tokens);
 }
 
 void Trees::mend(const SequenceRows& rows) {
   const std::int64_t first = rows.position, last = rows.position + rows.rows;
-  std::vector<Item> items = items_of(rows);
+  std::vector<Item> items = items_of(rows, searches_tree);
   std::erase_if(items, [&](const Item& item) { return item.index->covered() <= first; });
   if (items.empty()) return;
   KeySpan span{first, 0};
@@ -270,12 +226,7 @@ void Trees::mend(const SequenceRows& rows) {
   }
   seconds_ += builder_.grow(rows, items, span, rows.state->prompt_tokens,
                             [&](Item& item, const kv::KeySource& source) { item.index->refresh(source, first, last); });
-  known_[rows.sequence].serial = 0;  // all is sent again
-  known_[rows.sequence].writes.clear();
-}
-
-const kernels::cuda::Tree& Trees::tree(kv::SequenceId sequence, const SequenceState& state, int layer, int head) const {
-  return known_.at(sequence).copies[state.head(layer, head)].tree;
+  copies_.forget(rows);
 }
 
 }  // namespace glimpse::attention::cuda

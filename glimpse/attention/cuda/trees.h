@@ -6,12 +6,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <vector>
 
 #include "glimpse/attention/batch.h"
-#include "glimpse/attention/cuda/index_builder.h"
+#include "glimpse/attention/cuda/index_copies.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/kernels/cuda/trees.h"
@@ -28,22 +27,24 @@ kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head);
 class Trees {
  public:
   Trees(const kv::Cache& cache, kernels::cuda::Stream& stream, IndexBuilder& builder)
-      : cache_(cache), stream_(stream), builder_(builder) {}
+      : cache_(cache), builder_(builder), copies_(cache, stream) {}
 
-  /// Before a pass: what it did not write because it failed is sent anew.
+  /// Before a pass.
   void begin();
   /// For each of the pass's sequences, which have their slots: host and device take in what a search of these rows
   /// reads. Throws UserError when the device has no room left.
   void follow(const SequenceRows& rows);
   /// What the pass sends to the device's copies; followed by written() when that is queued.
-  const std::vector<kernels::cuda::Write>& writes() const { return writes_; }
-  void written();
+  const std::vector<kernels::cuda::Write>& writes() const { return copies_.writes(); }
+  void written() { copies_.written(); }
   /// When the stream has passed: the trees of a prompt that ended are built, corrected keys are taken in. Returns the
   /// seconds, of all threads together, that building trees of the sequence took in this pass.
   double end(const SequenceRows& rows);
 
-  /// A head's copy, after follow(). The state is the sequence's.
-  const kernels::cuda::Tree& tree(kv::SequenceId sequence, const SequenceState& state, int layer, int head) const;
+  /// A head's copy, after follow().
+  const kernels::cuda::Tree& tree(const SequenceRows& rows, int layer, int head) const {
+    return copies_.copy(rows, layer, head).tree;
+  }
   /// Clusters of a tree of the pass, at most; a bound that seldom changes, 0 where nobody searches one.
   int most() const { return most_; }
 
@@ -53,32 +54,21 @@ class Trees {
     kernels::cuda::Tree tree;
     std::size_t room = 0;  ///< chunks
   };
-  struct Known {
-    std::uint64_t serial = 0;
-    double build_s = 0;  ///< in this pass
-    kernels::cuda::Memory memory;
-    std::vector<Copy> copies;                  ///< [layer, kv_head]
-    std::vector<kernels::cuda::Write> writes;  ///< to send
-  };
+  using Known = IndexCopies<Copy>::Known;
   using Item = IndexItem;
 
-  std::vector<Item> items_of(const SequenceRows& rows) const;
   static KeySpan wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens);
   void extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens);
   void build(const SequenceRows& rows);
   void mend(const SequenceRows& rows);
-  void send_all(const SequenceRows& rows, std::span<const Item> items, Known& known);
+  void send_all(const SequenceRows& rows, std::span<const Item> items);
   void send_nodes(std::int64_t sink, const Copy& copy, Item& item, std::int32_t chunks) const;
   static void send_clusters(std::int64_t sink, const Copy& copy, Item& item, std::vector<std::int32_t> clusters);
   static void write(Item& item, const void* to, std::int32_t value);
 
   const kv::Cache& cache_;
-  kernels::cuda::Stream& stream_;
   IndexBuilder& builder_;
-  std::map<kv::SequenceId, Known> known_;  ///< an id that is used again is seen by its serial
-  std::vector<kv::SequenceId> followed_;   ///< of this pass
-  std::vector<kernels::cuda::Write> writes_;
-  bool sent_ = true;
+  IndexCopies<Copy> copies_;
   int most_ = 0;
   double seconds_ = 0;  ///< of the last growth
 };

@@ -71,7 +71,6 @@ void PassTables::add_unit_search(const PassEntry& entry, const SelectOp& select,
   search.head = select.first_head;
   search.first = open.first();
   search.last = open.last();
-  search.scale = 1 / std::sqrt(static_cast<float>(entry.rows.program->shape().head_dim));
   search.weight = static_cast<float>(term.index.deviation_weight);
   search.softmax = open.takes_probable || (term.group == plan::GroupPooling::max_probability && !alone) ? 1 : 0;
   kernels::Choice choice;

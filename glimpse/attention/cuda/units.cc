@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
-#include <utility>
 
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/cuda/summaries.h"
@@ -62,38 +62,15 @@ bool searches_units(const SelectOp& select) {
 }
 
 kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head) {
-  const int select = rows.program->head(layer, head).select;
-  if (select < 0) return nullptr;
-  const SelectOp& op = rows.program->layer(layer).selects[size(select)];
-  return searches_units(op) ? rows.state->indices[rows.state->head(layer, head)].get() : nullptr;
+  return index_of(rows, layer, head, searches_units);
 }
 
 void Units::begin() {
-  if (!sent_) {
-    for (auto& [id, known] : known_) known.serial = 0;
-  }
-  sent_ = true;
-  followed_.clear();
-  writes_.clear();
+  copies_.begin();
   turned_.clear();
   angles_.clear();
   pairs_ = {};
   most_ = 0;
-}
-
-void Units::written() {
-  for (const kv::SequenceId sequence : followed_) known_[sequence].writes.clear();
-  sent_ = true;
-}
-
-std::vector<IndexItem> Units::items_of(const SequenceRows& rows) const {
-  std::vector<IndexItem> items;
-  for (int layer = 0; layer < cache_.shape().layers; ++layer) {
-    for (int head = 0; head < cache_.shape().kv_heads; ++head) {
-      if (kv::KeyIndex* const index = units_of(rows, layer, head)) items.push_back({layer, head, index, {}, {}});
-    }
-  }
-  return items;
 }
 
 double Units::extend(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt, std::int64_t tokens) {
@@ -107,28 +84,25 @@ double Units::extend(const SequenceRows& rows, std::span<IndexItem> items, std::
 
 void Units::follow(const SequenceRows& rows) {
   if (!rows.decodes() || reads_everything(rows)) return;
-  std::vector<IndexItem> items = items_of(rows);
+  std::vector<IndexItem> items = items_of(rows, searches_units);
   if (items.empty()) return;
   const bool first = items.front().index->covered() == 0;  // built late; what a later step adds is that step's work
   // Keys of this pass's row are not there yet: its block is in every set.
   const double seconds =
       extend(rows, items, rows.state->prompt_tokens, rows.kind == PassKind::draft ? rows.committed : rows.position);
-  Known& known = known_[rows.sequence];
+  auto& known = copies_.of(rows);
   known.build_s = first ? seconds : 0;
-  const std::uint64_t serial = cache_.serial(rows.sequence);
   const auto copy_of = [&](const IndexItem& item) -> Copy& {
     return known.copies[rows.state->head(item.layer, item.head)];
   };
-  bool whole = known.serial != serial;
+  bool whole = copies_.is_other(rows);
   for (std::size_t i = 0; i < items.size() && !whole; ++i) {
     const Copy& copy = copy_of(items[i]);
     const UnitShape shape = shape_of_units(*items[i].index);
     whole = shape.kind != copy.kind || shape.width != copy.width || shape.count > copy.room;
   }
   if (whole) {
-    known.serial = 0;
-    send_all(rows, items, known);
-    known.serial = serial;
+    send_all(rows, items);
   } else {
     for (const IndexItem& item : items) send_new(copy_of(item), item, known.writes);
   }
@@ -136,15 +110,11 @@ void Units::follow(const SequenceRows& rows) {
     constexpr int kStep = 1024;
     most_ = std::max(most_, (shape_of_units(*item.index).count + kStep - 1) / kStep * kStep);
   }
-  followed_.push_back(rows.sequence);
-  writes_.insert(writes_.end(), known.writes.begin(), known.writes.end());
-  sent_ = sent_ && known.writes.empty();
+  copies_.follow(rows);
   turn_gates(rows);
 }
 
-void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items, Known& known) {
-  known.writes.clear();
-  known.copies.assign(rows.state->indices.size(), {});
+void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items) {
   // Each head's rows, radii and marked units, one behind the other, in words.
   std::vector<std::size_t> places(items.size() + 1, 0);
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -153,17 +123,7 @@ void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items,
     const std::size_t marked = (marked_units(index).size() + 3) / 4 * 4;
     places[i + 1] = places[i] + size(room_of(index, shape.count)) * size(shape.values + 1) + marked;
   }
-  const std::size_t bytes = places.back() * sizeof(float);
-  if (bytes > known.memory.size()) {
-    known.memory = {};
-    const auto make_room = [&] {  // those of others come again when they are searched
-      for (auto& [id, other] : known_) {
-        const bool needed = std::find(followed_.begin(), followed_.end(), id) != followed_.end();
-        if (!needed && &other != &known) other = {};
-      }
-    };
-    known.memory = copies_memory(stream_, bytes + bytes / 8, rows, "an index", make_room);
-  }
+  auto& known = copies_.renew(rows, places.back() * sizeof(float), "an index");
   std::vector<std::vector<float>> values(items.size());
   builder_.share(items.size(), [&](std::size_t i) {
     const kv::KeyIndex& index = *items[i].index;
@@ -189,10 +149,12 @@ void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items,
   for (std::size_t i = 0; i < items.size(); ++i) {
     known.memory.copy_in(places[i] * sizeof(float), std::as_bytes(std::span(values[i])));
   }
+  copies_.hold(rows);
 }
 
 void Units::send_new(Copy& copy, const IndexItem& item, std::vector<kernels::cuda::Write>& to) {
   const UnitShape shape = shape_of_units(*item.index);
+  if (copy.count == shape.count) return;
   std::vector<float> row(size(shape.values));
   for (; copy.count < shape.count; ++copy.count) {
     const float radius = write_unit(*item.index, copy.count, row);
@@ -229,23 +191,32 @@ void Units::turn_gates(const SequenceRows& rows) {
 }
 
 double Units::end(const SequenceRows& rows) {
-  if (rows.decodes()) {
-    const auto known = known_.find(rows.sequence);
-    return known == known_.end() ? 0 : std::exchange(known->second.build_s, 0);
-  }
-  const bool corrects = rows.kind == PassKind::correct;
-  const std::int64_t first = rows.position, last = rows.position + rows.rows;
-  if (!corrects && (!ends_prompt(rows) || rows.program->dense_at(last + 1))) {
-    if (ends_prompt(rows)) forget_prompt(rows);
-    return 0;
-  }
-  if (!corrects) forget_prompt(rows);
-  std::vector<IndexItem> items = items_of(rows);
-  if (corrects) std::erase_if(items, [&](const IndexItem& item) { return item.index->covered() <= first; });
+  if (rows.decodes()) return copies_.take_seconds(rows);
+  if (rows.kind == PassKind::correct) return mend(rows);
+  return ends_prompt(rows) ? build(rows) : 0;
+}
+
+double Units::build(const SequenceRows& rows) {
+  std::vector<IndexItem> items = items_of(rows, searches_units);
   if (items.empty()) return 0;
-  known_[rows.sequence].serial = 0;  // all is sent again
-  known_[rows.sequence].writes.clear();
-  if (!corrects) return extend(rows, items, last, last);
+  for (IndexItem& item : items) {  // what it holds may be of a shorter prompt
+    const plan::Selector& selector = selector_of(rows, item.layer, item.head);
+    if (!depends_on_prompt(selector)) continue;
+    auto& index = rows.state->indices[rows.state->head(item.layer, item.head)];
+    index = kv::make_index(selector, cache_.shape().format.dim);
+    item.index = index.get();
+  }
+  copies_.forget(rows);
+  const std::int64_t tokens = rows.position + rows.rows;
+  return rows.program->dense_at(tokens + 1) ? 0 : extend(rows, items, tokens, tokens);
+}
+
+double Units::mend(const SequenceRows& rows) {
+  const std::int64_t first = rows.position, last = rows.position + rows.rows;
+  std::vector<IndexItem> items = items_of(rows, searches_units);
+  std::erase_if(items, [&](const IndexItem& item) { return item.index->covered() <= first; });
+  if (items.empty()) return 0;
+  copies_.forget(rows);
   KeySpan span;
   for (const IndexItem& item : items) {
     const std::int64_t block = selector_of(rows, item.layer, item.head).block;
@@ -256,24 +227,21 @@ double Units::end(const SequenceRows& rows) {
                        [&](IndexItem& item, const kv::KeySource& source) { item.index->refresh(source, first, last); });
 }
 
-/// What was made of a shorter prompt is made anew.
-void Units::forget_prompt(const SequenceRows& rows) {
-  for (const IndexItem& item : items_of(rows)) {
-    const plan::Selector& selector = selector_of(rows, item.layer, item.head);
-    if (!depends_on_prompt(selector)) continue;
-    rows.state->indices[rows.state->head(item.layer, item.head)] = kv::make_index(selector, cache_.shape().format.dim);
-  }
-  known_[rows.sequence].serial = 0;
-}
-
 void Units::point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch& search) const {
-  const Copy& copy = known_.at(rows.sequence).copies[rows.state->head(layer, search.head)];
+  const Copy& copy = copies_.copy(rows, layer, search.head);
   search.kind = copy.kind;
   search.width = copy.width;
+  search.scale = 1 / std::sqrt(static_cast<float>(copy.width));
   search.rows = copy.rows;
   search.radii = copy.radii;
   search.marked = copy.marked;
   search.marked_count = copy.marked_count;
+}
+
+void Units::point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const {
+  const Copy& copy = copies_.copy(rows, layer, set.head);
+  set.marked = copy.marked;
+  set.marked_count = copy.marked_count;
 }
 
 kernels::cuda::GateQuery Units::gate_query(const SequenceRows& rows, int layer, int head) const {

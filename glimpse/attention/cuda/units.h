@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "glimpse/attention/cuda/flat_units.h"
-#include "glimpse/attention/cuda/index_builder.h"
+#include "glimpse/attention/cuda/index_copies.h"
+#include "glimpse/kernels/cuda/low_rank.h"
 #include "glimpse/kernels/cuda/units.h"
 
 namespace glimpse::attention::cuda {
@@ -24,22 +25,24 @@ kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head);
 class Units {
  public:
   Units(const kv::Cache& cache, kernels::cuda::Stream& stream, IndexBuilder& builder)
-      : cache_(cache), stream_(stream), builder_(builder) {}
+      : cache_(cache), stream_(stream), builder_(builder), copies_(cache, stream) {}
 
-  /// Before a pass: what it did not write because it failed is sent anew.
+  /// Before a pass.
   void begin();
   /// For each of the pass's sequences, which have their slots: host and device take in what a search of these rows
   /// reads. Throws UserError when the device has no room left.
   void follow(const SequenceRows& rows);
   /// What the pass sends to the device's copies; followed by written() when that is queued.
-  const std::vector<kernels::cuda::Write>& writes() const { return writes_; }
-  void written();
+  const std::vector<kernels::cuda::Write>& writes() const { return copies_.writes(); }
+  void written() { copies_.written(); }
   /// When the stream has passed: the indices of a prompt that ended are built, corrected keys are taken in. Returns the
   /// seconds, of all threads together, that building indices of the sequence took in this pass.
   double end(const SequenceRows& rows);
 
-  /// Says where the units of a search lie; after follow().
+  /// Says where the units of a search lie, and how their kind is scored; after follow().
   void point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch& search) const;
+  /// Whose keys are not made from factors.
+  void point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const;
   /// What a gate makes its query of; `turn` and `own_turn` count from the first of angles().
   kernels::cuda::GateQuery gate_query(const SequenceRows& rows, int layer, int head) const;
   /// Cosines and sines of the pass's rows whose queries go through gates.
@@ -59,13 +62,6 @@ class Units {
     int width = 0;
     kernels::cuda::UnitKind kind = kernels::cuda::UnitKind::mean;
   };
-  struct Known {
-    std::uint64_t serial = 0;
-    double build_s = 0;  ///< in this pass
-    kernels::cuda::Memory memory;
-    std::vector<Copy> copies;                  ///< [layer, kv_head]
-    std::vector<kernels::cuda::Write> writes;  ///< to send
-  };
   struct GateMemory {
     std::shared_ptr<kv::Gates> gates;  ///< keeps the key of the map
     kernels::cuda::Array<float> weights, norms;
@@ -75,24 +71,21 @@ class Units {
     std::uint32_t turn = 0, own_turn = 0;
   };
 
-  std::vector<IndexItem> items_of(const SequenceRows& rows) const;
   double extend(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt, std::int64_t tokens);
-  void send_all(const SequenceRows& rows, std::span<const IndexItem> items, Known& known);
+  void send_all(const SequenceRows& rows, std::span<const IndexItem> items);
   static void send_new(Copy& copy, const IndexItem& item, std::vector<kernels::cuda::Write>& to);
   void turn_gates(const SequenceRows& rows);
-  void forget_prompt(const SequenceRows& rows);
+  double build(const SequenceRows& rows);
+  double mend(const SequenceRows& rows);
 
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
   IndexBuilder& builder_;
-  std::map<kv::SequenceId, Known> known_;  ///< an id that is used again is seen by its serial
-  std::vector<kv::SequenceId> followed_;   ///< of this pass
-  std::vector<kernels::cuda::Write> writes_;
+  IndexCopies<Copy> copies_;
   std::map<const kv::Gates*, GateMemory> gates_;
   std::map<std::pair<kv::SequenceId, const kv::Gates*>, Turned> turned_;  ///< of this pass
   std::vector<float> angles_;
   kernels::RotationPairs pairs_;
-  bool sent_ = true;
   int most_ = 0;
 };
 

@@ -29,8 +29,7 @@ class CudaExecutor final : public Executor {
         products_(stream),
         weights_(model, stream, threads),
         rope_(config_.rope),
-        turns_(config_.rope),
-        runner_({config_.layers, config_.heads, config_.kv_heads, config_.head_dim, threads, &turns_}, cache, stream),
+        runner_({config_.layers, config_.heads, config_.kv_heads, config_.head_dim, threads, &rope_}, cache, stream),
         staging_(stream) {}
 
   StepResult forward(const StepBatch& batch) override {
@@ -366,7 +365,6 @@ class CudaExecutor final : public Executor {
   Products products_;
   Weights weights_;
   RopeTable rope_;
-  RopeTable turns_;  ///< for keys of low rank, to the longest prompt that has them
   attention::cuda::Runner runner_;
   Staging staging_;
   Activations activations_;

@@ -40,7 +40,6 @@ struct UnitSearch {
 
 struct UnitSearchOp {
   KvTable<Place::device> cache;
-  RowTable<Place::device> rows;
   Pointer<const float, Place::device> q;              ///< [R, H, d] after RoPE
   int group = 1;                                      ///< g
   Pointer<const UnitSearch, Place::device> searches;  ///< [count]

@@ -148,7 +148,6 @@ TEST_F(UnitsTest, AreScoredAsTheirKindSays) {
     const Array<float> device_queries(*stream_, gate_queries);
     const Array<float> scores(*stream_, std::vector<float>(bed.queries() * bed.stride, kNan));
     search_units(*stream_, {.cache = on.cache(),
-                            .rows = on.rows(),
                             .q = on.q(),
                             .group = bed.of.group,
                             .searches = device_searches.constant(),

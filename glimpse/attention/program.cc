@@ -84,6 +84,7 @@ void Program::add_layer(int layer) {
       select.selector = how;
       select.writes = slot;
       select.joins = role.reads;
+      select.has_tier = op.has_tier();
       select.lists = how->per == SetPer::query_head ? group : 1;
       // Scores before the softmax have no log-sum-exps unless attention left them.
       select.weighs = first.source == plan::Source::probability || select.from == SelectOp::From::attention;

@@ -34,6 +34,7 @@ struct SelectOp {
   std::vector<int> queries;  ///< [heads] query heads of each that score
   int lists = 1;             ///< in the slot: one, or one for each query head of the group
   bool weighs = false;       ///< log-sum-exps are known, so what the set captures is free to say
+  bool has_tier = false;     ///< as its heads have
   bool of_layer() const { return selector->per == plan::SetPer::layer; }
   /// Tokens that each of its lists may hold at a context of up to `tokens`.
   std::int64_t capacity(std::int64_t tokens) const;
@@ -50,6 +51,9 @@ struct HeadOp {
   int select = -1;                              ///< the layer's SelectOp that it makes or has a part in; -1: none
   int key_rank = 0;                             ///< keys of the prompt are made from so many singular vectors
   const plan::Retention* kept = nullptr;        ///< what it forgets; null: nothing
+
+  /// Pages that its sets do not need may wait in the host's tier.
+  bool has_tier() const { return kept != nullptr && kept->rule == plan::RetentionRule::host_tier; }
 };
 
 struct LayerProgram {

@@ -83,7 +83,7 @@ const std::array kOptions{
            "",
            kModel,
            "folder, on a disk, of the temporary file where methods with a host tier keep cold pages; default: "
-           "/var/tmp, or /tmp where only that is on a disk",
+           "/var/tmp, or /tmp where only that is on a disk; on a GPU they wait in the host's memory",
            kRun | kEval | kArms | kServe},
     Option{"--prefill-chunk",
            "N",

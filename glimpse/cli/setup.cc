@@ -77,6 +77,8 @@ engine::EngineOptions engine_options(const Arguments& arguments) {
   options.kv_type = parse_kv_type(arguments.kv_type);
   options.prefill_chunk = static_cast<int>(arguments.prefill_chunk);
   options.tier_folder = arguments.tier_folder;
+  if (options.device.kind == DeviceName::Kind::cuda && arguments.typed.contains("--kv-tier-dir"))
+    throw UserError("--kv-tier-dir has no effect on a GPU, whose cold pages wait in the host's memory: leave it out");
   return options;
 }
 

@@ -25,6 +25,7 @@ Device open_backend(const LoadedModel& loaded, const EngineOptions& options) {
   Device device;
   device.tier_folder = options.tier_folder;
   if (options.device.kind == DeviceName::Kind::cuda) {
+    device.tier_in_memory = true;
     const int most_rows = std::max(options.prefill_chunk, options.step_tokens);
     device.backend =
         exec::make_cuda_backend(loaded.model, {options.device.number, options.threads, options.kv_type, most_rows});
@@ -56,6 +57,11 @@ Device open_backend(const LoadedModel& loaded, const EngineOptions& options) {
 
 void open_tier(Device& device) {
   if (device.tier_open) return;
+  if (device.tier_in_memory) {
+    device.cache->open_tier({});
+    device.tier_open = true;
+    return;
+  }
   static const std::array<std::filesystem::path, 2> kDefaults{"/var/tmp", "/tmp"};
   std::filesystem::path folder = device.tier_folder;
   if (folder.empty()) {

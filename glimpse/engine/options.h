@@ -42,7 +42,7 @@ struct EngineOptions {
   std::filesystem::path prefix_folder;
   std::int64_t prefix_folder_bytes = std::int64_t{16} << 30;
   /// Of the file where plans with a host tier keep cold pages, and preempted requests theirs. Empty: /var/tmp, or /tmp
-  /// where only that is on a disk.
+  /// where only that is on a disk. A GPU's wait in the host's memory, and no folder is looked at.
   std::filesystem::path tier_folder;
 };
 

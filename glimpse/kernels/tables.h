@@ -56,6 +56,12 @@ struct RowMove {
   std::size_t from = 0, to = 0;
 };
 
+/// A page of two planes, K and V, at one offset in bytes, and its copy elsewhere: K, then V.
+struct PageCopy {
+  std::size_t at = 0;
+  std::byte* copy = nullptr;
+};
+
 /// Sets: index lists that heads attend to. A set that covers everything has the count kEverything and no list.
 inline constexpr std::int32_t kEverything = -1;
 template <Place place>

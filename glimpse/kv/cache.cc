@@ -9,8 +9,8 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kv/head_table.h"
-#include "glimpse/kv/page_file.h"
 #include "glimpse/kv/page_pool.h"
+#include "glimpse/kv/page_slots.h"
 
 namespace glimpse::kv {
 namespace {
@@ -90,13 +90,14 @@ struct Cache::State {
 
   CacheShape shape;
   PagePool pool;
-  std::unique_ptr<PageFile> tier;                    ///< null before open_tier
+  std::unique_ptr<PageSlots> tier;                   ///< null before open_tier
   std::vector<std::unique_ptr<Sequence>> sequences;  ///< [id], null a free id
   std::vector<SequenceId> free_ids;
   std::uint64_t last_serial = 0;  ///< of marks
   std::uint64_t last_table = 0;   ///< Sequence::serial
   bool sparing = false;
   std::vector<std::int64_t> needed;  ///< [layer, head] pages that extend still has to add
+  HeadTable::Copies copies;          ///< pages that go to the tier or come back
 };
 
 void Cache::State::require_pages(std::size_t pages) const {
@@ -174,7 +175,7 @@ const CacheShape& Cache::shape() const {
 CacheUsage Cache::usage() const {
   const PagePool& pool = state_->pool;
   const std::size_t page_bytes = 2 * state_->shape.format.page_bytes();
-  const std::size_t copies = state_->tier == nullptr ? 0 : state_->tier->slots_used();
+  const std::size_t copies = state_->tier == nullptr ? 0 : state_->tier->used();
   return {pool.pages_total(), pool.pages_free(), pool.pages_total() * page_bytes, copies * page_bytes};
 }
 
@@ -389,7 +390,7 @@ std::int64_t Cache::live_tokens(SequenceId sequence, int layer, int head) const 
 
 void Cache::open_tier(const std::filesystem::path& folder) {
   if (state_->tier == nullptr) {
-    state_->tier = std::make_unique<PageFile>(folder, state_->shape.format.page_bytes());
+    state_->tier = std::make_unique<PageSlots>(state_->pool.make_waiting(folder), state_->shape.format.page_bytes());
   }
 }
 
@@ -397,20 +398,34 @@ bool Cache::may_spill(SequenceId sequence) const {
   return state_->tier != nullptr && state_->at(sequence).marks.empty();
 }
 
-void Cache::spill(SequenceId id, int layer, int head, std::span<const std::int32_t> pages) {
+void Cache::spill(SequenceId id, std::span<const HeadPage> pages) {
   check(may_spill(id), "pages are spilled to a tier that is open, and not while a mark is held");
-  HeadTable& table = state_->at(id).heads[state_->head_index(layer, head)];
+  Sequence& sequence = state_->at(id);
+  const auto table_of = [&](const HeadPage& page) -> HeadTable& {
+    return sequence.heads[state_->head_index(page.layer, page.head)];
+  };
   std::size_t slots = 0;
-  for (const std::int32_t page : pages) slots += table.copy_of(page) < 0;
+  for (const HeadPage& page : pages) {
+    slots += table_of(page).copy_of(page.page) < 0;
+    table_of(page).reserve_copies();
+  }
   state_->tier->reserve(slots);
-  table.reserve_copies();
-  for (const std::int32_t page : pages) table.spill(state_->pool, *state_->tier, page);
+  state_->copies.clear();
+  state_->copies.reserve(slots);
+  for (const HeadPage& page : pages) table_of(page).spill(state_->pool, *state_->tier, page.page, state_->copies);
+  state_->pool.save(state_->copies);
 }
 
-void Cache::recall(SequenceId id, int layer, int head, std::span<const std::int32_t> pages) {
-  HeadTable& table = state_->at(id).heads[state_->head_index(layer, head)];
+void Cache::recall(SequenceId id, std::span<const HeadPage> pages) {
+  Sequence& sequence = state_->at(id);
   state_->require_pages(pages.size());
-  for (const std::int32_t page : pages) table.recall(state_->pool, *state_->tier, page);
+  state_->copies.clear();
+  state_->copies.reserve(pages.size());
+  for (const HeadPage& page : pages) {
+    HeadTable& table = sequence.heads[state_->head_index(page.layer, page.head)];
+    table.recall(state_->pool, *state_->tier, page.page, state_->copies);
+  }
+  state_->pool.load(state_->copies);
 }
 
 void Cache::recall_all(SequenceId id) {
@@ -419,12 +434,16 @@ void Cache::recall_all(SequenceId id) {
   std::size_t waiting = 0;
   for (const HeadTable& table : sequence.heads) waiting += static_cast<std::size_t>(table.waiting());
   state_->require_pages(waiting);
+  state_->copies.clear();
+  state_->copies.reserve(waiting);
+  if (waiting > 0) sequence.serial = ++state_->last_table;
   for (HeadTable& table : sequence.heads) {
     for (std::int32_t page = 0; table.waiting() > 0; ++page) {
-      if (!table.resident(page)) table.recall(state_->pool, *state_->tier, page);
+      if (!table.resident(page)) table.recall(state_->pool, *state_->tier, page, state_->copies);
     }
     table.forget_copies(*state_->tier);
   }
+  state_->pool.load(state_->copies);
 }
 
 void Cache::put_away(SequenceId id, bool shared) {
@@ -436,21 +455,41 @@ void Cache::put_away(SequenceId id, bool shared) {
     table.reserve_away();
   }
   state_->tier->reserve(slots);
-  for (HeadTable& table : sequence.heads) table.put_away(state_->pool, *state_->tier, shared);
+  state_->copies.clear();
+  state_->copies.reserve(slots);
+  for (HeadTable& table : sequence.heads) table.put_away(state_->pool, *state_->tier, shared, state_->copies);
+  state_->pool.save(state_->copies);
 }
 
 void Cache::bring_back(SequenceId id) {
-  state_->require_pages(static_cast<std::size_t>(pages_away(id)));
+  const auto away = static_cast<std::size_t>(pages_away(id));
+  state_->require_pages(away);
+  state_->copies.clear();
+  state_->copies.reserve(away);
   state_->at(id).serial = ++state_->last_table;
   for (HeadTable& table : state_->at(id).heads) {
-    if (table.away() > 0) table.bring_back(state_->pool, *state_->tier);
+    if (table.away() > 0) table.bring_back(state_->pool, *state_->tier, state_->copies);
   }
+  state_->pool.load(state_->copies);
 }
 
 std::int64_t Cache::pages_away(SequenceId sequence) const {
   std::int64_t sum = 0;
   for (const HeadTable& table : state_->at(sequence).heads) sum += table.away();
   return sum;
+}
+
+std::span<const std::uint64_t> Cache::waiting_bits(SequenceId sequence, int layer, int head) const {
+  return state_->at(sequence).heads[state_->head_index(layer, head)].waiting_bits();
+}
+
+WaitingPages Cache::waiting() const {
+  if (state_->tier == nullptr) return {};
+  return {state_->tier->pieces(), static_cast<std::int32_t>(state_->tier->piece_slots())};
+}
+
+std::int32_t Cache::waiting_slot(SequenceId sequence, const HeadPage& page) const {
+  return state_->at(sequence).heads[state_->head_index(page.layer, page.head)].copy_of(page.page);
 }
 
 std::int64_t Cache::waiting_pages(SequenceId sequence, int layer, int head) const {

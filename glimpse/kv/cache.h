@@ -1,5 +1,6 @@
 // The paged KV cache: one pool of pages for all sequences, layers and KV heads; page tables with reference counts;
-// fork, mark / restore / commit, freeing of single heads' tokens, and a tier below: pages that wait in a file.
+// fork, mark / restore / commit, freeing of single heads' tokens, and a tier below: pages that wait in a file or in
+// memory of the host.
 //
 // The cache owns all K and V. Sequences are handles into it. One thread at a time may call the functions that change
 // tables; views may be read, and rows of distinct pages written, by many threads between two such calls.
@@ -58,6 +59,12 @@ struct HeadPage {
   std::int32_t page = 0;  ///< in the head's table
 };
 
+/// Where pages of the tier lie: K, then V, of slot s are the (s % piece_slots)th of piece s / piece_slots.
+struct WaitingPages {
+  std::span<std::byte* const> pieces;  ///< valid until pages are spilled or put away
+  std::int32_t piece_slots = 1;
+};
+
 /// How one head's tokens lie in its slots, as a saved session brings it.
 struct HeadLayout {
   std::int32_t slots = 0;
@@ -85,8 +92,8 @@ class Cache {
   /// Returns its pages that nobody else reads. Its marks die.
   void destroy(SequenceId sequence);
 
-  /// Whose page table it is: no other sequence ever has this number, and bring_back gives a new one. For those that
-  /// keep a copy of the table.
+  /// Whose page table it is: no other sequence ever has this number, and when pages came back by bring_back or
+  /// recall_all it is a new one. For those that keep a copy of the table.
   std::uint64_t serial(SequenceId sequence) const;
 
   /// Logical tokens: the position that the next appended token gets.
@@ -126,23 +133,29 @@ class Cache {
   /// Tokens of this head that are not freed.
   std::int64_t live_tokens(SequenceId sequence, int layer, int head) const;
 
-  /// Makes the tier's file in `folder`, once; a second call does nothing. Throws UserError when that fails.
+  /// Makes the tier, once; a second call does nothing. A host's is a file in `folder`; a device's lies in the host's
+  /// memory (PageMemory::make_waiting). Throws UserError when that fails.
   void open_tier(const std::filesystem::path& folder);
-  /// Sends full pages (numbers in the head's table, resident) of a head that never freed a token to the tier and gives
-  /// them back to the pool. Not while a mark is held (may_spill). Throws UserError and changes nothing when the disk
-  /// is full.
-  void spill(SequenceId sequence, int layer, int head, std::span<const std::int32_t> pages);
+  /// Sends full pages, resident, of heads that never freed a token to the tier and gives them back to the pool. Not
+  /// while a mark is held (may_spill). Throws UserError and changes nothing when the tier has no room.
+  void spill(SequenceId sequence, std::span<const HeadPage> pages);
   bool may_spill(SequenceId sequence) const;
   /// Brings waiting pages back. Throws CacheFull.
-  void recall(SequenceId sequence, int layer, int head, std::span<const std::int32_t> pages);
+  void recall(SequenceId sequence, std::span<const HeadPage> pages);
   /// Brings everything back, and nothing of the sequence is left in the tier: before it is read whole, written to, or
   /// loses tokens.
   void recall_all(SequenceId sequence);
   std::int64_t waiting_pages(SequenceId sequence, int layer, int head) const;
+  /// The same page by page, a bit for each; what is behind the end is resident. Valid until tables change.
+  std::span<const std::uint64_t> waiting_bits(SequenceId sequence, int layer, int head) const;
+  /// For those who read pages where they wait.
+  WaitingPages waiting() const;
+  /// The slot of a page's copy in the tier, or -1.
+  std::int32_t waiting_slot(SequenceId sequence, const HeadPage& page) const;
   /// Sends the sequence's pages to the tier, whatever its heads freed and how full its pages are: those that nobody
   /// else reads, which the pool has again then, and with `shared` all others (it has own ones of them afterwards).
   /// Until bring_back nothing but this, destroy and what only counts may be called for it. Not while a mark is held.
-  /// Throws UserError and changes nothing when the disk is full.
+  /// Throws UserError and changes nothing when the tier has no room.
   void put_away(SequenceId sequence, bool shared);
   /// Every token is as before put_away. Throws CacheFull.
   void bring_back(SequenceId sequence);

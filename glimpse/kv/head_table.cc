@@ -260,44 +260,58 @@ HeadTable HeadTable::copy() const {
   return other;
 }
 
-void HeadTable::share_pages(PagePool& pool, PageFile* file) const {
+void HeadTable::share_pages(PagePool& pool, PageSlots* slots) const {
   for (const PageId page : pages_) {
     if (page != kNoPage) pool.share(page);
   }
-  for (const PageFile::Slot copy : copies_) {
-    if (copy >= 0) file->share(copy);
+  for (const PageSlots::Slot copy : copies_) {
+    if (copy >= 0) slots->share(copy);
   }
 }
 
-void HeadTable::release_pages(PagePool& pool, PageFile* file) {
+void HeadTable::release_pages(PagePool& pool, PageSlots* slots) {
   for (const PageId page : pages_) {
     if (page != kNoPage) pool.release(page);
   }
   pages_.clear();
   waiting_ = 0;
+  waiting_bits_.clear();
   away_.clear();
-  if (!copies_.empty()) forget_copies(*file);
+  if (!copies_.empty()) forget_copies(*slots);
 }
 
-void HeadTable::spill(PagePool& pool, PageFile& file, std::int32_t page) {
+void HeadTable::reserve_copies() {
+  copies_.reserve(pages_.size());
+  waiting_bits_.reserve(pages_.size() / 64 + 1);
+}
+
+void HeadTable::set_waiting(std::int32_t page, bool waits) {
+  const auto word = static_cast<std::size_t>(page / 64);
+  if (waiting_bits_.size() <= word) waiting_bits_.resize(word + 1, 0);
+  const std::uint64_t bit = std::uint64_t{1} << (page % 64);
+  waiting_bits_[word] = waits ? waiting_bits_[word] | bit : waiting_bits_[word] & ~bit;
+  waiting_ += waits ? 1 : -1;
+}
+
+void HeadTable::spill(PagePool& pool, PageSlots& slots, std::int32_t page, Copies& saves) {
   const auto at = static_cast<std::size_t>(page);
   check(!tracked_ && page >= 0 && (page + 1) * kPageTokens <= slots_ && resident(page), "a full page is spilled");
   if (copies_.size() <= at) copies_.resize(at + 1, -1);
   if (copies_[at] < 0) {
-    copies_[at] = file.take();
-    pool.save(pages_[at], file.data(copies_[at]));
+    copies_[at] = slots.take();
+    saves.push_back({pages_[at], slots.data(copies_[at])});
   }
   pool.release(pages_[at]);
   pages_[at] = kNoPage;
-  ++waiting_;
+  set_waiting(page, true);
 }
 
-void HeadTable::recall(PagePool& pool, const PageFile& file, std::int32_t page) {
+void HeadTable::recall(PagePool& pool, const PageSlots& slots, std::int32_t page, Copies& loads) {
   const auto at = static_cast<std::size_t>(page);
   check(at < copies_.size() && !resident(page), "a page that waits is recalled");
   pages_[at] = pool.take_page();
-  pool.load(file.data(copies_[at]), pages_[at]);
-  --waiting_;
+  loads.push_back({pages_[at], slots.data(copies_[at])});
+  set_waiting(page, false);
 }
 
 bool HeadTable::goes_away(PagePool& pool, std::int32_t page, bool shared) const {
@@ -311,11 +325,11 @@ std::int32_t HeadTable::copies_to_put_away(PagePool& pool, bool shared) const {
 }
 
 void HeadTable::reserve_away() {
-  copies_.reserve(pages_.size());
+  reserve_copies();
   away_.reserve(pages_.size());
 }
 
-void HeadTable::put_away(PagePool& pool, PageFile& file, bool shared) {
+void HeadTable::put_away(PagePool& pool, PageSlots& slots, bool shared, Copies& saves) {
   const std::int32_t used = used_pages();
   shrink_pages(pool, used);
   for (std::int32_t page = 0; page < used; ++page) {
@@ -324,32 +338,32 @@ void HeadTable::put_away(PagePool& pool, PageFile& file, bool shared) {
     if (copies_.size() <= at) copies_.resize(at + 1, -1);
     const bool copied = copies_[at] < 0;
     if (copied) {
-      copies_[at] = file.take();
-      pool.save(pages_[at], file.data(copies_[at]));
+      copies_[at] = slots.take();
+      saves.push_back({pages_[at], slots.data(copies_[at])});
     }
     pool.release(pages_[at]);
     pages_[at] = kNoPage;
     away_.push_back({page, copied});
-    ++waiting_;
+    set_waiting(page, true);
   }
 }
 
-void HeadTable::bring_back(PagePool& pool, PageFile& file) {
+void HeadTable::bring_back(PagePool& pool, PageSlots& slots, Copies& loads) {
   for (const AwayPage& away : away_) {
-    recall(pool, file, away.page);
+    recall(pool, slots, away.page, loads);
     if (!away.copied) continue;  // the copy of a full page, which may stay
     auto& copy = copies_[static_cast<std::size_t>(away.page)];
-    file.release(copy);
+    slots.release(copy);
     copy = -1;
   }
   away_.clear();
-  if (std::all_of(copies_.begin(), copies_.end(), [](PageFile::Slot copy) { return copy < 0; })) copies_.clear();
+  if (std::all_of(copies_.begin(), copies_.end(), [](PageSlots::Slot copy) { return copy < 0; })) copies_.clear();
 }
 
-void HeadTable::forget_copies(PageFile& file) {
-  check(waiting_ == 0, "nothing waits in the file any more");
-  for (const PageFile::Slot copy : copies_) {
-    if (copy >= 0) file.release(copy);
+void HeadTable::forget_copies(PageSlots& slots) {
+  check(waiting_ == 0, "nothing waits any more");
+  for (const PageSlots::Slot copy : copies_) {
+    if (copy >= 0) slots.release(copy);
   }
   copies_.clear();
 }

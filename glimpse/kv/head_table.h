@@ -4,16 +4,17 @@
 // Live positions ascend with their slots: tokens are appended in order, whole pages are dropped, and compacting keeps
 // the order. So finding a position is a search by page and a look through its slots.
 //
-// Full pages of a table that never freed a token may wait in a PageFile: their number is kNoPage then. A page that was
-// recalled keeps its copy there, so that sending it back costs nothing; what changes pages wants the copies gone.
+// Full pages of a table that never freed a token may wait in PageSlots: their number is kNoPage then. A page that was
+// recalled keeps its copy there, so that sending it back costs nothing; what changes pages wants the copies gone. The
+// table says which pages are to be copied, and who called it has the pool do so before anything writes to them.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "glimpse/kv/page_file.h"
 #include "glimpse/kv/page_pool.h"
+#include "glimpse/kv/page_slots.h"
 
 namespace glimpse::kv {
 
@@ -64,34 +65,39 @@ class HeadTable {
   /// The same tokens on the same pages, each with one reader more; the reserve stays here. May throw bad_alloc; the
   /// references are only taken by the separate share_pages, which cannot.
   HeadTable copy() const;
-  void share_pages(PagePool& pool, PageFile* file) const;
-  void release_pages(PagePool& pool, PageFile* file);
+  void share_pages(PagePool& pool, PageSlots* slots) const;
+  void release_pages(PagePool& pool, PageSlots* slots);
 
   bool resident(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)] != kNoPage; }
-  /// Pages that wait in the file.
+  /// Pages that wait.
   std::int32_t waiting() const { return waiting_; }
-  /// The slot of the page's copy in the file, or -1.
-  PageFile::Slot copy_of(std::int32_t page) const {
+  /// A bit for each page; what is behind the end does not wait.
+  std::span<const std::uint64_t> waiting_bits() const { return waiting_bits_; }
+  /// The slot of the page's copy, or -1.
+  PageSlots::Slot copy_of(std::int32_t page) const {
     const auto at = static_cast<std::size_t>(page);
     return at < copies_.size() ? copies_[at] : -1;
   }
   /// Room to note copies of the pages there are, so that nothing after it can fail.
-  void reserve_copies() { copies_.reserve(pages_.size()); }
-  /// Gives a full page back to the pool once the file has it; the file has room for it.
-  void spill(PagePool& pool, PageFile& file, std::int32_t page);
+  void reserve_copies();
+  /// Pages that a change copies; there is room, so that nothing can fail.
+  using Copies = std::vector<PagePool::Copy>;
+  /// Gives a full page back to the pool; there is a slot for it. `saves` gets it unless there is a copy of it.
+  void spill(PagePool& pool, PageSlots& slots, std::int32_t page, Copies& saves);
   /// Brings a page back to one of the pool's, which has one.
-  void recall(PagePool& pool, const PageFile& file, std::int32_t page);
+  void recall(PagePool& pool, const PageSlots& slots, std::int32_t page, Copies& loads);
   /// All pages are resident.
-  void forget_copies(PageFile& file);
+  void forget_copies(PageSlots& slots);
 
-  /// Slots of the file that put_away takes.
+  /// Slots that put_away takes.
   std::int32_t copies_to_put_away(PagePool& pool, bool shared) const;
   void reserve_away();
-  /// Gives pages back to the pool once the file has them; the file has room. Between this and bring_back tokens are
-  /// neither read nor changed.
-  void put_away(PagePool& pool, PageFile& file, bool shared);
-  /// Brings them to pages of the pool's, which has as many. What waited before still waits.
-  void bring_back(PagePool& pool, PageFile& file);
+  /// Gives pages back to the pool; there are slots for them. Between this and bring_back tokens are neither read nor
+  /// changed.
+  void put_away(PagePool& pool, PageSlots& slots, bool shared, Copies& saves);
+  /// Brings them to pages of the pool's, which has as many. What waited before still waits. Slots that are free now
+  /// are still to be loaded from.
+  void bring_back(PagePool& pool, PageSlots& slots, Copies& loads);
   std::int32_t away() const { return static_cast<std::int32_t>(away_.size()); }
 
  private:
@@ -108,7 +114,9 @@ class HeadTable {
   bool has_empty_page_ = false;          ///< maybe: a full page lost its last token
   std::vector<std::int32_t> positions_;  ///< [slot], tracked only: logical position, -1 freed
   std::vector<PageTokens> page_tokens_;  ///< [used page], tracked only
-  std::vector<PageFile::Slot> copies_;   ///< [page, at most the full ones] -1: none in the file
+  std::vector<PageSlots::Slot> copies_;  ///< [page, at most the full ones] -1: none
+  std::vector<std::uint64_t> waiting_bits_;
+  void set_waiting(std::int32_t page, bool waits);
   bool goes_away(PagePool& pool, std::int32_t page, bool shared) const;
 
   struct AwayPage {

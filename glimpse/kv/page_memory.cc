@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "glimpse/base/buffer.h"
+#include "glimpse/kv/page_file.h"
 
 namespace glimpse::kv {
 namespace {
@@ -33,6 +34,24 @@ class HostPageMemory final : public PageMemory {
 
 void PageMemory::move(Plane which, std::span<const kernels::RowMove> rows, std::size_t bytes) {
   for (const kernels::RowMove& row : rows) copy(which, row.from, row.to, bytes);
+}
+
+std::unique_ptr<WaitingMemory> PageMemory::make_waiting(const std::filesystem::path& folder) {
+  return std::make_unique<PageFile>(folder);
+}
+
+void PageMemory::save(std::span<const kernels::PageCopy> pages, std::size_t bytes) const {
+  for (const kernels::PageCopy& page : pages) {
+    read(Plane::k, page.at, {page.copy, bytes});
+    read(Plane::v, page.at, {page.copy + bytes, bytes});
+  }
+}
+
+void PageMemory::load(std::span<const kernels::PageCopy> pages, std::size_t bytes) {
+  for (const kernels::PageCopy& page : pages) {
+    write(Plane::k, page.at, {page.copy, bytes});
+    write(Plane::v, page.at, {page.copy + bytes, bytes});
+  }
 }
 
 std::unique_ptr<PageMemory> make_host_page_memory(std::size_t plane_bytes) {

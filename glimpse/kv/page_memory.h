@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
 
 #include "glimpse/kernels/tables.h"
+#include "glimpse/kv/waiting_memory.h"
 
 namespace glimpse::kv {
 
@@ -28,6 +30,13 @@ class PageMemory {
   /// To and from the host's memory.
   virtual void read(Plane which, std::size_t from, std::span<std::byte> to) const = 0;
   virtual void write(Plane which, std::size_t to, std::span<const std::byte> from) = 0;
+
+  /// Memory for pages that wait: a host's lies in a file in `folder`, a device's in memory of the host that kernels
+  /// read, and no folder is looked at. Throws UserError.
+  virtual std::unique_ptr<WaitingMemory> make_waiting(const std::filesystem::path& folder);
+  /// Pages of `bytes` in each plane to their copies in that memory, where the host may read them then, and back.
+  virtual void save(std::span<const kernels::PageCopy> pages, std::size_t bytes) const;
+  virtual void load(std::span<const kernels::PageCopy> pages, std::size_t bytes);
 };
 
 /// Makes the memory of a cache, two planes of so many bytes. Throws UserError when there is not enough.

@@ -100,14 +100,19 @@ void PagePool::copy(PageId from, PageId to) {
   }
 }
 
-void PagePool::save(PageId page, std::byte* to) const {
-  read(Plane::k, page, {to, page_bytes_});
-  read(Plane::v, page, {to + page_bytes_, page_bytes_});
+std::vector<kernels::PageCopy> PagePool::places_of(std::span<const Copy> pages) const {
+  std::vector<kernels::PageCopy> places;
+  places.reserve(pages.size());
+  for (const Copy& copy : pages) places.push_back({copy.page * page_bytes_, copy.bytes});
+  return places;
 }
 
-void PagePool::load(const std::byte* from, PageId page) {
-  write(Plane::k, {from, page_bytes_}, page);
-  write(Plane::v, {from + page_bytes_, page_bytes_}, page);
+void PagePool::save(std::span<const Copy> pages) const {
+  memory_->save(places_of(pages), page_bytes_);
+}
+
+void PagePool::load(std::span<const Copy> pages) {
+  memory_->load(places_of(pages), page_bytes_);
 }
 
 void PagePool::read(Plane plane, PageId first, std::span<std::byte> to) const {

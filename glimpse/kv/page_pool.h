@@ -67,9 +67,16 @@ class PagePool {
 
   /// K and V of a whole page.
   void copy(PageId from, PageId to);
-  /// K, then V of a page, [2 * page_bytes], to and from memory that is not the pool's.
-  void save(PageId page, std::byte* to) const;
-  void load(const std::byte* from, PageId page);
+  /// A page and its copy, K, then V, [2 * page_bytes], in memory of make_waiting.
+  struct Copy {
+    PageId page = 0;
+    std::byte* bytes = nullptr;
+  };
+  std::unique_ptr<WaitingMemory> make_waiting(const std::filesystem::path& folder) {
+    return memory_->make_waiting(folder);
+  }
+  void save(std::span<const Copy> pages) const;
+  void load(std::span<const Copy> pages);
   /// Pages that lie together in one plane, to and from memory that is not the pool's.
   void read(Plane plane, PageId first, std::span<std::byte> to) const;
   void write(Plane plane, std::span<const std::byte> from, PageId first);
@@ -80,6 +87,8 @@ class PagePool {
   void move_rows(const kernels::KvFormat& format, std::span<const Step> rows);
 
  private:
+  std::vector<kernels::PageCopy> places_of(std::span<const Copy> pages) const;
+
   std::size_t runs_ = 0;
   std::size_t page_bytes_ = 0;
   std::size_t pages_free_ = 0;

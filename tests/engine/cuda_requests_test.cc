@@ -9,14 +9,6 @@
 namespace glimpse::engine {
 namespace {
 
-Result result_of(Engine& engine, const Request& request) {
-  const RequestId id = engine.submit(request);
-  run_all(engine);
-  Result result = engine.result(id);
-  engine.release(id);
-  return result;
-}
-
 double logprob(std::span<const float> logits, Token token) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;

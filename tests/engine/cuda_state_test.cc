@@ -278,8 +278,9 @@ TEST_F(Cuda, UnitsGoOn) {
   const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
   const std::vector<Token> tokens = random_tokens(760, gpu.tokenizer().size());
   const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
-  for (const Method& method : {Method{"shadowkv", {{"resident", "all"}, {"outliers", "3"}}}, Method{"seer", {}, 16},
-                               Method{"quest", {{"score", "meanstd"}}}}) {
+  for (const Method& method :
+       {Method{"shadowkv", {{"outliers", "3"}}}, Method{"shadowkv", {{"resident", "all"}, {"outliers", "3"}}},
+        Method{"arkvale", {}}, Method{"seer", {}, 16}, Method{"quest", {{"score", "meanstd"}}}}) {
     SCOPED_TRACE(method.name);
     Sequence own = gpu.open(plan_of(gpu, method, "96"));
     own.prefill(part(0, 500));
@@ -291,7 +292,7 @@ TEST_F(Cuda, UnitsGoOn) {
     const std::vector<float> want = decoded(own, part(660, 20));
     EXPECT_TRUE(same_bits(decoded(same, part(660, 20)), want));
     EXPECT_TRUE(same_bits(decoded(loaded, part(660, 20)), want));
-    EXPECT_LT(divergence(decoded(there, part(660, 20)), want, width), method.block > 0 ? 0.4 : 0.05);
+    EXPECT_LT(divergence(decoded(there, part(660, 20)), want, width), method.block > 0 ? 0.4 : 0.1);  // near ties
     std::filesystem::remove(file);
     // What was dense until now, a second prompt, and corrected rows.
     Sequence bare = gpu.open(make(gpu, "full"));

@@ -100,6 +100,7 @@ inline const std::vector<Method>& methods() {
                                        {"oracle", {}},
                                        {"quest", {}},
                                        {"quest", {{"set", "query-head"}}},
+                                       {"arkvale", {}},
                                        {"arkvale", {{"resident", "all"}}},
                                        {"tidal", {{"selector", "quest"}}},
                                        {"h2o", {}},
@@ -119,6 +120,7 @@ inline const std::vector<Method>& methods() {
                                        {"arkvale", {{"resident", "all"}, {"digest", "sphere"}}},
                                        {"seer", {}, 16},
                                        {"tidal", {{"selector", "shadowkv"}}},
+                                       {"shadowkv", {{"outliers", "3"}, {"rank", "24"}}},
                                        {"shadowkv", {{"resident", "all"}, {"outliers", "3"}, {"rank", "0"}}},
                                        {"shadowkv", {{"resident", "all"}, {"outliers", "3"}}},
                                        {"shadowkv", {{"resident", "all"}, {"outliers", "3"}, {"rank", "24"}}}};
@@ -151,6 +153,14 @@ inline plan::Plan plan_of(const Engine& engine, const Method& method, const char
   if (method.block > 0) options.block = method.block;
   if (name == "seer") options.extra["gates"] = gate_file_for(engine);
   return make(engine, name, options);
+}
+
+inline Result result_of(Engine& engine, const Request& request) {
+  const RequestId id = engine.submit(request);
+  run_all(engine);
+  Result result = engine.result(id);
+  engine.release(id);
+  return result;
 }
 
 inline plan::Plan quest(const Engine& engine, const char* tokens) {

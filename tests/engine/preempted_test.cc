@@ -130,7 +130,7 @@ TEST(NoFolder, APromptBeginsAgainAndAnAnswerFails) {
     EXPECT_EQ(result.stats.preemptions, 1);
     if (answers) {
       EXPECT_EQ(result.reason, FinishReason::failed);
-      EXPECT_THAT(result.error, testing::AllOf(HasSubstr("cannot wait in a file"), HasSubstr("'/nowhere/at/all'")));
+      EXPECT_THAT(result.error, testing::AllOf(HasSubstr("cannot wait elsewhere"), HasSubstr("'/nowhere/at/all'")));
     } else {
       EXPECT_EQ(result.reason, FinishReason::length) << result.error;
       EXPECT_EQ(result.stats.prefilled_tokens, 300);

@@ -111,11 +111,11 @@ TEST_F(FarPages, GoToTheTierAndComeBack) {
   cache_.open_tier(testing::TempDir());
   cache_.extend(id_, 10 * kernels::kPageTokens);
   write_all(id_, 10);
-  const std::vector<std::int32_t> some{1, 4, 5};
-  cache_.spill(id_, 1, 1, some);
+  const std::vector<HeadPage> some{{1, 1, 1}, {1, 1, 4}, {1, 1, 5}};
+  cache_.spill(id_, some);
   EXPECT_EQ(cache_.waiting_pages(id_, 1, 1), 3);
   expect_all(id_, 10);
-  cache_.recall(id_, 1, 1, some);
+  cache_.recall(id_, some);
   expect_all(id_, 10);
   cache_.put_away(id_, true);
   cache_.bring_back(id_);

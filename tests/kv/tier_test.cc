@@ -37,6 +37,12 @@ std::filesystem::path temporary() {
   return ::testing::TempDir();
 }
 
+std::vector<HeadPage> of_head(int layer, int head, const std::vector<std::int32_t>& pages) {
+  std::vector<HeadPage> all;
+  for (const std::int32_t page : pages) all.push_back({layer, head, page});
+  return all;
+}
+
 /// A sequence's rows by position: the stamp that each was written with.
 using Stamps = std::vector<std::uint64_t>;
 
@@ -71,6 +77,9 @@ class TierWalk : public ::testing::TestWithParam<KvType> {
           } else {
             waiting += at % kPageTokens == 0;
           }
+          const auto bits = cache_.waiting_bits(id, layer, head);
+          const auto word = static_cast<std::size_t>(page / 64);
+          ASSERT_EQ(word < bits.size() && (bits[word] >> (page % 64) & 1) != 0, waits(id, {layer, head, page}));
           for (const bool value : {false, true}) {
             const auto expected = row_content(format, row, value);
             const std::byte* plane = cache_.read_page(id, {layer, head, page}, value ? Plane::v : Plane::k, unused_);
@@ -111,7 +120,7 @@ TEST_P(TierWalk, KeepsEveryByte) {
     } else if (kind < 55) {
       sample(resident);
       const std::size_t free = cache_.usage().pages_free;
-      cache_.spill(id, layer, head, resident);
+      cache_.spill(id, of_head(layer, head, resident));
       ASSERT_GE(cache_.usage().pages_free, free);
       if (sequences_.size() == 1) {
         ASSERT_EQ(cache_.usage().pages_free, free + resident.size());
@@ -119,7 +128,7 @@ TEST_P(TierWalk, KeepsEveryByte) {
       spilled += static_cast<int>(resident.size());
     } else if (kind < 75) {
       sample(waiting);
-      cache_.recall(id, layer, head, waiting);
+      cache_.recall(id, of_head(layer, head, waiting));
       recalled += static_cast<int>(waiting.size());
     } else if (kind < 80) {
       cache_.recall_all(id);
@@ -149,11 +158,11 @@ TEST_P(TierWalk, KeepsEveryByte) {
       const Mark mark = cache_.mark(id);
       EXPECT_FALSE(cache_.may_spill(id));
       if (!resident.empty()) {
-        EXPECT_THROW(cache_.spill(id, layer, head, resident), InternalError);
+        EXPECT_THROW(cache_.spill(id, of_head(layer, head, resident)), InternalError);
       }
       extend(id, draw(1, 40));
       sample(waiting);
-      cache_.recall(id, layer, head, waiting);
+      cache_.recall(id, of_head(layer, head, waiting));
       if (draw(0, 1) == 0) {
         cache_.restore(mark);
         sequences_[id] = before;
@@ -188,7 +197,7 @@ TEST(Tier, SingleRowsAreReadWhereTheyWait) {
     const auto key = key_at(cache, id, 1, 0, 37);
     const auto value = value_at(cache, id, 1, 0, 37);
     const std::vector<std::int32_t> pages{0, 2, 3};
-    cache.spill(id, 1, 0, pages);
+    cache.spill(id, of_head(1, 0, pages));
     EXPECT_EQ(std::memcmp(key_at(cache, id, 1, 0, 37).data(), key.data(), key.size() * sizeof(float)), 0);
     EXPECT_EQ(std::memcmp(value_at(cache, id, 1, 0, 37).data(), value.data(), key.size() * sizeof(float)), 0);
   }
@@ -200,18 +209,18 @@ TEST(Tier, AnUnchangedPageIsWrittenOnce) {
   const SequenceId id = cache.create();
   extend_with_rows(cache, id, 64, 1);
   const std::vector<std::int32_t> pages{1, 2};
-  cache.spill(id, 0, 0, pages);
+  cache.spill(id, of_head(0, 0, pages));
   const std::size_t bytes = cache.usage().tier_bytes;
   EXPECT_EQ(bytes, 2 * 2 * cache.shape().format.page_bytes());
-  cache.recall(id, 0, 0, pages);
-  cache.spill(id, 0, 0, pages);
+  cache.recall(id, of_head(0, 0, pages));
+  cache.spill(id, of_head(0, 0, pages));
   EXPECT_EQ(cache.usage().tier_bytes, bytes);
   cache.recall_all(id);
   EXPECT_EQ(cache.usage().tier_bytes, 0u);
   cache.rewrite(id, 60);  // nothing of the old bytes may come back
   for (std::int32_t at = 4; at < 64; ++at) write_row(cache, id, {2, 0, 0, at}, at);
-  cache.spill(id, 0, 0, pages);
-  cache.recall(id, 0, 0, pages);
+  cache.spill(id, of_head(0, 0, pages));
+  cache.recall(id, of_head(0, 0, pages));
   for (std::int32_t at = 4; at < 64; ++at) EXPECT_TRUE(row_is(cache, id, {2, 0, 0, at}, at));
 }
 
@@ -222,11 +231,11 @@ TEST(Tier, AFullPoolRefusesToRecall) {
   extend_with_rows(cache, id, 256, 1);
   const std::vector<std::int32_t> pages{0, 1, 2, 3};
   for (int layer = 0; layer < 2; ++layer) {
-    for (int head = 0; head < 2; ++head) cache.spill(id, layer, head, pages);
+    for (int head = 0; head < 2; ++head) cache.spill(id, of_head(layer, head, pages));
   }
   const SequenceId other = cache.create();
   extend_with_rows(cache, other, 64, 2);
-  EXPECT_THAT([&] { cache.recall(id, 0, 0, pages); }, ThrowsMessage<UserError>(HasSubstr("4 pages wait")));
+  EXPECT_THAT([&] { cache.recall(id, of_head(0, 0, pages)); }, ThrowsMessage<UserError>(HasSubstr("4 pages wait")));
   EXPECT_THAT([&] { cache.recall_all(id); }, ThrowsMessage<UserError>(HasSubstr("-c")));
   EXPECT_EQ(cache.waiting_pages(id, 0, 0), 4);
   cache.destroy(other);
@@ -286,14 +295,14 @@ TEST(Tier, AFullDiskIsAnErrorBeforeAnythingChanges) {
   const std::size_t free = cache.usage().pages_free;
   {
     const FileLimit limit(4096);
-    EXPECT_THAT([&] { cache.spill(id, 0, 1, pages); },
+    EXPECT_THAT([&] { cache.spill(id, of_head(0, 1, pages)); },
                 ThrowsMessage<UserError>(
                     testing::AllOf(HasSubstr(temporary().parent_path().string()), HasSubstr("give another folder"))));
   }
   EXPECT_EQ(cache.usage().pages_free, free);
   EXPECT_EQ(cache.waiting_pages(id, 0, 1), 0);
   EXPECT_TRUE(row_is(cache, id, {1, 0, 1, 20}, 20));
-  cache.spill(id, 0, 1, pages);
+  cache.spill(id, of_head(0, 1, pages));
   EXPECT_EQ(cache.usage().pages_free, free + 3);
 }
 

@@ -16,6 +16,7 @@
 #include "glimpse/attention/cpu/items.h"
 #include "glimpse/attention/cpu/runner.h"
 #include "glimpse/attention/forget.h"
+#include "glimpse/attention/tier.h"
 #include "glimpse/base/buffer.h"
 #include "glimpse/kernels/attention.h"
 
@@ -158,8 +159,7 @@ struct Pass {
   std::vector<ThreadScratch> threads;
   std::unique_ptr<std::atomic<int>[]> layer_remaining;  ///< [batch] heads still to be scored, for SetPer::layer
   std::size_t layer_remaining_size = 0;
-  std::vector<std::int32_t> evicted;
-  std::vector<std::int32_t> missing;
+  TierStep tier;
   std::vector<std::int64_t> drafted_steps;  ///< a head's chosen_at during a draft
   ForgetSpace forget;
   std::vector<kv::Mark> marks;

@@ -1,5 +1,4 @@
-// The host tier of ArkVale and ShadowKV: of each head a bounded number of pages is resident, the others wait and are
-// recalled when a set needs them. What is attended never depends on it.
+// The host tier on the CPU: pages move when a layer's sets are made, before it attends.
 // Inside attention/cpu only; see runner.h for threads.
 #pragma once
 

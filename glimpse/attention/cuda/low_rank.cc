@@ -20,7 +20,6 @@ constexpr std::size_t kLayerBytes = std::size_t{1} << 30;  ///< of keys that are
 }  // namespace
 
 void LowRank::begin() {
-  any_ = false;
   needed_.clear();
   // Nobody else has these any more.
   std::erase_if(copies_, [](const auto& copy) { return copy.second.keys.use_count() == 1; });
@@ -143,31 +142,8 @@ void LowRank::turn_to(std::int64_t positions) {
   ++moves_;
 }
 
-void LowRank::make_space(const PassTables& tables) {
-  any_ = tables.made_rows() > 0;
-  if (!any_) return;
-  const std::size_t rows = size(tables.made_rows());
-  const std::size_t bytes = rows * cache_.shape().format.row_bytes();
-  if (bytes <= plane_bytes_) return;
-  stream_.synchronize();  // what is queued may use the old ones
-  rows_ = {};
-  pages_ = {};
-  plane_bytes_ = bytes + bytes / 4 / 256 * 256;
-  rows_ = kernels::cuda::Memory(stream_, 2 * plane_bytes_);
-  rows_.fill(std::byte{0});
-  std::vector<kernels::PageId> pages(plane_bytes_ / cache_.shape().format.page_bytes());
-  std::iota(pages.begin(), pages.end(), kernels::PageId{0});
-  pages_ = kernels::cuda::Array<kernels::PageId>(stream_, pages);
-  ++moves_;
-}
-
-kernels::HeadView LowRank::view(const PassEntry& entry, int head) const {
-  const std::size_t at = size(entry.first_made_row + head * entry.made_of_head) * cache_.shape().format.row_bytes();
-  return {rows_.raw() + at, rows_.raw() + plane_bytes_ + at, pages_.constant().raw(), nullptr,
-          static_cast<std::int32_t>(entry.made_of_head)};
-}
-
 void LowRank::point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const {
+  if (set.rank == 0) return;  // no key is made
   const kv::LowRankKeys& keys = *rows.state->low_rank[size(layer)];
   const Copy& copy = copies_.at(&keys);
   set.stride = keys.rank();

@@ -1,5 +1,5 @@
 // ShadowKV's keys of a prompt on a device: factors that the host makes when the prompt has ended (kv::LowRankKeys),
-// copied once for all sequences that share them, and pages for the rows that a step puts together from them.
+// copied once for all sequences that share them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "glimpse/attention/cuda/index_builder.h"
 #include "glimpse/attention/cuda/pass_tables.h"
-#include "glimpse/kernels/cuda/low_rank.h"
+#include "glimpse/kernels/cuda/made_rows.h"
 #include "glimpse/kernels/rotation.h"
 
 namespace glimpse::attention::cuda {
@@ -31,17 +31,12 @@ class LowRank {
   /// When the stream has passed: factors of a prompt that ended, or was corrected. Returns the seconds of all threads.
   double end(const SequenceRows& rows);
 
-  /// Pages for what the pass's entries put together.
-  void make_space(const PassTables& tables);
-  /// True where some head of the pass has rows put together.
-  bool any() const { return any_; }
+  /// How often the memory of angles has moved.
   int moves() const { return moves_; }
-  /// The view of a head's own pages.
-  kernels::HeadView view(const PassEntry& entry, int head) const;
   /// Fills in whose factors a set is made from.
   void point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const;
   kernels::Pointer<const float, kernels::Place::device> angles() const { return angles_.constant(); }
-  kernels::RotationPairs pairs() const { return rotation_->pairs(); }
+  kernels::RotationPairs pairs() const { return rotation_ == nullptr ? kernels::RotationPairs{} : rotation_->pairs(); }
 
  private:
   /// Of one layer.
@@ -60,12 +55,8 @@ class LowRank {
   std::map<const kv::LowRankKeys*, Copy> copies_;
   std::set<const kv::LowRankKeys*> needed_;  ///< in this pass
   kernels::cuda::Array<float> angles_;
-  std::int64_t turned_ = 0;                      ///< positions
-  kernels::cuda::Memory rows_;                   ///< K of all rows, then V
-  kernels::cuda::Array<kernels::PageId> pages_;  ///< 0, 1, 2 ...
-  std::size_t plane_bytes_ = 0;
+  std::int64_t turned_ = 0;                   ///< positions
   std::map<kv::SequenceId, double> build_s_;  ///< in this pass
-  bool any_ = false;
   int moves_ = 0;
 };
 

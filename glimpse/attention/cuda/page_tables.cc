@@ -1,6 +1,10 @@
 #include "glimpse/attention/cuda/page_tables.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "glimpse/kernels/cuda/made_rows.h"
+#include "glimpse/kv/page_pool.h"
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -8,14 +12,24 @@ namespace {
 /// More pages than these are sent as a whole table: each write costs what four page numbers do.
 constexpr std::size_t kMostWrites = std::size_t{1} << 16;
 
-bool forgets_single_tokens(const Program& program) {
+template <class Rule>
+bool some_head(const Program& program, const Rule& rule) {
   const plan::ModelShape& shape = program.shape();
   for (int layer = 0; layer < shape.layers && program.forgets(); ++layer) {
     for (const HeadOp& head : program.layer(layer).heads) {
-      if (head.kept != nullptr && plan::forgets_by_statistic(head.kept->rule)) return true;
+      if (head.kept != nullptr && rule(head)) return true;
     }
   }
   return false;
+}
+
+bool forgets_single_tokens(const Program& program) {
+  return some_head(program, [](const HeadOp& head) { return plan::forgets_by_statistic(head.kept->rule); });
+}
+
+/// Pages leave a head's table, and those behind move up.
+bool frees_pages(const Program& program) {
+  return some_head(program, [](const HeadOp& head) { return !head.has_tier(); });
 }
 
 std::size_t pages_of(std::int64_t slots) {
@@ -55,6 +69,18 @@ void PageTables::begin() {
   written_ = false;
 }
 
+kernels::PageId PageTables::page_of(kv::SequenceId sequence, const kernels::HeadView& view,
+                                    const kv::HeadPage& page) const {
+  const kernels::PageId id = view.pages[page.page];
+  if (id != kv::kNoPage) return id;
+  return kernels::cuda::kWaitingPage | static_cast<kernels::PageId>(cache_.waiting_slot(sequence, page));
+}
+
+void PageTables::moved(kv::SequenceId sequence, std::span<const kv::HeadPage> pages) {
+  std::vector<kv::HeadPage>& to = tables_.at(sequence).moved;
+  to.insert(to.end(), pages.begin(), pages.end());
+}
+
 void PageTables::follow(const SequenceRows& rows) {
   Table& table = tables_[rows.sequence];
   const std::uint64_t serial = cache_.serial(rows.sequence);
@@ -64,8 +90,18 @@ void PageTables::follow(const SequenceRows& rows) {
   table.serial = serial;
   // A sequence's rows before those of the pass lie where they lay in the last one.
   const std::size_t from =
-      whole || rows.program->forgets() ? 0 : static_cast<std::size_t>(rows.position / kernels::kPageTokens);
+      whole || frees_pages(*rows.program) ? 0 : static_cast<std::size_t>(rows.position / kernels::kPageTokens);
   before_ = writes_.size();
+  const auto heads = static_cast<std::size_t>(cache_.shape().kv_heads);
+  for (const kv::HeadPage& page : std::exchange(table.moved, {})) {
+    if (whole) break;
+    const std::size_t head = static_cast<std::size_t>(page.layer) * heads + static_cast<std::size_t>(page.head);
+    const std::size_t i = head * table.pages + static_cast<std::size_t>(page.page);
+    const kernels::PageId id = page_of(rows.sequence, cache_.view(rows.sequence, page.layer, page.head), page);
+    if (table.known[i] == id) continue;
+    table.known[i] = id;
+    write(table.device.pointer().raw() + i, id);
+  }
   std::size_t at = 0;
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
     for (int head = 0; head < cache_.shape().kv_heads; ++head, at += table.pages) {
@@ -73,8 +109,9 @@ void PageTables::follow(const SequenceRows& rows) {
       const std::size_t pages = pages_of(view.slots);
       for (std::size_t i = from; i < pages; ++i) {
         kernels::PageId& known = table.known[at + i];
-        if (!whole && known == view.pages[i]) continue;
-        known = view.pages[i];
+        const kernels::PageId id = page_of(rows.sequence, view, {layer, head, static_cast<std::int32_t>(i)});
+        if (!whole && known == id) continue;
+        known = id;
         write(table.device.pointer().raw() + at + i, known);
       }
       if (positions && view.positions != nullptr) {

@@ -1,9 +1,11 @@
 // The page tables of sequences in the memory of a device, for kernels to follow. kv::Cache has the tables; this is a
-// copy, brought up to date before each pass: of a sequence that only grows, the few pages at its end.
+// copy, brought up to date before each pass: of a sequence that only grows, the few pages at its end, and those that
+// went to the tier or came back.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "glimpse/attention/batch.h"
@@ -20,8 +22,10 @@ class PageTables {
   /// Begins a pass. What the pass before it did not write is made up for.
   void begin();
   /// Then, for each of the pass's sequences, which have their slots: adds to writes() what must change on the device.
-  /// Heads that rows before the pass's own may have changed in are those of programs that forget.
+  /// Heads that rows before the pass's own may have changed in are those of programs that free pages.
   void follow(const SequenceRows& rows);
+  /// Pages of a followed sequence that went to the tier, or came back, since.
+  void moved(kv::SequenceId sequence, std::span<const kv::HeadPage> pages);
   /// The views of all heads of a sequence that was followed, as the device sees them: [layers, kv_heads]. Positions
   /// are there where single slots may be freed.
   void append_views(const SequenceRows& rows, std::vector<kernels::HeadView>& views) const;
@@ -35,6 +39,7 @@ class PageTables {
     std::uint64_t serial = 0;
     std::size_t pages = 0;               ///< room of each head
     std::vector<kernels::PageId> known;  ///< [layers, kv_heads, pages] what the device has
+    std::vector<kv::HeadPage> moved;     ///< to be looked at in the next pass
     kernels::cuda::Array<kernels::PageId> device;
     // Of heads that forget single tokens: which slots are freed. Empty where the program has none.
     std::vector<std::int32_t> known_positions;  ///< [layers, kv_heads, pages * kPageTokens]
@@ -43,6 +48,8 @@ class PageTables {
   /// Room for so many pages of each head, and their positions; what was known is forgotten when it moves.
   bool make_room(Table& table, std::size_t pages, bool positions);
 
+  /// What the device is told of a page: its number, or where it waits.
+  kernels::PageId page_of(kv::SequenceId sequence, const kernels::HeadView& view, const kv::HeadPage& page) const;
   /// Of a head's positions, which lie at `at` in the table's, what is new; `whole`: all of them.
   void follow_positions(Table& table, std::size_t at, const kernels::HeadView& view, bool whole);
   /// One more write for the sequence that is followed, unless it has so many that its tables are sent whole.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "glimpse/attention/head_record.h"
 
@@ -23,57 +22,28 @@ void PassRecords::begin(const PassTables& tables, bool watched, int width) {
   }
   if (!any()) return;
   width_ = width;
-  set_bytes_ = size(tables.sets()) * size(tables.capacity()) * sizeof(std::int32_t);
   const std::size_t values = size(cache_.shape().layers) * rows_.size() * size(width);
-  if (values <= queries_.size() && set_bytes_ <= host_sets_.size()) return;
+  if (values <= queries_.size()) return;
   stream_.synchronize();  // what is queued may use the old memory
   ++moves_;
-  if (values > queries_.size()) {
-    queries_ = {};
-    host_queries_ = {};
-    queries_ = kernels::cuda::Array<float>(stream_, values);
-    host_queries_ = kernels::cuda::Pinned(stream_, values * sizeof(float));
-  }
-  if (set_bytes_ > host_sets_.size()) {
-    host_sets_ = {};
-    host_sets_ = kernels::cuda::Pinned(stream_, set_bytes_);
-  }
+  queries_ = {};
+  host_queries_ = {};
+  queries_ = kernels::cuda::Array<float>(stream_, values);
+  host_queries_ = kernels::cuda::Pinned(stream_, values * sizeof(float));
 }
 
 float* PassRecords::queries(int layer) const {
   return queries_.pointer().raw() + size(layer) * rows_.size() * size(width_);
 }
 
-void PassRecords::finish(const kernels::cuda::Memory& sets) {
+void PassRecords::finish() {
   if (!any()) return;
   const std::size_t values = size(cache_.shape().layers) * rows_.size() * size(width_);
   queries_.memory().copy_out_later(0, host_queries_, values * sizeof(float));
-  if (set_bytes_ > 0) sets.copy_out_later(0, host_sets_, set_bytes_);
 }
 
-PublishedSet PassRecords::set_of(const PassTables& tables, const PassEntry& entry, plan::SlotId slot,
-                                 const std::int32_t* counts) const {
-  const Program& program = *entry.rows.program;
-  const int first = tables.first_set(entry, slot);
-  PublishedSet set;
-  set.everything = true;
-  set.lists.resize(size(program.select(slot.layer, slot.head).lists));
-  for (std::size_t i = 0; i < set.lists.size(); ++i) {
-    const std::int32_t count = counts[size(first) + i];
-    const auto* const from =
-        reinterpret_cast<const std::int32_t*>(host_sets_.raw()) + (size(first) + i) * size(tables.capacity());
-    if (count == kernels::kEverything) {
-      set.lists[i].resize(size(entry.tokens));
-      std::iota(set.lists[i].begin(), set.lists[i].end(), 0);
-      continue;
-    }
-    set.lists[i].assign(from, from + count);
-    set.everything = false;
-  }
-  return set;
-}
-
-void PassRecords::tell(const PassTables& tables, const std::int32_t* counts, const Audits& audits, const See& see) {
+void PassRecords::tell(const PassTables& tables, const HostSets& host, const std::int32_t* counts, const Audits& audits,
+                       const See& see) {
   if (!any()) return;
   const std::span<const PassEntry> entries = tables.entries();
   failures_.assign(entries.size(), nullptr);
@@ -85,7 +55,7 @@ void PassRecords::tell(const PassTables& tables, const std::int32_t* counts, con
       if (!entry.rows.decodes()) continue;
       const auto set_at = [&](plan::SlotId slot) {
         const auto [at, fresh] = made[i].try_emplace({slot.layer, slot.head});
-        if (fresh) at->second = set_of(tables, entry, slot, counts);
+        if (fresh) at->second = host.at(tables, entry, slot, counts);
         return &at->second;
       };
       for (int head = 0; head < cache_.shape().kv_heads; ++head, query += width_ / cache_.shape().kv_heads) {

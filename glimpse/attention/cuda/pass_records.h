@@ -1,4 +1,5 @@
-// What heads read and handed on in a pass, for those who watch: lists of sets and queries come back with the logits.
+// What heads read and handed on in a pass, for those who watch: queries come back with the logits, as sets do
+// (HostSets).
 #pragma once
 
 #include <exception>
@@ -6,6 +7,7 @@
 #include <vector>
 
 #include "glimpse/attention/cuda/audits.h"
+#include "glimpse/attention/cuda/host_sets.h"
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/records.h"
 #include "glimpse/kernels/cuda/operations.h"
@@ -16,8 +18,6 @@ namespace glimpse::attention::cuda {
 class PassRecords {
  public:
   using See = std::function<void(const HeadRecord&)>;
-  /// The sets of a pass on the device.
-  using Sets = kernels::SetTable<kernels::Place::device>;
 
   PassRecords(const kv::Cache& cache, kernels::cuda::Stream& stream) : cache_(cache), stream_(stream) {}
 
@@ -28,27 +28,24 @@ class PassRecords {
   const std::vector<std::int32_t>& rows() const { return rows_; }
   /// [rows, H, d] of a layer, for a copy of their queries.
   float* queries(int layer) const;
-  /// Queues the copies of queries and sets.
-  void finish(const kernels::cuda::Memory& sets);
+  /// Queues the copy of queries.
+  void finish();
   /// When the stream has passed: tells of every layer and head. `counts`: of the sets. What `see` throws ends its
   /// sequence's records, and is in failures().
-  void tell(const PassTables& tables, const std::int32_t* counts, const Audits& audits, const See& see);
+  void tell(const PassTables& tables, const HostSets& host, const std::int32_t* counts, const Audits& audits,
+            const See& see);
   /// [entries] of the last tell; empty: none.
   const std::vector<std::exception_ptr>& failures() const { return failures_; }
   /// How often the memory has moved.
   int moves() const { return moves_; }
 
  private:
-  PublishedSet set_of(const PassTables& tables, const PassEntry& entry, plan::SlotId slot,
-                      const std::int32_t* counts) const;
-
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
   std::vector<std::int32_t> rows_;
   int width_ = 0, moves_ = 0;
-  std::size_t set_bytes_ = 0;
   kernels::cuda::Array<float> queries_;  ///< [layers, rows, H, d]
-  kernels::cuda::Pinned host_queries_, host_sets_;
+  kernels::cuda::Pinned host_queries_;
   std::vector<std::int32_t> space_;
   std::vector<std::exception_ptr> failures_;
 };

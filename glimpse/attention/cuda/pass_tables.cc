@@ -54,7 +54,8 @@ std::int64_t PassTables::searched_blocks(const PassEntry& entry, const plan::Sel
   return chooses(at) ? at.open() : 0;
 }
 
-void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths) {
+void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths,
+                      std::span<const char> waits) {
   entries_.resize(batch.size());
   groups_.clear();
   prompts_.clear();
@@ -72,6 +73,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     entry.tokens = batch[i].position + batch[i].rows;
     entry.dense = reads_everything(batch[i]);
     entry.first_made = -1;
+    entry.waits = waits[i] != 0;
     if (!entry.dense) {
       number_sets(entry);
       size_selects(entry);
@@ -151,7 +153,7 @@ void PassTables::number_sets(PassEntry& entry) {
   entry.made_lists = 0;
   for (int layer = 0; layer < program.shape().layers; ++layer) {
     for (int head = 0; head < program.shape().kv_heads; ++head) {
-      if (!makes_keys(entry, layer, head)) continue;
+      if (!makes_rows(entry, layer, head)) continue;
       const plan::SlotId slot = program.head(layer, head).set;
       entry.made_lists = std::max(entry.made_lists, program.select(slot.layer, slot.head).lists);
     }
@@ -280,15 +282,18 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
 
 /// Where rows are put together their lists are read instead.
 void PassTables::read_made(const RowGroup& group, int layer, GroupLayer& to) const {
-  check(!to.late, "sets of low-rank keys are read in the layer that makes them");  // so attention leaves no scores
+  check(!to.late, "sets that are put together are read in the layer that makes them");  // no scores are left
   to.cached_reads = to.reads;
   const auto kv_heads = static_cast<std::size_t>(entries_.front().rows.program->shape().kv_heads);
   for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {
     const PassEntry& entry = entries_[i];
     const auto row = static_cast<std::size_t>(entry.rows.first_row - group.row);
     for (int head = 0; head < static_cast<int>(kv_heads); ++head) {
-      if (!makes_keys(entry, layer, head)) continue;
-      to.reads[row * kv_heads + static_cast<std::size_t>(head)].set = entry.first_made + head * entry.made_lists;
+      if (!makes_rows(entry, layer, head)) continue;
+      const std::size_t at = row * kv_heads + static_cast<std::size_t>(head);
+      to.reads[at].set = entry.first_made + head * entry.made_lists;
+      // What waits cannot be read there, and nobody asks.
+      if (entry.waits) to.cached_reads[at].kind = kernels::Read::Kind::nothing;
     }
   }
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
-#include "glimpse/kernels/cuda/low_rank.h"
+#include "glimpse/kernels/cuda/made_rows.h"
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/trees.h"
@@ -29,6 +29,7 @@ struct PassEntry {
   int first_heat = -1;      ///< its rows of heat and of what flows back into it are numbered from here; -1: none
   int heats = 0;            ///< so many: one, or one for each layer
   int first_kept = -1;      ///< [layers] what its layers' unions took is numbered from here; -1: nobody asks
+  bool waits = false;       ///< pages of its sets may wait in the tier
   int first_made = -1;      ///< lists of rows that are put together (MadeSet) are numbered from here; -1: none
   int made_lists = 0;       ///< so many for each KV head
   std::int64_t first_made_row = 0, made_of_head = 0;  ///< where they lie: [kv_heads, made_of_head]
@@ -76,8 +77,9 @@ class PassTables {
   /// Rows up to this many of one sequence that read everything go with those that decode; more are a prompt's.
   static constexpr int kFewRows = 8;
 
-  /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected.
-  void make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths);
+  /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected. `waits`: [batch]
+  /// its sets are read where pages wait.
+  void make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths, std::span<const char> waits);
 
   std::span<const PassEntry> entries() const { return entries_; }
   std::span<const RowGroup> groups() const { return groups_; }
@@ -105,6 +107,8 @@ class PassTables {
   int most_ranked() const { return most_ranked_; }
   /// Rows of K and V that the pass puts together for attention.
   std::int64_t made_rows() const { return made_rows_; }
+  /// True where the rows of a head's set are put together: keys are made, or pages wait.
+  static bool makes_rows(const PassEntry& entry, int layer, int head);
   /// True where a head's keys of the prompt are made from factors.
   static bool makes_keys(const PassEntry& entry, int layer, int head);
   /// Positions below it are; those of outliers are not.

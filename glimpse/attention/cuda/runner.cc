@@ -56,10 +56,13 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       trees_(cache, stream, builder_),
       units_(cache, stream, builder_),
       low_rank_(cache, stream, builder_, shape.rotation),
+      made_rows_(cache, stream),
       mean_tokens_(cache, stream),
       tiles_(cache, stream),
       audits_(cache, stream),
-      records_(cache, stream) {}
+      records_(cache, stream),
+      host_sets_(stream),
+      tier_(cache) {}
 
 void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
   began_ = false;
@@ -84,10 +87,12 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
     low_rank_.follow(rows);
     mean_tokens_.follow(rows);
   }
-  tables_.make(batch, lengths_);
+  tier_.begin(batch);
+  tables_.make(batch, lengths_, tier_.waits());
   feedback_.begin(batch, lengths_, shape_.heads);
   audits_.begin(batch, tables_.rows(), shape_.heads);
   records_.begin(tables_, static_cast<bool>(observer), shape_.heads * shape_.head_dim);
+  host_sets_.begin(tables_, records_.any() || tier_.any());
 
   // [layers, sequences, kv_heads]
   const std::size_t heads = size(shape_.kv_heads);
@@ -104,6 +109,8 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   tiles_.begin(tables_, shape_.heads, staging);
   views_place_ = staging.add(views_);
   add_made_views();
+  const kv::WaitingPages waiting = cache_.waiting();
+  waiting_place_ = staging.add(waiting.pieces);
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
   pieces_place_ = staging.add(feedback_.pieces());
@@ -113,12 +120,29 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   mean_tokens_.make_space(tables_.rows(), shape_.heads);
   angles_place_ = staging.add(units_.angles());
   key_.clear();
-  key_.insert(key_.end(), {tables_.rows(), static_cast<std::int64_t>(batch.size()), tables_.capacity(),
-                           static_cast<std::int64_t>(tables_.stride()), tables_.most_blocks(), summaries_.most(),
+  key_.insert(key_.end(), {tables_.rows(),
+                           static_cast<std::int64_t>(batch.size()),
+                           tables_.capacity(),
+                           static_cast<std::int64_t>(tables_.stride()),
+                           tables_.most_blocks(),
+                           summaries_.most(),
                            static_cast<std::int64_t>(feedback_.pieces().size()),
-                           static_cast<std::int64_t>(feedback_.stride()), feedback_.moves(), audits_.any(),
-                           audits_.moves(), static_cast<std::int64_t>(records_.rows().size()), records_.moves(), moves_,
-                           trees_.most(), units_.most(), low_rank_.moves(), mean_tokens_.any(), mean_tokens_.moves()});
+                           static_cast<std::int64_t>(feedback_.stride()),
+                           feedback_.moves(),
+                           audits_.any(),
+                           audits_.moves(),
+                           static_cast<std::int64_t>(records_.rows().size()),
+                           records_.moves(),
+                           moves_,
+                           trees_.most(),
+                           units_.most(),
+                           low_rank_.moves(),
+                           mean_tokens_.any(),
+                           mean_tokens_.moves(),
+                           made_rows_.moves(),
+                           host_sets_.any(),
+                           host_sets_.moves(),
+                           static_cast<std::int64_t>(waiting.pieces.size())});
   heats_.add_to(key_);
   add_ranges();
   places_.clear();
@@ -233,16 +257,16 @@ void Runner::prepare() {
 
 /// The views that attention reads where rows are put together: their own pages in place of the cache's.
 void Runner::add_made_views() {
-  low_rank_.make_space(tables_);
-  if (!low_rank_.any()) return;
+  made_rows_.make_space(tables_);
+  if (!made_rows_.any()) return;
   const std::size_t heads = size(shape_.kv_heads), sequences = tables_.entries().size();
   for (std::size_t i = 0; i < sequences; ++i) {
     const PassEntry& entry = tables_.entries()[i];
     if (entry.first_made < 0) continue;
     for (int layer = 0; layer < shape_.layers; ++layer) {
       for (int head = 0; head < shape_.kv_heads; ++head) {
-        if (!PassTables::makes_keys(entry, layer, head)) continue;
-        views_[(size(layer) * sequences + i) * heads + size(head)] = low_rank_.view(entry, head);
+        if (!PassTables::makes_rows(entry, layer, head)) continue;
+        views_[(size(layer) * sequences + i) * heads + size(head)] = made_rows_.view(entry, head);
       }
     }
   }
@@ -369,7 +393,7 @@ void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
 }
 
 /// Attention where rows are put together. What sets capture is a matter of the keys that were given: where somebody
-/// asks, those are read too.
+/// asks, those are read too, and then nothing waits.
 void Runner::attend_made(const GroupCall& call, const LayerPlace& place, int layer) {
   const kernels::KvTable<Place::device> made = table_at(made_views_place_, layer);
   const kernels::RotationPairs pairs = low_rank_.pairs();
@@ -382,7 +406,9 @@ void Runner::attend_made(const GroupCall& call, const LayerPlace& place, int lay
                                      .most = tables_.capacity(),
                                      .angles = low_rank_.angles(),
                                      .turned = pairs.dims,
-                                     .neox = pairs.neox});
+                                     .neox = pairs.neox,
+                                     .pieces = staging_->at<std::byte*>(waiting_place_),
+                                     .piece_slots = cache_.waiting().piece_slots});
   if (call.lse != nullptr) {
     operations_->attend({call.cache, call.rows, call.q, call.group, call.scale,
                          staging_->at<kernels::Read>(place.cached_reads), call.sets, call.out, call.lse});
@@ -420,159 +446,43 @@ void Runner::finish() {
   feedback_.finish();
   heats_.finish();
   audits_.finish();
-  records_.finish(sets_.memory());
+  records_.finish();
+  host_sets_.finish(sets_.memory());
   if (tables_.sets() > 0) {
     counts_.memory().copy_out_later(0, host_counts_, 2 * size(tables_.sets()) * sizeof(std::int32_t));
   }
 }
 
-/// Slots of K and V that a head of a decoding row read.
-std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const {
-  const std::int64_t slots = cache_.live_tokens(entry.rows.sequence, layer, head);
-  const HeadOp& op = entry.rows.program->head(layer, head);
-  sparse |= slots < entry.tokens;
-  if (entry.dense || op.reads == HeadOp::Reads::everything) return slots;
-  if (op.reads == HeadOp::Reads::window) {
-    const std::int64_t window = op.window->sink + plan::window_tokens(*op.window, entry.tokens);
-    sparse |= window < entry.tokens;
-    return std::min(window, slots);
-  }
-  const auto* const counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
-  const int first = tables_.first_set(entry, op.set);
-  const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
-  std::int64_t sum = 0;
-  bool all = true;
-  for (int i = 0; i < lists; ++i) {
-    const bool everything = counts[first + i] == kernels::kEverything;
-    sum += everything ? slots : counts[first + i];
-    all &= everything;
-  }
-  if (all) return slots;
-  sparse = true;
-  return sum;
-}
-
-/// True where a mean token stands for what a window lost.
-bool Runner::has_mean_token(const PassEntry& entry, int layer, int head) {
-  const HeadOp& op = entry.rows.program->head(layer, head);
-  return op.reads == HeadOp::Reads::window && op.kept != nullptr && op.kept->compensates &&
-         op.window->sink + plan::window_tokens(*op.window, entry.tokens) < entry.tokens;
-}
-
-/// What the searches of a head's tree read: its units, and the clusters of those that were opened.
-std::int64_t Runner::tree_bytes(const PassEntry& entry, const SelectOp& select) const {
-  const kv::KeyIndex& index = *tree_of(entry.rows, select.writes.layer, select.first_head);
-  if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) {  // all means, the tokens of some
-    const std::int64_t means = std::int64_t{clusters->clusters()} * shape_.head_dim;
-    return select.lists * (means + PassTables::searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
-  }
-  const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
-  const auto* const opened = reinterpret_cast<const std::int32_t*>(host_counts_.raw()) + tables_.sets();
-  std::size_t bytes = 0;
-  for (int list = 0; list < select.lists; ++list) {
-    const std::int32_t clusters = opened[tables_.first_set(entry, select.writes) + list];
-    bytes += tree.coarse().read_bytes(size(tree.coarse().count())) + tree.fine().read_bytes(size(clusters));
-  }
-  return static_cast<std::int64_t>(bytes);
-}
-
-/// What a search of a head's units read: their rows, and the weights of its gate.
-std::int64_t Runner::unit_bytes(const PassEntry& entry, const SelectOp& select) const {
-  const std::int64_t units = PassTables::searched_units(entry, select);
-  if (units == 0) return 0;
-  const UnitShape unit = shape_of_units(*units_of(entry.rows, select.writes.layer, select.first_head));
-  std::int64_t values = units * (unit.values + (unit.radii ? 1 : 0));
-  if (select.selector->terms.front().source == plan::Source::gate) {
-    values += std::int64_t{shape_.heads / shape_.kv_heads} * unit.width * shape_.head_dim;
-  }
-  return values * std::int64_t{sizeof(float)};
-}
-
-/// Rows whose keys were made from factors: of a set all before the window but those of outliers.
-void Runner::count_made(const PassEntry& entry, int layer, int head, ReadCounters& counters) const {
-  const HeadOp& op = entry.rows.program->head(layer, head);
-  const SelectOp& select = entry.rows.program->select(layer, head);
-  const std::int64_t end = PassTables::made_end(entry, layer, head), block = select.selector->block;
-  const auto marked = marked_units(*units_of(entry.rows, layer, head));
-  const auto* const counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
-  for (int list = 0; list < select.lists; ++list) {
-    const std::int32_t count = counts[tables_.first_set(entry, op.set) + list];
-    const std::int64_t slots = count == kernels::kEverything ? entry.tokens : count;
-    std::int64_t rows = slots - (entry.tokens - end);
-    for (const std::int32_t unit : marked)
-      rows -= std::max<std::int64_t>(0, std::min((unit + 1) * block, end) - unit * block);
-    rows = std::max<std::int64_t>(0, rows);  // a budget below the outliers takes some of them
-    counters.low_rank_rows += rows;
-    if (rows == 0) continue;
-    const std::int64_t factors = op.key_rank * static_cast<std::int64_t>(sizeof(std::uint16_t));
-    counters.low_rank_bytes +=
-        rows * factors + std::int64_t{op.key_rank} * shape_.head_dim * std::int64_t{sizeof(float)};
-  }
-}
-
-bool Runner::makes_sets_late(std::size_t entry, int layer) const {
-  const auto groups = tables_.groups();
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (entry >= groups[g].first_entry && entry < groups[g].first_entry + groups[g].entries) {
-      return places_[g * size(shape_.layers) + size(layer)].late;
-    }
-  }
-  return false;
-}
-
-void Runner::count(std::size_t number, ReadCounters& counters) const {
-  const PassEntry& entry = tables_.entries()[number];
-  bool sparse = false;
-  for (int layer = 0; layer < shape_.layers; ++layer) {
-    for (int head = 0; head < shape_.kv_heads; ++head) {
-      const std::int64_t slots = read_slots(entry, layer, head, sparse);
-      counters.k_rows += slots;
-      counters.v_rows += slots;
-      if (PassTables::makes_keys(entry, layer, head)) count_made(entry, layer, head, counters);
-      if (!entry.dense && has_mean_token(entry, layer, head)) ++counters.k_rows, ++counters.v_rows;
-      // Once more for what each slot got.
-      const bool fed = !entry.rows.state->has_heat() || entry.rows.program->layer(layer).heats;
-      if (entry.rows.program->feeds() && fed) counters.k_rows += slots;
-      counters.dense_k_rows += entry.tokens;
-      counters.dense_v_rows += entry.tokens;
-    }
-    if (entry.dense) continue;
-    for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
-      if (searches_tree(select)) {
-        counters.index_bytes += tree_bytes(entry, select);
-      } else if (searches_units(select)) {
-        counters.index_bytes += unit_bytes(entry, select);
-      } else if (select.from == SelectOp::From::index) {
-        counters.index_bytes += PassTables::searched_blocks(entry, *select.selector) * select.selector->block /
-                                kernels::kPageTokens *
-                                static_cast<std::int64_t>(kernels::summary_bytes(cache_.shape().format));
-      } else if (!makes_sets_late(number, layer)) {
-        const auto scoring = std::count_if(select.queries.begin(), select.queries.end(), [](int n) { return n > 0; });
-        counters.k_rows += scoring * entry.tokens;  // scores are a pass of their own over K
-      }
-    }
-  }
-  if (sparse) {
-    counters.sparse_steps = 1;
-  } else {
-    counters.add_dense_step(dense_reason(entry.rows));
+/// False where the tier has no room, which ends the pass for the entry.
+bool Runner::move_pages(const PassEntry& entry, ReadCounters& counters) {
+  const auto* const set_counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
+  try {
+    tier_.end(tables_, entry, host_sets_, set_counts, pages_, counters);
+    return true;
+  } catch (const UserError&) {
+    failures_.resize(tables_.entries().size());
+    failures_[counters_.size() - 1] = std::current_exception();
+    return false;
   }
 }
 
 std::span<const ReadCounters> Runner::end() {
   summaries_.end();
-  records_.tell(tables_, reinterpret_cast<const std::int32_t*>(host_counts_.raw()), audits_, observer);
+  const auto* const set_counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
+  records_.tell(tables_, host_sets_, set_counts, audits_, observer);
+  failures_ = records_.failures();
   feedback_.end();
   heats_.end();
   counters_.clear();
   for (const PassEntry& entry : tables_.entries()) {
     ReadCounters& counters = counters_.emplace_back();
-    if (!failures().empty() && failures()[counters_.size() - 1]) continue;
+    if (!failures_.empty() && failures_[counters_.size() - 1]) continue;
     SequenceState& state = *entry.rows.state;
     counters.index_build_s += trees_.end(entry.rows) + units_.end(entry.rows) + low_rank_.end(entry.rows);
     mean_tokens_.end(entry.rows);
     if (entry.rows.decodes()) {
       count(counters_.size() - 1, counters);
+      if (tier_.any() && !move_pages(entry, counters)) continue;
       audits_.end(entry.rows, counters);
       if (entry.rows.kind != PassKind::draft) ++state.decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {

@@ -18,12 +18,15 @@
 #include "glimpse/attention/cuda/audits.h"
 #include "glimpse/attention/cuda/feedback.h"
 #include "glimpse/attention/cuda/heats.h"
+#include "glimpse/attention/cuda/host_sets.h"
 #include "glimpse/attention/cuda/low_rank.h"
+#include "glimpse/attention/cuda/made_rows.h"
 #include "glimpse/attention/cuda/mean_tokens.h"
 #include "glimpse/attention/cuda/page_tables.h"
 #include "glimpse/attention/cuda/pass_records.h"
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/cuda/summaries.h"
+#include "glimpse/attention/cuda/tier.h"
 #include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/trees.h"
 #include "glimpse/attention/cuda/units.h"
@@ -67,7 +70,7 @@ class Runner {
   /// Counters of each sequence of the batch, in order, valid until the next begin().
   std::span<const ReadCounters> end();
   /// After end(): what ended the pass for sequences alone; empty: nothing.
-  const std::vector<std::exception_ptr>& failures() const { return records_.failures(); }
+  const std::vector<std::exception_ptr>& failures() const { return failures_; }
   /// Sees what each head of a decoding row did, from end(), layer by layer; empty: nobody watches.
   PassRecords::See observer;
   /// True when begin() gave slots to a pass that did not come to its end.
@@ -109,6 +112,7 @@ class Runner {
   kernels::KvTable<Place::device> cache_of(int layer) const;
   kernels::KvTable<Place::device> table_at(std::size_t place, int layer) const;
   void add_made_views();
+  bool move_pages(const PassEntry& entry, ReadCounters& counters);
 
   RunnerShape shape_;
   kv::Cache& cache_;
@@ -122,10 +126,13 @@ class Runner {
   Trees trees_;
   Units units_;
   LowRank low_rank_;
+  MadeRows made_rows_;
   MeanTokens mean_tokens_;
   Tiles tiles_;
   Audits audits_;
   PassRecords records_;
+  HostSets host_sets_;
+  Tier tier_;
   PassTables tables_;
   kernels::cuda::Staging* staging_ = nullptr;
   GroupLayer group_layer_;
@@ -133,8 +140,9 @@ class Runner {
   std::vector<RangePlace> range_places_;  ///< [layers]
   std::vector<kernels::PageRange> ranges_;
   std::vector<kernels::HeadView> views_, of_sequence_;
-  std::size_t views_place_ = 0, made_views_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0,
-              watched_place_ = 0, writes_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0, angles_place_ = 0;
+  std::size_t views_place_ = 0, made_views_place_ = 0, waiting_place_ = 0, sequence_place_ = 0, behind_place_ = 0,
+              pieces_place_ = 0, watched_place_ = 0, writes_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0,
+              angles_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
   kernels::cuda::Array<float> scores_, lse_;
   kernels::cuda::Array<float> gate_queries_;  ///< of a layer
@@ -144,6 +152,7 @@ class Runner {
   std::vector<kv::Mark> marks_;
   ForgetSpace forget_;
   std::vector<ReadCounters> counters_;
+  std::vector<std::exception_ptr> failures_;
   bool began_ = false;
 };
 

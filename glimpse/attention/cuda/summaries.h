@@ -15,9 +15,9 @@
 
 namespace glimpse::attention::cuda {
 
-/// True where a selector searches bounds that hang on pages: the least and the largest of their keys, for blocks of
-/// whole pages, and scores that are pooled as such.
-bool bounds_hang_on_pages(const plan::Selector& selector);
+/// True where a search is of bounds that hang on pages: the least and the largest of their keys, for blocks of whole
+/// pages, which stay on the device, and scores that are pooled as such.
+bool bounds_hang_on_pages(const SelectOp& select);
 /// True where some head of the plan searches the bounds of its pages.
 bool searches_pages(const Program& program);
 /// The same of one head.

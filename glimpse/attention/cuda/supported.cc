@@ -79,10 +79,6 @@ void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
 void require_supported(const plan::Plan& plan) {
   for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
   require_unions(plan);
-  for (const plan::Retention& retention : plan.retentions) {
-    if (retention.rule == plan::RetentionRule::host_tier)
-      refuse(plan, "a host tier", "add --attn-opt resident=all, or ");
-  }
   for (const plan::Role& role : plan.roles) {
     if (role.retention < 0 || role.kind == plan::RoleKind::dense) continue;
     const plan::Retention& kept = plan.retentions[static_cast<std::size_t>(role.retention)];

@@ -105,6 +105,10 @@ void PassTables::add_unit_search(const PassEntry& entry, const SelectOp& select,
   }
 }
 
+bool PassTables::makes_rows(const PassEntry& entry, int layer, int head) {
+  return makes_keys(entry, layer, head) || (entry.waits && entry.rows.program->head(layer, head).has_tier());
+}
+
 bool PassTables::makes_keys(const PassEntry& entry, int layer, int head) {
   return !entry.dense && entry.rows.program->head(layer, head).key_rank > 0 &&
          entry.rows.state->low_rank[static_cast<std::size_t>(layer)] != nullptr;
@@ -119,15 +123,17 @@ std::int64_t PassTables::made_end(const PassEntry& entry, int layer, int head) {
 void PassTables::add_made(const PassEntry& entry, int layer, int row, GroupLayer& to) const {
   const Program& program = *entry.rows.program;
   for (int head = 0; head < program.shape().kv_heads; ++head) {
-    if (!makes_keys(entry, layer, head)) continue;
+    if (!makes_rows(entry, layer, head)) continue;
     const HeadOp& op = program.head(layer, head);
     const SelectOp& select = program.select(layer, head);
     kernels::cuda::MadeSet made;
     made.row = row;
     made.head = head;
-    made.end = static_cast<std::int32_t>(made_end(entry, layer, head));
     made.chunk = select.selector->block;
-    made.rank = op.key_rank;
+    if (makes_keys(entry, layer, head)) {
+      made.end = static_cast<std::int32_t>(made_end(entry, layer, head));
+      made.rank = op.key_rank;
+    }
     for (int list = 0; list < select.lists; ++list) {
       made.set = first_set(entry, op.set) + list;
       made.list = entry.first_made + head * entry.made_lists + list;

@@ -58,7 +58,7 @@ void write(std::vector<kernels::cuda::Write>& to, float* place, float value) {
 }  // namespace
 
 bool searches_units(const SelectOp& select) {
-  return select.from == SelectOp::From::index && !searches_tree(select) && !bounds_hang_on_pages(*select.selector);
+  return select.from == SelectOp::From::index && !searches_tree(select) && !bounds_hang_on_pages(select);
 }
 
 kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head) {

@@ -11,7 +11,7 @@
 
 #include "glimpse/attention/cuda/flat_units.h"
 #include "glimpse/attention/cuda/index_copies.h"
-#include "glimpse/kernels/cuda/low_rank.h"
+#include "glimpse/kernels/cuda/made_rows.h"
 #include "glimpse/kernels/cuda/units.h"
 
 namespace glimpse::attention::cuda {

@@ -49,7 +49,7 @@ void preempt(Requests& requests, ActiveRequest& request) {
     if (request.phase == Phase::decode || request.handed_over) {
       return fail(runtime, request,
                   std::make_exception_ptr(UserError(fmt::format(
-                      "the KV cache is full, and this request's pages cannot wait in a file: {}", error.what()))));
+                      "the KV cache is full, and this request's pages cannot wait elsewhere: {}", error.what()))));
     }
   }
   close_sequence(runtime.cache(), *request.sequence);

@@ -1,9 +1,45 @@
 #include "glimpse/exec/cuda/page_memory.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "glimpse/base/error.h"
+#include "glimpse/base/machine_memory.h"
 #include "glimpse/kernels/cuda/layers.h"
 
 namespace glimpse::exec::cuda {
 namespace {
+
+constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
+constexpr std::size_t kSpare = std::size_t{1} << 30;  ///< of the host's memory: what is pinned cannot be swapped out
+
+/// Pages of the tier, in memory of the host that kernels read and write.
+class PinnedPages final : public kv::WaitingMemory {
+ public:
+  explicit PinnedPages(kernels::cuda::Stream& stream) : stream_(stream) {}
+
+  std::size_t piece_bytes() const override { return kPieceBytes; }
+  std::byte* grow(std::size_t bytes, std::size_t held) override {
+    const std::optional<std::int64_t> available = available_memory();
+    if (available && static_cast<std::size_t>(*available) < bytes + kSpare) {
+      throw UserError(
+          fmt::format("cannot keep {} more bytes of the KV cache in the host's memory, where {} are and {} are free; "
+                      "let more tokens "
+                      "stay on the GPU (--attn-opt resident), or use a shorter context or fewer sequences",
+                      bytes, held, *available));
+    }
+    pieces_.reserve(pieces_.size() + 1);
+    pieces_.emplace_back(stream_, bytes);
+    return pieces_.back().raw();
+  }
+
+ private:
+  kernels::cuda::Stream& stream_;
+  std::vector<kernels::cuda::Pinned> pieces_;
+};
 
 class DevicePages final : public kv::PageMemory {
  public:
@@ -19,12 +55,7 @@ class DevicePages final : public kv::PageMemory {
     memory(which).copy(from, to, bytes);
   }
   void move(kv::Plane which, std::span<const kernels::RowMove> rows, std::size_t bytes) override {
-    if (rows.size() > moves_.size()) {
-      stream_.synchronize();  // what is queued may read the old ones
-      moves_ = {};
-      moves_ = kernels::cuda::Array<kernels::RowMove>(stream_, rows.size() + rows.size() / 2);
-    }
-    moves_.set(rows);
+    send(rows, moves_);
     kernels::cuda::move_rows(
         stream_, {memory(which).raw(), moves_.constant(), static_cast<int>(rows.size()), static_cast<int>(bytes)});
   }
@@ -35,13 +66,41 @@ class DevicePages final : public kv::PageMemory {
     memory(which).copy_in(to, from);
   }
 
+  std::unique_ptr<kv::WaitingMemory> make_waiting(const std::filesystem::path&) override {
+    return std::make_unique<PinnedPages>(stream_);
+  }
+  void save(std::span<const kernels::PageCopy> pages, std::size_t bytes) const override {
+    copy_pages(pages, bytes, false);
+    if (!pages.empty()) stream_.synchronize();
+  }
+  void load(std::span<const kernels::PageCopy> pages, std::size_t bytes) override { copy_pages(pages, bytes, true); }
+
  private:
+  template <class T>
+  void send(std::span<const T> values, kernels::cuda::Array<T>& to) const {
+    if (values.size() > to.size()) {
+      stream_.synchronize();  // what is queued may read the old ones
+      to = {};
+      to = kernels::cuda::Array<T>(stream_, values.size() + values.size() / 2);
+    }
+    to.set(values);
+  }
+  void copy_pages(std::span<const kernels::PageCopy> pages, std::size_t bytes, bool back) const {
+    send(pages, copies_);
+    kernels::cuda::copy_pages(stream_, {.k = k_.raw(),
+                                        .v = v_.raw(),
+                                        .pages = copies_.constant(),
+                                        .count = static_cast<int>(pages.size()),
+                                        .bytes = static_cast<int>(bytes),
+                                        .back = back});
+  }
   const kernels::cuda::Memory& memory(kv::Plane which) const { return which == kv::Plane::k ? k_ : v_; }
   kernels::cuda::Memory& memory(kv::Plane which) { return which == kv::Plane::k ? k_ : v_; }
 
   kernels::cuda::Stream& stream_;
   kernels::cuda::Memory k_, v_;
   kernels::cuda::Array<kernels::RowMove> moves_;
+  mutable kernels::cuda::Array<kernels::PageCopy> copies_;  ///< what the last call said
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The planes of the KV cache in the memory of a GPU.
+// The planes of the KV cache in the memory of a GPU; its pages wait in pinned memory of the host.
 #pragma once
 
 #include "glimpse/kernels/cuda/operations.h"

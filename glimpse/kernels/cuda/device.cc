@@ -82,7 +82,8 @@ Stream::Stream(int device) : impl_(std::make_unique<Impl>()) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const Device& d) { return d.number == device; });
   if (found == all.end()) {
     throw UserError(
-        fmt::format("there is no CUDA device {} of compute capability 8.0 or later; this machine has {} of them",
+        fmt::format("there is no CUDA device {} of compute capability 8.0 or later, and this machine has {} of them; "
+                    "choose another one or, for the CPU, leave out --device",
                     device, all.size()));
   }
   impl_->device = *found;

@@ -246,6 +246,26 @@ __global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_co
   }
 }
 
+/// A block for a page. All of it is asked for before any of it is written: the way is long.
+__global__ void copy_pages_kernel(const __grid_constant__ CopyPagesOp of) {
+  begin();
+  const PageCopy page = of.pages.raw()[blockIdx.x];
+  const int pieces = of.bytes / 16;
+  auto* const k = reinterpret_cast<uint4*>(of.k.raw() + page.at);
+  auto* const v = reinterpret_cast<uint4*>(of.v.raw() + page.at);
+  auto* const copy = reinterpret_cast<uint4*>(page.copy);
+  for (int i = static_cast<int>(threadIdx.x); i < pieces; i += kThreads) {
+    if (of.back) {
+      const uint4 of_k = copy[i], of_v = copy[pieces + i];
+      k[i] = of_k;
+      v[i] = of_v;
+    } else {
+      copy[i] = k[i];
+      copy[pieces + i] = v[i];
+    }
+  }
+}
+
 template <class Op>
 void launch_blocks(Stream& stream, void (*kernel)(Op), const Op& op, std::size_t blocks, int threads = kThreads) {
   if (blocks == 0) return;
@@ -297,6 +317,10 @@ void write(Stream& stream, const WriteOp& op) {
 void move_rows(Stream& stream, const MoveRowsOp& op) {
   check(op.bytes > 0 && op.bytes % 16 == 0 && op.bytes / 16 <= kMostThreads, "rows of whole 16 bytes");
   if (op.count > 0) launch_blocks(stream, move_rows_kernel, op, 1, kMostThreads);
+}
+void copy_pages(Stream& stream, const CopyPagesOp& op) {
+  check(op.bytes > 0 && op.bytes % 16 == 0, "pages of whole 16 bytes");
+  launch_blocks(stream, copy_pages_kernel, op, size(op.count));
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -97,4 +97,14 @@ struct MoveRowsOp {
 };
 void move_rows(Stream& stream, const MoveRowsOp& op);
 
+/// Pages to their copies in memory of the host that the device reaches (Pinned), or back.
+struct CopyPagesOp {
+  DevicePointer<std::byte> k, v;        ///< the planes, aligned to 16 bytes
+  DevicePointer<const PageCopy> pages;  ///< [count]
+  int count = 0;
+  int bytes = 0;  ///< of a page in one plane, a multiple of 16
+  bool back = false;
+};
+void copy_pages(Stream& stream, const CopyPagesOp& op);
+
 }  // namespace glimpse::kernels::cuda

@@ -2,7 +2,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
-#include "glimpse/kernels/cuda/low_rank.h"
+#include "glimpse/kernels/cuda/made_rows.h"
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/readings.h"
@@ -118,6 +118,9 @@ void write(Stream&, const WriteOp&) {
   refuse();
 }
 void move_rows(Stream&, const MoveRowsOp&) {
+  refuse();
+}
+void copy_pages(Stream&, const CopyPagesOp&) {
   refuse();
 }
 

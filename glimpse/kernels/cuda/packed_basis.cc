@@ -1,5 +1,5 @@
 #include "glimpse/base/dtype.h"
-#include "glimpse/kernels/cuda/low_rank.h"
+#include "glimpse/kernels/cuda/made_rows.h"
 
 namespace glimpse::kernels::cuda {
 namespace {

@@ -103,6 +103,37 @@ TEST_F(Layers, RowsMoveDownOverOthers) {
   }
 }
 
+TEST_F(CudaTest, PagesGoToTheHostAndComeBack) {
+  constexpr std::size_t kPages = 300;
+  for (const std::size_t bytes : {std::size_t{16}, std::size_t{4096}, std::size_t{8208}}) {
+    SCOPED_TRACE(bytes);
+    std::mt19937 random(3);
+    std::vector<std::byte> k(kPages * bytes), v(kPages * bytes);
+    for (std::vector<std::byte>* plane : {&k, &v}) {
+      for (std::byte& x : *plane) x = static_cast<std::byte>(random());
+    }
+    const Array<std::byte> on_k(*stream_, k), on_v(*stream_, v);
+    const Pinned host(*stream_, kPages * 2 * bytes);
+    std::vector<PageCopy> pages;
+    for (std::size_t i = 0; i < kPages; ++i) pages.push_back({i * 7 % kPages * bytes, host.raw() + i * 2 * bytes});
+    const Array<PageCopy> on_pages(*stream_, pages);
+    const auto copy = [&](const Array<std::byte>& to_k, const Array<std::byte>& to_v, bool back) {
+      copy_pages(*stream_, {to_k.pointer(), to_v.pointer(), on_pages.constant(), static_cast<int>(kPages),
+                            static_cast<int>(bytes), back});
+      stream_->synchronize();
+    };
+    copy(on_k, on_v, false);
+    for (const PageCopy& page : pages) {
+      ASSERT_EQ(std::memcmp(page.copy, k.data() + page.at, bytes), 0);
+      ASSERT_EQ(std::memcmp(page.copy + bytes, v.data() + page.at, bytes), 0);
+    }
+    const Array<std::byte> other_k(*stream_, kPages * bytes), other_v(*stream_, kPages * bytes);
+    copy(other_k, other_v, true);
+    EXPECT_TRUE(other_k.values() == k);
+    EXPECT_TRUE(other_v.values() == v);
+  }
+}
+
 /// One head's row after bias, norm and rotation.
 std::vector<double> finished(const float* from, const float* bias, const float* norm, const float* cos_sin,
                              const QkvOp& op, int dim) {

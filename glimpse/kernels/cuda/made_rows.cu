@@ -1,9 +1,9 @@
-// The kernel of low_rank.h: a block for some rows of a set. A warp has sixteen rows by a quarter of the dimensions; it
+// The kernel of made_rows.h: a block for some rows of a set. A warp has sixteen rows by a quarter of the dimensions; it
 // reads factors and basis as tensor cores take them, each basis value as two of 16 bits (packed_basis). Nothing waits
 // but for the rows' slots.
 #include "glimpse/kernels/cuda/cache_rows.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
-#include "glimpse/kernels/cuda/low_rank.h"
+#include "glimpse/kernels/cuda/made_rows.h"
 #include "glimpse/kernels/cuda/mma.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
 
@@ -21,7 +21,13 @@ struct MakeArguments {
   int parts = 1;  ///< blocks that share a set
 };
 
+struct Source {
+  const uint4* k;
+  const uint4* v;
+};
+
 struct Room {
+  Source sources[kRows];
   int slots[kRows];
   bool made[kRows];
   float keys[];  // [kRows, d + 4]: rows begin in other banks
@@ -83,6 +89,24 @@ __device__ void multiply_rows(const MakeArguments& of, const MadeSet& set, Room&
   __syncthreads();
 }
 
+/// Where a row of the cache lies: in its planes, or in the host's memory.
+__device__ Source source_of(const MakeArguments& of, const HeadView& view, int slot) {
+  const std::size_t row_bytes = static_cast<std::size_t>(of.cache.dim) * 2, page_bytes = row_bytes * kPageTokens;
+  const std::size_t in_page = static_cast<std::size_t>(slot & (kPageTokens - 1)) * row_bytes;
+  const PageId page = view.pages[slot >> kPageShift];
+  const auto at = [](const std::byte* plane, std::size_t offset) {
+    return reinterpret_cast<const uint4*>(plane + offset);
+  };
+  if ((page & kWaitingPage) == 0) {
+    const std::size_t offset = page * page_bytes + in_page;
+    return {at(view.k_plane, offset), at(view.v_plane, offset)};
+  }
+  const auto waits = static_cast<int>(page & ~kWaitingPage);
+  const std::byte* const piece = of.op.pieces.raw()[waits / of.op.piece_slots];
+  const std::size_t offset = static_cast<std::size_t>(waits % of.op.piece_slots) * 2 * page_bytes + in_page;
+  return {at(piece, offset), at(piece, offset + page_bytes)};
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) make_rows_kernel(const __grid_constant__ MakeArguments of) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -105,6 +129,7 @@ __global__ void __launch_bounds__(kThreads) make_rows_kernel(const __grid_consta
     room.slots[thread] = slot;
     room.made[thread] = thread < rows && slot < set.end && !is_marked(set, slot);
     if (thread < rows) {
+      room.sources[thread] = source_of(of, view, slot);
       of.op.sets.slots.raw()[static_cast<std::size_t>(set.list) * capacity + begin + thread] =
           set.first + begin + thread;
     }
@@ -123,10 +148,13 @@ __global__ void __launch_bounds__(kThreads) make_rows_kernel(const __grid_consta
   const int pieces = dim / 8;  // of 16 bytes
   for (int i = thread; i < rows * pieces; i += kThreads) {
     const int r = i / pieces, piece = i % pieces;
-    const std::size_t source = place(view, room.slots[r]) + piece, target = place(to, set.first + begin + r) + piece;
-    reinterpret_cast<uint4*>(to.v_plane)[target] = reinterpret_cast<const uint4*>(view.v_plane)[source];
-    if (room.made[r]) continue;
-    reinterpret_cast<uint4*>(to.k_plane)[target] = reinterpret_cast<const uint4*>(view.k_plane)[source];
+    const Source from = room.sources[r];
+    const std::size_t target = place(to, set.first + begin + r) + piece;
+    const bool copies = !room.made[r];
+    uint4 key;
+    if (copies) key = from.k[piece];
+    reinterpret_cast<uint4*>(to.v_plane)[target] = from.v[piece];
+    if (copies) reinterpret_cast<uint4*>(to.k_plane)[target] = key;
   }
   if (!any) return;
   multiply_rows<T>(of, set, room);

@@ -1,5 +1,6 @@
-// Rows that are put together from factors of keys, against plain loops in double.
-#include "glimpse/kernels/cuda/low_rank.h"
+// Rows that are put together from factors of keys, from pages of the cache, and from pages that wait in the host's
+// memory, against plain loops in double.
+#include "glimpse/kernels/cuda/made_rows.h"
 
 #include "device_bed.h"
 #include "glimpse/kernels/ref/rows.h"
@@ -7,7 +8,7 @@
 namespace glimpse::kernels::cuda::test {
 namespace {
 
-class LowRankTest : public CudaTest {};
+class MadeRowsTest : public CudaTest {};
 
 std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
@@ -16,6 +17,35 @@ std::size_t size(std::int64_t value) {
 struct Shape {
   bool neox = false;
   int rank = 40, stride = 48;
+};
+
+/// A third of the pages lie in memory of the host, and what is in their place on the device is nothing to read.
+struct Waiting {
+  static constexpr int kPieceSlots = 3;
+  std::vector<Pinned> pieces;
+  int slots = 0;
+
+  void take(Stream& stream, OperationsBed& bed) {
+    const std::size_t bytes = bed.format.page_bytes();
+    for (const HeadView& view : bed.views) {
+      for (std::int32_t page = 0; page * kPageTokens < view.slots; ++page) {
+        if (bed.below(3) > 0) continue;
+        if (slots % kPieceSlots == 0) pieces.emplace_back(stream, kPieceSlots * 2 * bytes);
+        std::byte* const to = pieces.back().raw() + size(slots % kPieceSlots) * 2 * bytes;
+        PageId& id = bed.pages[static_cast<std::size_t>(view.pages - bed.pages.data()) + size(page)];
+        std::memcpy(to, bed.k_plane.data() + id * bytes, bytes);
+        std::memcpy(to + bytes, bed.v_plane.data() + id * bytes, bytes);
+        std::memset(bed.k_plane.data() + id * bytes, 0xff, bytes);
+        std::memset(bed.v_plane.data() + id * bytes, 0xff, bytes);
+        id = kWaitingPage | static_cast<PageId>(slots++);
+      }
+    }
+  }
+  std::vector<std::byte*> places() const {
+    std::vector<std::byte*> all;
+    for (const Pinned& piece : pieces) all.push_back(piece.raw());
+    return all;
+  }
 };
 
 void expect_rows(Stream& stream, OperationsBed& bed, const Shape& shape) {
@@ -76,7 +106,16 @@ void expect_rows(Stream& stream, OperationsBed& bed, const Shape& shape) {
       }
     }
   }
+  const std::vector<PageId> table = bed.pages;
+  const auto k_plane = bed.k_plane, v_plane = bed.v_plane;
+  Waiting waiting;
+  waiting.take(stream, bed);
+  ASSERT_GT(waiting.slots, 0);
   const DeviceBed on(stream, bed);
+  const Array<std::byte*> pieces(stream, waiting.places());
+  bed.pages = table;
+  bed.k_plane = k_plane;
+  bed.v_plane = v_plane;
   const Array<std::uint16_t> device_factors(stream, factors);
   const Array<std::uint32_t> device_basis(stream, packed);
   const Array<float> device_angles(stream, angles);
@@ -112,7 +151,9 @@ void expect_rows(Stream& stream, OperationsBed& bed, const Shape& shape) {
                      .most = bed.capacity,
                      .angles = device_angles.constant(),
                      .turned = turned,
-                     .neox = shape.neox});
+                     .neox = shape.neox,
+                     .pieces = pieces.constant(),
+                     .piece_slots = Waiting::kPieceSlots});
   std::vector<std::byte> got_k = k.values(), got_v = v.values();
   const std::vector<std::int32_t> got_slots = slots.values(), got_counts = counts.values();
   for (std::size_t i = 0; i < of.size(); ++i) {
@@ -161,7 +202,7 @@ void expect_rows(Stream& stream, OperationsBed& bed, const Shape& shape) {
   }
 }
 
-TEST_F(LowRankTest, KeysAreMadeAndTheRestIsCopied) {
+TEST_F(MadeRowsTest, KeysAreMadeAndTheRestIsCopied) {
   for (const KvType type : {KvType::bf16, KvType::f16}) {
     for (const OperationsCase& c :
          {OperationsCase{.name = "a batch", .kv_heads = 3, .group = 4, .lengths = {700, 90, 17, 9}},

@@ -1,6 +1,7 @@
-// Keys from factors (ShadowKV, section 4), queued on a stream between select and attend: the rows of a head's set are
-// put together in pages of their own, keys of the prompt made from their factors and turned, all others and V copied.
-// Attend then reads those pages by a list that counts them.
+// Sets whose rows do not all lie in the cache as they are read, queued on a stream between select and attend: they are
+// put together in pages of their own. Keys of a prompt are made from their factors and turned (ShadowKV, section 4);
+// all others, and V, are copied, from the host's memory where their page waits there (ArkVale, ShadowKV). Attend then
+// reads those pages by a list that counts them.
 //
 // All memory is the device's, owned by the caller until the stream has passed the call. One thread at a time. Errors:
 // as kernels/cuda/operations.h.
@@ -14,13 +15,16 @@
 
 namespace glimpse::kernels::cuda {
 
+/// In a head's table: the page waits in the slot of this number (MakeRowsOp::pieces). Nothing else may read it.
+constexpr PageId kWaitingPage = PageId{1} << 31;
+
 /// One set of a KV head of a row. Positions are slots.
 struct MadeSet {
   std::int32_t row = 0, head = 0;
   std::int32_t set = 0;    ///< whose rows
   std::int32_t list = 0;   ///< the set that gets the list of where they lie
   std::int32_t first = 0;  ///< the slot of the first of them in the head's own pages, a multiple of kPageTokens
-  std::int32_t end = 0;    ///< keys of positions below it are made,
+  std::int32_t end = 0;    ///< keys of positions below it are made from factors,
   std::int32_t chunk = 1;  ///< but for those of marked units of so many tokens
   std::int32_t marked_count = 0;
   std::int32_t rank = 0, stride = 0;       ///< columns that are read, of so many
@@ -48,6 +52,9 @@ struct MakeRowsOp {
   Pointer<const float, Place::device> angles;  ///< [positions, turned] cosine and sine of each pair in turn
   int turned = 0;
   bool neox = false;  ///< pairs (i, i + turned / 2), else (2i, 2i + 1)
+  /// Memory of the host that the device reaches: slot s, K, then V of a page, is the (s % piece_slots)th of its piece.
+  Pointer<std::byte* const, Place::device> pieces;
+  int piece_slots = 1;
 };
 void make_rows(Stream& stream, const MakeRowsOp& op);
 

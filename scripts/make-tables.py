@@ -359,6 +359,26 @@ def cuda_step_table(results):
                   "x llama.cpp"], rows)
 
 
+def cuda_index_table(results):
+    """Methods with an index that a prompt's end builds: their steps, and the first one, beside the prompt's time."""
+    file = results.load("cuda-index-q4k", "sm90")
+    steps, built = steps_of(file), steps_of(file, "index")
+    prefill, rows = 0, []
+    depths = {}
+    for row in file["rows"]:
+        if row["what"] == "prefill":
+            prefill += row["s"]
+            depths[row["depth"]] = prefill
+    for (batch, depth, arm), row in steps.items():
+        first = built.get((batch, depth, arm))
+        method, _, options = arm.partition(",")
+        name = method.replace(":", ", ") + (f", `{options.replace(',', ' ')}`" if options else "")
+        rows.append([f"{depth // 1024}K", name, f"{row['ms']:.2f}", f"{steps[batch, depth, 'full']['ms'] / row['ms']:.2f}",
+                     f"{100 * row['recalled']:.0f} %" if "recalled" in row else "",
+                     f"{first['s']:.2f}" if first else "", f"{100 * first['s'] / depths[depth]:.0f} %" if first else ""])
+    return table(["tokens", "method", "ms a step", "x dense", "pages from the host", "first step, s", "of the prefill"], rows)
+
+
 WEIGHTS = ("q4k", "q6k", "q80", "bf16")
 
 
@@ -430,7 +450,7 @@ def serve_table(results):
 
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
-          "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table,
+          "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table, "cuda-index": cuda_index_table,
           "cuda-weights": cuda_weights_table, "cuda-prompts": cuda_prompts_table, "cuda-products": cuda_products_table, "serve": serve_table, "scoreboard": scoreboard_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
@@ -443,6 +463,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
            "scoreboard": "the command that [scoreboard.html](scoreboard.html) names",
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`, and quest with one sequence by "
                         "`cuda_step_bench --weights q4_k --batch 1 --json FILE`",
+           "cuda-index": "the command in the file",
            "cuda-products": "`cuda_product_bench --json FILE`",
            "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --llama PROGRAM --json FILE`"}
 

@@ -53,6 +53,7 @@ KeySpan Trees::wanted(const SequenceRows& rows, const Item& item, std::int64_t p
 }
 
 void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens) {
+  seconds_ = clusters_.build(rows, items, prompt, tokens);
   KeySpan all;
   const Item* before = nullptr;
   for (const Item& item : items) {
@@ -67,8 +68,8 @@ void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t
     before = &item;
     if (!same) all = all.with(wanted(rows, item, prompt, tokens));
   }
-  seconds_ = builder_.grow(rows, items, all, prompt,
-                           [tokens](Item& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
+  seconds_ += builder_.grow(rows, items, all, prompt,
+                            [tokens](Item& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
 }
 
 void Trees::follow(const SequenceRows& rows) {

@@ -1,8 +1,8 @@
 // LycheeCluster's trees and ClusterKV's clusters on a device: copies of the host's (kv::ChunkTree, kv::TokenClusters),
-// which stay the truth, so that forks and sessions are the same on both. A tree is built on the host, from keys that
-// are read back, when the prompt has ended; the chunks that later steps add are read back when they leave the buffer,
-// once in some ten steps. Then the nodes that changed are sent. Steps in between read nothing, and no step waits
-// inside.
+// which stay the truth, so that forks and sessions are the same on both. When the prompt has ended the device finds a
+// tree's clusters (TreeBuilder); ClusterKV's are found by the host, from keys that are read back. So are the chunks
+// that later steps add, when they leave the buffer, once in some ten steps. Then the nodes that changed are sent. Steps
+// in between read nothing, and no step waits inside.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/attention/cuda/cluster_builder.h"
 #include "glimpse/attention/cuda/index_copies.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/operations.h"
@@ -27,7 +28,7 @@ kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head);
 class Trees {
  public:
   Trees(const kv::Cache& cache, kernels::cuda::Stream& stream, IndexBuilder& builder)
-      : cache_(cache), builder_(builder), copies_(cache, stream) {}
+      : cache_(cache), builder_(builder), clusters_(cache, stream, builder), copies_(cache, stream) {}
 
   /// Before a pass.
   void begin();
@@ -68,6 +69,7 @@ class Trees {
 
   const kv::Cache& cache_;
   IndexBuilder& builder_;
+  ClusterBuilder clusters_;
   IndexCopies<Copy> copies_;
   int most_ = 0;
   double seconds_ = 0;  ///< of the last growth

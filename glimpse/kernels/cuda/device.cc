@@ -1,7 +1,9 @@
 // Devices, streams, memory and graphs: what of CUDA's runtime needs no kernel.
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "glimpse/base/error.h"
@@ -109,17 +111,42 @@ void* Stream::raw() const {
 Pinned::Pinned(Stream& stream, std::size_t bytes) : size_(bytes) {
   const OnDevice on(stream.device().number);
   void* raw = nullptr;
+  // Large pages are pinned in a third of the time that small ones take.
+  constexpr std::size_t kLargePage = std::size_t{2} << 20;
+  if (bytes >= 4 * kLargePage) {
+    const std::size_t rounded = (bytes + kLargePage - 1) / kLargePage * kLargePage;
+    raw = ::aligned_alloc(kLargePage, rounded);
+    if (raw != nullptr) {
+      ::madvise(raw, rounded, MADV_HUGEPAGE);
+      if (cudaHostRegister(raw, rounded, cudaHostRegisterDefault) == cudaSuccess) {
+        raw_ = static_cast<std::byte*>(raw);
+        registered_ = true;
+        return;
+      }
+      cudaGetLastError();  // the driver's own may do
+      std::free(raw);
+    }
+  }
   check_cuda(cudaMallocHost(&raw, std::max<std::size_t>(bytes, 1)), "taking memory of the host");
   raw_ = static_cast<std::byte*>(raw);
 }
 Pinned::~Pinned() {
-  if (raw_ != nullptr) cudaFreeHost(raw_);
+  if (raw_ == nullptr) return;
+  if (!registered_) {
+    cudaFreeHost(raw_);
+    return;
+  }
+  cudaHostUnregister(raw_);
+  std::free(raw_);
 }
 Pinned::Pinned(Pinned&& other) noexcept
-    : raw_(std::exchange(other.raw_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : raw_(std::exchange(other.raw_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      registered_(std::exchange(other.registered_, false)) {}
 Pinned& Pinned::operator=(Pinned&& other) noexcept {
   std::swap(raw_, other.raw_);
   std::swap(size_, other.size_);
+  std::swap(registered_, other.registered_);
   return *this;
 }
 

@@ -1,6 +1,7 @@
 // What stands in for the CUDA kernels where they are not built.
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/few_rows.h"
+#include "glimpse/kernels/cuda/k_means.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/made_rows.h"
 #include "glimpse/kernels/cuda/mean_tokens.h"
@@ -164,6 +165,18 @@ void search_trees(Stream&, const TreeSearchOp&) {
   refuse();
 }
 void search_units(Stream&, const UnitSearchOp&) {
+  refuse();
+}
+void key_rows(Stream&, const KeyRowsOp&) {
+  refuse();
+}
+void k_means(Stream&, const KMeansOp&) {
+  refuse();
+}
+void cluster_means(Stream&, const ClusterMeansOp&) {
+  refuse();
+}
+void cluster_reach(Stream&, const ClusterReachOp&) {
   refuse();
 }
 void make_rows(Stream&, const MakeRowsOp&) {

@@ -70,6 +70,7 @@ class Pinned {
  private:
   std::byte* raw_ = nullptr;
   std::size_t size_ = 0;
+  bool registered_ = false;  ///< memory of its own, not the driver's
 };
 
 /// Bytes on a stream's device. Copies are queued; copy_out waits for its own.

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "glimpse/base/error.h"
-#include "glimpse/kv/index/k_means.h"
 
 namespace glimpse::kv {
 namespace {
@@ -59,21 +58,55 @@ void ChunkTree::extend(const KeySource& keys, std::int64_t tokens) {
   seen_ = std::max(seen_, tokens);
 }
 
+std::optional<ChunkTree::Cut> ChunkTree::cut(std::span<const Boundary> boundaries, std::int64_t prompt,
+                                             std::int64_t tokens) const {
+  if (built_ || tokens < prompt) return std::nullopt;
+  Cut cut{chunks_, 0};
+  for (std::int64_t now = std::max<std::int64_t>(seen_ + 1, prompt); now <= tokens; ++now) {
+    cut.chunks.advance(boundaries.first(std::min(boundaries.size(), static_cast<std::size_t>(tokens))), prompt, now);
+    cut.at = now;
+    if (plan::budget_tokens(selector_.budget, now) < now) return cut;
+  }
+  return std::nullopt;
+}
+
+void ChunkTree::adopt(Cut cut, const Parts& parts) {
+  check(!built_ && cut.chunks.count() > 0, "a tree is adopted once, and has chunks");
+  built_ = true;
+  chunks_ = std::move(cut.chunks);
+  seen_ = cut.at;
+  fill(parts.clusters, parts.units,
+       [&](std::int32_t cluster, std::int32_t chunk) { nodes_.own().fine.cover(cluster, parts.distances[at(chunk)]); });
+}
+
+std::int32_t ChunkTree::clusters_wanted(std::int32_t chunks) const {
+  return std::max(1, chunks / selector_.terms.front().index.chunks_per_cluster);
+}
+
+std::int32_t ChunkTree::units_wanted(std::int32_t clusters) {
+  return std::min(kMostUnits, static_cast<std::int32_t>(std::ceil(std::sqrt(static_cast<double>(clusters)))));
+}
+
 void ChunkTree::build(const KeySource& keys) {
   built_ = true;
   const std::int32_t count = chunks_.count();
   if (count == 0) return;
+  const int dim = nodes_->fine.dim();
+  std::vector<float> rows(at(count) * at(dim));
+  const auto row = [&](std::int32_t chunk) { return rows.data() + at(chunk) * at(dim); };
+  for (std::int32_t chunk = 0; chunk < count; ++chunk) representative(keys, chunk, row(chunk));
+  const Clusters clusters = spherical_k_means({rows.data(), count, dim, clusters_wanted(count)});
+  const Clusters units =
+      spherical_k_means({clusters.centroids.data(), clusters.count, dim, units_wanted(clusters.count)});
+  fill(clusters, units,
+       [&](std::int32_t cluster, std::int32_t chunk) { nodes_.own().fine.cover(cluster, row(chunk), 0); });
+}
+
+template <class Cover>
+void ChunkTree::fill(const Clusters& clusters, const Clusters& units, const Cover& cover) {
+  const std::int32_t count = chunks_.count();
   Nodes& nodes = nodes_.own();
   const auto dim = at(nodes.fine.dim());
-  std::vector<float> rows(at(count) * dim);
-  for (std::int32_t chunk = 0; chunk < count; ++chunk) representative(keys, chunk, rows.data() + at(chunk) * dim);
-
-  const std::int32_t wanted = std::max(1, count / selector_.terms.front().index.chunks_per_cluster);
-  const Clusters clusters = spherical_k_means({rows.data(), count, nodes.fine.dim(), wanted});
-  const auto root = static_cast<std::int32_t>(std::ceil(std::sqrt(static_cast<double>(clusters.count))));
-  const Clusters units =
-      spherical_k_means({clusters.centroids.data(), clusters.count, nodes.fine.dim(), std::min(kMostUnits, root)});
-
   std::vector<std::int32_t> number(at(clusters.count));
   std::vector<std::int32_t> of_unit(at(units.count), 0);
   for (const std::int32_t cluster : by_unit(units)) {
@@ -91,7 +124,7 @@ void ChunkTree::build(const KeySource& keys) {
     const std::int32_t cluster = number[at(old)];
     nodes.next.push_back(-1);
     link(nodes, cluster, chunk);
-    nodes.fine.cover(cluster, rows.data() + at(chunk) * dim, 0);
+    cover(cluster, chunk);
     nodes.fine.count_member(cluster);
     ++unit_chunks[at(units.nearest[at(old)])];
   }

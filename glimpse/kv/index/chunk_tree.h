@@ -9,11 +9,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "glimpse/base/copy_on_write.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/chunk_list.h"
+#include "glimpse/kv/index/k_means.h"
 #include "glimpse/kv/index/node_level.h"
 
 namespace glimpse::kv {
@@ -40,6 +42,25 @@ class ChunkTree final : public KeyIndex {
   }
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
+
+  /// For devices that find clusters themselves: the chunks that extend() to `tokens` would build a tree of, and the
+  /// token at which it would. Nothing where it builds none.
+  struct Cut {
+    ChunkList chunks;
+    std::int64_t at = 0;
+  };
+  std::optional<Cut> cut(std::span<const Boundary> boundaries, std::int64_t prompt, std::int64_t tokens) const;
+  /// A tree of such chunks, as extend() to that token makes one. Clusters are of representatives, units of clusters'
+  /// centroids; none is empty. `distances` [chunks]: from each chunk's representative to its cluster's centroid as
+  /// NodeLevel stores it, rounded up.
+  struct Parts {
+    Clusters clusters, units;
+    std::span<const float> distances;
+  };
+  void adopt(Cut cut, const Parts& parts);
+  /// Clusters that a tree of so many chunks has, and units, at most.
+  std::int32_t clusters_wanted(std::int32_t chunks) const;
+  static std::int32_t units_wanted(std::int32_t clusters);
 
   // What the tree holds, for tests, reports, and devices that keep a copy of it.
   bool is_built() const { return built_; }
@@ -77,6 +98,9 @@ class ChunkTree final : public KeyIndex {
   };
 
   void build(const KeySource& keys);
+  /// Nodes of what was clustered. `cover`: lets a cluster cover one of its chunks.
+  template <class Cover>
+  void fill(const Clusters& clusters, const Clusters& units, const Cover& cover);
   void insert(const KeySource& keys, std::int32_t chunk);
   void link(Nodes& nodes, std::int32_t cluster, std::int32_t chunk) const;
   std::size_t choose(const IndexQuery& query, const AlwaysIn& in, IndexScratch& scratch) const;

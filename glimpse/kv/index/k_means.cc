@@ -19,13 +19,17 @@ std::size_t size_of(std::int32_t value) {
   return static_cast<std::size_t>(value);
 }
 
+std::int32_t sample_size(std::int32_t count, std::int32_t clusters) {
+  return std::max(kLeastSample, kSampledRows * std::min(clusters, count));
+}
+
 /// Rows at random, each at most once.
-std::vector<std::int32_t> sample_rows(std::int32_t wanted, const KMeansInput& input, std::mt19937_64& random) {
-  std::vector<std::int32_t> rows(size_of(input.count));
+std::vector<std::int32_t> sample_rows(std::int32_t wanted, std::int32_t count, std::mt19937_64& random) {
+  std::vector<std::int32_t> rows(size_of(count));
   std::iota(rows.begin(), rows.end(), 0);
-  wanted = std::min(wanted, input.count);
+  wanted = std::min(wanted, count);
   for (std::int32_t i = 0; i < wanted; ++i) {
-    const auto left = static_cast<std::uint64_t>(input.count - i);
+    const auto left = static_cast<std::uint64_t>(count - i);
     std::swap(rows[size_of(i)], rows[size_of(i) + random() % left]);
   }
   rows.resize(size_of(wanted));
@@ -69,8 +73,7 @@ std::vector<std::int32_t> spread_rows(const KMeansInput& input, std::mt19937_64&
 
 /// k-means++ over a sample of the rows, each scaled to length 1.
 std::vector<std::int32_t> spread_sampled_rows(const KMeansInput& input, std::mt19937_64& random) {
-  const std::int32_t wanted = std::max(kLeastSample, kSampledRows * std::min(input.clusters, input.count));
-  const std::vector<std::int32_t> sampled = sample_rows(wanted, input, random);
+  const std::vector<std::int32_t> sampled = sample_rows(sample_size(input.count, input.clusters), input.count, random);
   const auto dim = static_cast<std::size_t>(input.dim);
   std::vector<float> directions(sampled.size() * dim);
   for (std::size_t i = 0; i < sampled.size(); ++i) {
@@ -140,19 +143,14 @@ class KMeans {
 
   /// Drops empty clusters and numbers the others by their first row.
   void renumber() {
-    std::vector<std::int32_t> number(size_of(clusters_.count), -1);
-    std::vector<float> centroids;
-    centroids.reserve(clusters_.centroids.size());
-    std::int32_t next = 0;
-    for (std::int32_t& nearest : clusters_.nearest) {
-      std::int32_t& mine = number[size_of(nearest)];
-      if (mine < 0) {
-        mine = next++;
-        centroids.insert(centroids.end(), centroid(size_of(nearest)), centroid(size_of(nearest)) + dim_);
-      }
-      nearest = mine;
+    const std::vector<std::int32_t> number = number_clusters(clusters_.nearest, clusters_.count);
+    const auto left = static_cast<std::size_t>(
+        std::count_if(number.begin(), number.end(), [](std::int32_t cluster) { return cluster >= 0; }));
+    std::vector<float> centroids(left * dim_);
+    for (std::size_t c = 0; c < number.size(); ++c) {
+      if (number[c] >= 0) std::copy_n(centroid(c), dim_, centroids.data() + size_of(number[c]) * dim_);
     }
-    clusters_.count = next;
+    clusters_.count = static_cast<std::int32_t>(left);
     clusters_.centroids = std::move(centroids);
   }
 
@@ -164,6 +162,22 @@ class KMeans {
 };
 
 }  // namespace
+
+std::vector<std::int32_t> sampled_rows(std::int32_t count, std::int32_t clusters) {
+  std::mt19937_64 random(kSeed);
+  return sample_rows(sample_size(count, clusters), count, random);
+}
+
+std::vector<std::int32_t> number_clusters(std::span<std::int32_t> nearest, std::int32_t clusters) {
+  std::vector<std::int32_t> number(size_of(clusters), -1);
+  std::int32_t next = 0;
+  for (std::int32_t& cluster : nearest) {
+    std::int32_t& mine = number[size_of(cluster)];
+    if (mine < 0) mine = next++;
+    cluster = mine;
+  }
+  return number;
+}
 
 Clusters spherical_k_means(const KMeansInput& input) {
   check(input.count > 0 && input.clusters > 0, "k-means needs rows and clusters");

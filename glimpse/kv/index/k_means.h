@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace glimpse::kv {
@@ -29,5 +30,11 @@ inline constexpr int kMeansIterations = 10;
 
 /// Clusters are numbered by their first row. None is empty.
 Clusters spherical_k_means(const KMeansInput& input);
+
+/// The rows that Seeding::sampled_plus_plus draws from, of so many.
+std::vector<std::int32_t> sampled_rows(std::int32_t count, std::int32_t clusters);
+
+/// What the numbers of clusters become so: [clusters] -1 where one is empty. `nearest` is renumbered.
+std::vector<std::int32_t> number_clusters(std::span<std::int32_t> nearest, std::int32_t clusters);
 
 }  // namespace glimpse::kv

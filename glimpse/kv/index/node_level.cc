@@ -44,6 +44,11 @@ void NodeLevel::cover(std::int32_t node, const float* point, float point_radius)
   radius = std::max(radius, point_radius > 0 ? add_up(distance, point_radius) : distance);
 }
 
+void NodeLevel::cover(std::int32_t node, float distance) {
+  float& radius = radii_[static_cast<std::size_t>(node)];
+  radius = std::max(radius, distance);
+}
+
 void NodeLevel::move_towards(std::int32_t node, const float* point) {
   const auto dim = static_cast<std::size_t>(dim_);
   std::vector<float> values(3 * dim);

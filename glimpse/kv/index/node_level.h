@@ -37,6 +37,8 @@ class NodeLevel {
 
   /// Lets the node cover a ball around `point`; its radius never shrinks.
   void cover(std::int32_t node, const float* point, float point_radius);
+  /// The same of a point whose distance to the stored centroid is known, rounded up.
+  void cover(std::int32_t node, float distance);
   /// Takes in a member: the centroid moves by running mean, and the radius grows by as much as it moved. `cover` it
   /// next.
   void move_towards(std::int32_t node, const float* point);

@@ -19,17 +19,31 @@ std::size_t at(std::int64_t index) {
 void TokenClusters::extend(const KeySource& keys, std::int64_t tokens) {
   const plan::IndexOptions& options = selector_.terms.front().index;
   if (tokens < keys.prompt_tokens) return;
-  if (covered_ < keys.prompt_tokens) {
-    const std::int64_t first = std::min<std::int64_t>(selector_.sink, keys.prompt_tokens);
-    const std::int64_t wanted = keys.prompt_tokens / options.tokens_per_cluster;
-    add(keys, first, keys.prompt_tokens, static_cast<std::int32_t>(std::max<std::int64_t>(1, wanted)));
-    covered_ = keys.prompt_tokens;
+  if (const Cut prompt = cut(keys.prompt_tokens, tokens); prompt.last > 0) {
+    add(keys, prompt.first, prompt.last, prompt.wanted);
+    covered_ = prompt.last;
   }
   // More than new_tokens: the current token is in no cluster.
   while (tokens - covered_ > options.new_tokens) {
     add(keys, covered_, covered_ + options.new_tokens, options.new_tokens / options.tokens_per_cluster);
     covered_ += options.new_tokens;
   }
+}
+
+TokenClusters::Cut TokenClusters::cut(std::int64_t prompt, std::int64_t tokens) const {
+  if (tokens < prompt || covered_ >= prompt) return {};
+  const std::int64_t wanted = prompt / selector_.terms.front().index.tokens_per_cluster;
+  return {std::min<std::int64_t>(selector_.sink, prompt), prompt,
+          static_cast<std::int32_t>(std::max<std::int64_t>(1, wanted))};
+}
+
+void TokenClusters::adopt(const Cut& cut, std::span<const std::int32_t> nearest, std::int32_t count,
+                          std::span<const float> means) {
+  check(covered_ < cut.last && at(cut.last - cut.first) == nearest.size() && means.size() == at(count) * at(dim_),
+        "a prompt's clusters are taken in once, all of them");
+  list_members(cut.first, nearest, count);
+  content_.own().means.insert(content_.own().means.end(), means.begin(), means.end());
+  covered_ = cut.last;
 }
 
 void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t last, std::int32_t wanted) {
@@ -41,9 +55,16 @@ void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t 
   const Clusters found = spherical_k_means({rows.data(), count, dim_, wanted, Seeding::sampled_plus_plus});
 
   const std::int32_t old = clusters();
+  list_members(first, found.nearest, found.count);
+  content_.own().means.resize(content_->ends.size() * at(dim_));
+  for (std::int32_t cluster = old; cluster < clusters(); ++cluster) find_mean(keys, cluster);
+}
+
+/// Tokens from `first` on, by their clusters.
+void TokenClusters::list_members(std::int64_t first, std::span<const std::int32_t> nearest, std::int32_t count) {
   Content& content = content_.own();
-  std::vector<std::int32_t> next(at(found.count), 0);
-  for (const std::int32_t cluster : found.nearest) ++next[at(cluster)];
+  std::vector<std::int32_t> next(at(count), 0);
+  for (const std::int32_t cluster : nearest) ++next[at(cluster)];
   auto place = static_cast<std::int32_t>(content.members.size());
   for (std::int32_t& size : next) {
     const std::int32_t begin = place;
@@ -52,11 +73,9 @@ void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t 
     size = begin;
   }
   content.members.resize(at(place));
-  for (std::int32_t r = 0; r < count; ++r) {
-    content.members[at(next[at(found.nearest[at(r)])]++)] = static_cast<std::int32_t>(first) + r;
+  for (std::size_t r = 0; r < nearest.size(); ++r) {
+    content.members[at(next[at(nearest[r])]++)] = static_cast<std::int32_t>(first) + static_cast<std::int32_t>(r);
   }
-  content.means.resize(content.ends.size() * at(dim_));
-  for (std::int32_t cluster = old; cluster < clusters(); ++cluster) find_mean(keys, cluster);
 }
 
 void TokenClusters::find_mean(const KeySource& keys, std::int32_t cluster) {

@@ -31,6 +31,17 @@ class TokenClusters final : public KeyIndex {
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
 
+  /// For devices that find clusters themselves: the tokens [first, last) that extend() to `tokens` clusters as the
+  /// prompt's, and how many clusters it wants. `last` 0: none.
+  struct Cut {
+    std::int64_t first = 0, last = 0;
+    std::int32_t wanted = 0;
+  };
+  Cut cut(std::int64_t prompt, std::int64_t tokens) const;
+  /// Takes them in: `nearest` [last - first] the cluster of each token, below `count`, none empty; their means
+  /// [count, d].
+  void adopt(const Cut& cut, std::span<const std::int32_t> nearest, std::int32_t count, std::span<const float> means);
+
   std::int32_t clusters() const { return static_cast<std::int32_t>(content_->ends.size()); }
   /// The tokens of a cluster, ascending.
   std::span<const std::int32_t> tokens_of(std::int32_t cluster) const;
@@ -44,6 +55,7 @@ class TokenClusters final : public KeyIndex {
     std::vector<std::int32_t> members;  ///< tokens, cluster by cluster
   };
   void add(const KeySource& keys, std::int64_t first, std::int64_t last, std::int32_t wanted);
+  void list_members(std::int64_t first, std::span<const std::int32_t> nearest, std::int32_t count);
   void find_mean(const KeySource& keys, std::int32_t cluster);
 
   plan::Selector selector_;

@@ -210,6 +210,55 @@ TEST(ChunkTree, IsBuiltAsDecided) {
   }
 }
 
+/// What a device finds, taken in, is the tree that extend() builds; it grows and is searched as that one.
+TEST(ChunkTree, AnAdoptedTreeIsTheOneThatIsBuilt) {
+  for (const std::int64_t tokens : {3000, 3007}) {
+    Stream stream(19, kDim, 3200, true);
+    ChunkTree built(tree_selector(512), kDim), adopted(tree_selector(512), kDim);
+    built.extend(stream.source(3000), tokens);
+    EXPECT_FALSE(adopted.cut(stream.classes, 3000, 2999).has_value()) << "the tree waits for the whole prompt";
+    const auto cut = adopted.cut(stream.classes, 3000, tokens);
+    ASSERT_TRUE(cut.has_value());
+    EXPECT_EQ(cut->at, 3000);
+    ChunkTree::Parts parts;
+    std::vector<float> rows, distances;
+    for (std::int32_t chunk = 0; chunk < cut->chunks.count(); ++chunk) {
+      const Row row = representative(stream.keys, cut->chunks.begin(chunk), cut->chunks.end(chunk), false);
+      for (const double x : row) rows.push_back(static_cast<float>(x));
+    }
+    const std::int32_t count = cut->chunks.count();
+    parts.clusters = spherical_k_means({rows.data(), count, kDim, adopted.clusters_wanted(count)});
+    parts.units = spherical_k_means(
+        {parts.clusters.centroids.data(), parts.clusters.count, kDim, ChunkTree::units_wanted(parts.clusters.count)});
+    for (std::int32_t chunk = 0; chunk < count; ++chunk) {
+      double squares = 0;
+      for (std::size_t i = 0; i < kDim; ++i) {
+        const auto cluster = static_cast<std::size_t>(parts.clusters.nearest[static_cast<std::size_t>(chunk)]);
+        const double off = static_cast<double>(rows[static_cast<std::size_t>(chunk) * kDim + i]) -
+                           float_from_f16(f16_from_float(parts.clusters.centroids[cluster * kDim + i]));
+        squares += off * off;
+      }
+      distances.push_back(std::nextafter(static_cast<float>(std::sqrt(squares)), 1e30F));
+    }
+    parts.distances = distances;
+    adopted.adopt(*cut, parts);
+    EXPECT_FALSE(adopted.cut(stream.classes, 3000, 3100).has_value()) << "it has one";
+    for (const std::int64_t now : {tokens, std::int64_t{3200}}) {
+      built.extend(stream.source(3000), now);
+      adopted.extend(stream.source(3000), now);
+      ASSERT_EQ(adopted.fine().count(), built.fine().count());
+      ASSERT_EQ(adopted.coarse().count(), built.coarse().count());
+      EXPECT_EQ(adopted.covered(), built.covered());
+      for (std::int32_t c = 0; c < built.fine().count(); ++c) {
+        EXPECT_EQ(adopted.chunks_of(c), built.chunks_of(c));
+        EXPECT_NEAR(distance(centroid(adopted.fine(), c), centroid(built.fine(), c)), 0, 1e-3);
+        EXPECT_NEAR(adopted.fine().radius(c), built.fine().radius(c), 1e-3);
+      }
+      expect_tree(adopted, stream, 100);
+    }
+  }
+}
+
 TEST(ChunkTree, BoundsHoldOverLazyUpdatesAndRefresh) {
   for (const bool clustered : {false, true}) {
     Stream stream(15, kDim, 2600, clustered);

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "glimpse/kv/index/k_means.h"
 #include "support.h"
 #include "tests/reference/methods.h"
 
@@ -37,6 +38,49 @@ void expect_clusters(const TokenClusters& index, Keys& keys, std::int64_t sink) 
     for (std::size_t i = 0; i < mean.size(); ++i) EXPECT_NEAR(index.mean_of(c)[i], mean[i], 1e-5);
   }
   for (std::int64_t t = 0; t < index.covered(); ++t) EXPECT_EQ(seen[static_cast<std::size_t>(t)], t < sink ? 0 : 1);
+}
+
+/// What a device finds, taken in, are the clusters that extend() makes; later ones join them.
+TEST(TokenClusters, AdoptedOnesAreThoseThatAreMade) {
+  constexpr int kDim = 32;
+  Made made(37);
+  Keys keys({KvType::bf16, kDim}, 2000);
+  for (int t = 0; t < 2000; ++t) keys.append(made.key(kDim, true));
+  TokenClusters index(cluster_selector(256, false), kDim), adopted(cluster_selector(256, false), kDim);
+  index.extend(keys.source(1210), 1210);
+  EXPECT_EQ(adopted.cut(1210, 1209).last, 0) << "they wait for the whole prompt";
+  const TokenClusters::Cut cut = adopted.cut(1210, 1300);
+  EXPECT_EQ(cut.first, 16);
+  EXPECT_EQ(cut.last, 1210);
+  EXPECT_EQ(cut.wanted, 15);
+  std::vector<float> rows;
+  for (std::int64_t t = cut.first; t < cut.last; ++t) {
+    for (const double x : keys.key(t)) rows.push_back(static_cast<float>(x));
+  }
+  const auto count = static_cast<std::int32_t>(cut.last - cut.first);
+  const std::vector<std::int32_t> sampled = sampled_rows(count, cut.wanted);
+  EXPECT_EQ(std::set<std::int32_t>(sampled.begin(), sampled.end()).size(), sampled.size());
+  const Clusters found = spherical_k_means({rows.data(), count, kDim, cut.wanted, Seeding::sampled_plus_plus});
+  std::vector<float> means;
+  for (std::int32_t c = 0; c < found.count; ++c) {
+    std::vector<std::int32_t> tokens;
+    for (std::int32_t r = 0; r < count; ++r) {
+      if (found.nearest[static_cast<std::size_t>(r)] == c) tokens.push_back(16 + r);
+    }
+    for (const double x : mean_key(keys, tokens)) means.push_back(static_cast<float>(x));
+  }
+  adopted.adopt(cut, found.nearest, found.count, means);
+  EXPECT_EQ(adopted.cut(1210, 1300).last, 0) << "they are there";
+  for (const std::int64_t now : {1210, 2000}) {
+    index.extend(keys.source(1210), now);
+    adopted.extend(keys.source(1210), now);
+    ASSERT_EQ(adopted.clusters(), index.clusters());
+    EXPECT_EQ(adopted.covered(), index.covered());
+    for (std::int32_t c = 0; c < index.clusters(); ++c) {
+      EXPECT_TRUE(std::ranges::equal(adopted.tokens_of(c), index.tokens_of(c)));
+    }
+    expect_clusters(adopted, keys, 16);
+  }
 }
 
 TEST(TokenClusters, AreMadeOfThePromptAndOfThreeHundredTwentyNewTokens) {

@@ -14,7 +14,8 @@
 namespace glimpse::attention::cuda {
 namespace {
 
-constexpr std::size_t kBytesAtOnce = std::size_t{32} << 20;  ///< of keys that are read back
+constexpr std::size_t kBytesAtOnce = std::size_t{32} << 20;  ///< of keys that are gathered
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;     ///< of keys that are on the host
 constexpr std::int64_t kPage = kernels::kPageTokens;
 
 std::size_t size(std::int64_t value) {
@@ -95,7 +96,8 @@ double IndexBuilder::grow(const SequenceRows& rows, std::span<IndexItem> items, 
   const kernels::KvFormat& format = cache_.shape().format;
   const std::int64_t first_page = span.first / kPage, last_page = first_page + pages_of(span);
   const std::size_t bytes = std::max<std::size_t>(1, size(pages_of(span)) * format.page_bytes());
-  const std::size_t at_once = std::max(size(threads_), 2 * kBytesAtOnce / bytes);
+  const std::size_t useful = std::max(size(threads_), 2 * kBytesAtOnce / bytes);
+  const std::size_t at_once = std::max<std::size_t>(1, std::min(useful, kMostBytes / bytes));
   std::vector<kernels::PageId> table(size(last_page), 0);
   for (std::int64_t page = first_page; page < last_page; ++page) {
     table[size(page)] = static_cast<kernels::PageId>(page - first_page);
@@ -105,38 +107,40 @@ double IndexBuilder::grow(const SequenceRows& rows, std::span<IndexItem> items, 
     const std::span<IndexItem> some = items.subspan(first, std::min(at_once, items.size() - first));
     if (!span.empty()) read(rows, some, span);
     seconds += share(some.size(), span.empty() ? 1 : threads_, [&](std::size_t i) {
-      const kernels::HeadView view{some[i].keys.data(), nullptr, table.data(), nullptr,
+      const kernels::HeadView view{some[i].keys, nullptr, table.data(), nullptr,
                                    static_cast<std::int32_t>(last_page * kPage)};
       work(some[i], {&view, format, rows.state->boundaries, prompt});
-      some[i].keys = {};
     });
   }
   return seconds;
 }
 
-/// Gathered on the device and brought over together.
+/// Gathered on the device, some heads at a time, and brought over.
 void IndexBuilder::read(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span) {
   const std::size_t page_bytes = cache_.shape().format.page_bytes();
   const std::int64_t first_page = span.first / kPage;
   const std::size_t each = size(pages_of(span));
   const std::size_t heads = std::clamp<std::size_t>(kBytesAtOnce / (each * page_bytes), 1, items.size());
-  if (host_.size() < heads * each * page_bytes) {
-    host_ = {};
+  if (pages_.size() * sizeof(float) < heads * each * page_bytes) {
+    const std::size_t room = heads * each + heads * each / 4;
     pages_ = {};
     which_ = {};
-    const std::size_t room = heads * each + heads * each / 4;
     which_ = kernels::cuda::Array<std::int32_t>(stream_, room);
     pages_ = kernels::cuda::Array<float>(stream_, room * page_bytes / sizeof(float));
-    host_ = kernels::cuda::Pinned(stream_, room * page_bytes);
+  }
+  if (const std::size_t bytes = items.size() * each * page_bytes; host_.size() < bytes) {
+    host_ = {};
+    host_ = kernels::cuda::Pinned(stream_, bytes + bytes / 4);
   }
   std::vector<std::int32_t> which;
+  std::size_t at = 0;
   for (std::size_t first = 0; first < items.size(); first += heads) {
-    const std::span<IndexItem> some = items.subspan(first, std::min(heads, items.size() - first));
     which.clear();
     const std::byte* plane = nullptr;
-    for (const IndexItem& item : some) {
+    for (IndexItem& item : items.subspan(first, std::min(heads, items.size() - first))) {
       const kernels::HeadView view = cache_.view(rows.sequence, item.layer, item.head);
       plane = view.k_plane;
+      item.keys = host_.raw() + at + which.size() * page_bytes;
       for (std::size_t page = 0; page < each; ++page) {
         which.push_back(static_cast<std::int32_t>(view.pages[size(first_page) + page]));
       }
@@ -144,18 +148,14 @@ void IndexBuilder::read(const SequenceRows& rows, std::span<IndexItem> items, Ke
     which_.set(which);
     kernels::cuda::take_rows(stream_, {reinterpret_cast<const float*>(plane), which_.constant(), pages_.pointer(),
                                        static_cast<int>(which.size()), static_cast<int>(page_bytes / sizeof(float))});
-    pages_.memory().copy_out_later(0, host_, which.size() * page_bytes);
-    stream_.synchronize();
-    const std::byte* from = host_.raw();
-    for (IndexItem& item : some) {
-      item.keys.assign(from, from + each * page_bytes);
-      from += each * page_bytes;
-    }
+    pages_.memory().copy_out_later(0, host_, which.size() * page_bytes, at);
+    at += which.size() * page_bytes;
   }
+  stream_.synchronize();
 }
 
-kernels::cuda::Memory copies_memory(kernels::cuda::Stream& stream, std::size_t bytes, const SequenceRows& rows,
-                                    const char* what, const std::function<void()>& make_room) {
+void require_memory(kernels::cuda::Stream& stream, std::size_t bytes, const SequenceRows& rows, const char* what,
+                    const std::function<void()>& make_room) {
   const int device = stream.device().number;
   if (bytes > kernels::cuda::free_memory(device)) make_room();
   const std::size_t free = kernels::cuda::free_memory(device);
@@ -167,6 +167,11 @@ kernels::cuda::Memory copies_memory(kernels::cuda::Stream& stream, std::size_t b
         rows.program->plan().policy, what, static_cast<double>(bytes) / kGigabyte,
         static_cast<double>(free) / kGigabyte));
   }
+}
+
+kernels::cuda::Memory copies_memory(kernels::cuda::Stream& stream, std::size_t bytes, const SequenceRows& rows,
+                                    const char* what, const std::function<void()>& make_room) {
+  require_memory(stream, bytes, rows, what, make_room);
   return {stream, bytes};
 }
 

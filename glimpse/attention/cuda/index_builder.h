@@ -20,7 +20,7 @@ namespace glimpse::attention::cuda {
 struct IndexItem {
   int layer = 0, head = 0;
   kv::KeyIndex* index = nullptr;
-  std::vector<std::byte> keys;               ///< pages of the span that is read
+  std::byte* keys = nullptr;                 ///< pages of the span that was read, until the next reading
   std::vector<kernels::cuda::Write> writes;  ///< to send afterwards
 };
 
@@ -67,8 +67,11 @@ kv::KeyIndex* index_of(const SequenceRows& rows, int layer, int head, Searches s
 /// Those of all heads.
 std::vector<IndexItem> items_of(const SequenceRows& rows, Searches searches);
 
-/// Memory for a sequence's copies of an index, `what` they are called. Throws UserError where the device has no room.
-/// `make_room` gives back what is not needed in this pass.
+/// Throws UserError where the device has no room for so many bytes of a sequence's, `what` they are called. `make_room`
+/// gives back what is not needed in this pass.
+void require_memory(kernels::cuda::Stream& stream, std::size_t bytes, const SequenceRows& rows, const char* what,
+                    const std::function<void()>& make_room);
+/// Memory for a sequence's copies of an index; throws the same.
 kernels::cuda::Memory copies_memory(kernels::cuda::Stream& stream, std::size_t bytes, const SequenceRows& rows,
                                     const char* what, const std::function<void()>& make_room);
 

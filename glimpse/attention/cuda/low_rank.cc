@@ -1,12 +1,13 @@
 #include "glimpse/attention/cuda/low_rank.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/factors.h"
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -15,9 +16,61 @@ std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-constexpr std::size_t kLayerBytes = std::size_t{1} << 30;  ///< of keys that are on the host at a time
+constexpr std::int64_t kTokensAtOnce = 16384;
 
 }  // namespace
+
+/// What factors are made in, while they are.
+struct LowRank::Room {
+  std::int64_t at_once;
+  std::size_t pages;
+  kernels::cuda::Array<float> rows, parts, directions;
+  kernels::cuda::Array<double> matrix;
+  kernels::cuda::Array<std::uint16_t> factors;
+  kernels::cuda::Array<kernels::PageId> table;
+  kernels::cuda::Array<kernels::HeadView> heads;
+
+  Room(LowRank& of, const SequenceRows& sequence, std::int64_t tokens, int width, int rank)
+      : at_once(std::min(tokens, kTokensAtOnce)),
+        pages((size(tokens) + kernels::kPageTokens - 1) / kernels::kPageTokens) {
+    const std::size_t wide = size(width), columns = size(rank);
+    const std::size_t bytes = sizeof(float) * (size(at_once) * wide + kernels::cuda::gram_floats(width) +
+                                               2 * wide * wide + wide * columns + size(at_once) * columns);
+    of.require_room(sequence, bytes);
+    rows = kernels::cuda::Array<float>(of.stream_, size(at_once) * wide);
+    parts = kernels::cuda::Array<float>(of.stream_, kernels::cuda::gram_floats(width));
+    matrix = kernels::cuda::Array<double>(of.stream_, wide * wide);
+    directions = kernels::cuda::Array<float>(of.stream_, wide * columns);
+    factors = kernels::cuda::Array<std::uint16_t>(of.stream_, size(at_once) * columns);
+    const std::size_t count = size(of.cache_.shape().kv_heads);
+    table = kernels::cuda::Array<kernels::PageId>(of.stream_, count * pages);
+    heads = kernels::cuda::Array<kernels::HeadView>(of.stream_, count);
+  }
+
+  void point_to(const kv::Cache& cache, kv::SequenceId sequence, int layer) {
+    std::vector<kernels::HeadView> views;
+    for (int head = 0; head < cache.shape().kv_heads; ++head) {
+      kernels::HeadView view = cache.view(sequence, layer, head);
+      table.set({view.pages, pages}, size(head) * pages);
+      view.pages = table.constant().raw() + size(head) * pages;
+      views.push_back(view);
+    }
+    heads.set(views);
+  }
+
+  kernels::cuda::KeysBeforeRopeOp keys(const LowRank& of, std::int64_t first, std::int32_t count) {
+    const kernels::RotationPairs pairs = of.pairs();
+    return {.format = of.cache_.shape().format,
+            .heads = heads.constant(),
+            .head_count = of.cache_.shape().kv_heads,
+            .first = static_cast<std::int32_t>(first),
+            .count = count,
+            .angles = of.angles(),
+            .turned = pairs.dims,
+            .neox = pairs.neox,
+            .rows = rows.pointer()};
+  }
+};
 
 void LowRank::begin() {
   needed_.clear();
@@ -58,50 +111,76 @@ double LowRank::end(const SequenceRows& rows) {
   return make(rows, state.prompt_tokens);
 }
 
-/// The factors of all layers that want some and have none: the keys of a few layers come back at a time.
+/// The factors of all layers that want some and have none. The device multiplies, the host's threads find directions.
 double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
+  const auto start = std::chrono::steady_clock::now();
   SequenceState& state = *rows.state;
-  rotation_->prepare(tokens);
+  turn_to(tokens);
   std::vector<int> layers;
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
     if (state.key_ranks[size(layer)] > 0 && state.low_rank[size(layer)] == nullptr) layers.push_back(layer);
   }
-  const int heads = cache_.shape().kv_heads;
   const kernels::KvFormat& format = cache_.shape().format;
-  const std::size_t pages = (size(tokens) + kernels::kPageTokens - 1) / kernels::kPageTokens;
-  const std::size_t at_once = std::max<std::size_t>(1, kLayerBytes / (pages * format.page_bytes() * size(heads)));
-  std::vector<kernels::PageId> table(pages);
-  std::iota(table.begin(), table.end(), kernels::PageId{0});
-  double seconds = 0;
-  for (std::size_t first = 0; first < layers.size(); first += at_once) {
-    const std::span<const int> some = std::span(layers).subspan(first, std::min(at_once, layers.size() - first));
-    std::vector<IndexItem> items;
-    for (const int layer : some) {
-      for (int head = 0; head < heads; ++head) items.push_back({layer, head, nullptr, {}, {}});
+  const int width = cache_.shape().kv_heads * format.dim;
+  const int most = *std::max_element(state.key_ranks.begin(), state.key_ranks.end());
+  Room room(*this, rows, tokens, width, most);
+
+  std::vector<std::vector<double>> grams(layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    room.matrix.memory().fill(std::byte{0});
+    room.point_to(cache_, rows.sequence, layers[i]);
+    for (std::int64_t first = 0; first < tokens; first += room.at_once) {
+      const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(room.at_once, tokens - first));
+      kernels::cuda::keys_before_rope(stream_, room.keys(*this, first, count));
+      kernels::cuda::gram(stream_, {.rows = room.rows.constant(),
+                                    .count = count,
+                                    .width = width,
+                                    .parts = room.parts.pointer(),
+                                    .matrix = room.matrix.pointer()});
     }
-    builder_.read(rows, items, {0, tokens});
-    seconds += builder_.share(some.size(), [&](std::size_t i) {
-      std::vector<kernels::HeadView> views;
-      for (int head = 0; head < heads; ++head) {
-        views.push_back({items[i * size(heads) + size(head)].keys.data(), nullptr, table.data(), nullptr,
-                         static_cast<std::int32_t>(pages * kernels::kPageTokens)});
-      }
-      kv::LayerKeys keys;
-      keys.heads = views;
-      keys.format = format;
-      keys.tokens = tokens;
-      keys.before_rope = [this](std::int64_t position, float* row) { rotation_->turn_back(position, row); };
-      const auto layer = size(some[i]);
-      state.low_rank[layer] = std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[layer]);
-    });
+    grams[i] = room.matrix.values();
   }
-  return seconds;
+  std::vector<std::vector<float>> directions(layers.size());
+  builder_.share(layers.size(), [&](std::size_t i) {
+    directions[i] = kv::LowRankKeys::directions(grams[i], size(width), state.key_ranks[size(layers[i])]);
+    grams[i] = {};
+  });
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const int rank = state.key_ranks[size(layers[i])];
+    room.directions.set(directions[i]);
+    room.point_to(cache_, rows.sequence, layers[i]);
+    std::vector<std::byte> factors(size(tokens) * size(rank) * sizeof(std::uint16_t));
+    for (std::int64_t first = 0; first < tokens; first += room.at_once) {
+      const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(room.at_once, tokens - first));
+      kernels::cuda::keys_before_rope(stream_, room.keys(*this, first, count));
+      kernels::cuda::project(stream_, {.rows = room.rows.constant(),
+                                       .count = count,
+                                       .width = width,
+                                       .columns = rank,
+                                       .directions = room.directions.constant(),
+                                       .type = format.type,
+                                       .out = room.factors.pointer()});
+      const std::size_t each = size(rank) * sizeof(std::uint16_t);
+      room.factors.memory().copy_out(0, std::span(factors).subspan(size(first) * each, size(count) * each));
+    }
+    state.low_rank[size(layers[i])] = std::make_shared<const kv::LowRankKeys>(
+        kv::LowRankKeys::Made{format.dim, format.type, tokens, rank, directions[i], std::move(factors)});
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Those of others come again when they are read.
+void LowRank::make_room() {
+  std::erase_if(copies_, [&](const auto& copy) { return !needed_.contains(copy.first); });
+}
+
+/// Throws UserError where the device has no room to make factors in.
+void LowRank::require_room(const SequenceRows& rows, std::size_t bytes) {
+  require_memory(stream_, bytes, rows, "keys before RoPE", [this] { make_room(); });
 }
 
 void LowRank::send(const SequenceRows& rows) {
-  const auto make_room = [&] {  // those of others come again when they are read
-    std::erase_if(copies_, [&](const auto& copy) { return !needed_.contains(copy.first); });
-  };
+  const auto make_room = [this] { this->make_room(); };
   for (const auto& keys : rows.state->low_rank) needed_.insert(keys.get());
   for (const auto& keys : rows.state->low_rank) {
     if (keys == nullptr || copies_.contains(keys.get())) continue;

@@ -1,5 +1,5 @@
-// ShadowKV's keys of a prompt on a device: factors that the host makes when the prompt has ended (kv::LowRankKeys),
-// copied once for all sequences that share them.
+// ShadowKV's keys of a prompt on a device: factors that are made when the prompt has ended, and are the host's
+// (kv::LowRankKeys), copied once for all sequences that share them.
 #pragma once
 
 #include <cstdint>
@@ -44,9 +44,12 @@ class LowRank {
     std::shared_ptr<const kv::LowRankKeys> keys;  ///< keeps the key of the map
     kernels::cuda::Memory factors, basis;
   };
+  struct Room;
   double make(const SequenceRows& rows, std::int64_t tokens);
   void send(const SequenceRows& rows);
   void turn_to(std::int64_t positions);
+  void make_room();
+  void require_room(const SequenceRows& rows, std::size_t bytes);
 
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;

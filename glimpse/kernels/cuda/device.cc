@@ -187,10 +187,10 @@ void Memory::copy_in_later(const Pinned& from, std::size_t bytes) {
   check_cuda(cudaMemcpyAsync(raw_, from.raw(), bytes, cudaMemcpyHostToDevice, stream_of(*stream_)),
              "copying to the device");
 }
-void Memory::copy_out_later(std::size_t at, Pinned& to, std::size_t bytes) const {
-  check(at + bytes <= size_ && bytes <= to.size(), "a copy behind the end of device memory");
+void Memory::copy_out_later(std::size_t at, Pinned& to, std::size_t bytes, std::size_t to_at) const {
+  check(at + bytes <= size_ && to_at + bytes <= to.size(), "a copy behind the end of device memory");
   if (bytes == 0) return;
-  check_cuda(cudaMemcpyAsync(to.raw(), raw_ + at, bytes, cudaMemcpyDeviceToHost, stream_of(*stream_)),
+  check_cuda(cudaMemcpyAsync(to.raw() + to_at, raw_ + at, bytes, cudaMemcpyDeviceToHost, stream_of(*stream_)),
              "copying from the device");
 }
 void Memory::copy(std::size_t from, std::size_t to, std::size_t bytes) {

@@ -1,5 +1,6 @@
 // What stands in for the CUDA kernels where they are not built.
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/factors.h"
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/k_means.h"
 #include "glimpse/kernels/cuda/layers.h"
@@ -76,7 +77,7 @@ void Memory::copy_out(std::size_t, std::span<std::byte>) const {
 void Memory::copy_in_later(const Pinned&, std::size_t) {
   refuse();
 }
-void Memory::copy_out_later(std::size_t, Pinned&, std::size_t) const {
+void Memory::copy_out_later(std::size_t, Pinned&, std::size_t, std::size_t) const {
   refuse();
 }
 void Memory::copy(std::size_t, std::size_t, std::size_t) {
@@ -165,6 +166,15 @@ void search_trees(Stream&, const TreeSearchOp&) {
   refuse();
 }
 void search_units(Stream&, const UnitSearchOp&) {
+  refuse();
+}
+void keys_before_rope(Stream&, const KeysBeforeRopeOp&) {
+  refuse();
+}
+void gram(Stream&, const GramOp&) {
+  refuse();
+}
+void project(Stream&, const ProjectOp&) {
   refuse();
 }
 void key_rows(Stream&, const KeyRowsOp&) {

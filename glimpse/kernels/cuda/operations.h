@@ -87,9 +87,9 @@ class Memory {
   /// The bytes may be reused as soon as it returns.
   void copy_in(std::size_t at, std::span<const std::byte> bytes);
   void copy_out(std::size_t at, std::span<std::byte> bytes) const;
-  /// The first `bytes` of `from` and to `to`; these must stay as they are until the stream has passed.
+  /// The first `bytes` of `from`, and to `to` from `to_at` on; these must stay as they are until the stream has passed.
   void copy_in_later(const Pinned& from, std::size_t bytes);
-  void copy_out_later(std::size_t at, Pinned& to, std::size_t bytes) const;
+  void copy_out_later(std::size_t at, Pinned& to, std::size_t bytes, std::size_t to_at = 0) const;
   /// Inside; the two do not overlap.
   void copy(std::size_t from, std::size_t to, std::size_t bytes);
   void fill(std::byte value);

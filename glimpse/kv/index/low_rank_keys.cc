@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/index.h"
@@ -90,18 +91,8 @@ LowRankKeys::LowRankKeys(const LayerKeys& keys, int rank)
   Block block(keys);
   const std::size_t n = block.width();
   const auto columns = static_cast<std::size_t>(rank);
-  check(rank >= 1 && columns <= n, "a rank is at most the width of the keys");
-  const EigenPairs eigen = symmetric_eigen(gram(keys, block), n);
-  std::vector<float> directions(n * columns);  // V [G d, rank]
-  basis_.resize(n * columns);
-  const auto dim = static_cast<std::size_t>(dim_);
-  for (std::size_t k = 0; k < columns; ++k) {
-    for (std::size_t i = 0; i < n; ++i) {
-      const auto value = static_cast<float>(eigen.vectors[k * n + i]);
-      directions[i * columns + k] = value;
-      basis_[(i / dim * columns + k) * dim + i % dim] = value;
-    }
-  }
+  const std::vector<float> found = directions(gram(keys, block), n, rank);
+  set_basis(found);
   coefficients_.resize(static_cast<std::size_t>(tokens_) * row_bytes(rank));
   std::vector<float> row(columns);
   for_each_block(keys, block, [&](std::int64_t first, int count) {
@@ -109,12 +100,43 @@ LowRankKeys::LowRankKeys(const LayerKeys& keys, int rank)
       std::fill(row.begin(), row.end(), 0.0F);
       const float* x = block.row(t);
       for (std::size_t i = 0; i < n; ++i) {
-        const float* direction = directions.data() + i * columns;
+        const float* direction = found.data() + i * columns;
         for (std::size_t k = 0; k < columns; ++k) row[k] += x[i] * direction[k];
       }
       store(first + t, row.data());
     }
   });
+}
+
+LowRankKeys::LowRankKeys(Made made)
+    : rank_(made.rank), dim_(made.dim), tokens_(made.tokens), type_(made.type), coefficients_(std::move(made.factors)) {
+  check(coefficients_.size() == static_cast<std::size_t>(tokens_) * row_bytes(rank_),
+        "a row of factors for each token");
+  set_basis(made.directions);
+}
+
+std::vector<float> LowRankKeys::directions(const std::vector<double>& gram, std::size_t width, int rank) {
+  const auto columns = static_cast<std::size_t>(rank);
+  check(rank >= 1 && columns <= width, "a rank is at most the width of the keys");
+  const EigenPairs eigen = symmetric_eigen(gram, width);
+  std::vector<float> found(width * columns);
+  for (std::size_t k = 0; k < columns; ++k) {
+    for (std::size_t i = 0; i < width; ++i) {
+      found[i * columns + k] = static_cast<float>(eigen.vectors[k * width + i]);
+    }
+  }
+  return found;
+}
+
+/// V [G d, rank] as B [G, rank, d].
+void LowRankKeys::set_basis(std::span<const float> directions) {
+  const auto columns = static_cast<std::size_t>(rank_), dim = static_cast<std::size_t>(dim_);
+  basis_.resize(directions.size());
+  for (std::size_t i = 0; i < directions.size() / columns; ++i) {
+    for (std::size_t k = 0; k < columns; ++k) {
+      basis_[(i / dim * columns + k) * dim + i % dim] = directions[i * columns + k];
+    }
+  }
 }
 
 void LowRankKeys::store(std::int64_t position, const float* row) {

@@ -32,6 +32,19 @@ class LowRankKeys {
   /// `rank` from 1 to G d.
   LowRankKeys(const LayerKeys& keys, int rank);
 
+  /// For devices that multiply themselves. The first `rank` singular directions of keys X [tokens, width], V [width,
+  /// rank], from X^T X.
+  static std::vector<float> directions(const std::vector<double>& gram, std::size_t width, int rank);
+  struct Made {
+    int dim = 0;
+    KvType type = KvType::bf16;
+    std::int64_t tokens = 0;
+    int rank = 0;
+    std::span<const float> directions;  ///< V [G d, rank]
+    std::vector<std::byte> factors;     ///< U = X V [tokens, rank] in `type`
+  };
+  explicit LowRankKeys(Made made);
+
   /// As `save` wrote them, for `heads` heads of `format`. Throws UserError for what cannot be.
   struct Saved {
     int heads = 0;
@@ -66,6 +79,7 @@ class LowRankKeys {
 
  private:
   void store(std::int64_t position, const float* row);
+  void set_basis(std::span<const float> directions);
 
   int rank_;
   int dim_;

@@ -171,6 +171,39 @@ TEST(LowRankKeys, TheErrorIsTheEigenvaluesLeftOut) {
   }
 }
 
+/// What a device multiplied stands for the keys as what the host did.
+TEST(LowRankKeys, MadeOfProductsOfOthersTheyStandForTheKeysAsWell) {
+  Layer layer(KvType::bf16);
+  constexpr std::size_t n = kHeads * kDim;
+  constexpr int kRank = 20;
+  std::vector<double> gram(n * n, 0.0), rows;
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    for (int head = 0; head < kHeads; ++head) {
+      for (int i = 0; i < kDim; ++i) rows.push_back(layer.cached(head, t, i));
+    }
+    const double* const row = rows.data() + static_cast<std::size_t>(t) * n;
+    for (std::size_t i = 0; i < n * n; ++i) gram[i] += row[i / n] * row[i % n];
+  }
+  const std::vector<float> directions = LowRankKeys::directions(gram, n, kRank);
+  std::vector<std::byte> factors;
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    for (std::size_t k = 0; k < kRank; ++k) {
+      double sum = 0;
+      for (std::size_t i = 0; i < n; ++i) sum += rows[t * n + i] * static_cast<double>(directions[i * kRank + k]);
+      const std::uint16_t bits = bf16_from_float(static_cast<float>(sum));
+      const auto* const bytes = reinterpret_cast<const std::byte*>(&bits);
+      factors.insert(factors.end(), bytes, bytes + sizeof bits);
+    }
+  }
+  const LowRankKeys made(LowRankKeys::Made{kDim, KvType::bf16, kTokens, kRank, directions, factors});
+  const LowRankKeys host(layer.keys, kRank);
+  EXPECT_EQ(made.rank(), kRank);
+  EXPECT_EQ(made.tokens(), kTokens);
+  EXPECT_EQ(made.bytes(), host.bytes());
+  const auto [error, squares] = errors(layer, made, kRank);
+  EXPECT_NEAR(error, errors(layer, host, kRank).first, 1e-4 * squares);
+}
+
 TEST(LowRankKeys, ReadsWhatItsFactorsSay) {
   Layer layer(KvType::bf16);
   const LowRankKeys low(layer.keys, 20);

@@ -132,18 +132,24 @@ std::string facts(int number) {
   return text + "\nThe number of the " + things[number % 8] + " of house " + std::to_string(number) + " is";
 }
 
-/// Both follow the CPU's greedy answer. Where the GPU would have said another token, the CPU's two best are near.
+/// Both follow the CPU's greedy answer. Where the GPU would have said another token, the CPU's two best are near, but
+/// for methods whose few blocks or clusters are chosen by what stands for many keys: there another one of a near tie
+/// gives another answer, seldom.
 TEST_F(Cuda, GreedyAnswersOfARealModel) {
   if (reference::embedded_model().empty()) GTEST_SKIP() << "no model; run scripts/fetch-model";
   EngineOptions there = on_cpu(reference::embedded_model());
   there.threads = 0;
   Engine gpu(on_gpu(reference::embedded_model())), cpu(there);
+  std::map<std::string, int> others;  // by method
   int same = 0, other = 0;
   for (int number = 0; number < 20; ++number) {
     const std::vector<Token> prompt =
         cpu.tokenizer().encode(facts(number), text::Special::as_text, cpu.tokenizer().adds_bos());
     for (const Method& method : methods()) {
-      SCOPED_TRACE(std::string(method.name) + ", text " + std::to_string(number));
+      std::string name = method.name;
+      for (const auto& [key, value] : method.options) name.append(" ").append(key).append("=").append(value);
+      SCOPED_TRACE(name + ", text " + std::to_string(number));
+      const bool stands_for_many = plan::searches_index(plan_of(cpu, method, "128"));
       Sequence ours = gpu.open(plan_of(gpu, method, "128"));
       Sequence theirs = cpu.open(plan_of(cpu, method, "128"));
       std::span<const float> a = ours.prefill(prompt), b = theirs.prefill(prompt);
@@ -151,10 +157,11 @@ TEST_F(Cuda, GreedyAnswersOfARealModel) {
         const auto mine = std::max_element(a.begin(), a.end()) - a.begin();
         const auto best = std::max_element(b.begin(), b.end()) - b.begin();
         ++(mine == best ? same : other);
+        others[name] += mine == best ? 0 : 1;
         const double gap = b[static_cast<std::size_t>(best)] - b[static_cast<std::size_t>(mine)];
         // Of logits that reach 20: 16-bit rounding in 30 layers here, 8-bit activations there. Sets that differ in a
         // token of a near score add to it.
-        EXPECT_LT(gap, method.name == std::string("full") ? 0.5 : 2.0) << "token " << i;
+        if (!stands_for_many) EXPECT_LT(gap, method.name == std::string("full") ? 0.5 : 2.0) << "token " << i;
         a = ours.decode(static_cast<Token>(best));
         b = theirs.decode(static_cast<Token>(best));
       }
@@ -163,6 +170,10 @@ TEST_F(Cuda, GreedyAnswersOfARealModel) {
   RecordProperty("same", same);
   RecordProperty("other", other);
   EXPECT_LT(other, same / 25) << "another token so often";
+  for (const auto& [name, count] : others) {  // of 320
+    RecordProperty("other, " + name, count);
+    EXPECT_LT(count, 32) << name;
+  }
 }
 
 TEST_F(Cuda, ABudgetThatCoversTheContextIsDense) {

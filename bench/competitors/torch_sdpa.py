@@ -18,6 +18,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 QUERY_HEADS, KV_HEADS, DIM = 32, 8, 128
+TORCH = "torch", f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
 
 
 def seconds_of_a_call(work, layers):
@@ -67,11 +68,11 @@ def measure_prefill(lengths, count):
     return rows
 
 
-def add_rows(path, rows):
-    """Puts rows and versions into a file of results, a line for each field of the head and for each row."""
+def add_rows(path, rows, name, version):
+    """Puts rows and the version into a file of results, a line for each field of the head and for each row."""
     file = json.loads(path.read_text())
-    file["settings"]["torch"] = f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-    file["rows"] = [row for row in file["rows"] if not row["what"].startswith("torch ")] + rows
+    file["settings"][name] = version
+    file["rows"] = [row for row in file["rows"] if row["what"].split()[0] != name] + rows
     head = "".join(f' {json.dumps(key)}: {json.dumps(value)},\n' for key, value in file.items() if key != "rows")
     lines = ",\n".join("  " + json.dumps(row) for row in file["rows"])
     path.write_text("{\n" + head + ' "rows": [\n' + lines + "\n ]\n}\n")
@@ -92,7 +93,7 @@ def main():
         for count in map(int, arguments.prefill.split(",")):
             rows += measure_prefill(lengths, count)
         if arguments.add:
-            add_rows(arguments.add, rows)
+            add_rows(arguments.add, rows, *TORCH)
         return
     pool = int(arguments.pool * 2**30) // 4
     k_pool = torch.randn(pool // 8, dtype=torch.bfloat16, device="cuda").repeat(8)
@@ -119,7 +120,7 @@ def main():
                 except RuntimeError as error:
                     print(f"{batch:3} {tokens:7} {name:<26} failed: {str(error).splitlines()[0][:80]}", flush=True)
     if arguments.add:
-        add_rows(arguments.add, rows)
+        add_rows(arguments.add, rows, *TORCH)
 
 
 if __name__ == "__main__":

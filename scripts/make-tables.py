@@ -286,9 +286,11 @@ def cuda_table(results):
             for what, said in names:
                 row = cells[batch, tokens, what]
                 torch = min(cells[batch, tokens, "torch flash"]["us"], cells[batch, tokens, "torch cudnn"]["us"])
+                paged = cells[batch, tokens, "flashinfer"]["us"]
                 rows.append([f"{tokens // 1024}K x {batch}", said, f"{row['us']:.1f}", f"{row['of_read']:.2f}",
-                             f"{dense / row['us']:.2f}", f"{torch / row['us']:.2f}"])
-    return table(["tokens x sequences", "heads read", "us a layer", "of read bandwidth", "x our dense", "x torch"], rows)
+                             f"{dense / row['us']:.2f}", f"{torch / row['us']:.2f}", f"{paged / row['us']:.2f}"])
+    return table(["tokens x sequences", "heads read", "us a layer", "of read bandwidth", "x our dense", "x torch",
+                  "x FlashInfer"], rows)
 
 
 def cuda_prefill_table(results):
@@ -454,7 +456,7 @@ TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_tab
           "cuda-weights": cuda_weights_table, "cuda-prompts": cuda_prompts_table, "cuda-products": cuda_products_table, "serve": serve_table, "scoreboard": scoreboard_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
-                   "other on the same GPU",
+                   "other on the same GPU, and `bench/competitors/flashinfer_paged.py --add FILE` on another H100",
            "cuda-prefill": "`cuda_attention_bench --batch 1 --tokens 8192,32768,131072 --only prefill --prefill 64,2048 "
                            "--json FILE` and `bench/competitors/torch_sdpa.py --tokens 8192,32768,131072 --prefill 64,2048 "
                            "--add FILE`, one after the other on the same GPU",

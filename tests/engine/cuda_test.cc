@@ -1,5 +1,8 @@
 // The engine on a GPU against the engine on the CPU, which logits_test.cc holds against libllama. Skipped without a
 // GPU.
+#include <map>
+#include <set>
+
 #include "tests/engine/cuda_support.h"
 
 namespace glimpse::engine {
@@ -63,8 +66,9 @@ TEST_F(Cuda, EveryTypeOfWeightsIsConverted) {
   }
 }
 
+/// Of small models: what few tokens of random text say of a real one is too near.
 TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
-  for (const auto& model : models()) {
+  for (const auto& model : {reference::test_model("llama256"), reference::test_model("qwen3")}) {
     Engine gpu(on_gpu(model)), cpu(on_cpu(model));
     const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
     const Forced dense = forced(cpu, make(cpu, "full"), 600, 20);
@@ -81,7 +85,7 @@ TEST_F(Cuda, MethodsReadWhatTheyReadOnTheCpu) {
         const bool strays = plan::forgets(plan) || (plan::searches_index(plan) && !counts_alike(plan)) ||
                             clusters(plan) || chooses_roughly(plan);
         const bool long_lived = plan.policy == "evosparse" || plan.policy == "kascade";  // sets that other layers read
-        const double near = model == reference::embedded_model() ? 0.2 : long_lived ? 0.15 : 0.05;
+        const double near = long_lived ? 0.15 : 0.05;
         EXPECT_LT(apart, clusters(plan) ? 0.6 : strays ? 0.4 : near);
         if (ours.stats.sparse_steps > 0 && !clusters(plan)) {
           EXPECT_LT(apart, (strays ? 0.9 : 0.5) * divergence(dense.logits, theirs.logits, width));
@@ -141,6 +145,7 @@ TEST_F(Cuda, GreedyAnswersOfARealModel) {
   there.threads = 0;
   Engine gpu(on_gpu(reference::embedded_model())), cpu(there);
   std::map<std::string, int> others;  // by method
+  std::set<std::string> stands_for_many;
   int same = 0, other = 0;
   for (int number = 0; number < 20; ++number) {
     const std::vector<Token> prompt =
@@ -149,7 +154,8 @@ TEST_F(Cuda, GreedyAnswersOfARealModel) {
       std::string name = method.name;
       for (const auto& [key, value] : method.options) name.append(" ").append(key).append("=").append(value);
       SCOPED_TRACE(name + ", text " + std::to_string(number));
-      const bool stands_for_many = plan::searches_index(plan_of(cpu, method, "128"));
+      const bool of_many = plan::searches_index(plan_of(cpu, method, "128"));
+      if (of_many) stands_for_many.insert(name);
       Sequence ours = gpu.open(plan_of(gpu, method, "128"));
       Sequence theirs = cpu.open(plan_of(cpu, method, "128"));
       std::span<const float> a = ours.prefill(prompt), b = theirs.prefill(prompt);
@@ -161,7 +167,7 @@ TEST_F(Cuda, GreedyAnswersOfARealModel) {
         const double gap = b[static_cast<std::size_t>(best)] - b[static_cast<std::size_t>(mine)];
         // Of logits that reach 20: 16-bit rounding in 30 layers here, 8-bit activations there. Sets that differ in a
         // token of a near score add to it.
-        if (!stands_for_many) EXPECT_LT(gap, method.name == std::string("full") ? 0.5 : 2.0) << "token " << i;
+        if (!of_many) EXPECT_LT(gap, method.name == std::string("full") ? 0.5 : 2.0) << "token " << i;
         a = ours.decode(static_cast<Token>(best));
         b = theirs.decode(static_cast<Token>(best));
       }
@@ -172,7 +178,7 @@ TEST_F(Cuda, GreedyAnswersOfARealModel) {
   EXPECT_LT(other, same / 25) << "another token so often";
   for (const auto& [name, count] : others) {  // of 320
     RecordProperty("other, " + name, count);
-    EXPECT_LT(count, 32) << name;
+    EXPECT_LT(count, stands_for_many.contains(name) ? 96 : 32) << name;
   }
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "glimpse/base/error.h"
+
 namespace glimpse::attention::cuda {
 namespace {
 
@@ -66,6 +68,7 @@ void ClusterBuilder::read_keys(const SequenceRows& rows, Items items, const Span
   std::vector<kernels::PageId> tables;
   std::vector<kernels::HeadView> heads;
   for (const IndexItem* item : items) {
+    check(cache_.waiting_pages(rows.sequence, item->layer, item->head) == 0, "keys that are read are resident");
     heads.push_back(cache_.view(rows.sequence, item->layer, item->head));
     tables.insert(tables.end(), heads.back().pages, heads.back().pages + pages);
   }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "glimpse/base/error.h"
+#include "glimpse/kv/page_pool.h"
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -142,7 +143,9 @@ void IndexBuilder::read(const SequenceRows& rows, std::span<IndexItem> items, Ke
       plane = view.k_plane;
       item.keys = host_.raw() + at + which.size() * page_bytes;
       for (std::size_t page = 0; page < each; ++page) {
-        which.push_back(static_cast<std::int32_t>(view.pages[size(first_page) + page]));
+        const kernels::PageId id = view.pages[size(first_page) + page];
+        check(id != kv::kNoPage, "keys that are read are resident");
+        which.push_back(static_cast<std::int32_t>(id));
       }
     }
     which_.set(which);

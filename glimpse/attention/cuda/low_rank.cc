@@ -50,6 +50,7 @@ struct LowRank::Room {
   void point_to(const kv::Cache& cache, kv::SequenceId sequence, int layer) {
     std::vector<kernels::HeadView> views;
     for (int head = 0; head < cache.shape().kv_heads; ++head) {
+      check(cache.waiting_pages(sequence, layer, head) == 0, "keys that are read are resident");
       kernels::HeadView view = cache.view(sequence, layer, head);
       table.set({view.pages, pages}, size(head) * pages);
       view.pages = table.constant().raw() + size(head) * pages;

@@ -63,6 +63,7 @@ TEST(Errors, WhatDoesNotGoTogether) {
     expect_refused(run_words({"-p", "x", "--device", device}), std::string("unknown device '") + device + "'");
   }
   expect_refused(run_words({"-p", "x", "--device", "cuda:77"}), "CUDA");  // no such GPU, or a build without CUDA
+  expect_refused(run_words({"-p", "x", "--device", "cuda", "--kv-tier-dir", "/tmp"}), "wait in the host's memory");
 }
 
 TEST(Errors, WordsBehindADoubleDash) {

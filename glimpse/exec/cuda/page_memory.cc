@@ -27,8 +27,7 @@ class PinnedPages final : public kv::WaitingMemory {
     if (available && static_cast<std::size_t>(*available) < bytes + kSpare) {
       throw UserError(
           fmt::format("cannot keep {} more bytes of the KV cache in the host's memory, where {} are and {} are free; "
-                      "let more tokens "
-                      "stay on the GPU (--attn-opt resident), or use a shorter context or fewer sequences",
+                      "let more tokens stay on the GPU (--attn-opt resident), or use a shorter context",
                       bytes, held, *available));
     }
     pieces_.reserve(pieces_.size() + 1);

@@ -51,7 +51,7 @@ struct ReadCounters {
   Coverage audited;                                ///< of every head that forgot nothing, in audited steps
   std::int64_t audits = 0;                         ///< such steps
   double audit_s = 0;                              ///< what they took, of all threads together
-  double index_build_s = 0;  ///< what building indices and factors took, of all threads together; prompts too
+  double index_build_s = 0;  ///< what building indices and factors took, of all the host's threads; prompts too
   void add_dense_step(DenseReason reason);
   ReadCounters& operator+=(const ReadCounters& other);
 };

@@ -78,8 +78,7 @@ bool goes_on_waiting(const kv::Cache& cache, const ActiveSequence& source, const
   for (int layer = 0; layer < fork.plan().shape.layers; ++layer) {
     for (int head = 0; head < fork.plan().shape.kv_heads; ++head) {
       if (cache.waiting_pages(source.id, layer, head) == 0) continue;
-      const plan::Retention* const kept = fork.program->head(layer, head).kept;
-      if (kept == nullptr || kept->rule != plan::RetentionRule::host_tier) return false;
+      if (!fork.program->head(layer, head).has_tier()) return false;
       const std::size_t at = fork.attention.head(layer, head);
       const auto& from = source.attention.indices[at];
       const auto& to = fork.attention.indices[at];

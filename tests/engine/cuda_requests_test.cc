@@ -84,9 +84,9 @@ TEST_F(Cuda, LogprobsOfAPrompt) {
     for (const std::size_t length : {2, 9, 64, 65, 700}) {
       SCOPED_TRACE(length);
       Request request = request_for(gpu, length, "full", 3);
-      const std::vector<Token> answer = result_of(gpu, request).tokens;
+      const std::vector<Token> answer = answered(gpu, request).tokens;
       request.prompt_logprobs = 2;
-      const Result ours = result_of(gpu, request), theirs = result_of(cpu, request);
+      const Result ours = answered(gpu, request), theirs = answered(cpu, request);
       EXPECT_EQ(ours.tokens, answer) << "asking for them changes nothing";
       ASSERT_EQ(ours.prompt_logprobs.size(), length - 1);
       Sequence sequence = gpu.open(make(gpu, "full"));
@@ -116,7 +116,7 @@ TEST_F(Cuda, LogprobsOfAPromptBesideOthers) {
   Engine gpu(options);
   Request asks = request_for(gpu, 300, "full", 4), other = request_for(gpu, 200, "tidal", 5);
   asks.prompt_logprobs = 1;
-  const Result alone = result_of(gpu, asks);
+  const Result alone = answered(gpu, asks);
   const RequestId first = gpu.submit(other), second = gpu.submit(asks);
   run_all(gpu);
   EXPECT_EQ(gpu.result(first).tokens.size(), 12U);

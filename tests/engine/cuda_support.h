@@ -155,14 +155,6 @@ inline plan::Plan plan_of(const Engine& engine, const Method& method, const char
   return make(engine, name, options);
 }
 
-inline Result result_of(Engine& engine, const Request& request) {
-  const RequestId id = engine.submit(request);
-  run_all(engine);
-  Result result = engine.result(id);
-  engine.release(id);
-  return result;
-}
-
 inline plan::Plan quest(const Engine& engine, const char* tokens) {
   return make(engine, "quest", budget(tokens));
 }

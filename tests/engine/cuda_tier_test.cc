@@ -11,12 +11,6 @@ namespace {
 
 constexpr std::size_t kPrompt = 500, kAll = 564;
 
-plan::Plan without_tier(plan::Plan plan) {
-  plan.retentions.clear();
-  for (plan::Role& role : plan.roles) role.retention = -1;
-  return plan;
-}
-
 /// So few resident that every step sends some away. Without the tier they search the same digests (bounds hang on
 /// pages then, in another type).
 std::vector<Method> waiting_methods() {
@@ -135,12 +129,12 @@ TEST_F(Cuda, NothingWaitsBetweenLosslessDrafts) {
   Engine gpu(on_gpu(reference::test_model("llama256")));
   Request request = request_for(gpu, kPrompt, "full", 5);
   request.max_tokens = 32;
-  const std::vector<Token> dense = result_of(gpu, request).tokens;
+  const std::vector<Token> dense = answered(gpu, request).tokens;
   for (const Method& method : waiting_methods()) {
     SCOPED_TRACE(method.name);
     request.plan = plan_of(gpu, method, "128");
     request.lossless = true;
-    const Result& result = result_of(gpu, request);
+    const Result& result = answered(gpu, request);
     EXPECT_EQ(result.tokens, dense);  // but for near ties, of which there are none here
     EXPECT_EQ(result.stats.attention.recalled_pages, 0);
   }

@@ -61,14 +61,6 @@ Request asking(const Engine& engine, std::size_t length, const std::string& poli
   return request;
 }
 
-Result result_of(Engine& engine, const Request& request) {
-  const RequestId id = engine.submit(request);
-  run_all(engine);
-  Result result = engine.result(id);
-  engine.release(id);
-  return result;
-}
-
 /// What `glimpse eval logits` writes.
 std::vector<float> prefilled(Engine& engine, const plan::Plan& plan, std::span<const Token> prompt) {
   Sequence sequence = engine.open(plan);
@@ -85,7 +77,7 @@ TEST(PromptLogprobs, AreLibllamas) {
     reference::LlamaReference llama(reference::test_model(model), {.context = 256, .threads = 1, .exact = true});
     std::vector<float> logits(request.prompt.size() * static_cast<std::size_t>(llama.vocabulary()));
     llama.append(request.prompt, &logits);
-    expect_prompt(result_of(engine, request).prompt_logprobs, request.prompt, logits, 2e-2);
+    expect_prompt(answered(engine, request).prompt_logprobs, request.prompt, logits, 2e-2);
   }
 }
 
@@ -97,7 +89,7 @@ TEST(PromptLogprobs, AreThoseOfEvalLogitsForAnyChunkMethodAndThreads) {
       options.prefill_chunk = chunk;
       Engine engine(options);
       const Request request = asking(engine, 260, policy, 5);
-      const Result result = result_of(engine, request);
+      const Result result = answered(engine, request);
       EXPECT_EQ(result.stats.prefilled_tokens, 260);
       expect_prompt(result.prompt_logprobs, request.prompt, prefilled(engine, request.plan, request.prompt), 1e-4);
     }
@@ -109,7 +101,7 @@ TEST(PromptLogprobs, OfAQuantisedModel) {
   options.prefill_chunk = 100;
   Engine engine(options);
   const Request request = asking(engine, 260, "full", 5);
-  expect_prompt(result_of(engine, request).prompt_logprobs, request.prompt,
+  expect_prompt(answered(engine, request).prompt_logprobs, request.prompt,
                 prefilled(engine, request.plan, request.prompt), 1e-4);
 }
 
@@ -162,7 +154,7 @@ TEST(PromptLogprobs, OfABatchAndOfNoAnswer) {
   run_all(engine);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     Engine other(options);
-    expect_near(engine.result(ids[i]).prompt_logprobs, result_of(other, requests[i]).prompt_logprobs, 1e-4F);
+    expect_near(engine.result(ids[i]).prompt_logprobs, answered(other, requests[i]).prompt_logprobs, 1e-4F);
     EXPECT_EQ(engine.result(ids[i]).logprobs.size(), i == 2 ? 0u : 12u);
   }
 }
@@ -171,17 +163,17 @@ TEST(PromptLogprobs, NothingIsReusedForThem) {
   const auto file = std::filesystem::temp_directory_path() / ("logprobs" + std::to_string(::getpid()));
   Engine engine(options_for(reference::test_model("llama")));
   Request request = asking(engine, 200, "full", 8);
-  const std::vector<TokenLogprobs> wanted = result_of(engine, request).prompt_logprobs;
+  const std::vector<TokenLogprobs> wanted = answered(engine, request).prompt_logprobs;
   request.session = file;
   for (int round = 0; round < 2; ++round) {
-    const Result result = result_of(engine, request);
+    const Result result = answered(engine, request);
     EXPECT_EQ(result.stats.reused_tokens, 0);
     EXPECT_EQ(result.stats.session->saved_tokens, round == 0 ? 200 : 0);
     expect_near(result.prompt_logprobs, wanted, 0);
   }
   Request plain = request;
   plain.prompt_logprobs.reset();
-  EXPECT_EQ(result_of(engine, plain).stats.reused_tokens, 200) << "of the session that the first one saved";
+  EXPECT_EQ(answered(engine, plain).stats.reused_tokens, 200) << "of the session that the first one saved";
   std::filesystem::remove(file);
   request.session.reset();
   Sequence held = engine.open(request.plan);
@@ -206,7 +198,7 @@ TEST(Logprobs, OfAnAnswerAreTheModelsOwn) {
       request.sampling.temperature = temperature;
       request.sampling.logit_bias = {{5, 3}};
       request.sampling.repeat_penalty = 1.5F;
-      const Result result = result_of(engine, request);
+      const Result result = answered(engine, request);
       ASSERT_EQ(result.logprobs.size(), result.tokens.size());
       Sequence sequence = engine.open(lossless ? make(engine, "full") : request.plan);
       std::span<const float> logits = sequence.prefill(request.prompt);
@@ -231,7 +223,7 @@ TEST(Logprobs, TheTokenThatEndsTheTextHasOne) {
   request.ignore_end = false;
   request.sampling.logit_bias = {{end, 1000}};
   request.min_tokens = 3;
-  const Result result = result_of(engine, request);
+  const Result result = answered(engine, request);
   EXPECT_EQ(result.reason, FinishReason::end_of_text);
   EXPECT_EQ(result.tokens.size(), 3u);
   ASSERT_EQ(result.logprobs.size(), 4u);
@@ -244,7 +236,7 @@ TEST(Logprobs, StreamsGiveThemWithTheirTokens) {
   const std::vector<Token> whole = alone(request);
   // Held back from the first of these tokens on, then handed out together.
   request.stop = {engine.tokenizer().piece(whole[3]) + engine.tokenizer().piece(whole[4]) + "not this"};
-  const Result wanted = result_of(engine, request);
+  const Result wanted = answered(engine, request);
   Service service(engine);
   Stream stream = service.submit(request);
   std::size_t at = 0;

@@ -33,14 +33,6 @@ inline Request prefix_request(const Engine& engine, const std::string& policy, s
   return request;
 }
 
-inline Result answered(Engine& engine, const Request& request) {
-  const RequestId id = engine.submit(request);
-  run_all(engine);
-  Result result = engine.result(id);
-  engine.release(id);
-  return result;
-}
-
 inline std::vector<Token> joined(std::vector<Token> first, const std::vector<Token>& second) {
   first.insert(first.end(), second.begin(), second.end());
   return first;

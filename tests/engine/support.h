@@ -66,6 +66,20 @@ inline std::vector<Token> alone(const Request& request,
   return engine.result(id).tokens;
 }
 
+inline Result answered(Engine& engine, const Request& request) {
+  const RequestId id = engine.submit(request);
+  run_all(engine);
+  Result result = engine.result(id);
+  engine.release(id);
+  return result;
+}
+
+inline plan::Plan without_tier(plan::Plan plan) {
+  plan.retentions.clear();
+  for (plan::Role& role : plan.roles) role.retention = -1;
+  return plan;
+}
+
 /// The logits of every token, one after the other.
 inline std::vector<float> decoded(Sequence& sequence, std::span<const Token> tokens) {
   std::vector<float> all;

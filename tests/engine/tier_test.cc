@@ -21,12 +21,6 @@ using ::testing::ThrowsMessage;
 
 constexpr std::size_t kPrompt = 500, kAll = 564;
 
-plan::Plan without_tier(plan::Plan plan) {
-  plan.retentions.clear();
-  for (plan::Role& role : plan.roles) role.retention = -1;
-  return plan;
-}
-
 TEST(HostTier, LogitsAreThoseOfThePlanWithoutIt) {
   for (const int threads : {1, 2}) {
     Engine engine(options_for(reference::test_model("llama"), KvType::bf16, threads));

@@ -3,30 +3,13 @@
 #include <algorithm>
 #include <chrono>
 
-#include "glimpse/base/error.h"
-
 namespace glimpse::attention::cuda {
-namespace {
-
-/// True where the index has no clusters yet.
-template <class Index>
-bool is_empty(const IndexItem* item) {
-  const auto* const index = dynamic_cast<const Index*>(item->index);
-  if constexpr (std::is_same_v<Index, kv::ChunkTree>) {
-    return index != nullptr && !index->is_built();
-  } else {
-    return index != nullptr && index->covered() == 0;
-  }
-}
-
-}  // namespace
-
 double ClusterBuilder::build(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt,
                              std::int64_t tokens) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<IndexItem*> left;
   for (IndexItem& item : items) {
-    if (is_empty<kv::ChunkTree>(&item) || is_empty<kv::TokenClusters>(&item)) left.push_back(&item);
+    if (item.index->covered() == 0) left.push_back(&item);
   }
   while (!left.empty()) {
     // Those of one selector cluster the same tokens.
@@ -36,7 +19,7 @@ double ClusterBuilder::build(const SequenceRows& rows, std::span<IndexItem> item
     });
     const std::vector<IndexItem*> alike(left.begin(), others);
     left.erase(left.begin(), others);
-    if (is_empty<kv::ChunkTree>(alike.front())) {
+    if (dynamic_cast<const kv::ChunkTree*>(alike.front()->index) != nullptr) {
       build_trees(rows, alike, prompt, tokens);
     } else {
       build_lists(rows, alike, prompt, tokens);
@@ -63,22 +46,13 @@ void ClusterBuilder::make_room(std::size_t bytes) {
 }
 
 void ClusterBuilder::read_keys(const SequenceRows& rows, Items items, const Spans& spans, float* to) {
-  const auto last = static_cast<std::size_t>(*std::max_element(spans.ends.begin(), spans.ends.end()));
-  const std::size_t pages = (last + kernels::kPageTokens - 1) / kernels::kPageTokens;
-  std::vector<kernels::PageId> tables;
-  std::vector<kernels::HeadView> heads;
-  for (const IndexItem* item : items) {
-    check(cache_.waiting_pages(rows.sequence, item->layer, item->head) == 0, "keys that are read are resident");
-    heads.push_back(cache_.view(rows.sequence, item->layer, item->head));
-    tables.insert(tables.end(), heads.back().pages, heads.back().pages + pages);
-  }
-  const kernels::cuda::Array<kernels::PageId> device_tables(stream_, tables);
-  for (std::size_t i = 0; i < heads.size(); ++i) heads[i].pages = device_tables.constant().raw() + i * pages;
-  const kernels::cuda::Array<kernels::HeadView> device_heads(stream_, heads);
+  std::vector<plan::SlotId> at;
+  for (const IndexItem* item : items) at.push_back({item->layer, item->head});
+  const DeviceHeads heads(cache_, stream_, rows.sequence, at, *std::max_element(spans.ends.begin(), spans.ends.end()));
   const kernels::cuda::Array<std::int32_t> begins(stream_, spans.begins), ends(stream_, spans.ends);
   kernels::cuda::key_rows(stream_, {.format = cache_.shape().format,
-                                    .heads = device_heads.constant(),
-                                    .head_count = static_cast<int>(items.size()),
+                                    .heads = heads.views(),
+                                    .head_count = heads.count(),
                                     .begins = begins.constant(),
                                     .ends = ends.constant(),
                                     .spans = static_cast<int>(spans.size()),

@@ -157,6 +157,21 @@ void IndexBuilder::read(const SequenceRows& rows, std::span<IndexItem> items, Ke
   stream_.synchronize();
 }
 
+DeviceHeads::DeviceHeads(const kv::Cache& cache, kernels::cuda::Stream& stream, kv::SequenceId sequence,
+                         std::span<const plan::SlotId> heads, std::int64_t tokens) {
+  const std::size_t pages = size((tokens + kPage - 1) / kPage);
+  std::vector<kernels::PageId> tables;
+  std::vector<kernels::HeadView> views;
+  for (const plan::SlotId& at : heads) {
+    check(cache.waiting_pages(sequence, at.layer, at.head) == 0, "keys that are read are resident");
+    views.push_back(cache.view(sequence, at.layer, at.head));
+    tables.insert(tables.end(), views.back().pages, views.back().pages + pages);
+  }
+  tables_ = kernels::cuda::Array<kernels::PageId>(stream, tables);
+  for (std::size_t i = 0; i < views.size(); ++i) views[i].pages = tables_.constant().raw() + i * pages;
+  views_ = kernels::cuda::Array<kernels::HeadView>(stream, views);
+}
+
 void require_memory(kernels::cuda::Stream& stream, std::size_t bytes, const SequenceRows& rows, const char* what,
                     const std::function<void()>& make_room) {
   const int device = stream.device().number;

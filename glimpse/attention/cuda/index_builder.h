@@ -58,6 +58,20 @@ class IndexBuilder {
   kernels::cuda::Pinned host_;
 };
 
+/// Views of some heads whose first `tokens` kernels follow: their pages in the device's memory. All of those are
+/// resident. Lives until the stream has passed what was given it.
+class DeviceHeads {
+ public:
+  DeviceHeads(const kv::Cache& cache, kernels::cuda::Stream& stream, kv::SequenceId sequence,
+              std::span<const plan::SlotId> heads, std::int64_t tokens);
+  kernels::Pointer<const kernels::HeadView, kernels::Place::device> views() const { return views_.constant(); }
+  int count() const { return static_cast<int>(views_.size()); }
+
+ private:
+  kernels::cuda::Array<kernels::PageId> tables_;
+  kernels::cuda::Array<kernels::HeadView> views_;
+};
+
 /// The selector of what a head makes.
 const plan::Selector& selector_of(const SequenceRows& rows, int layer, int head);
 

@@ -23,16 +23,12 @@ constexpr std::int64_t kTokensAtOnce = 16384;
 /// What factors are made in, while they are.
 struct LowRank::Room {
   std::int64_t at_once;
-  std::size_t pages;
   kernels::cuda::Array<float> rows, parts, directions;
   kernels::cuda::Array<double> matrix;
   kernels::cuda::Array<std::uint16_t> factors;
-  kernels::cuda::Array<kernels::PageId> table;
-  kernels::cuda::Array<kernels::HeadView> heads;
 
   Room(LowRank& of, const SequenceRows& sequence, std::int64_t tokens, int width, int rank)
-      : at_once(std::min(tokens, kTokensAtOnce)),
-        pages((size(tokens) + kernels::kPageTokens - 1) / kernels::kPageTokens) {
+      : at_once(std::min(tokens, kTokensAtOnce)) {
     const std::size_t wide = size(width), columns = size(rank);
     const std::size_t bytes = sizeof(float) * (size(at_once) * wide + kernels::cuda::gram_floats(width) +
                                                2 * wide * wide + wide * columns + size(at_once) * columns);
@@ -42,34 +38,29 @@ struct LowRank::Room {
     matrix = kernels::cuda::Array<double>(of.stream_, wide * wide);
     directions = kernels::cuda::Array<float>(of.stream_, wide * columns);
     factors = kernels::cuda::Array<std::uint16_t>(of.stream_, size(at_once) * columns);
-    const std::size_t count = size(of.cache_.shape().kv_heads);
-    table = kernels::cuda::Array<kernels::PageId>(of.stream_, count * pages);
-    heads = kernels::cuda::Array<kernels::HeadView>(of.stream_, count);
   }
 
-  void point_to(const kv::Cache& cache, kv::SequenceId sequence, int layer) {
-    std::vector<kernels::HeadView> views;
-    for (int head = 0; head < cache.shape().kv_heads; ++head) {
-      check(cache.waiting_pages(sequence, layer, head) == 0, "keys that are read are resident");
-      kernels::HeadView view = cache.view(sequence, layer, head);
-      table.set({view.pages, pages}, size(head) * pages);
-      view.pages = table.constant().raw() + size(head) * pages;
-      views.push_back(view);
-    }
-    heads.set(views);
-  }
-
-  kernels::cuda::KeysBeforeRopeOp keys(const LowRank& of, std::int64_t first, std::int32_t count) {
+  /// Calls work(first, count) for the tokens of a layer, some at a time, whose keys before RoPE are in `rows` then.
+  template <class Work>
+  void for_keys(const LowRank& of, kv::SequenceId sequence, int layer, std::int64_t tokens, const Work& work) {
+    std::vector<plan::SlotId> at;
+    for (int head = 0; head < of.cache_.shape().kv_heads; ++head) at.push_back({layer, head});
+    const DeviceHeads heads(of.cache_, of.stream_, sequence, at, tokens);
     const kernels::RotationPairs pairs = of.pairs();
-    return {.format = of.cache_.shape().format,
-            .heads = heads.constant(),
-            .head_count = of.cache_.shape().kv_heads,
-            .first = static_cast<std::int32_t>(first),
-            .count = count,
-            .angles = of.angles(),
-            .turned = pairs.dims,
-            .neox = pairs.neox,
-            .rows = rows.pointer()};
+    for (std::int64_t first = 0; first < tokens; first += at_once) {
+      const auto count = static_cast<std::int32_t>(std::min(at_once, tokens - first));
+      kernels::cuda::keys_before_rope(of.stream_, {.format = of.cache_.shape().format,
+                                                   .heads = heads.views(),
+                                                   .head_count = heads.count(),
+                                                   .first = static_cast<std::int32_t>(first),
+                                                   .count = count,
+                                                   .angles = of.angles(),
+                                                   .turned = pairs.dims,
+                                                   .neox = pairs.neox,
+                                                   .rows = rows.pointer()});
+      work(first, count);
+    }
+    of.stream_.synchronize();  // the views end here
   }
 };
 
@@ -129,16 +120,13 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
   std::vector<std::vector<double>> grams(layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     room.matrix.memory().fill(std::byte{0});
-    room.point_to(cache_, rows.sequence, layers[i]);
-    for (std::int64_t first = 0; first < tokens; first += room.at_once) {
-      const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(room.at_once, tokens - first));
-      kernels::cuda::keys_before_rope(stream_, room.keys(*this, first, count));
+    room.for_keys(*this, rows.sequence, layers[i], tokens, [&](std::int64_t, std::int32_t count) {
       kernels::cuda::gram(stream_, {.rows = room.rows.constant(),
                                     .count = count,
                                     .width = width,
                                     .parts = room.parts.pointer(),
                                     .matrix = room.matrix.pointer()});
-    }
+    });
     grams[i] = room.matrix.values();
   }
   std::vector<std::vector<float>> directions(layers.size());
@@ -149,11 +137,8 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const int rank = state.key_ranks[size(layers[i])];
     room.directions.set(directions[i]);
-    room.point_to(cache_, rows.sequence, layers[i]);
     std::vector<std::byte> factors(size(tokens) * size(rank) * sizeof(std::uint16_t));
-    for (std::int64_t first = 0; first < tokens; first += room.at_once) {
-      const auto count = static_cast<std::int32_t>(std::min<std::int64_t>(room.at_once, tokens - first));
-      kernels::cuda::keys_before_rope(stream_, room.keys(*this, first, count));
+    room.for_keys(*this, rows.sequence, layers[i], tokens, [&](std::int64_t first, std::int32_t count) {
       kernels::cuda::project(stream_, {.rows = room.rows.constant(),
                                        .count = count,
                                        .width = width,
@@ -163,7 +148,7 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
                                        .out = room.factors.pointer()});
       const std::size_t each = size(rank) * sizeof(std::uint16_t);
       room.factors.memory().copy_out(0, std::span(factors).subspan(size(first) * each, size(count) * each));
-    }
+    });
     state.low_rank[size(layers[i])] = std::make_shared<const kv::LowRankKeys>(
         kv::LowRankKeys::Made{format.dim, format.type, tokens, rank, directions[i], std::move(factors)});
   }

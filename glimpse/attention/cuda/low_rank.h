@@ -28,7 +28,7 @@ class LowRank {
   /// For each of its sequences in order, before tables are made: factors of those that read them are there. Throws
   /// UserError when the device has no room left.
   void follow(const SequenceRows& rows);
-  /// When the stream has passed: factors of a prompt that ended, or was corrected. Returns the seconds of all threads.
+  /// When the stream has passed: factors of a prompt that ended, or was corrected. Returns the seconds that they took.
   double end(const SequenceRows& rows);
 
   /// How often the memory of angles has moved.

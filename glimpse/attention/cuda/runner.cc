@@ -455,9 +455,8 @@ void Runner::finish() {
 
 /// False where the tier has no room, which ends the pass for the entry.
 bool Runner::move_pages(const PassEntry& entry, ReadCounters& counters) {
-  const auto* const set_counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
   try {
-    tier_.end(tables_, entry, host_sets_, set_counts, pages_, counters);
+    tier_.end(tables_, entry, host_sets_, set_counts(), pages_, counters);
     return true;
   } catch (const UserError&) {
     failures_.resize(tables_.entries().size());
@@ -468,8 +467,7 @@ bool Runner::move_pages(const PassEntry& entry, ReadCounters& counters) {
 
 std::span<const ReadCounters> Runner::end() {
   summaries_.end();
-  const auto* const set_counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
-  records_.tell(tables_, host_sets_, set_counts, audits_, observer);
+  records_.tell(tables_, host_sets_, set_counts(), audits_, observer);
   failures_ = records_.failures();
   feedback_.end();
   heats_.end();

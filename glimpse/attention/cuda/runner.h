@@ -113,6 +113,8 @@ class Runner {
   kernels::KvTable<Place::device> table_at(std::size_t place, int layer) const;
   void add_made_views();
   bool move_pages(const PassEntry& entry, ReadCounters& counters);
+  /// Of the pass's sets, and behind them of the clusters that searches of trees opened; after the stream has passed.
+  const std::int32_t* set_counts() const { return reinterpret_cast<const std::int32_t*>(host_counts_.raw()); }
 
   RunnerShape shape_;
   kv::Cache& cache_;

@@ -25,7 +25,7 @@ std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, boo
     sparse |= window < entry.tokens;
     return std::min(window, slots);
   }
-  const auto* const counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
+  const auto* const counts = set_counts();
   const int first = tables_.first_set(entry, op.set);
   const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
   std::int64_t sum = 0;
@@ -55,7 +55,7 @@ std::int64_t Runner::tree_bytes(const PassEntry& entry, const SelectOp& select) 
     return select.lists * (means + PassTables::searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
   }
   const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
-  const auto* const opened = reinterpret_cast<const std::int32_t*>(host_counts_.raw()) + tables_.sets();
+  const auto* const opened = set_counts() + tables_.sets();
   std::size_t bytes = 0;
   for (int list = 0; list < select.lists; ++list) {
     const std::int32_t clusters = opened[tables_.first_set(entry, select.writes) + list];
@@ -82,7 +82,7 @@ void Runner::count_made(const PassEntry& entry, int layer, int head, ReadCounter
   const SelectOp& select = entry.rows.program->select(layer, head);
   const std::int64_t end = PassTables::made_end(entry, layer, head), block = select.selector->block;
   const auto marked = marked_units(*units_of(entry.rows, layer, head));
-  const auto* const counts = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
+  const auto* const counts = set_counts();
   for (int list = 0; list < select.lists; ++list) {
     const std::int32_t count = counts[tables_.first_set(entry, op.set) + list];
     const std::int64_t slots = count == kernels::kEverything ? entry.tokens : count;

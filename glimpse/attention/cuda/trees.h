@@ -39,7 +39,7 @@ class Trees {
   const std::vector<kernels::cuda::Write>& writes() const { return copies_.writes(); }
   void written() { copies_.written(); }
   /// When the stream has passed: the trees of a prompt that ended are built, corrected keys are taken in. Returns the
-  /// seconds, of all threads together, that building trees of the sequence took in this pass.
+  /// seconds that building trees of the sequence took in this pass, of all threads together where the host built.
   double end(const SequenceRows& rows);
 
   /// A head's copy, after follow().

@@ -364,13 +364,15 @@ __global__ void __launch_bounds__(kThreads, 1) assign_kernel(const __grid_consta
   if (of.iteration > 0 && __any_sync(~0U, changed) && lane == 0) problem.state[kChanged + of.iteration - 1] = 1;
 }
 
-struct ClusterMeansArguments {
-  ClusterMeansOp op;
+/// An op whose problems some blocks share.
+template <class Op>
+struct Shared {
+  Op op;
   int parts = 1;
 };
 
 /// A warp for a cluster.
-__global__ void __launch_bounds__(kThreads) cluster_means_kernel(const __grid_constant__ ClusterMeansArguments of) {
+__global__ void __launch_bounds__(kThreads) cluster_means_kernel(const __grid_constant__ Shared<ClusterMeansOp> of) {
   const int number = static_cast<int>(blockIdx.x) / of.parts, dim = of.op.dim;
   const KMeansProblem& problem = of.op.problems.raw()[number];
   const int cluster = static_cast<int>(blockIdx.x) % of.parts * kWarps + warp_of();
@@ -381,13 +383,8 @@ __global__ void __launch_bounds__(kThreads) cluster_means_kernel(const __grid_co
   for (int i = 0; i < dim / 32; ++i) to[lane_of() + 32 * i] = count == 0 ? 0.0F : row[i] / static_cast<float>(count);
 }
 
-struct ReachArguments {
-  ClusterReachOp op;
-  int parts = 1;
-};
-
 /// A warp for a row.
-__global__ void __launch_bounds__(kThreads) cluster_reach_kernel(const __grid_constant__ ReachArguments of) {
+__global__ void __launch_bounds__(kThreads) cluster_reach_kernel(const __grid_constant__ Shared<ClusterReachOp> of) {
   const int number = static_cast<int>(blockIdx.x) / of.parts, dim = of.op.dim;
   const KMeansProblem& problem = of.op.problems.raw()[number];
   const int row = static_cast<int>(blockIdx.x) % of.parts * kWarps + warp_of();
@@ -411,6 +408,14 @@ void launch_all(Stream& stream, Kernel* kernel, const Arguments& of, std::int64_
   const Limits limits;
   launch(kernel, of, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(threads)), 0,
          {limits, static_cast<cudaStream_t>(stream.raw()), false});
+}
+
+/// A warp for each of up to `most` parts of each problem.
+template <class Op>
+void launch_warps(Stream& stream, void (*kernel)(Shared<Op>), const Op& op, std::int32_t most) {
+  if (op.problem_count == 0) return;
+  const Shared<Op> of{op, (most + kWarps - 1) / kWarps};
+  launch_all(stream, kernel, of, std::int64_t{op.problem_count} * of.parts);
 }
 
 template <int kDim, int kTiles>
@@ -467,15 +472,11 @@ void k_means(Stream& stream, const KMeansOp& op) {
 }
 
 void cluster_means(Stream& stream, const ClusterMeansOp& op) {
-  if (op.problem_count == 0) return;
-  const ClusterMeansArguments of{op, (op.most_clusters + kWarps - 1) / kWarps};
-  launch_all(stream, cluster_means_kernel, of, std::int64_t{op.problem_count} * of.parts);
+  launch_warps(stream, cluster_means_kernel, op, op.most_clusters);
 }
 
 void cluster_reach(Stream& stream, const ClusterReachOp& op) {
-  if (op.problem_count == 0) return;
-  const ReachArguments of{op, (op.most_rows + kWarps - 1) / kWarps};
-  launch_all(stream, cluster_reach_kernel, of, std::int64_t{op.problem_count} * of.parts);
+  launch_warps(stream, cluster_reach_kernel, op, op.most_rows);
 }
 
 }  // namespace glimpse::kernels::cuda

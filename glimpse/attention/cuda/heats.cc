@@ -13,15 +13,6 @@ std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-template <class T>
-bool grow(kernels::cuda::Array<T>& array, kernels::cuda::Stream& stream, std::size_t wanted) {
-  if (wanted <= array.size()) return false;
-  stream.synchronize();  // what is queued may use the old one
-  array = {};
-  array = kernels::cuda::Array<T>(stream, wanted + wanted / 4 + 64);
-  return true;
-}
-
 /// The rows that are observed are steps of the heat: what was there fades by as many. A seed that begins before
 /// anything was decoded is the whole of it.
 void fade(const PassEntry& entry) {

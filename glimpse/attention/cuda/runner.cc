@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "glimpse/attention/cuda/read_counts.h"
 #include "glimpse/attention/forget.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
@@ -12,20 +13,6 @@ namespace {
 
 std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
-}
-
-/// Room that need not grow with every token.
-std::size_t roomy(std::size_t wanted) {
-  return wanted + wanted / 4 + 256;
-}
-
-template <class T>
-bool grow(kernels::cuda::Array<T>& array, kernels::cuda::Stream& stream, std::size_t wanted) {
-  if (wanted <= array.size()) return false;
-  stream.synchronize();  // what is queued may use the old one
-  array = {};
-  array = kernels::cuda::Array<T>(stream, roomy(wanted));
-  return true;
 }
 
 /// Corrected keys are not those that an index of the CPU was made of: one that a session brought is built again there.
@@ -62,14 +49,13 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       audits_(cache, stream),
       records_(cache, stream),
       host_sets_(stream),
-      tier_(cache) {}
+      tier_(cache),
+      views_(cache),
+      space_(stream),
+      layers_({trees_, units_, low_rank_, mean_tokens_, heats_}) {}
 
-void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
-  began_ = false;
-  summaries_.begin(batch);
-  give_slots(cache_, batch, marks_);
-  began_ = true;
-  staging_ = &staging;
+/// Sequences have their slots: what holds something of theirs on the device takes them in.
+void Runner::follow(std::span<const SequenceRows> batch) {
   lengths_.clear();
   pages_.begin();
   trees_.begin();
@@ -88,159 +74,63 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
     mean_tokens_.follow(rows);
   }
   tier_.begin(batch);
+}
+
+void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
+  began_ = false;
+  summaries_.begin(batch);
+  give_slots(cache_, batch, marks_);
+  began_ = true;
+  staging_ = &staging;
+  follow(batch);
   tables_.make(batch, lengths_, tier_.waits());
   feedback_.begin(batch, lengths_, shape_.heads);
   audits_.begin(batch, tables_.rows(), shape_.heads);
   records_.begin(tables_, static_cast<bool>(observer), shape_.heads * shape_.head_dim);
   host_sets_.begin(tables_, records_.any() || tier_.any());
-
-  // [layers, sequences, kv_heads]
-  const std::size_t heads = size(shape_.kv_heads);
-  views_.resize(size(shape_.layers) * batch.size() * heads);
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    of_sequence_.clear();
-    pages_.append_views(batch[i], of_sequence_);
-    for (std::size_t layer = 0; layer < size(shape_.layers); ++layer) {
-      std::copy_n(of_sequence_.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads,
-                  views_.begin() + static_cast<std::ptrdiff_t>((layer * batch.size() + i) * heads));
-    }
-  }
   heats_.begin(tables_, lengths_, shape_.heads, staging);
   tiles_.begin(tables_, shape_.heads, staging);
-  views_place_ = staging.add(views_);
-  add_made_views();
+  views_.begin(tables_, pages_, made_rows_, staging);
   const kv::WaitingPages waiting = cache_.waiting();
   waiting_place_ = staging.add(waiting.pieces);
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
   pieces_place_ = staging.add(feedback_.pieces());
   watched_place_ = staging.add(records_.rows());
-
-  make_space();
-  mean_tokens_.make_space(tables_.rows(), shape_.heads);
   angles_place_ = staging.add(units_.angles());
-  key_.clear();
-  key_.insert(key_.end(), {tables_.rows(),
-                           static_cast<std::int64_t>(batch.size()),
-                           tables_.capacity(),
-                           static_cast<std::int64_t>(tables_.stride()),
-                           tables_.most_blocks(),
-                           summaries_.most(),
-                           static_cast<std::int64_t>(feedback_.pieces().size()),
-                           static_cast<std::int64_t>(feedback_.stride()),
-                           feedback_.moves(),
-                           audits_.any(),
-                           audits_.moves(),
-                           static_cast<std::int64_t>(records_.rows().size()),
-                           records_.moves(),
-                           moves_,
-                           trees_.most(),
-                           units_.most(),
-                           low_rank_.moves(),
-                           mean_tokens_.any(),
-                           mean_tokens_.moves(),
-                           made_rows_.moves(),
-                           host_sets_.any(),
-                           host_sets_.moves(),
-                           static_cast<std::int64_t>(waiting.pieces.size())});
+  space_.make(tables_, shape_.heads, shape_.kv_heads, !units_.angles().empty());
+  mean_tokens_.make_space(tables_.rows(), shape_.heads);
+  key_.assign({tables_.rows(),
+               static_cast<std::int64_t>(batch.size()),
+               tables_.capacity(),
+               static_cast<std::int64_t>(tables_.stride()),
+               tables_.most_blocks(),
+               summaries_.most(),
+               static_cast<std::int64_t>(feedback_.pieces().size()),
+               static_cast<std::int64_t>(feedback_.stride()),
+               feedback_.moves(),
+               audits_.any(),
+               audits_.moves(),
+               static_cast<std::int64_t>(records_.rows().size()),
+               records_.moves(),
+               space_.moves(),
+               trees_.most(),
+               units_.most(),
+               low_rank_.moves(),
+               mean_tokens_.any(),
+               mean_tokens_.moves(),
+               made_rows_.moves(),
+               host_sets_.any(),
+               host_sets_.moves(),
+               static_cast<std::int64_t>(waiting.pieces.size())});
   heats_.add_to(key_);
-  add_ranges();
-  places_.clear();
-  for (const RowGroup& group : tables_.groups()) {
-    for (int layer = 0; layer < shape_.layers; ++layer) {
-      tables_.layer_of(group, layer, group_layer_);
-      LayerPlace place;
-      place.scores = staging.add(group_layer_.scores);
-      place.searches = staging.add(group_layer_.searches);
-      point_to_indices(batch, group, layer);
-      place.trees = staging.add(group_layer_.trees);
-      place.tree_count = static_cast<int>(group_layer_.trees.size());
-      place.units = staging.add(group_layer_.units);
-      place.unit_count = static_cast<int>(group_layer_.units.size());
-      place.gates = staging.add(group_layer_.gates);
-      place.gate_count = static_cast<int>(group_layer_.gates.size());
-      place.made = staging.add(group_layer_.made);
-      place.made_count = static_cast<int>(group_layer_.made.size());
-      place.choices = staging.add(group_layer_.choices);
-      place.reads = staging.add(group_layer_.reads);
-      place.cached_reads = staging.add(group_layer_.cached_reads);
-      mean_tokens_.add(tables_, group, layer, group_layer_.means);
-      place.means = staging.add(group_layer_.means);
-      place.mean_count = static_cast<int>(group_layer_.means.size());
-      place.audits = staging.add(group_layer_.audits);
-      place.score_count = static_cast<int>(group_layer_.scores.size());
-      place.search_count = static_cast<int>(group_layer_.searches.size());
-      place.choice_count = static_cast<int>(group_layer_.choices.size());
-      place.weighs_means = std::any_of(
-          group_layer_.choices.begin(), group_layer_.choices.end(),
-          [](const kernels::Choice& choice) { return choice.pooling == kernels::Pooling::probability_of_mean; });
-      place.late = group_layer_.late;
-      place.audit_count = static_cast<int>(group_layer_.audits.size());
-      place.parts = heats_.add(group_layer_);
-      places_.push_back(place);
-      key_.insert(key_.end(),
-                  {group.row, group.rows, place.score_count, place.search_count, place.tree_count, place.unit_count,
-                   place.gate_count, place.made_count, place.choice_count, place.audit_count, place.parts.union_count,
-                   place.parts.rank_count, place.parts.heat_count, place.weighs_means, place.mean_count, place.late});
-    }
-  }
+  summaries_.stage(shape_.layers, staging, key_);
+  layers_.add(tables_, shape_.layers, staging, key_);
   if (!tables_.prompts().empty()) key_.clear();
   // Last, so that all else lies where it lay.
   writes_place_ = staging.add(pages_.writes());
   tree_writes_place_ = staging.add(trees_.writes());
   unit_writes_place_ = staging.add(units_.writes());
-}
-
-/// Says which trees and units a layer of a group searches, by which gates.
-void Runner::point_to_indices(std::span<const SequenceRows> batch, const RowGroup& group, int layer) {
-  const auto rows_of = [&](int row) -> const SequenceRows& {
-    return batch[size(tables_.sequence_of_row()[size(group.row + row)])];
-  };
-  for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
-    search.tree = trees_.tree(rows_of(search.row), layer, search.head);
-  }
-  for (kernels::cuda::UnitSearch& search : group_layer_.units) units_.point(rows_of(search.row), layer, search);
-  for (kernels::cuda::GateQuery& gate : group_layer_.gates) {
-    const int row = gate.row;
-    gate = units_.gate_query(rows_of(row), layer, gate.head);
-    gate.row = row;
-  }
-  for (kernels::cuda::MadeSet& made : group_layer_.made) {
-    units_.point(rows_of(made.row), layer, made);
-    low_rank_.point(rows_of(made.row), layer, made);
-  }
-}
-
-/// Where each layer's pages lie whose bounds it makes.
-void Runner::add_ranges() {
-  range_places_.clear();
-  for (int layer = 0; layer < shape_.layers; ++layer) {
-    summaries_.ranges_of(layer, ranges_);
-    range_places_.push_back({staging_->add(ranges_), static_cast<int>(ranges_.size())});
-    if (summaries_.most() > 0) key_.push_back(range_places_.back().count);
-  }
-}
-
-void Runner::make_space() {
-  bool moved = false;
-  if (tables_.stride() > 0) {
-    int most = 0;
-    for (const RowGroup& group : tables_.groups()) most = std::max(most, group.rows);
-    moved |= grow(scores_, stream_, size(most) * size(shape_.heads) * tables_.stride());
-    moved |= grow(lse_, stream_, size(most) * size(shape_.heads));
-    if (!units_.angles().empty()) {
-      moved |= grow(gate_queries_, stream_, size(most) * size(shape_.kv_heads) * kernels::cuda::kMostGateDim);
-    }
-  }
-  const std::size_t sets = size(tables_.sets());
-  moved |= grow(sets_, stream_, sets * size(tables_.capacity()));
-  moved |= grow(counts_, stream_, 2 * sets);  // and of trees the clusters that were read
-  if (2 * sets * sizeof(std::int32_t) > host_counts_.size()) {
-    stream_.synchronize();
-    host_counts_ = kernels::cuda::Pinned(stream_, roomy(2 * sets) * sizeof(std::int32_t));
-    moved = true;
-  }
-  if (moved) ++moves_;
 }
 
 void Runner::prepare() {
@@ -255,37 +145,8 @@ void Runner::prepare() {
   units_.written();
 }
 
-/// The views that attention reads where rows are put together: their own pages in place of the cache's.
-void Runner::add_made_views() {
-  made_rows_.make_space(tables_);
-  if (!made_rows_.any()) return;
-  const std::size_t heads = size(shape_.kv_heads), sequences = tables_.entries().size();
-  for (std::size_t i = 0; i < sequences; ++i) {
-    const PassEntry& entry = tables_.entries()[i];
-    if (entry.first_made < 0) continue;
-    for (int layer = 0; layer < shape_.layers; ++layer) {
-      for (int head = 0; head < shape_.kv_heads; ++head) {
-        if (!PassTables::makes_rows(entry, layer, head)) continue;
-        views_[(size(layer) * sequences + i) * heads + size(head)] = made_rows_.view(entry, head);
-      }
-    }
-  }
-  made_views_place_ = staging_->add(views_);
-}
-
-kernels::KvTable<kernels::Place::device> Runner::cache_of(int layer) const {
-  return table_at(views_place_, layer);
-}
-
-kernels::KvTable<kernels::Place::device> Runner::table_at(std::size_t place, int layer) const {
-  const std::size_t sequences = tables_.entries().size();
-  const kernels::HeadView* views = staging_->at<kernels::HeadView>(place).raw();
-  return {cache_.shape().format, views + size(layer) * sequences * size(shape_.kv_heads), static_cast<int>(sequences),
-          shape_.kv_heads};
-}
-
 Runner::OwnRows Runner::own_rows(int layer) const {
-  return {cache_of(layer),
+  return {views_.cached(layer),
           {staging_->at<std::int32_t>(sequence_place_).raw(), staging_->at<std::int32_t>(behind_place_).raw(),
            tables_.rows()}};
 }
@@ -293,29 +154,25 @@ Runner::OwnRows Runner::own_rows(int layer) const {
 bool Runner::layer(int layer, const LayerRows& rows) {
   const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim));
   const int group_heads = shape_.heads / shape_.kv_heads;
-  const kernels::KvTable<Place::device> cache = cache_of(layer);
+  const kernels::KvTable<Place::device> cache = views_.cached(layer);
   const std::int32_t* const sequence = staging_->at<std::int32_t>(sequence_place_).raw();
   const std::int32_t* const behind = staging_->at<std::int32_t>(behind_place_).raw();
   float* lse = audits_.any() ? audits_.read_lse(layer) : feedback_.any() ? feedback_.lse() : heats_.lse();
   if (lse == nullptr) lse = mean_tokens_.lse();
   if (lse == nullptr) lse = tiles_.lse();
   if (layer == 0) heats_.start();
-  if (const RangePlace& ranges = range_places_[size(layer)]; ranges.count > 0) {
-    operations_->summarise(
-        {cache, staging_->at<kernels::PageRange>(ranges.at), ranges.count, summaries_.most(), summaries_.table()});
-  }
+  summaries_.make(layer, cache, *staging_, *operations_);
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
     if (tiles_.run(layer, prompt, {cache, rows.q, group_heads, scale, lse, rows.out}, *operations_)) continue;
     operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
   // What is added to attention, and rows of prompts, come as floats alone.
   const bool narrows = rows.narrow && tables_.prompts().empty() && !mean_tokens_.any();
-  GroupCall call{.cache = cache, .group = group_heads, .scale = scale};
-  call.scores = {scores_.pointer(), lse_.pointer(), tables_.stride()};
-  call.sets = {sets_.pointer(), counts_.pointer(), tables_.capacity(), tables_.sets()};
+  GroupCall call{
+      .cache = cache, .group = group_heads, .scale = scale, .scores = space_.scores(), .sets = space_.sets()};
   for (std::size_t g = 0; g < tables_.groups().size(); ++g) {
     const RowGroup& group = tables_.groups()[g];
-    const LayerPlace& place = places_[g * size(shape_.layers) + size(layer)];
+    const StagedLayer& place = layers_.at(g, layer);
     const std::size_t first_query = size(group.row) * size(shape_.heads);
     const std::size_t at = first_query * size(shape_.head_dim);
     call.rows = {sequence + group.row, behind + group.row, group.rows};
@@ -342,7 +199,7 @@ bool Runner::layer(int layer, const LayerRows& rows) {
   return narrows;
 }
 
-void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
+void Runner::make_sets(const GroupCall& call, const StagedLayer& place) {
   if (place.score_count > 0) {
     operations_->score({call.cache, call.rows, call.q, call.group, call.scale,
                         staging_->at<kernels::RowHead>(place.scores), place.score_count, call.scores});
@@ -362,7 +219,7 @@ void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
                                           .count = place.tree_count,
                                           .most = trees_.most(),
                                           .sets = call.sets,
-                                          .opened = counts_.pointer().raw() + tables_.sets()});
+                                          .opened = space_.opened()});
   }
   if (place.unit_count > 0) {
     const kernels::RotationPairs pairs = units_.pairs();
@@ -375,14 +232,14 @@ void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
                                           .neox = pairs.neox,
                                           .gates = staging_->at<kernels::cuda::GateQuery>(place.gates),
                                           .count = place.gate_count,
-                                          .out = gate_queries_.pointer()});
+                                          .out = space_.gate_queries().pointer()});
     kernels::cuda::search_units(stream_, {.cache = call.cache,
                                           .q = call.q,
                                           .group = call.group,
                                           .searches = staging_->at<kernels::cuda::UnitSearch>(place.units),
                                           .count = place.unit_count,
                                           .most = units_.most(),
-                                          .gate_queries = gate_queries_.constant(),
+                                          .gate_queries = space_.gate_queries().constant(),
                                           .out = call.scores});
   }
   if (place.choice_count > 0) {
@@ -394,8 +251,8 @@ void Runner::make_sets(const GroupCall& call, const LayerPlace& place) {
 
 /// Attention where rows are put together. What sets capture is a matter of the keys that were given: where somebody
 /// asks, those are read too, and then nothing waits.
-void Runner::attend_made(const GroupCall& call, const LayerPlace& place, int layer) {
-  const kernels::KvTable<Place::device> made = table_at(made_views_place_, layer);
+void Runner::attend_made(const GroupCall& call, const StagedLayer& place, int layer) {
+  const kernels::KvTable<Place::device> made = views_.made(layer);
   const kernels::RotationPairs pairs = low_rank_.pairs();
   kernels::cuda::make_rows(stream_, {.cache = call.cache,
                                      .rows = call.rows,
@@ -418,7 +275,7 @@ void Runner::attend_made(const GroupCall& call, const LayerPlace& place, int lay
 }
 
 /// What a layer does for a group of rows, behind the appending.
-void Runner::run_group(const GroupCall& call, const LayerPlace& place, int layer, float* audit_lse) {
+void Runner::run_group(const GroupCall& call, const StagedLayer& place, int layer, float* audit_lse) {
   if (!place.late) make_sets(call, place);
   if (place.made_count > 0) {
     attend_made(call, place, layer);
@@ -447,16 +304,14 @@ void Runner::finish() {
   heats_.finish();
   audits_.finish();
   records_.finish();
-  host_sets_.finish(sets_.memory());
-  if (tables_.sets() > 0) {
-    counts_.memory().copy_out_later(0, host_counts_, 2 * size(tables_.sets()) * sizeof(std::int32_t));
-  }
+  host_sets_.finish(space_.set_memory());
+  space_.finish();
 }
 
 /// False where the tier has no room, which ends the pass for the entry.
 bool Runner::move_pages(const PassEntry& entry, ReadCounters& counters) {
   try {
-    tier_.end(tables_, entry, host_sets_, set_counts(), pages_, counters);
+    tier_.end(tables_, entry, host_sets_, space_.counts(), pages_, counters);
     return true;
   } catch (const UserError&) {
     failures_.resize(tables_.entries().size());
@@ -467,11 +322,12 @@ bool Runner::move_pages(const PassEntry& entry, ReadCounters& counters) {
 
 std::span<const ReadCounters> Runner::end() {
   summaries_.end();
-  records_.tell(tables_, host_sets_, set_counts(), audits_, observer);
+  records_.tell(tables_, host_sets_, space_.counts(), audits_, observer);
   failures_ = records_.failures();
   feedback_.end();
   heats_.end();
   counters_.clear();
+  const PassReads reads{cache_, tables_, layers_, space_.counts(), shape_.heads / shape_.kv_heads};
   for (const PassEntry& entry : tables_.entries()) {
     ReadCounters& counters = counters_.emplace_back();
     if (!failures_.empty() && failures_[counters_.size() - 1]) continue;
@@ -479,7 +335,7 @@ std::span<const ReadCounters> Runner::end() {
     counters.index_build_s += trees_.end(entry.rows) + units_.end(entry.rows) + low_rank_.end(entry.rows);
     mean_tokens_.end(entry.rows);
     if (entry.rows.decodes()) {
-      count(counters_.size() - 1, counters);
+      count_reads(reads, counters_.size() - 1, counters);
       if (tier_.any() && !move_pages(entry, counters)) continue;
       audits_.end(entry.rows, counters);
       if (entry.rows.kind != PassKind::draft) ++state.decode_steps;

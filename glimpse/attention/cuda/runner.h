@@ -24,7 +24,10 @@
 #include "glimpse/attention/cuda/mean_tokens.h"
 #include "glimpse/attention/cuda/page_tables.h"
 #include "glimpse/attention/cuda/pass_records.h"
+#include "glimpse/attention/cuda/pass_space.h"
 #include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/pass_views.h"
+#include "glimpse/attention/cuda/staged_layers.h"
 #include "glimpse/attention/cuda/summaries.h"
 #include "glimpse/attention/cuda/tier.h"
 #include "glimpse/attention/cuda/tiles.h"
@@ -82,39 +85,11 @@ class Runner {
 
  private:
   using Place = kernels::Place;
-  /// Where a group's part of a layer lies in the staging.
-  struct LayerPlace {
-    std::size_t scores = 0, searches = 0, trees = 0, units = 0, gates = 0, made = 0, choices = 0, reads = 0,
-                cached_reads = 0, means = 0, audits = 0;
-    int score_count = 0, search_count = 0, tree_count = 0, unit_count = 0, gate_count = 0, made_count = 0,
-        choice_count = 0, mean_count = 0, audit_count = 0;
-    bool weighs_means = false, late = false;  ///< late: see GroupLayer
-    PartsPlace parts;
-  };
-  struct RangePlace {
-    std::size_t at = 0;
-    int count = 0;
-  };
-
-  void add_ranges();
-  void point_to_indices(std::span<const SequenceRows> batch, const RowGroup& group, int layer);
-  void attend_made(const GroupCall& call, const LayerPlace& place, int layer);
-  void run_group(const GroupCall& call, const LayerPlace& place, int layer, float* audit_lse);
-  void make_sets(const GroupCall& call, const LayerPlace& place);
-  std::int64_t unit_bytes(const PassEntry& entry, const SelectOp& select) const;
-  void count_made(const PassEntry& entry, int layer, int head, ReadCounters& counters) const;
-  bool makes_sets_late(std::size_t entry, int layer) const;
-  void make_space();
-  std::int64_t tree_bytes(const PassEntry& entry, const SelectOp& select) const;
-  void count(std::size_t entry, ReadCounters& counters) const;
-  std::int64_t read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const;
-  static bool has_mean_token(const PassEntry& entry, int layer, int head);
-  kernels::KvTable<Place::device> cache_of(int layer) const;
-  kernels::KvTable<Place::device> table_at(std::size_t place, int layer) const;
-  void add_made_views();
+  void follow(std::span<const SequenceRows> batch);
+  void run_group(const GroupCall& call, const StagedLayer& place, int layer, float* audit_lse);
+  void make_sets(const GroupCall& call, const StagedLayer& place);
+  void attend_made(const GroupCall& call, const StagedLayer& place, int layer);
   bool move_pages(const PassEntry& entry, ReadCounters& counters);
-  /// Of the pass's sets, and behind them of the clusters that searches of trees opened; after the stream has passed.
-  const std::int32_t* set_counts() const { return reinterpret_cast<const std::int32_t*>(host_counts_.raw()); }
 
   RunnerShape shape_;
   kv::Cache& cache_;
@@ -136,21 +111,13 @@ class Runner {
   HostSets host_sets_;
   Tier tier_;
   PassTables tables_;
+  PassViews views_;
+  PassSpace space_;
+  StagedLayers layers_;
   kernels::cuda::Staging* staging_ = nullptr;
-  GroupLayer group_layer_;
-  std::vector<LayerPlace> places_;        ///< [groups, layers]
-  std::vector<RangePlace> range_places_;  ///< [layers]
-  std::vector<kernels::PageRange> ranges_;
-  std::vector<kernels::HeadView> views_, of_sequence_;
-  std::size_t views_place_ = 0, made_views_place_ = 0, waiting_place_ = 0, sequence_place_ = 0, behind_place_ = 0,
-              pieces_place_ = 0, watched_place_ = 0, writes_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0,
-              angles_place_ = 0;
+  std::size_t waiting_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
+              writes_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0, angles_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
-  kernels::cuda::Array<float> scores_, lse_;
-  kernels::cuda::Array<float> gate_queries_;  ///< of a layer
-  kernels::cuda::Array<std::int32_t> sets_, counts_;
-  kernels::cuda::Pinned host_counts_;
-  std::int64_t moves_ = 0;  ///< of the arrays above
   std::vector<kv::Mark> marks_;
   ForgetSpace forget_;
   std::vector<ReadCounters> counters_;

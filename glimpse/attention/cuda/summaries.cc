@@ -74,15 +74,29 @@ void Summaries::follow(const SequenceRows& rows) {
   ranges_.push_back(range);
 }
 
-void Summaries::ranges_of(int layer, std::vector<kernels::PageRange>& ranges) const {
-  ranges.clear();
-  for (std::size_t i = 0; i < ranges_.size() && most_ > 0; ++i) {
-    const Range& range = ranges_[i];
-    for (int head = 0; head < range.program->shape().kv_heads; ++head) {
-      if (!searches_pages(*range.program, layer, head)) continue;
-      ranges.push_back({static_cast<std::int32_t>(i), head, range.first, range.last});
+void Summaries::stage(int layers, kernels::cuda::Staging& staging, std::vector<std::int64_t>& key) {
+  staged_.clear();
+  for (int layer = 0; layer < layers && most_ > 0; ++layer) {
+    of_layer_.clear();
+    for (std::size_t i = 0; i < ranges_.size(); ++i) {
+      const Range& range = ranges_[i];
+      for (int head = 0; head < range.program->shape().kv_heads; ++head) {
+        if (!searches_pages(*range.program, layer, head)) continue;
+        of_layer_.push_back({static_cast<std::int32_t>(i), head, range.first, range.last});
+      }
     }
+    staged_.push_back({staging.add(of_layer_), static_cast<int>(of_layer_.size())});
+    key.push_back(staged_.back().count);
   }
+}
+
+void Summaries::make(int layer, const kernels::KvTable<kernels::Place::device>& cache,
+                     const kernels::cuda::Staging& staging,
+                     kernels::Operations<kernels::Place::device>& operations) const {
+  if (staged_.empty()) return;
+  const Staged& staged = staged_[static_cast<std::size_t>(layer)];
+  if (staged.count == 0) return;
+  operations.summarise({cache, staging.at<kernels::PageRange>(staged.at), staged.count, most_, table()});
 }
 
 kernels::SummaryTable<kernels::Place::device> Summaries::table() const {

@@ -11,6 +11,7 @@
 
 #include "glimpse/attention/batch.h"
 #include "glimpse/kernels/cuda/operations.h"
+#include "glimpse/kernels/cuda/staging.h"
 #include "glimpse/kv/cache.h"
 
 namespace glimpse::attention::cuda {
@@ -33,9 +34,12 @@ class Summaries {
   void begin(std::span<const SequenceRows> batch);
   /// Then, for each of the pass's sequences in order, which have their slots.
   void follow(const SequenceRows& rows);
-  /// The pages whose bounds a layer of the pass makes, for each sequence and head that searches; empty ranges among
-  /// them, so that passes of one shape have as many. Replaces `ranges`.
-  void ranges_of(int layer, std::vector<kernels::PageRange>& ranges) const;
+  /// When all are followed: adds to `staging` the pages whose bounds the layers of the pass make, for each sequence and
+  /// head that searches, and to `key` how many. Empty ranges are among them, so that passes of one shape have as many.
+  void stage(int layers, kernels::cuda::Staging& staging, std::vector<std::int64_t>& key);
+  /// Queues the making of a layer's bounds.
+  void make(int layer, const kernels::KvTable<kernels::Place::device>& cache, const kernels::cuda::Staging& staging,
+            kernels::Operations<kernels::Place::device>& operations) const;
   /// Pages of a range, at most: a power of two, 0 where nobody searches.
   int most() const { return most_; }
   /// The pass has run.
@@ -53,11 +57,19 @@ class Summaries {
     std::int32_t first = 0, last = 0;
   };
 
+  /// Where a layer's lie.
+  struct Staged {
+    std::size_t at = 0;
+    int count = 0;
+  };
+
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
   kernels::cuda::Memory bounds_;
   std::map<kv::SequenceId, Known> known_;  ///< an id that is used again is seen by its serial
   std::vector<Range> ranges_;              ///< [sequences of the pass]
+  std::vector<kernels::PageRange> of_layer_;
+  std::vector<Staged> staged_;  ///< [layers]
   int most_ = 0;
   bool ended_ = true;
 };

@@ -15,14 +15,6 @@ std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-template <class T>
-void grow(kernels::cuda::Array<T>& array, kernels::cuda::Stream& stream, std::size_t wanted) {
-  if (wanted <= array.size()) return;
-  stream.synchronize();  // what is queued may use the old one
-  array = {};
-  array = kernels::cuda::Array<T>(stream, wanted + wanted / 4);
-}
-
 std::int64_t start_of(const SequenceRows& rows, int tile) {
   return rows.position + static_cast<std::int64_t>(tile) * rows.program->tile_tokens();
 }

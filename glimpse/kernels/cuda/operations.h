@@ -125,6 +125,17 @@ class Array {
   std::size_t count_ = 0;
 };
 
+/// Makes an array hold `wanted` values and some more, so that it need not grow with every token; true when it moved,
+/// and its content is lost.
+template <class T>
+bool grow(Array<T>& array, Stream& stream, std::size_t wanted) {
+  if (wanted <= array.size()) return false;
+  stream.synchronize();  // what is queued may use the old one
+  array = {};
+  array = Array<T>(stream, wanted + wanted / 4 + 256);
+  return true;
+}
+
 /// What was queued while it was made, as one thing to run. The memory that it uses must stay.
 class Graph {
  public:

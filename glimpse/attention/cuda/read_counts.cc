@@ -1,7 +1,7 @@
-// What a runner's pass read: counted from lengths, plans, and the counts of sets that came back.
+#include "glimpse/attention/cuda/read_counts.h"
+
 #include <algorithm>
 
-#include "glimpse/attention/cuda/runner.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 
@@ -12,11 +12,9 @@ std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-}  // namespace
-
 /// Slots of K and V that a head of a decoding row read.
-std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, bool& sparse) const {
-  const std::int64_t slots = cache_.live_tokens(entry.rows.sequence, layer, head);
+std::int64_t read_slots(const PassReads& pass, const PassEntry& entry, int layer, int head, bool& sparse) {
+  const std::int64_t slots = pass.cache.live_tokens(entry.rows.sequence, layer, head);
   const HeadOp& op = entry.rows.program->head(layer, head);
   sparse |= slots < entry.tokens;
   if (entry.dense || op.reads == HeadOp::Reads::everything) return slots;
@@ -25,8 +23,8 @@ std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, boo
     sparse |= window < entry.tokens;
     return std::min(window, slots);
   }
-  const auto* const counts = set_counts();
-  const int first = tables_.first_set(entry, op.set);
+  const auto* const counts = pass.counts;
+  const int first = pass.tables.first_set(entry, op.set);
   const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
   std::int64_t sum = 0;
   bool all = true;
@@ -41,50 +39,50 @@ std::int64_t Runner::read_slots(const PassEntry& entry, int layer, int head, boo
 }
 
 /// True where a mean token stands for what a window lost.
-bool Runner::has_mean_token(const PassEntry& entry, int layer, int head) {
+bool has_mean_token(const PassEntry& entry, int layer, int head) {
   const HeadOp& op = entry.rows.program->head(layer, head);
   return op.reads == HeadOp::Reads::window && op.kept != nullptr && op.kept->compensates &&
          op.window->sink + plan::window_tokens(*op.window, entry.tokens) < entry.tokens;
 }
 
 /// What the searches of a head's tree read: its units, and the clusters of those that were opened.
-std::int64_t Runner::tree_bytes(const PassEntry& entry, const SelectOp& select) const {
+std::int64_t tree_bytes(const PassReads& pass, const PassEntry& entry, const SelectOp& select) {
   const kv::KeyIndex& index = *tree_of(entry.rows, select.writes.layer, select.first_head);
   if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) {  // all means, the tokens of some
-    const std::int64_t means = std::int64_t{clusters->clusters()} * shape_.head_dim;
+    const std::int64_t means = std::int64_t{clusters->clusters()} * pass.cache.shape().format.dim;
     return select.lists * (means + PassTables::searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
   }
   const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
-  const auto* const opened = set_counts() + tables_.sets();
+  const auto* const opened = pass.counts + pass.tables.sets();
   std::size_t bytes = 0;
   for (int list = 0; list < select.lists; ++list) {
-    const std::int32_t clusters = opened[tables_.first_set(entry, select.writes) + list];
+    const std::int32_t clusters = opened[pass.tables.first_set(entry, select.writes) + list];
     bytes += tree.coarse().read_bytes(size(tree.coarse().count())) + tree.fine().read_bytes(size(clusters));
   }
   return static_cast<std::int64_t>(bytes);
 }
 
 /// What a search of a head's units read: their rows, and the weights of its gate.
-std::int64_t Runner::unit_bytes(const PassEntry& entry, const SelectOp& select) const {
+std::int64_t unit_bytes(const PassReads& pass, const PassEntry& entry, const SelectOp& select) {
   const std::int64_t units = PassTables::searched_units(entry, select);
   if (units == 0) return 0;
   const UnitShape unit = shape_of_units(*units_of(entry.rows, select.writes.layer, select.first_head));
   std::int64_t values = units * (unit.values + (unit.radii ? 1 : 0));
   if (select.selector->terms.front().source == plan::Source::gate) {
-    values += std::int64_t{shape_.heads / shape_.kv_heads} * unit.width * shape_.head_dim;
+    values += std::int64_t{pass.group} * unit.width * pass.cache.shape().format.dim;
   }
   return values * std::int64_t{sizeof(float)};
 }
 
 /// Rows whose keys were made from factors: of a set all before the window but those of outliers.
-void Runner::count_made(const PassEntry& entry, int layer, int head, ReadCounters& counters) const {
+void count_made(const PassReads& pass, const PassEntry& entry, int layer, int head, ReadCounters& counters) {
   const HeadOp& op = entry.rows.program->head(layer, head);
   const SelectOp& select = entry.rows.program->select(layer, head);
   const std::int64_t end = PassTables::made_end(entry, layer, head), block = select.selector->block;
   const auto marked = marked_units(*units_of(entry.rows, layer, head));
-  const auto* const counts = set_counts();
+  const auto* const counts = pass.counts;
   for (int list = 0; list < select.lists; ++list) {
-    const std::int32_t count = counts[tables_.first_set(entry, op.set) + list];
+    const std::int32_t count = counts[pass.tables.first_set(entry, op.set) + list];
     const std::int64_t slots = count == kernels::kEverything ? entry.tokens : count;
     std::int64_t rows = slots - (entry.tokens - end);
     for (const std::int32_t unit : marked)
@@ -94,29 +92,21 @@ void Runner::count_made(const PassEntry& entry, int layer, int head, ReadCounter
     if (rows == 0) continue;
     const std::int64_t factors = op.key_rank * static_cast<std::int64_t>(sizeof(std::uint16_t));
     counters.low_rank_bytes +=
-        rows * factors + std::int64_t{op.key_rank} * shape_.head_dim * std::int64_t{sizeof(float)};
+        rows * factors + std::int64_t{op.key_rank} * pass.cache.shape().format.dim * std::int64_t{sizeof(float)};
   }
 }
 
-bool Runner::makes_sets_late(std::size_t entry, int layer) const {
-  const auto groups = tables_.groups();
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (entry >= groups[g].first_entry && entry < groups[g].first_entry + groups[g].entries) {
-      return places_[g * size(shape_.layers) + size(layer)].late;
-    }
-  }
-  return false;
-}
+}  // namespace
 
-void Runner::count(std::size_t number, ReadCounters& counters) const {
-  const PassEntry& entry = tables_.entries()[number];
+void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counters) {
+  const PassEntry& entry = pass.tables.entries()[number];
   bool sparse = false;
-  for (int layer = 0; layer < shape_.layers; ++layer) {
-    for (int head = 0; head < shape_.kv_heads; ++head) {
-      const std::int64_t slots = read_slots(entry, layer, head, sparse);
+  for (int layer = 0; layer < pass.cache.shape().layers; ++layer) {
+    for (int head = 0; head < pass.cache.shape().kv_heads; ++head) {
+      const std::int64_t slots = read_slots(pass, entry, layer, head, sparse);
       counters.k_rows += slots;
       counters.v_rows += slots;
-      if (PassTables::makes_keys(entry, layer, head)) count_made(entry, layer, head, counters);
+      if (PassTables::makes_keys(entry, layer, head)) count_made(pass, entry, layer, head, counters);
       if (!entry.dense && has_mean_token(entry, layer, head)) ++counters.k_rows, ++counters.v_rows;
       // Once more for what each slot got.
       const bool fed = !entry.rows.state->has_heat() || entry.rows.program->layer(layer).heats;
@@ -127,14 +117,14 @@ void Runner::count(std::size_t number, ReadCounters& counters) const {
     if (entry.dense) continue;
     for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
       if (searches_tree(select)) {
-        counters.index_bytes += tree_bytes(entry, select);
+        counters.index_bytes += tree_bytes(pass, entry, select);
       } else if (searches_units(select)) {
-        counters.index_bytes += unit_bytes(entry, select);
+        counters.index_bytes += unit_bytes(pass, entry, select);
       } else if (select.from == SelectOp::From::index) {
         counters.index_bytes += PassTables::searched_blocks(entry, *select.selector) * select.selector->block /
                                 kernels::kPageTokens *
-                                static_cast<std::int64_t>(kernels::summary_bytes(cache_.shape().format));
-      } else if (!makes_sets_late(number, layer)) {
+                                static_cast<std::int64_t>(kernels::summary_bytes(pass.cache.shape().format));
+      } else if (!pass.layers.makes_sets_late(pass.tables, number, layer)) {
         const auto scoring = std::count_if(select.queries.begin(), select.queries.end(), [](int n) { return n > 0; });
         counters.k_rows += scoring * entry.tokens;  // scores are a pass of their own over K
       }

@@ -1,0 +1,40 @@
+#include "glimpse/attention/cuda/pass_space.h"
+
+#include <algorithm>
+
+namespace glimpse::attention::cuda {
+namespace {
+
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+}  // namespace
+
+void PassSpace::make(const PassTables& tables, int heads, int kv_heads, bool gates) {
+  stride_ = tables.stride();
+  capacity_ = tables.capacity();
+  sets_ = tables.sets();
+  bool moved = false;
+  if (stride_ > 0) {
+    int most = 0;
+    for (const RowGroup& group : tables.groups()) most = std::max(most, group.rows);
+    moved |= grow(scores_, stream_, size(most) * size(heads) * stride_);
+    moved |= grow(lse_, stream_, size(most) * size(heads));
+    if (gates) moved |= grow(gate_queries_, stream_, size(most) * size(kv_heads) * kernels::cuda::kMostGateDim);
+  }
+  moved |= grow(set_slots_, stream_, size(sets_) * size(capacity_));
+  moved |= grow(counts_, stream_, 2 * size(sets_));
+  if (2 * size(sets_) * sizeof(std::int32_t) > host_counts_.size()) {
+    stream_.synchronize();
+    host_counts_ = kernels::cuda::Pinned(stream_, (3 * size(sets_) + 256) * sizeof(std::int32_t));
+    moved = true;
+  }
+  if (moved) ++moves_;
+}
+
+void PassSpace::finish() {
+  if (sets_ > 0) counts_.memory().copy_out_later(0, host_counts_, 2 * size(sets_) * sizeof(std::int32_t));
+}
+
+}  // namespace glimpse::attention::cuda

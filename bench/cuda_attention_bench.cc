@@ -32,7 +32,6 @@ using cuda::Memory;
 using cuda::Stream;
 
 constexpr int kKvHeads = 8, kGroup = 4, kDim = 128;
-constexpr KvFormat kFormat{KvType::bf16, kDim};
 constexpr float kScale = 0.08838834764F;
 
 struct Wanted {
@@ -43,19 +42,50 @@ struct Wanted {
   double share = 0.1;
   std::string json;  ///< where the results go, or nowhere
   std::string command;
+  std::vector<std::string> caches{"bf16"};
   std::vector<std::string> only;  ///< what is measured; empty: everything
 };
 
 /// One size of the pool that all shapes are cut from.
 class Pool {
  public:
-  Pool(Stream& stream, std::size_t count)
-      : pages(count), k(stream, count * kFormat.page_bytes()), v(stream, count * kFormat.page_bytes()) {
-    fill_normal(stream, k.raw(), pages * kPageTokens * kDim, 1);
-    fill_normal(stream, v.raw(), pages * kPageTokens * kDim, 2);
+  Pool(Stream& stream, KvFormat of, std::size_t count)
+      : format(of), pages(count), k(stream, count * of.page_bytes()), v(stream, count * of.page_bytes()) {
+    if (of.type == KvType::q8_0) {
+      fill_bytes(k, 1);
+      fill_bytes(v, 2);
+    } else {
+      fill_normal(stream, k.raw(), pages * kPageTokens * kDim, 1);
+      fill_normal(stream, v.raw(), pages * kPageTokens * kDim, 2);
+    }
   }
+  KvFormat format;
   std::size_t pages;
   Memory k, v;
+
+ private:
+  /// Rows of random bytes and scales, the same ones every few thousand pages.
+  void fill_bytes(Memory& plane, unsigned seed) const {
+    constexpr std::size_t kApart = 4099;
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<std::byte> some(std::min(pages, kApart) * format.page_bytes());
+    std::vector<float> row(kDim);
+    for (std::size_t page = 0; page < some.size(); page += format.page_bytes()) {
+      for (std::size_t slot = 0; slot < kPageTokens; ++slot) {
+        for (float& x : row) x = normal(random);
+        const float scale = std::abs(*std::max_element(row.begin(), row.end(),
+                                                       [](float a, float b) { return std::abs(a) < std::abs(b); })) /
+                            127;
+        std::byte* const to = some.data() + page + slot * format.row_bytes();
+        for (std::size_t d = 0; d < kDim; ++d) to[d] = static_cast<std::byte>(std::lround(row[d] / scale));
+        std::memcpy(some.data() + page + format.scale_offset() + slot * sizeof scale, &scale, sizeof scale);
+      }
+    }
+    for (std::size_t at = 0; at < plane.size(); at += some.size()) {
+      plane.copy_in(at, std::span<const std::byte>(some).first(std::min(some.size(), plane.size() - at)));
+    }
+  }
 };
 
 /// A batch of sequences of one length: several layers of it, each in memory of its own.
@@ -92,7 +122,7 @@ class Bed {
 
   std::size_t heads() const { return static_cast<std::size_t>(batch) * kKvHeads; }
   KvTable<Place::device> cache(int layer) const {
-    return {kFormat, views_.constant().raw() + static_cast<std::size_t>(layer) * heads(), batch, kKvHeads};
+    return {pool_.format, views_.constant().raw() + static_cast<std::size_t>(layer) * heads(), batch, kKvHeads};
   }
   RowTable<Place::device> rows() const { return {sequence_.constant(), behind_.constant(), batch}; }
   Pointer<const float, Place::device> q() const { return q_.constant(); }
@@ -128,8 +158,8 @@ class Bed {
   /// The last head of the last layer against the reference, everything or its set. Pages must lie in order.
   double error(bool set) const {
     const std::size_t each = static_cast<std::size_t>((tokens + kPageTokens - 1) / kPageTokens);
-    const std::size_t at = (static_cast<std::size_t>(layers) * heads() - 1) * each * kFormat.page_bytes();
-    std::vector<std::byte> k(each * kFormat.page_bytes()), v(k.size());
+    const std::size_t at = (static_cast<std::size_t>(layers) * heads() - 1) * each * pool_.format.page_bytes();
+    std::vector<std::byte> k(each * pool_.format.page_bytes()), v(k.size());
     pool_.k.copy_out(at, k);
     pool_.v.copy_out(at, v);
     std::vector<PageId> pages(each);
@@ -141,7 +171,7 @@ class Bed {
     std::int32_t count = capacity_;
     constexpr std::size_t kValues = static_cast<std::size_t>(kGroup) * kDim;
     std::vector<float> want(kValues), lse(kGroup);
-    ref::Operations().attend({{kFormat, &view, 1, 1},
+    ref::Operations().attend({{pool_.format, &view, 1, 1},
                               {&zero, &one, 1},
                               queries_.data() + queries_.size() - kValues,
                               kGroup,
@@ -192,14 +222,14 @@ double measure(Stream& stream, int layers, const std::function<void(int)>& work)
 
 class Bench {
  public:
-  Bench(Stream& stream, const Wanted& wanted, std::size_t pages)
-      : stream_(stream), wanted_(wanted), operations_(cuda::make_operations(stream)), pool_(stream, pages) {
+  Bench(Stream& stream, const Wanted& wanted, KvFormat format, std::size_t pages)
+      : stream_(stream), wanted_(wanted), operations_(cuda::make_operations(stream)), pool_(stream, format, pages) {
     const std::size_t bytes = pool_.k.size() / 16384 * 16384;
     const Array<unsigned> sum(stream, 1);
     bandwidth_ = static_cast<double>(bytes) / measure(stream, 2, [&](int layer) {
                    cuda::read_all(stream_, (layer == 0 ? pool_.k : pool_.v).raw(), bytes, sum.pointer().raw());
                  });
-    fmt::print("plain reads: {:.0f} GB/s\n", bandwidth_ * 1e-9);
+    fmt::print("{}, plain reads: {:.0f} GB/s\n", name(format.type), bandwidth_ * 1e-9);
   }
 
   void run() {
@@ -207,14 +237,41 @@ class Bench {
     for (const int tokens : wanted_.tokens) {
       for (const int batch : wanted_.batches) shape(batch, tokens);
     }
-    if (!wanted_.json.empty()) std::ofstream(wanted_.json) << text();
+  }
+
+  const nlohmann::ordered_json& rows() const { return rows_; }
+  /// The file of results (bench/README.md): the machine is the device.
+  std::string text(const nlohmann::ordered_json& rows) const {
+    const cuda::Device& device = stream_.device();
+    nlohmann::ordered_json head{{"schema", 1},
+                                {"benchmark", "cuda_attention_bench"},
+                                {"commit", cli::commit()},
+                                {"date", nullptr},
+                                {"machine",
+                                 {{"cpu", device.name},
+                                  {"isa", fmt::format("sm{}", device.capability)},
+                                  {"cores", device.processors},
+                                  {"memory", device.memory},
+                                  {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
+                                {"command", wanted_.command},
+                                {"model", nullptr},
+                                {"settings",
+                                 {{"query_heads", kKvHeads * kGroup},
+                                  {"kv_heads", kKvHeads},
+                                  {"dim", kDim},
+                                  {"kv_type", fmt::format("{}", fmt::join(wanted_.caches, ","))},
+                                  {"page", kPageTokens},
+                                  {"shuffled", wanted_.shuffled},
+                                  {"share", wanted_.share}}},
+                                {"rows", rows}};
+    return head.dump(1) + "\n";
   }
 
  private:
   void shape(int batch, int tokens) {
     Bed bed(stream_, pool_, batch, tokens, wanted_);
     const std::size_t heads = bed.heads();
-    const double row = static_cast<double>(2 * kFormat.row_bytes());
+    const double row = static_cast<double>(2 * pool_.format.read_bytes());
     const double dense_bytes = static_cast<double>(heads) * tokens * row;
     const double set_bytes = static_cast<double>(heads) * bed.set_length() * (row + 4);
     const auto reads = [&](int dense_heads) {
@@ -330,7 +387,8 @@ class Bench {
         4.0 * kDim * kKvHeads * kGroup * rows * (static_cast<double>(bed.tokens) - (rows - 1) / 2.0) / seconds;
     fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.1f} TFLOP/s\n", bed.batch, bed.tokens,
                fmt::format("prefill {}", rows), seconds * 1e6, flops * 1e-12);
-    rows_.push_back({{"batch", bed.batch},
+    rows_.push_back({{"cache", name(pool_.format.type)},
+                     {"batch", bed.batch},
                      {"tokens", bed.tokens},
                      {"what", "prefill"},
                      {"rows", rows},
@@ -409,7 +467,7 @@ class Bench {
   void by_pages(Bed& bed, const Array<Read>& none, double set_bytes) {
     const std::int32_t blocks = bed.tokens / kPageTokens;
     const std::size_t stride = static_cast<std::size_t>((blocks + 31) / 32 * 32);
-    const Array<std::byte> bounds(stream_, pool_.pages * summary_bytes(kFormat));
+    const Array<std::byte> bounds(stream_, pool_.pages * summary_bytes(pool_.format));
     const Array<float> scores(stream_, bed.heads() * kGroup * stride), lse(stream_, bed.heads() * kGroup);
     std::vector<PageRange> ranges;
     std::vector<Search> searches;
@@ -432,7 +490,7 @@ class Bench {
     const Array<Search> device_searches(stream_, searches);
     const Array<Choice> device_choices(stream_, choices);
     const int count = static_cast<int>(searches.size());
-    const SummaryTable<Place::device> summaries{bounds.pointer(), kFormat.type};
+    const SummaryTable<Place::device> summaries{bounds.pointer(), summary_type(pool_.format.type)};
     const ScoreTable<Place::device> table{scores.pointer(), lse.pointer(), stride};
     const auto summarise = [&](int layer) {
       operations_->summarise({bed.cache(layer), device_ranges.constant(), count, blocks, summaries});
@@ -445,7 +503,7 @@ class Bench {
       operations_->select({bed.cache(layer), bed.rows(), kGroup, table, device_choices.constant(), count, bed.sets()});
     };
     for (int layer = 0; layer < bed.layers; ++layer) summarise(layer);
-    const double bytes = static_cast<double>(bed.heads()) * blocks * static_cast<double>(summary_bytes(kFormat));
+    const double bytes = static_cast<double>(bed.heads()) * blocks * static_cast<double>(summary_bytes(pool_.format));
     report(bed, "bounds made", summarise, bytes * kPageTokens / 2 + bytes);
     report(bed, "bounds searched", search, bytes);
     report(bed, "pages chosen", select, static_cast<double>(bed.heads()) * kGroup * blocks * 4);
@@ -469,40 +527,14 @@ class Bench {
     const double seconds = measure(stream_, bed.layers, work);
     fmt::print("{:>3} {:>7} {:<26} {:>10.2f} {:>8.3f}\n", bed.batch, bed.tokens, what, seconds * 1e6,
                bytes / seconds / bandwidth_);
-    rows_.push_back({{"batch", bed.batch},
+    rows_.push_back({{"cache", name(pool_.format.type)},
+                     {"batch", bed.batch},
                      {"tokens", bed.tokens},
                      {"what", what},
                      {"us", std::round(seconds * 1e8) / 100},
                      {"bytes", bytes},
                      {"of_read", std::round(bytes / seconds / bandwidth_ * 1e4) / 1e4}});
     std::fflush(stdout);
-  }
-
-  /// The file of results (bench/README.md): the machine is the device.
-  std::string text() const {
-    const cuda::Device& device = stream_.device();
-    nlohmann::ordered_json head{{"schema", 1},
-                                {"benchmark", "cuda_attention_bench"},
-                                {"commit", cli::commit()},
-                                {"date", nullptr},
-                                {"machine",
-                                 {{"cpu", device.name},
-                                  {"isa", fmt::format("sm{}", device.capability)},
-                                  {"cores", device.processors},
-                                  {"memory", device.memory},
-                                  {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
-                                {"command", wanted_.command},
-                                {"model", nullptr},
-                                {"settings",
-                                 {{"query_heads", kKvHeads * kGroup},
-                                  {"kv_heads", kKvHeads},
-                                  {"dim", kDim},
-                                  {"kv_type", name(kFormat.type)},
-                                  {"page", kPageTokens},
-                                  {"shuffled", wanted_.shuffled},
-                                  {"share", wanted_.share}}},
-                                {"rows", rows_}};
-    return head.dump(1) + "\n";
   }
 
   Stream& stream_;
@@ -526,6 +558,8 @@ int main(int argc, char** argv) {
   app.add_option("--only", wanted.only, "measure these alone, such as dense,gathered")->delimiter(',');
   app.add_option("--prefill", wanted.prefill, "measure so many rows of a prompt too, where there is one sequence")
       ->delimiter(',');
+  app.add_option("--cache", wanted.caches, "types of the cache, one after the other: bf16, f16 or q8_0")
+      ->delimiter(',');
   app.add_option("--json", wanted.json, "write the results to this file");
   app.add_flag("--shuffled", wanted.shuffled, "pages in random order");
   app.add_flag("!--no-check", wanted.check, "leave the answers unchecked");
@@ -534,6 +568,14 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) wanted.command += std::string(" ") + argv[i];
   wanted.command.resize(std::min(wanted.command.size(), wanted.command.find(" --json")));
   try {
+    std::vector<kernels::KvFormat> formats;
+    for (const std::string& cache : wanted.caches) {
+      formats.push_back({parse_kv_type(cache), bench::kDim});
+      kernels::cuda::require_supported(formats.back());
+      if (formats.back().type == KvType::q8_0 && !wanted.prefill.empty()) {
+        throw UserError("rows of a prompt read no bytes: --prefill takes --cache bf16 or f16");
+      }
+    }
     const auto found = kernels::cuda::devices();
     if (found.empty()) throw UserError("this machine has no CUDA device of compute capability 8.0 or later");
     kernels::cuda::Stream stream(found.front().number);
@@ -543,7 +585,15 @@ int main(int argc, char** argv) {
         most = std::max(most, static_cast<std::size_t>(batch) * 8 * static_cast<std::size_t>(tokens / 16 + 1));
       }
     }
-    bench::Bench(stream, wanted, std::max<std::size_t>(most, std::size_t{1} << 20)).run();
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    std::string text;
+    for (const kernels::KvFormat& format : formats) {
+      bench::Bench bench(stream, wanted, format, std::max<std::size_t>(most, std::size_t{1} << 20));
+      bench.run();
+      for (const auto& row : bench.rows()) rows.push_back(row);
+      text = bench.text(rows);
+    }
+    if (!wanted.json.empty()) std::ofstream(wanted.json) << text;
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: {}\n", error.what());
     return 2;

@@ -32,6 +32,7 @@ using Clock = std::chrono::steady_clock;
 struct Wanted {
   std::string shape = "llama-3.1-8b";
   std::string weights = "bf16";
+  std::vector<std::string> caches{"bf16"};
   std::filesystem::path folder = "/dev/shm";
   std::vector<int> batches{1};
   std::vector<std::int64_t> depths{1024, 8192, 32768, 131072};
@@ -118,19 +119,22 @@ class Bench {
     const model::RandomModel file(shape, wanted_.folder, {deepest_ + 4096, type_});
     const model::Model model(file.path());
     const model::Config& config = model.config();
+    std::vector<kernels::KvFormat> formats;
+    for (const std::string& cache : wanted_.caches) formats.push_back({parse_kv_type(cache), config.head_dim});
     shape_ = {config.architecture, config.name,     config.layers, config.heads,
               config.kv_heads,     config.head_dim, config.context};
     bandwidth_ = read_bandwidth();
     fmt::print("{}: {} weights of {:.2f} GB; plain reads {:.0f} GB/s\n", shape.name, type_.name,
                weight_bytes(config) * 1e-9, bandwidth_ * 1e-9);
-    {
-      const auto backend = exec::make_cuda_backend(model, {device_, 16, KvType::bf16, kChunk});
+    for (const kernels::KvFormat& format : formats) {
+      format_ = format;
+      const auto backend = exec::make_cuda_backend(model, {device_, 16, format_.type, kChunk});
       kv::CacheShape cache;
       cache.layers = config.layers;
       cache.kv_heads = config.kv_heads;
-      cache.format = {KvType::bf16, config.head_dim};
-      const std::int64_t room =
-          *backend->cache_memory(0) / (2 * std::int64_t{config.head_dim} * 2 * config.layers * config.kv_heads);
+      cache.format = format_;
+      const std::int64_t room = *backend->cache_memory(0) /
+                                (2 * static_cast<std::int64_t>(format_.read_bytes()) * config.layers * config.kv_heads);
       cache.capacity_tokens = std::min<std::int64_t>(room / 8 * 7 / 256 * 256, most_batch_ * (deepest_ + 2048) + 65536);
       backend->open(cache);
       backend->cache().open_tier({});
@@ -156,7 +160,10 @@ class Bench {
               {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
             {"command", wanted_.command},
             {"model", wanted_.shape},
-            {"settings", {{"weights", type_.name}, {"kv_type", "bf16"}, {"steps", wanted_.steps}}},
+            {"settings",
+             {{"weights", type_.name},
+              {"kv_type", fmt::format("{}", fmt::join(wanted_.caches, ","))},
+              {"steps", wanted_.steps}}},
             {"rows", rows_}};
   }
 
@@ -239,7 +246,12 @@ class Bench {
       const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
       fmt::print("batch {}: {} tokens prefilled to depth {} in {:.2f} s, {:.0f} tokens/s\n", batch, prefilled, depth,
                  seconds, static_cast<double>(prefilled) / seconds);
-      rows_.push_back({{"what", "prefill"}, {"batch", batch}, {"depth", depth}, {"tokens", prefilled}, {"s", seconds}});
+      rows_.push_back({{"what", "prefill"},
+                       {"cache", name(format_.type)},
+                       {"batch", batch},
+                       {"depth", depth},
+                       {"tokens", prefilled},
+                       {"s", seconds}});
       measure_arms(backend, config, sources, depth);
     }
     for (const kv::SequenceId id : sources) backend.cache().destroy(id);
@@ -313,7 +325,7 @@ class Bench {
           arm.times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
           arm.bytes = 0;
           for (const attention::ReadCounters& c : result.counters) {
-            arm.bytes += (c.k_rows + c.v_rows) * config.head_dim * 2;
+            arm.bytes += (c.k_rows + c.v_rows) * static_cast<std::int64_t>(format_.read_bytes());
             arm.recalled += c.recalled_pages;
             arm.needed += c.recalled_pages + c.resident_hits;
           }
@@ -328,13 +340,17 @@ class Bench {
       if (i == 0) dense = median;
       const double share = (weight_bytes(config) + static_cast<double>(arm.bytes)) / median / bandwidth_;
       fmt::print(
-          "  B={:<3} {:>7} tokens  {:<28} {:8.3f} ms a step ({:.3f} to {:.3f})  {:.2f}x dense  KV {:.3f} GB  {:.2f} of "
-          "read\n",
-          sources.size(), depth, names[i], median * 1e3, arm.times.front() * 1e3, arm.times.back() * 1e3,
-          dense / median, static_cast<double>(arm.bytes) * 1e-9, share);
-      Json row{{"what", "step"},     {"batch", static_cast<int>(sources.size())},
-               {"depth", depth},     {"arm", names[i]},
-               {"ms", median * 1e3}, {"kv_bytes", arm.bytes},
+          "  {} B={:<3} {:>7} tokens  {:<28} {:8.3f} ms a step ({:.3f} to {:.3f})  {:.2f}x dense  KV {:.3f} GB  "
+          "{:.2f} of read\n",
+          name(format_.type), sources.size(), depth, names[i], median * 1e3, arm.times.front() * 1e3,
+          arm.times.back() * 1e3, dense / median, static_cast<double>(arm.bytes) * 1e-9, share);
+      Json row{{"what", "step"},
+               {"cache", name(format_.type)},
+               {"batch", static_cast<int>(sources.size())},
+               {"depth", depth},
+               {"arm", names[i]},
+               {"ms", median * 1e3},
+               {"kv_bytes", arm.bytes},
                {"of_read", share}};
       if (arm.needed > 0) {  // a host tier
         row["recalled"] = static_cast<double>(arm.recalled) / static_cast<double>(arm.needed);
@@ -352,6 +368,7 @@ class Bench {
   std::int64_t deepest_ = 0;
   plan::ModelShape shape_;
   model::WeightType type_;
+  kernels::KvFormat format_;
   double bandwidth_ = 1;
   Json rows_ = Json::array();
 };
@@ -365,6 +382,8 @@ int main(int argc, char** argv) {
   CLI::App app("a whole decoding step on a GPU");
   app.add_option("--shape", wanted.shape, "llama-3.1-8b, qwen3-8b, qwen3-32b, llama-2-7b or smollm2-135m");
   app.add_option("--weights", wanted.weights, "bf16, q8_0, q6_k, q5_k, q5_0, q5_1, q4_k, q4_0 or q4_1");
+  app.add_option("--cache", wanted.caches, "types of the cache, one after the other: bf16, f16 or q8_0")
+      ->delimiter(',');
   app.add_option("--folder", wanted.folder, "for the file of random weights; in memory");
   app.add_option("--batch", wanted.batches, "sequences")->delimiter(',');
   app.add_option("--depth", wanted.depths, "tokens of each sequence, ascending")->delimiter(',');

@@ -22,19 +22,22 @@ TEST_F(Cuda, ForksShareTheirPast) {
 TEST_F(Cuda, ASessionOfOneDeviceGoesOnOnTheOther) {
   const auto model = reference::test_model("llama256");
   const auto file = std::filesystem::path(testing::TempDir()) / "cuda.session";
-  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
-  const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
-  const std::vector<Token> tokens = random_tokens(220, cpu.tokenizer().size());
-  Sequence here = gpu.open(make(gpu, "full"));
-  here.prefill(std::span(tokens).first(200));
-  here.save(file);
-  Sequence there = cpu.load(file, make(cpu, "full"));
-  const std::vector<float> ours = decoded(here, std::span(tokens).subspan(200));
-  const std::vector<float> theirs = decoded(there, std::span(tokens).subspan(200));
-  EXPECT_LT(divergence(ours, theirs, width), kNear);
-  Sequence back = gpu.load(file, make(gpu, "full"));
-  EXPECT_TRUE(same_bits(decoded(back, std::span(tokens).subspan(200)), ours));
-  std::filesystem::remove(file);
+  for (const KvType cache : {KvType::bf16, KvType::q8_0}) {
+    SCOPED_TRACE(name(cache));
+    Engine gpu(on_gpu(model, cache)), cpu(on_cpu(model, cache));
+    const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
+    const std::vector<Token> tokens = random_tokens(220, cpu.tokenizer().size());
+    Sequence here = gpu.open(make(gpu, "full"));
+    here.prefill(std::span(tokens).first(200));
+    here.save(file);
+    Sequence there = cpu.load(file, make(cpu, "full"));
+    const std::vector<float> ours = decoded(here, std::span(tokens).subspan(200));
+    const std::vector<float> theirs = decoded(there, std::span(tokens).subspan(200));
+    EXPECT_LT(divergence(ours, theirs, width), kNear);
+    Sequence back = gpu.load(file, make(gpu, "full"));
+    EXPECT_TRUE(same_bits(decoded(back, std::span(tokens).subspan(200)), ours));
+    std::filesystem::remove(file);
+  }
 }
 
 /// Bounds hang on pages. A sequence that forks, or comes from a file, decodes as the one that made them.
@@ -86,10 +89,10 @@ double shared_tokens(const plan::ModelShape& shape, const Sequence& a, const Seq
 }
 
 /// What a plan forgets by is the host's. A sequence that forks, or comes from a file, forgets as the one before.
-TEST_F(Cuda, StatisticsGoOn) {
+void expect_statistics_go_on(KvType cache) {
   const auto model = reference::test_model("llama256");
   const auto file = std::filesystem::path(testing::TempDir()) / "cuda-statistics.session";
-  Engine gpu(on_gpu(model)), cpu(on_cpu(model));
+  Engine gpu(on_gpu(model, cache)), cpu(on_cpu(model, cache));
   const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
   const std::vector<Token> tokens = random_tokens(700, gpu.tokenizer().size());
   const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
@@ -128,6 +131,14 @@ TEST_F(Cuda, StatisticsGoOn) {
     EXPECT_TRUE(same_bits(decoded(own, part(650, 50)), decoded(same, part(650, 50))));
     std::filesystem::remove(file);
   }
+}
+
+TEST_F(Cuda, StatisticsGoOn) {
+  expect_statistics_go_on(KvType::bf16);
+}
+
+TEST_F(Cuda, StatisticsOfBytesGoOn) {
+  expect_statistics_go_on(KvType::q8_0);
 }
 
 /// The host keeps the heat. A sequence that forks, or comes from a file, goes on as the one before.

@@ -13,14 +13,14 @@
 
 namespace glimpse::engine {
 
-inline EngineOptions on_gpu(const std::filesystem::path& model) {
-  EngineOptions options = options_for(model, KvType::bf16);
+inline EngineOptions on_gpu(const std::filesystem::path& model, KvType cache = KvType::bf16) {
+  EngineOptions options = options_for(model, cache);
   options.device = parse_device("cuda");
   return options;
 }
 
-inline EngineOptions on_cpu(const std::filesystem::path& model) {
-  return options_for(model, KvType::bf16);
+inline EngineOptions on_cpu(const std::filesystem::path& model, KvType cache = KvType::bf16) {
+  return options_for(model, cache);
 }
 
 /// Mean over rows of the divergence of `ours` from `theirs`, nats.

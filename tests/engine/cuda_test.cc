@@ -167,7 +167,9 @@ TEST_F(Cuda, GreedyAnswersOfARealModel) {
         const double gap = b[static_cast<std::size_t>(best)] - b[static_cast<std::size_t>(mine)];
         // Of logits that reach 20: 16-bit rounding in 30 layers here, 8-bit activations there. Sets that differ in a
         // token of a near score add to it.
-        if (!of_many) EXPECT_LT(gap, method.name == std::string("full") ? 0.5 : 2.0) << "token " << i;
+        if (!of_many) {
+          EXPECT_LT(gap, method.name == std::string("full") ? 0.5 : 2.0) << "token " << i;
+        }
         a = ours.decode(static_cast<Token>(best));
         b = theirs.decode(static_cast<Token>(best));
       }

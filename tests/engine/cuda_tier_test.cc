@@ -24,12 +24,13 @@ std::int64_t pages_free(Engine& engine) {
 }
 
 TEST_F(Cuda, WhatWaitsIsReadAsWhatDoesNot) {
-  for (const char* model : {"llama256", "qwen3"}) {
-    Engine gpu(on_gpu(reference::test_model(model))), cpu(on_cpu(reference::test_model(model)));
+  for (const auto& [model, cache] :
+       {std::pair("llama256", KvType::bf16), {"qwen3", KvType::bf16}, {"llama256", KvType::q8_0}}) {
+    Engine gpu(on_gpu(reference::test_model(model), cache)), cpu(on_cpu(reference::test_model(model), cache));
     const std::vector<Token> tokens = random_tokens(kAll, gpu.tokenizer().size());
     const std::span<const Token> rest = std::span(tokens).subspan(kPrompt);
     for (const Method& method : waiting_methods()) {
-      SCOPED_TRACE(std::string(model) + ", " + method.name);
+      SCOPED_TRACE(std::string(model) + ", " + std::string(name(cache)) + ", " + method.name);
       const plan::Plan plan = plan_of(gpu, method, "128");
       Sequence plain = gpu.open(without_tier(plan));
       plain.prefill(std::span(tokens).first(kPrompt));

@@ -144,13 +144,13 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
                                        .width = width,
                                        .columns = rank,
                                        .directions = room.directions.constant(),
-                                       .type = format.type,
+                                       .type = kernels::cuda::factor_type(format.type),
                                        .out = room.factors.pointer()});
       const std::size_t each = size(rank) * sizeof(std::uint16_t);
       room.factors.memory().copy_out(0, std::span(factors).subspan(size(first) * each, size(count) * each));
     });
-    state.low_rank[size(layers[i])] = std::make_shared<const kv::LowRankKeys>(
-        kv::LowRankKeys::Made{format.dim, format.type, tokens, rank, directions[i], std::move(factors)});
+    state.low_rank[size(layers[i])] = std::make_shared<const kv::LowRankKeys>(kv::LowRankKeys::Made{
+        format.dim, kernels::cuda::factor_type(format.type), tokens, rank, directions[i], std::move(factors)});
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -174,8 +174,8 @@ void LowRank::send(const SequenceRows& rows) {
     const kernels::KvFormat& format = cache_.shape().format;
     std::vector<std::uint32_t> basis;
     for (int head = 0; head < cache_.shape().kv_heads; ++head) {
-      const std::vector<std::uint32_t> of =
-          kernels::cuda::packed_basis(keys->basis(head), keys->rank(), format.dim, format.type);
+      const std::vector<std::uint32_t> of = kernels::cuda::packed_basis(keys->basis(head), keys->rank(), format.dim,
+                                                                        kernels::cuda::factor_type(format.type));
       basis.insert(basis.end(), of.begin(), of.end());
     }
     // Rows of factors as wide as kernels take them.

@@ -11,8 +11,11 @@ std::size_t size(std::int64_t value) {
 
 }  // namespace
 
-void PassViews::begin(const PassTables& tables, const PageTables& pages, MadeRows& made,
-                      kernels::cuda::Staging& staging) {
+std::size_t PassViews::number(std::size_t layer, std::size_t sequence, std::size_t head) const {
+  return (layer * sequences_ + sequence) * size(cache_.shape().kv_heads) + head;
+}
+
+void PassViews::begin(const PassTables& tables, const PageTables& pages, kernels::cuda::Staging& staging) {
   staging_ = &staging;
   const std::size_t layers = size(cache_.shape().layers), heads = size(cache_.shape().kv_heads);
   sequences_ = tables.entries().size();
@@ -22,29 +25,45 @@ void PassViews::begin(const PassTables& tables, const PageTables& pages, MadeRow
     pages.append_views(tables.entries()[i].rows, of_sequence_);
     for (std::size_t layer = 0; layer < layers; ++layer) {
       std::copy_n(of_sequence_.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads,
-                  views_.begin() + static_cast<std::ptrdiff_t>((layer * sequences_ + i) * heads));
+                  views_.begin() + static_cast<std::ptrdiff_t>(number(layer, i, 0)));
     }
   }
-  cached_place_ = staging.add(views_);
-  made.make_space(tables);
+  cached_ = {cache_.shape().format, staging.add(views_)};
+}
+
+void PassViews::add(const PassTables& tables, const MadeRows& made, kernels::cuda::Staging& staging) {
   if (!made.any()) return;
+  own_ = views_;
   for (std::size_t i = 0; i < sequences_; ++i) {
     const PassEntry& entry = tables.entries()[i];
     if (entry.first_made < 0) continue;
-    for (std::size_t layer = 0; layer < layers; ++layer) {
-      for (std::size_t head = 0; head < heads; ++head) {
-        if (!PassTables::makes_rows(entry, static_cast<int>(layer), static_cast<int>(head))) continue;
-        views_[(layer * sequences_ + i) * heads + head] = made.view(entry, static_cast<int>(head));
+    for (int layer = 0; layer < cache_.shape().layers; ++layer) {
+      for (int head = 0; head < cache_.shape().kv_heads; ++head) {
+        if (PassTables::makes_rows(entry, layer, head))
+          own_[number(size(layer), i, size(head))] = made.view(entry, head);
       }
     }
   }
-  made_place_ = staging.add(views_);
+  made_ = {cache_.shape().format, staging.add(own_)};
 }
 
-kernels::KvTable<kernels::Place::device> PassViews::at(std::size_t place, int layer) const {
-  const int heads = cache_.shape().kv_heads;
-  const kernels::HeadView* views = staging_->at<kernels::HeadView>(place).raw();
-  return {cache_.shape().format, views + size(layer) * sequences_ * size(heads), static_cast<int>(sequences_), heads};
+void PassViews::add(const PassTables& tables, const Widened& widened, kernels::cuda::Staging& staging) {
+  if (!widened.any()) return;
+  own_.assign(views_.size(), {});
+  for (const kernels::PromptRows& prompt : tables.prompts()) {
+    for (int layer = 0; layer < cache_.shape().layers; ++layer) {
+      for (int head = 0; head < cache_.shape().kv_heads; ++head) {
+        const std::size_t at = number(size(layer), size(prompt.sequence), size(head));
+        own_[at] = widened.view(views_[at], head);
+      }
+    }
+  }
+  widened_ = {widened.format(), staging.add(own_)};
+}
+
+kernels::KvTable<kernels::Place::device> PassViews::at(const Table& table, int layer) const {
+  const kernels::HeadView* views = staging_->at<kernels::HeadView>(table.place).raw();
+  return {table.format, views + number(size(layer), 0, 0), static_cast<int>(sequences_), cache_.shape().kv_heads};
 }
 
 }  // namespace glimpse::attention::cuda

@@ -44,6 +44,7 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       units_(cache, stream, builder_),
       low_rank_(cache, stream, builder_, shape.rotation),
       made_rows_(cache, stream),
+      widened_(cache, stream),
       mean_tokens_(cache, stream),
       tiles_(cache, stream),
       audits_(cache, stream),
@@ -90,7 +91,11 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   host_sets_.begin(tables_, records_.any() || tier_.any());
   heats_.begin(tables_, lengths_, shape_.heads, staging);
   tiles_.begin(tables_, shape_.heads, staging);
-  views_.begin(tables_, pages_, made_rows_, staging);
+  made_rows_.make_space(tables_);
+  widened_.make_space(tables_);
+  views_.begin(tables_, pages_, staging);
+  views_.add(tables_, made_rows_, staging);
+  views_.add(tables_, widened_, staging);
   const kv::WaitingPages waiting = cache_.waiting();
   waiting_place_ = staging.add(waiting.pieces);
   sequence_place_ = staging.add(tables_.sequence_of_row());
@@ -162,9 +167,11 @@ bool Runner::layer(int layer, const LayerRows& rows) {
   if (lse == nullptr) lse = tiles_.lse();
   if (layer == 0) heats_.start();
   summaries_.make(layer, cache, *staging_, *operations_);
+  const kernels::KvTable<Place::device> past = widened_.any() ? views_.widened(layer) : cache;
   for (const kernels::PromptRows& prompt : tables_.prompts()) {
-    if (tiles_.run(layer, prompt, {cache, rows.q, group_heads, scale, lse, rows.out}, *operations_)) continue;
-    operations_->prefill({cache, prompt, rows.q, group_heads, scale, rows.out, lse});
+    if (widened_.any()) widened_.run(prompt, cache, past);
+    if (tiles_.run(layer, prompt, {past, rows.q, group_heads, scale, lse, rows.out}, *operations_)) continue;
+    operations_->prefill({past, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
   // What is added to attention, and rows of prompts, come as floats alone.
   const bool narrows = rows.narrow && tables_.prompts().empty() && !mean_tokens_.any();

@@ -33,6 +33,7 @@
 #include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/trees.h"
 #include "glimpse/attention/cuda/units.h"
+#include "glimpse/attention/cuda/widened.h"
 #include "glimpse/attention/records.h"
 #include "glimpse/kernels/cuda/staging.h"
 
@@ -104,6 +105,7 @@ class Runner {
   Units units_;
   LowRank low_rank_;
   MadeRows made_rows_;
+  Widened widened_;
   MeanTokens mean_tokens_;
   Tiles tiles_;
   Audits audits_;

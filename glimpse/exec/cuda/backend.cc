@@ -42,7 +42,7 @@ class CudaBackend final : public Backend {
                       static_cast<double>(weights) / kGigabyte, options_.most_rows,
                       static_cast<double>(passes) / kGigabyte, static_cast<double>(free) / kGigabyte));
     }
-    return left;
+    return left - widened_share(left);
   }
 
   void open(const kv::CacheShape& shape) override {
@@ -61,6 +61,17 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  /// Of a cache of bytes: what a layer's keys and values of 16 bits take (attention::cuda::Widened), should one
+  /// sequence have the whole cache.
+  std::int64_t widened_share(std::int64_t left) const {
+    if (options_.kv_type != KvType::q8_0) return 0;
+    const model::Config& config = model_.config();
+    const double cached =
+        static_cast<double>(kernels::KvFormat{KvType::q8_0, config.head_dim}.read_bytes()) * config.layers;
+    const double widened = 1.25 * static_cast<double>(kernels::KvFormat{KvType::f16, config.head_dim}.read_bytes());
+    return static_cast<std::int64_t>(static_cast<double>(left) * widened / (cached + widened));
+  }
+
   const model::Model& model_;
   CudaOptions options_;
   kernels::cuda::Stream stream_;

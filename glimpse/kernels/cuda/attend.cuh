@@ -4,6 +4,7 @@
 #pragma once
 
 #include "glimpse/kernels/cuda/attend_source.cuh"
+#include "glimpse/kernels/cuda/bytes.cuh"
 #include "glimpse/kernels/cuda/queries.cuh"
 
 namespace glimpse::kernels::cuda {
@@ -25,7 +26,7 @@ struct Merge {
 
 template <class T, int kDim, int kTiles, int kKeys, int kWarps>
 struct AttendShape {
-  using KvFeed = Feed<kDim, kKeys, 2>;
+  using KvFeed = Feed<T, kDim, kKeys, 2>;
   using OwnQueries = Queries<T, kDim, kTiles, kWarps * 32>;
   using OwnMerge = Merge<kDim, kWarps>;
   static constexpr int kThreads = kWarps * 32;
@@ -34,17 +35,20 @@ struct AttendShape {
   static constexpr int kStage = KvFeed::kStageBytes * kWarps;
 };
 
-/// A tile's scores of eight query heads become weights; sums so far are scaled to the new maximum.
+/// A tile's scores of eight query heads become weights; sums so far are scaled to the new maximum. `scales`: where
+/// those of bytes lie.
 template <class T, int kDim, int kKeys>
-__device__ inline void weigh(float (&scores)[kKeys / 8][4], std::uint32_t mask, float scale, Softmax& softmax,
-                             float (&sums)[kDim / 8][4], std::uint32_t (&weights)[kKeys / 16][4]) {
+__device__ inline void weigh(float (&scores)[kKeys / 8][4], std::uint32_t mask, float scale, std::uint32_t scales,
+                             Softmax& softmax, float (&sums)[kDim / 8][4], std::uint32_t (&weights)[kKeys / 16][4]) {
+  const KeyScales<T, kKeys> of_keys(scales), of_values(scales + kKeys * 4);
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
   float largest = softmax.largest;
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const float score = (scores[n][e] + scores[n][e + 2]) * scale;
+      float score = (scores[n][e] + scores[n][e + 2]) * scale;
+      if constexpr (kScaled<T>) score *= of_keys.at(n, e);
       scores[n][e] = (mask >> (n * 8 + first + e) & 1U) != 0 ? score : -INFINITY;
       largest = fmaxf(largest, scores[n][e]);
     }
@@ -64,11 +68,116 @@ __device__ inline void weigh(float (&scores)[kKeys / 8][4], std::uint32_t mask, 
   }
 #pragma unroll
   for (int n = 0; n < kKeys / 8; ++n) {
-    const float x = exp2_of(scores[n][0] - base);
-    const float y = exp2_of(scores[n][1] - base);
+    float x = exp2_of(scores[n][0] - base);
+    float y = exp2_of(scores[n][1] - base);
     softmax.sum += x + y;
-    weights[n / 2][n % 2 * 2] = split<T>(x, y, weights[n / 2][n % 2 * 2 + 1]);
+    if constexpr (kScaled<T>) x *= of_values.at(n, 0) * kWeightScale, y *= of_values.at(n, 1) * kWeightScale;
+    weights[n / 2][n % 2 * 2] = split<MultipliedAs<T>>(x, y, weights[n / 2][n % 2 * 2 + 1]);
   }
+}
+
+/// Scores of a tile's keys, at `keys` as its layout has them.
+template <class T, int kDim, int kTiles, int kKeys, class OwnQueries>
+__device__ inline void score_tile(const OwnQueries& queries, std::uint32_t keys,
+                                  float (&scores)[kTiles][kKeys / 8][4]) {
+  using Layout = typename Feed<T, kDim, kKeys, 2>::Layout;
+  if constexpr (kScaled<T>) {
+#pragma unroll
+    for (int k = 0; k < kDim / 32; ++k) {
+      std::uint32_t words[kKeys / 16][4];
+#pragma unroll
+      for (int h = 0; h < kKeys / 16; ++h) load_matrices(words[h], Layout::moved(keys, h * 16, k * 2));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        std::uint32_t b[kKeys / 8][2];
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) widen_keys(words[n / 2][n % 2 * 2 + half], b[n]);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          std::uint32_t a[4];
+          queries.load(a, m, k * 2 + half);
+#pragma unroll
+          for (int n = 0; n < kKeys / 8; ++n) multiply<MultipliedAs<T>>(scores[m][n], a, b[n][0], b[n][1]);
+        }
+      }
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kDim / 16; ++k) {
+      std::uint32_t b[kKeys / 16][4];
+#pragma unroll
+      for (int h = 0; h < kKeys / 16; ++h) load_matrices(b[h], Layout::moved(keys, h * 16, k * 2));
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        std::uint32_t a[4];
+        queries.load(a, m, k);
+#pragma unroll
+        for (int h = 0; h < kKeys / 16; ++h) {
+          multiply<T>(scores[m][h * 2], a, b[h][0], b[h][1]);
+          multiply<T>(scores[m][h * 2 + 1], a, b[h][2], b[h][3]);
+        }
+      }
+    }
+  }
+}
+
+/// Adds a tile's values, at `values` as its layout has them, by their weights. Of bytes results 2i and 2i + 1 are
+/// the even and the odd dimensions of sixteen (result_of).
+template <class T, int kDim, int kTiles, int kKeys>
+__device__ inline void add_values(std::uint32_t values, const std::uint32_t (&weights)[kTiles][kKeys / 16][4],
+                                  float (&sums)[kTiles][kDim / 8][4]) {
+  using Layout = typename Feed<T, kDim, kKeys, 2>::Layout;
+#pragma unroll
+  for (int h = 0; h < kKeys / 16; ++h) {
+    if constexpr (kScaled<T>) {
+#pragma unroll
+      for (int j = 0; j < kDim / 32; ++j) {
+        std::uint32_t words[4];
+        load_matrices_transposed(words, Layout::moved(values, h * 16, j * 2));
+#pragma unroll
+        for (int piece = 0; piece < 2; ++piece) {
+          std::uint32_t even[2], odd[2];
+          widen_values(words[piece * 2], even[0], odd[0]);
+          widen_values(words[piece * 2 + 1], even[1], odd[1]);
+#pragma unroll
+          for (int m = 0; m < kTiles; ++m) {
+            multiply<MultipliedAs<T>>(sums[m][j * 4 + piece * 2], weights[m][h], even[0], even[1]);
+            multiply<MultipliedAs<T>>(sums[m][j * 4 + piece * 2 + 1], weights[m][h], odd[0], odd[1]);
+          }
+        }
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kDim / 16; ++j) {
+        std::uint32_t b[4];
+        load_matrices_transposed(b, Layout::moved(values, h * 16, j * 2));
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          multiply<T>(sums[m][j * 2], weights[m][h], b[0], b[1]);
+          multiply<T>(sums[m][j * 2 + 1], weights[m][h], b[2], b[3]);
+        }
+      }
+    }
+  }
+}
+
+/// Two neighbouring dimensions of this thread's results, and the first of them: result_place().
+template <class T, int kDim>
+__device__ inline float2 result_of(const float (&sums)[kDim / 8][4], int j) {
+  if constexpr (kScaled<T>) {
+    const float(&even)[4] = sums[j / 2 * 2];
+    const float(&odd)[4] = sums[j / 2 * 2 + 1];
+    constexpr float kScale = 1 / kWeightScale;
+    return j % 2 == 0 ? make_float2((even[0] + even[2]) * kScale, (odd[0] + odd[2]) * kScale)
+                      : make_float2((even[1] + even[3]) * kScale, (odd[1] + odd[3]) * kScale);
+  } else {
+    return make_float2(sums[j][0] + sums[j][2], sums[j][1] + sums[j][3]);
+  }
+}
+template <class T>
+__device__ inline int result_place(int j) {
+  const int of_four = static_cast<int>(threadIdx.x) % 4;
+  return kScaled<T> ? j / 2 * 16 + of_four * 4 + j % 2 * 2 : j * 8 + of_four * 2;
 }
 
 /// Writes a tile's scores of eight query heads each, which weigh() has multiplied by the scale and log2(e) and cleared.
@@ -199,7 +308,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
   const int lane = static_cast<int>(threadIdx.x) % 32;
   char* const ring = at + warp * of.stages * KvFeed::kStageBytes;
   at += of.stages * Shape::kStage;
-  typename Shape::OwnQueries queries(reinterpret_cast<T*>(at));
+  typename Shape::OwnQueries queries(reinterpret_cast<MultipliedAs<T>*>(at));
   at += Shape::OwnQueries::kBytes;
   auto& merge = *reinterpret_cast<typename Shape::OwnMerge*>(at);
   at += sizeof merge;
@@ -232,44 +341,15 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
           const std::uint32_t keys = feed.take(mask);
           if (mask != 0 || s.scored != 0) {
             float scores[kTiles][kKeys / 8][4] = {};
-#pragma unroll
-            for (int k = 0; k < kDim / 16; ++k) {
-              std::uint32_t b[kKeys / 16][4];
-#pragma unroll
-              for (int h = 0; h < kKeys / 16; ++h) {
-                load_matrices(b[h], Layout::moved(keys + first_key, h * 16, k * 2));
-              }
-#pragma unroll
-              for (int m = 0; m < kTiles; ++m) {
-                std::uint32_t a[4];
-                queries.load(a, m, k);
-#pragma unroll
-                for (int h = 0; h < kKeys / 16; ++h) {
-                  multiply<T>(scores[m][h * 2], a, b[h][0], b[h][1]);
-                  multiply<T>(scores[m][h * 2 + 1], a, b[h][2], b[h][3]);
-                }
-              }
-            }
+            score_tile<T, kDim, kTiles, kKeys>(queries, keys + first_key, scores);
             std::uint32_t weights[kTiles][kKeys / 16][4];
 #pragma unroll
             for (int m = 0; m < kTiles; ++m) {
-              weigh<T, kDim, kKeys>(scores[m], mask, of.scale, softmax[m], sums[m], weights[m]);
+              weigh<T, kDim, kKeys>(scores[m], mask, of.scale, keys + KvFeed::kRowsBytes, softmax[m], sums[m],
+                                    weights[m]);
             }
             if (s.scored != 0) leave_scores<kTiles, kKeys>(of, s, tile, scores);
-            const std::uint32_t values = keys + KvFeed::kPlaneBytes;
-#pragma unroll
-            for (int h = 0; h < kKeys / 16; ++h) {
-#pragma unroll
-              for (int j = 0; j < kDim / 16; ++j) {
-                std::uint32_t b[4];
-                load_matrices_transposed(b, Layout::moved(values + first_value, h * 16, j * 2));
-#pragma unroll
-                for (int m = 0; m < kTiles; ++m) {
-                  multiply<T>(sums[m][j * 2], weights[m][h], b[0], b[1]);
-                  multiply<T>(sums[m][j * 2 + 1], weights[m][h], b[2], b[3]);
-                }
-              }
-            }
+            add_values<T, kDim, kTiles, kKeys>(keys + KvFeed::kPlaneBytes + first_value, weights, sums);
           }
           feed.release();
         }
@@ -298,10 +378,9 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
                   float2 x = make_float2(0, 0);
 #pragma unroll
                   for (int of_part = 0; of_part < kDim / kColumns; ++of_part) {
-                    const float(&own)[4] = sums[m][of_part * (kColumns / 8) + j];
-                    if (part == of_part) x = make_float2(own[0] + own[2], own[1] + own[3]);
+                    if (part == of_part) x = result_of<T, kDim>(sums[m], of_part * (kColumns / 8) + j);
                   }
-                  *reinterpret_cast<float2*>(&all[warp][lane / 4][j * 8 + lane % 4 * 2]) = x;
+                  *reinterpret_cast<float2*>(&all[warp][lane / 4][result_place<T>(j)]) = x;
                 }
               }
               __syncthreads();

@@ -8,7 +8,8 @@ namespace glimpse::kernels::cuda {
 
 template <class T, int kDim, int kTiles>
 void launch_attend_as(AttendArguments of, const Limits& limits, cudaStream_t stream) {
-  constexpr int kKeys = 16;
+  // Bytes are half as much to bring and more to do: larger tiles do some of it once.
+  constexpr int kKeys = kScaled<T> && kTiles == 1 && kDim <= 128 ? 32 : 16;
   constexpr int kWarps = kDim > 128 ? 4 : 8;
   using Shape = AttendShape<T, kDim, kTiles, kKeys, kWarps>;
   of.stages = stages_that_fit(limits, Shape::kFixed, Shape::kStage, Shape::KvFeed::kMostStages);

@@ -1,8 +1,5 @@
 // Bounds of pages: made from the keys of whole pages, and searched instead of them. Memory limits both: a page's keys
 // are read once, and a search reads two rows a page for all query heads of the group.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/rows.cuh"
 
@@ -13,13 +10,21 @@ constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kQueriesAtOnce = 4;
 
-/// Of what two_of widened: exact.
-__device__ inline std::uint32_t narrowed(float2 values, __nv_bfloat16) {
-  return __float_as_uint(values.x) >> 16 | (__float_as_uint(values.y) & 0xffff0000U);
-}
-__device__ inline std::uint32_t narrowed(float2 values, __half) {
-  const __half2 half = __floats2half2_rn(values.x, values.y);
-  return *reinterpret_cast<const std::uint32_t*>(&half);
+/// The least or the largest values of a page as its bounds have them: exact where the cache has 16 bits; of bytes the
+/// next bf16 that is not above, or not below.
+template <class T>
+__device__ inline std::uint32_t narrowed(float2 values, bool up) {
+  if constexpr (__is_same(T, __half)) {
+    const __half2 half = __floats2half2_rn(values.x, values.y);
+    return *reinterpret_cast<const std::uint32_t*>(&half);
+  } else {
+    const auto half = [up](float value) {
+      const std::uint32_t bits = __float_as_uint(value);
+      const bool away = kScaled<T> && (bits & 0xffffU) != 0 && isfinite(value) && (bits >> 31 != 0) != up;
+      return (bits >> 16) + (away ? 1U : 0U);
+    };
+    return half(values.x) | half(values.y) << 16;
+  }
 }
 
 struct Bounds {
@@ -42,21 +47,19 @@ __global__ void __launch_bounds__(kThreads) summarise_kernel(const __grid_consta
   const int first = static_cast<int>(blockIdx.x) % of.parts * kWarps + static_cast<int>(threadIdx.x) / 32;
   for (int page = range.first + first; page < range.last; page += of.parts * kWarps) {
     const std::size_t number = view.pages[page];
-    const auto* const keys = reinterpret_cast<const std::uint32_t*>(view.k_plane) + number * kPageTokens * pairs;
     auto* const to = reinterpret_cast<std::uint32_t*>(of.bounds) + number * 2 * pairs;
     for (int pair = lane; pair < pairs; pair += 32) {
-      std::uint32_t bits[kPageTokens];
+      float2 keys[kPageTokens];
 #pragma unroll
-      for (int slot = 0; slot < kPageTokens; ++slot) bits[slot] = keys[slot * pairs + pair];
-      Bounds bounds;
-      bounds.least = bounds.most = two_of(bits[0], T());
-#pragma unroll
-      for (int slot = 1; slot < kPageTokens; ++slot) {
-        const float2 key = two_of(bits[slot], T());
-        bounds.join(key, key);
+      for (int slot = 0; slot < kPageTokens; ++slot) {
+        keys[slot] = StoredRow<T>(view.k_plane, number * kPageTokens + slot, of.cache.dim).both(pair);
       }
-      to[pair] = narrowed(bounds.least, T());
-      to[pairs + pair] = narrowed(bounds.most, T());
+      Bounds bounds;
+      bounds.least = bounds.most = keys[0];
+#pragma unroll
+      for (int slot = 1; slot < kPageTokens; ++slot) bounds.join(keys[slot], keys[slot]);
+      to[pair] = narrowed<T>(bounds.least, false);
+      to[pairs + pair] = narrowed<T>(bounds.most, true);
     }
   }
 }
@@ -197,7 +200,7 @@ void launch_search_of(const SearchArguments& of, const Limits& limits, cudaStrea
 
 void launch_summarise(const SummariseArguments& arguments, const Limits& limits, CUstream_st* stream) {
   const dim3 shape(arguments.count * arguments.parts, kThreads);
-  auto* const kernel = arguments.cache.type == KvType::f16 ? summarise_kernel<__half> : summarise_kernel<__nv_bfloat16>;
+  auto* const kernel = for_stored(arguments.cache.type, [](auto type) { return &summarise_kernel<decltype(type)>; });
   allow_shared(kernel, 0);
   launch(kernel, arguments, shape, 0, {limits, stream});
 }

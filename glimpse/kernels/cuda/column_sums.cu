@@ -4,6 +4,7 @@
 //
 // Where the piece fills no more than half a tile, as a decoded row does, the other half has what 16 bits leave of the
 // queries: rows 8 to 15 of each sixteen (mma.cuh).
+#include "glimpse/kernels/cuda/bytes.cuh"
 #include "glimpse/kernels/cuda/prefill.cuh"
 
 namespace glimpse::kernels::cuda {
@@ -11,18 +12,29 @@ namespace {
 
 constexpr float kLog2OfE = 1.4426950408889634F;
 
-template <int kDim>
+/// Keys of bytes lie in shared memory as f16, without their scales, which lie behind the sums.
+template <class T, int kDim>
 struct ColumnShape {
   using Prefill = PrefillShape<kDim>;
   using Layout = typename Prefill::Layout;
   static constexpr int kKeyBytes = Layout::bytes(kColumns);
   static constexpr int kSumBytes = kPrefillWarps * kColumns * static_cast<int>(sizeof(float));
-  static constexpr int kBytes = Prefill::kQueryBytes + kKeyBytes + kSumBytes;
+  static constexpr int kScaleBytes = kScaled<T> ? kColumns * static_cast<int>(sizeof(float)) : 0;
+  static constexpr int kBytes = Prefill::kQueryBytes + kKeyBytes + kSumBytes + kScaleBytes;
 };
+
+/// Eight bytes as f16.
+__device__ inline uint4 widened(uint2 bytes) {
+  std::uint32_t low[2], high[2];
+  widen_keys(bytes.x, low);
+  widen_keys(bytes.y, high);
+  return make_uint4(low[0], low[1], high[0], high[1]);
+}
 
 template <class T, int kDim>
 __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __grid_constant__ ColumnSumsArguments of) {
-  using Shape = ColumnShape<kDim>;
+  using Shape = ColumnShape<T, kDim>;
+  using Product = MultipliedAs<T>;
   using Layout = typename Shape::Layout;
   constexpr int kTiles = Shape::Prefill::kTiles;
   constexpr int kRows = Shape::Prefill::kRows;
@@ -48,12 +60,17 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
   for (int i = static_cast<int>(threadIdx.x); i < kColumns * kPieces; i += kPrefillThreads) {
     const int slot = first_slot + i / kPieces;
     const bool there = slot < seen && !freed(slot);
-    const std::size_t at =
-        there ? (static_cast<std::size_t>(view.pages[slot >> kPageShift]) * kPageTokens + (slot & (kPageTokens - 1))) *
-                        (kDim * 2) +
-                    i % kPieces * 16
-              : 0;
-    copy_16_bytes<false>(keys + Layout::offset(i / kPieces, i % kPieces), view.k_plane + at, there);
+    const std::size_t number = there ? row_number(view, slot) : 0;
+    const std::byte* const from = view.k_plane + row_offset<T>(number, kDim) + i % kPieces * 8 * sizeof(T);
+    if constexpr (kScaled<T>) {
+      const uint4 eight = there ? widened(*reinterpret_cast<const uint2*>(from)) : make_uint4(0, 0, 0, 0);
+      memcpy(bytes + Shape::Prefill::kQueryBytes + Layout::offset(i / kPieces, i % kPieces), &eight, sizeof eight);
+      if (i % kPieces != 0) continue;
+      const auto* const scale = reinterpret_cast<const float*>(view.k_plane + scale_offset<T>(number, kDim));
+      warp_sums[kPrefillWarps * kColumns + i / kPieces] = there ? *scale : 0.0F;
+    } else {
+      copy_16_bytes<false>(keys + Layout::offset(i / kPieces, i % kPieces), from, there);
+    }
   }
   close_copies();
   // This thread's columns: slot first_slot + n * 8 + lane % 4 * 2 + e, bit n * 2 + e.
@@ -79,16 +96,16 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kPieces; i += kPrefillThreads) {
       const int row = i / kPieces;
       const int part = i % kPieces;
-      T eight[8];
-      for (int e = 0; e < 8; ++e) eight[e] = narrow<T>(0.0F);
+      Product eight[8];
+      for (int e = 0; e < 8; ++e) eight[e] = narrow<Product>(0.0F);
       const int query = few ? row / 16 * 8 + row % 8 : first + row;
       if (query < rows) {
         const float4* const from = reinterpret_cast<const float4*>(of.q + query_at(query) * kDim + part * 8);
         const float4 low = from[0], high = from[1];
         const float all[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
         for (int e = 0; e < 8; ++e) {
-          eight[e] = narrow<T>(all[e]);
-          if (few && row % 16 >= 8) eight[e] = narrow<T>(all[e] - static_cast<float>(eight[e]));
+          eight[e] = narrow<Product>(all[e]);
+          if (few && row % 16 >= 8) eight[e] = narrow<Product>(all[e] - static_cast<float>(eight[e]));
         }
       }
       memcpy(bytes + Layout::offset(row, part), eight, 16);
@@ -96,6 +113,14 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
     wait_copies<0>();
     __syncthreads();
 
+    float scales[kColumns / 4];
+#pragma unroll
+    for (int c = 0; c < kColumns / 4; ++c) {
+      scales[c] = of.scale;
+      if constexpr (kScaled<T>) {
+        scales[c] *= warp_sums[kPrefillWarps * kColumns + c / 2 * 8 + lane % 4 * 2 + c % 2];
+      }
+    }
     float scores[kTiles][kColumns / 8][4] = {};
 #pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
@@ -110,8 +135,8 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
         load_matrices(b, keys + Layout::offset(h * 16 + row_of_key, step * 2 + lane / 8 % 2));
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) {
-          multiply<T>(scores[m][h * 2], a[m], b[0], b[1]);
-          multiply<T>(scores[m][h * 2 + 1], a[m], b[2], b[3]);
+          multiply<Product>(scores[m][h * 2], a[m], b[0], b[1]);
+          multiply<Product>(scores[m][h * 2 + 1], a[m], b[2], b[3]);
         }
       }
     }
@@ -129,7 +154,7 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
           const int slot = first_slot + c / 2 * 8 + lane % 4 * 2 + c % 2;
           if ((live >> c & 1U) == 0 || slot >= sees) continue;
           const float rest = few ? scores[m][c / 2][2 + c % 2] : 0.0F;
-          sums[c] += exp2_of((scores[m][c / 2][r * 2 + c % 2] + rest) * of.scale - lse);
+          sums[c] += exp2_of((scores[m][c / 2][r * 2 + c % 2] + rest) * scales[c] - lse);
         }
       }
     }
@@ -152,9 +177,9 @@ __global__ void __launch_bounds__(kPrefillThreads) column_sums_kernel(const __gr
 template <class T, int kDim>
 void launch_as(const ColumnSumsArguments& of, const Limits& limits, cudaStream_t stream) {
   auto* const kernel = column_sums_kernel<T, kDim>;
-  allow_shared(kernel, ColumnShape<kDim>::kBytes);
-  launch(kernel, of, dim3(of.count * of.tiles * of.cache.kv_heads, kPrefillThreads), ColumnShape<kDim>::kBytes,
-         {limits, stream});
+  constexpr int kBytes = ColumnShape<T, kDim>::kBytes;
+  allow_shared(kernel, kBytes);
+  launch(kernel, of, dim3(of.count * of.tiles * of.cache.kv_heads, kPrefillThreads), kBytes, {limits, stream});
 }
 
 template <class T>
@@ -174,8 +199,7 @@ void launch_of(const ColumnSumsArguments& of, const Limits& limits, cudaStream_t
 }  // namespace
 
 void launch_column_sums(const ColumnSumsArguments& arguments, const Limits& limits, CUstream_st* stream) {
-  if (arguments.cache.type == KvType::f16) return launch_of<__half>(arguments, limits, stream);
-  launch_of<__nv_bfloat16>(arguments, limits, stream);
+  for_stored(arguments.cache.type, [&](auto type) { launch_of<decltype(type)>(arguments, limits, stream); });
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -19,20 +19,18 @@ __global__ void __launch_bounds__(kThreads) keys_before_rope_kernel(const __grid
   if (row >= of.count) return;
   const int slot = of.first + row, dim = of.format.dim;
   const HeadView view = of.heads.raw()[head];
-  const std::size_t at = static_cast<std::size_t>(view.pages[slot >> kPageShift]) * kPageTokens +
-                         static_cast<std::size_t>(slot & (kPageTokens - 1));
-  const T* const key = reinterpret_cast<const T*>(view.k_plane) + at * dim;
+  const StoredRow<T> key(view.k_plane, row_number(view, slot), dim);
   float* const to = of.rows.raw() + (static_cast<std::size_t>(row) * of.head_count + head) * dim;
   const float* const angles = of.angles.raw() + static_cast<std::size_t>(slot) * of.turned;
   for (int i = lane; i < of.turned / 2; i += 32) {
     const int first = of.neox ? i : 2 * i, second = of.neox ? i + of.turned / 2 : 2 * i + 1;
     const float cosine = angles[2 * i], sine = angles[2 * i + 1];
     const float squares = cosine * cosine + sine * sine;  // the magnitude's square
-    const float a = static_cast<float>(key[first]), b = static_cast<float>(key[second]);
+    const float a = key.at(first), b = key.at(second);
     to[first] = (a * cosine + b * sine) / squares;
     to[second] = (b * cosine - a * sine) / squares;
   }
-  for (int d = of.turned + lane; d < dim; d += 32) to[d] = static_cast<float>(key[d]);
+  for (int d = of.turned + lane; d < dim; d += 32) to[d] = key.at(d);
 }
 
 /// A thread's share of a tile: rows from 4 * (thread / 16) on, columns from 4 * (thread % 16) on.
@@ -165,9 +163,8 @@ void keys_before_rope(Stream& stream, const KeysBeforeRopeOp& op) {
   if (op.count == 0) return;
   constexpr int kWarps = kThreads / 32;
   const std::int64_t rows = std::int64_t{op.count} * op.head_count;
-  launch_all(stream,
-             op.format.type == KvType::f16 ? keys_before_rope_kernel<__half> : keys_before_rope_kernel<__nv_bfloat16>,
-             op, (rows + kWarps - 1) / kWarps);
+  launch_all(stream, for_stored(op.format.type, [](auto type) { return &keys_before_rope_kernel<decltype(type)>; }), op,
+             (rows + kWarps - 1) / kWarps);
 }
 
 void gram(Stream& stream, const GramOp& op) {

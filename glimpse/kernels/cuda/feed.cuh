@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "glimpse/kernels/cuda/mma.cuh"
-#include "glimpse/kernels/views.h"
+#include "glimpse/kernels/cuda/stored.cuh"
 
 namespace glimpse::kernels::cuda {
 
@@ -29,7 +29,8 @@ struct Segment {
   unsigned first_range = 0, ranges = 1;  ///< that share this work
 };
 
-/// Rows of d 2-byte values in shared memory, laid so that eight rows' pieces of 16 bytes lie in different banks.
+/// Rows of d 2-byte values, or twice as many bytes, in shared memory, laid so that eight rows' pieces of 16 bytes lie
+/// in different banks.
 template <int kDim>
 struct TileLayout {
   static constexpr int kPieces = kDim / 8;
@@ -62,6 +63,9 @@ __device__ inline void copy_16_bytes(std::uint32_t to, const void* from, bool pr
                  : "memory");
   }
 }
+__device__ inline void copy_4_bytes(std::uint32_t to, const void* from, bool present) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(present ? 4 : 0) : "memory");
+}
 __device__ inline void close_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
@@ -70,12 +74,16 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-template <int kDim, int kKeys, int kPlanes>
+/// T: of the cache. Scales of bytes lie behind a stage's planes: those of K, then those of V.
+template <class T, int kDim, int kKeys, int kPlanes>
 class Feed {
  public:
-  using Layout = TileLayout<kDim>;
+  using Layout = TileLayout<kDim* static_cast<int>(sizeof(T)) / 2>;
   static constexpr int kPlaneBytes = Layout::bytes(kKeys);
-  static constexpr int kStageBytes = kPlanes * kPlaneBytes;
+  static constexpr int kRowsBytes = kPlanes * kPlaneBytes;
+  static constexpr int kScales = kScaled<T> ? kPlanes * kKeys : 0;
+  static constexpr int kApart = kDim > 128 ? 256 : 128;  ///< stages begin where Layout::moved works
+  static constexpr int kStageBytes = kRowsBytes + (kScales * 4 + kApart - 1) / kApart * kApart;
   static constexpr int kMostStages = kStageBytes >= 8192 ? 3 : 6;  ///< that there is room for
 
   /// `ring`: this warp's stages; `masks`: [stages] of this warp.
@@ -126,25 +134,10 @@ class Feed {
 
   /// Waits for the oldest tile; its address, and which of its keys count.
   __device__ std::uint32_t take(std::uint32_t& mask) {
-    switch (stages_) {
-      case 1:
-        wait_copies<0>();
-        break;
-      case 2:
-        wait_copies<1>();
-        break;
-      case 3:
-        wait_copies<2>();
-        break;
-      case 4:
-        wait_copies<3>();
-        break;
-      case 5:
-        wait_copies<4>();
-        break;
-      default:
-        wait_copies<5>();
-        break;
+    if (stages_ == kMostStages) {
+      wait_copies<kMostStages - 1>();
+    } else {
+      wait_few();
     }
     __syncwarp();
     mask = masks_[get_];
@@ -158,6 +151,26 @@ class Feed {
   }
 
  private:
+  __device__ void wait_few() const {
+    switch (stages_) {
+      case 1:
+        wait_copies<0>();
+        break;
+      case 2:
+        wait_copies<1>();
+        break;
+      case 3:
+        wait_copies<2>();
+        break;
+      case 4:
+        wait_copies<3>();
+        break;
+      default:
+        wait_copies<4>();
+        break;
+    }
+  }
+
   struct Asked {
     int segment = 0;
     std::int32_t slot = -1;
@@ -214,8 +227,12 @@ class Feed {
   __device__ void copy() {
     const Segment& s = segments_[paged_.segment];
     const bool present = paged_.slot >= 0 && paged_.position >= 0;
-    const std::uint32_t own =
-        present ? (paged_.page << kPageShift) + static_cast<std::uint32_t>(paged_.slot & (kPageTokens - 1)) : ~0U;
+    // Where this lane's row lies, in units of 32 bytes: planes of up to 128 GiB.
+    constexpr std::uint32_t kUnit = 32;
+    static_assert(page_bytes_of<T>(kDim) % kUnit == 0 && kDim * sizeof(T) % kUnit == 0);
+    const auto in_page = static_cast<std::uint32_t>(paged_.slot & (kPageTokens - 1));
+    const std::uint32_t page = paged_.page * static_cast<std::uint32_t>(page_bytes_of<T>(kDim) / kUnit);
+    const std::uint32_t own = present ? page + in_page * static_cast<std::uint32_t>(kDim * sizeof(T) / kUnit) : ~0U;
     std::uint32_t mask = __ballot_sync(~0U, present);
     if (kKeys < 32) mask &= (1U << (kKeys % 32)) - 1;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -230,6 +247,15 @@ class Feed {
     }
     copy_plane(stage, s.k, rows);
     if constexpr (kPlanes == 2) copy_plane(stage + kPlaneBytes, s.v, rows);
+    if constexpr (kScaled<T>) {
+      static_assert(kScales % 32 == 0);
+      const std::size_t from = present ? std::size_t{page} * kUnit + kPageTokens * kDim + in_page * 4 : 0;
+#pragma unroll
+      for (int i = 0; i < kScales / 32; ++i) {
+        const std::byte* const plane = (i * 32 + lane) / kKeys == 0 ? s.k : s.v;
+        copy_4_bytes(stage + kRowsBytes + static_cast<std::uint32_t>(i * 32 + lane) * 4, plane + from, present);
+      }
+    }
   }
   /// A plane as a whole: what lies together is asked for together.
   template <int kCount>
@@ -242,7 +268,7 @@ class Feed {
       const int at = i * 32 + lane;
       const int piece = at % kPieces;
       const bool there = rows[i] != ~0U;
-      const std::byte* const from = plane + static_cast<std::size_t>(there ? rows[i] : 0) * (kDim * 2) + piece * 16;
+      const std::byte* const from = plane + std::size_t{there ? rows[i] : 0} * 32 + piece * 16;
       const std::uint32_t place =
           Layout::kSwizzled ? Layout::moved(first, i * (32 / kPieces), 0) : to + Layout::offset(at / kPieces, piece);
       copy_16_bytes<kPlanes == 2>(place, from, there);

@@ -53,11 +53,9 @@ __global__ void __launch_bounds__(kThreads) key_rows_kernel(const __grid_constan
   float row[kMostOfLane];
   for (int i = 0; i < kMostOfLane; ++i) row[i] = of.largest ? -INFINITY : 0.0F;
   for (int slot = begin; slot < end; ++slot) {
-    const std::size_t at = static_cast<std::size_t>(view.pages[slot >> kPageShift]) * kPageTokens +
-                           static_cast<std::size_t>(slot & (kPageTokens - 1));
-    const T* const key = reinterpret_cast<const T*>(view.k_plane) + at * dim;
+    const StoredRow<T> key(view.k_plane, row_number(view, slot), dim);
     for (int i = 0; i < dim / 32; ++i) {
-      const float x = static_cast<float>(key[lane_of() + 32 * i]);
+      const float x = key.at(lane_of() + 32 * i);
       row[i] = of.largest ? fmaxf(row[i], x) : row[i] + x;
     }
   }
@@ -218,13 +216,11 @@ __global__ void __launch_bounds__(32 * kSeedsAtOnce) seed_draw_kernel(const __gr
   if (fresh == 0) problem.state[kOver] = 1;
 }
 
-/// Writes a centroid, whose values lie as normalise() has them.
-__device__ void store_centroid(const KMeansProblem& problem, int cluster, const float (&row)[kMostOfLane], int dim) {
-  float* const to = problem.centroids + static_cast<std::size_t>(cluster) * dim;
+/// Writes a centroid as products take it; its values lie as normalise() has them.
+__device__ void pack_centroid(const KMeansProblem& problem, int cluster, const float (&row)[kMostOfLane], int dim) {
   auto* const halves = reinterpret_cast<std::uint16_t*>(problem.packed);
   for (int i = 0; i < dim / 32; ++i) {
     const int d = lane_of() + 32 * i;
-    to[d] = row[i];
     // As 16 x 8 tiles of B, four words for each of 32 threads: two pairs of values, and of what is left of them.
     const __half most = __float2half_rn(row[i]);
     const __half rest = __float2half_rn(row[i] - __half2float(most));
@@ -266,8 +262,13 @@ __device__ int add_members(const KMeansProblem& problem, int cluster, float (&ro
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MeansArguments of) {
   const KMeansProblem& problem = of.op.problems.raw()[static_cast<int>(blockIdx.x) / of.parts];
   const int cluster = static_cast<int>(blockIdx.x) % of.parts * kWarps + warp_of(), dim = of.op.dim;
-  if (cluster >= problem.state[kThere] || !goes_on(problem, of.iteration)) return;
+  const int clusters = problem.state[kThere];
+  if (!goes_on(problem, of.iteration)) return;
   float row[kMostOfLane] = {};
+  if (cluster >= clusters) {  // the last tile's other columns are multiplied too
+    if (of.iteration == 0 && cluster < whole_tiles(clusters)) pack_centroid(problem, cluster, row, dim);
+    return;
+  }
   if (of.iteration == 0) {
     const float* const from = problem.sample + static_cast<std::size_t>(problem.seeds[cluster]) * dim;
     for (int i = 0; i < dim / 32; ++i) row[i] = from[lane_of() + 32 * i];
@@ -275,7 +276,9 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
     return;
   }
   normalise(row, dim);
-  store_centroid(problem, cluster, row, dim);
+  float* const to = problem.centroids + static_cast<std::size_t>(cluster) * dim;
+  for (int i = 0; i < dim / 32; ++i) to[lane_of() + 32 * i] = row[i];
+  pack_centroid(problem, cluster, row, dim);
 }
 
 struct Best {
@@ -442,7 +445,7 @@ void key_rows(Stream& stream, const KeyRowsOp& op) {
   require_supported(op.format);
   if (op.head_count == 0 || op.spans == 0) return;
   const std::int64_t blocks = std::int64_t{op.head_count} * ((op.spans + kWarps - 1) / kWarps);
-  launch_all(stream, op.format.type == KvType::f16 ? key_rows_kernel<__half> : key_rows_kernel<__nv_bfloat16>, op,
+  launch_all(stream, for_stored(op.format.type, [](auto type) { return &key_rows_kernel<decltype(type)>; }), op,
              blocks);
 }
 
@@ -450,7 +453,7 @@ void k_means(Stream& stream, const KMeansOp& op) {
   if (op.problem_count == 0) return;
   seed(stream, op);
   for (int iteration = 0; iteration <= kMeansIterations; ++iteration) {
-    const MeansArguments of{op, (op.most_clusters + kWarps - 1) / kWarps, iteration};
+    const MeansArguments of{op, (whole_tiles(op.most_clusters) + kWarps - 1) / kWarps, iteration};
     launch_all(stream, move_kernel, of, std::int64_t{op.problem_count} * of.parts);
     switch (op.dim) {
       case 64:

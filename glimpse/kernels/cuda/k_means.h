@@ -45,9 +45,13 @@ struct KMeansProblem {
   std::int32_t* state = nullptr;    ///< [kMeansState]
 };
 inline constexpr int kMeansState = 4 + kMeansIterations;
-/// Centroids as tensor cores take them: 16 bits of each value and 16 of what is left.
+/// Clusters in whole tiles of eight.
+constexpr std::int32_t whole_tiles(std::int32_t clusters) {
+  return (clusters + 7) / 8 * 8;
+}
+/// Centroids as tensor cores take them, in whole tiles: 16 bits of each value and 16 of what is left.
 constexpr std::size_t packed_words(std::int32_t clusters, int dim) {
-  return static_cast<std::size_t>((clusters + 7) / 8 * 8) * static_cast<std::size_t>(dim);
+  return static_cast<std::size_t>(whole_tiles(clusters)) * static_cast<std::size_t>(dim);
 }
 
 struct KMeansOp {

@@ -96,15 +96,14 @@ struct QkvArguments {
 
 /// Where a head's values go: q as f32, k and v as the cache has them.
 struct HeadOut {
-  float* floats = nullptr;
-  std::uint16_t* bits = nullptr;
-  KvType type = KvType::bf16;
+  float* floats;
+  OwnRow row;
 
   __device__ void put(int i, float x) const {
     if (floats != nullptr) {
       floats[i] = x;
     } else {
-      bits[i] = cache_bits(x, type);
+      row.put(i, x);
     }
   }
   /// Of i and i + 1; i is even.
@@ -112,7 +111,7 @@ struct HeadOut {
     if (floats != nullptr) {
       *reinterpret_cast<float2*>(floats + i) = make_float2(x, y);
     } else {
-      *reinterpret_cast<ushort2*>(bits + i) = make_ushort2(cache_bits(x, type), cache_bits(y, type));
+      row.put_both(i, x, y);
     }
   }
 };
@@ -135,13 +134,9 @@ __global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments)
   const float* bias = is_q ? of.q_bias.raw() : is_k ? of.k_bias.raw() : of.v_bias.raw();
   if (bias != nullptr) bias += head * cache.dim;
   const float* const norm = is_q ? of.q_norm.raw() : is_k ? of.k_norm.raw() : nullptr;
-  HeadOut to{.type = cache.type};
-  if (is_q) {
-    to.floats = of.q.raw() + (static_cast<std::size_t>(row) * of.heads + head) * cache.dim;
-  } else {
-    const HeadView& view = view_of(cache, row, head);
-    to.bits = reinterpret_cast<std::uint16_t*>(is_k ? view.k_plane : view.v_plane) + own_row(cache, row, view);
-  }
+  const HeadView& view = view_of(cache, row, is_q ? 0 : head);
+  const HeadOut to{is_q ? of.q.raw() + (static_cast<std::size_t>(row) * of.heads + head) * cache.dim : nullptr,
+                   OwnRow(cache, is_k ? view.k_plane : view.v_plane, is_q ? 0 : own_row(cache, row, view))};
   float scale = 1;
   if (norm != nullptr) {
     float squares = 0;
@@ -159,21 +154,35 @@ __global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments)
   const int turned = is_q || is_k ? of.rotated : 0;
   const float2* const cos_sin =
       reinterpret_cast<const float2*>(of.cos_sin.raw() + static_cast<std::size_t>(row) * of.rotated);
-  for (int pair = lane; pair < cache.dim / 2; pair += 32) {
+  const bool scaled = !is_q && to.row.scaled();
+  constexpr int kPairs = kMaxHeadDim / 64;
+  float2 values[kPairs];
+  int2 at[kPairs];
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) {
+    const int pair = i * 32 + lane;
+    at[i] = make_int2(-1, -1);
+    if (pair >= cache.dim / 2) continue;
     const bool turns = pair < turned / 2;
     if (turns && of.neox) {
       const int other = pair + turned / 2;
       const float x = value(pair, from[pair]), y = value(other, from[other]);
       const float2 by = cos_sin[pair];
-      to.put(pair, x * by.x - y * by.y);
-      to.put(other, x * by.y + y * by.x);
+      values[i] = make_float2(x * by.x - y * by.y, x * by.y + y * by.x);
+      at[i] = make_int2(pair, other);
+      if (scaled) continue;
+      to.put(pair, values[i].x);
+      to.put(other, values[i].y);
       continue;
     }
     const float2 both = reinterpret_cast<const float2*>(from)[pair];
     const float x = value(2 * pair, both.x), y = value(2 * pair + 1, both.y);
     const float2 by = turns ? cos_sin[pair] : make_float2(1, 0);
-    to.put_both(2 * pair, turns ? x * by.x - y * by.y : x, turns ? x * by.y + y * by.x : y);
+    values[i] = make_float2(turns ? x * by.x - y * by.y : x, turns ? x * by.y + y * by.x : y);
+    at[i] = make_int2(2 * pair, 2 * pair + 1);
+    if (!scaled) to.put_both(2 * pair, values[i].x, values[i].y);
   }
+  if (scaled) to.row.put_scaled(values, at);
 }
 
 /// A thread for four values of a row.
@@ -215,17 +224,19 @@ __global__ void write_kernel(const __grid_constant__ WriteOp of) {
   if (i < of.count) *of.writes.raw()[i].to = of.writes.raw()[i].value;
 }
 
-/// One block: it reads some rows, and writes them when all of them have been read.
+/// One block: it reads some rows, and writes them when all of them have been read. Word: what their bytes come in.
+template <class Word>
 __global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_constant__ MoveRowsOp of) {
   constexpr int kPieces = 4;
   begin();
-  const int pieces = of.bytes / 16;
+  constexpr std::size_t kBytes = sizeof(Word);
+  const int pieces = of.bytes / static_cast<int>(kBytes);
   const std::size_t all = static_cast<std::size_t>(of.count) * pieces;
-  const auto place = [&](std::size_t at) { return reinterpret_cast<uint4*>(of.memory.raw() + at); };
+  const auto place = [&](std::size_t at) { return reinterpret_cast<Word*>(of.memory.raw() + at); };
   // Whole rows at a time.
   const std::size_t step = static_cast<std::size_t>(kMostThreads * kPieces / pieces) * pieces;
   for (std::size_t first = 0; first < all; first += step) {
-    uint4 read[kPieces];
+    Word read[kPieces];
     std::size_t to[kPieces];
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
@@ -233,7 +244,7 @@ __global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_co
       to[i] = ~std::size_t{0};
       if (piece >= step || first + piece >= all) continue;
       const RowMove row = of.rows.raw()[(first + piece) / pieces];
-      const std::size_t offset = (first + piece) % pieces * 16;
+      const std::size_t offset = (first + piece) % pieces * kBytes;
       read[i] = *place(row.from + offset);
       to[i] = row.to + offset;
     }
@@ -315,8 +326,10 @@ void write(Stream& stream, const WriteOp& op) {
   launch_blocks(stream, write_kernel, op, blocks_of(size(op.count)));
 }
 void move_rows(Stream& stream, const MoveRowsOp& op) {
-  check(op.bytes > 0 && op.bytes % 16 == 0 && op.bytes / 16 <= kMostThreads, "rows of whole 16 bytes");
-  if (op.count > 0) launch_blocks(stream, move_rows_kernel, op, 1, kMostThreads);
+  const bool wide = op.bytes % 16 == 0;
+  check(op.bytes > 0 && op.bytes % 4 == 0 && op.bytes / (wide ? 16 : 4) <= kMostThreads, "rows of whole words");
+  if (op.count > 0)
+    launch_blocks(stream, wide ? &move_rows_kernel<uint4> : &move_rows_kernel<unsigned>, op, 1, kMostThreads);
 }
 void copy_pages(Stream& stream, const CopyPagesOp& op) {
   check(op.bytes > 0 && op.bytes % 16 == 0, "pages of whole 16 bytes");

@@ -93,7 +93,7 @@ struct MoveRowsOp {
   DevicePointer<std::byte> memory;  ///< aligned to 16 bytes
   DevicePointer<const RowMove> rows;
   int count = 0;
-  int bytes = 0;  ///< of a row, a multiple of 16; so are all offsets
+  int bytes = 0;  ///< of a row, a multiple of 16 or of 4 (it is slower then); so are all offsets
 };
 void move_rows(Stream& stream, const MoveRowsOp& op);
 

@@ -1,6 +1,8 @@
 // The kernel of made_rows.h: a block for some rows of a set. A warp has sixteen rows by a quarter of the dimensions; it
 // reads factors and basis as tensor cores take them, each basis value as two of 16 bits (packed_basis). Nothing waits
 // but for the rows' slots.
+#include <type_traits>
+
 #include "glimpse/kernels/cuda/cache_rows.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/made_rows.h"
@@ -21,9 +23,16 @@ struct MakeArguments {
   int parts = 1;  ///< blocks that share a set
 };
 
+/// factor_type()
+template <class T>
+using FactorOf = std::conditional_t<kScaled<T>, __nv_bfloat16, T>;
+
+/// A row, and of bytes where its scale lies.
 struct Source {
   const uint4* k;
   const uint4* v;
+  const float* k_scale;
+  const float* v_scale;
 };
 
 struct Room {
@@ -90,21 +99,21 @@ __device__ void multiply_rows(const MakeArguments& of, const MadeSet& set, Room&
 }
 
 /// Where a row of the cache lies: in its planes, or in the host's memory.
+template <class T>
 __device__ Source source_of(const MakeArguments& of, const HeadView& view, int slot) {
-  const std::size_t row_bytes = static_cast<std::size_t>(of.cache.dim) * 2, page_bytes = row_bytes * kPageTokens;
-  const std::size_t in_page = static_cast<std::size_t>(slot & (kPageTokens - 1)) * row_bytes;
+  const std::size_t page_bytes = page_bytes_of<T>(of.cache.dim);
+  const auto in_page = static_cast<std::size_t>(slot & (kPageTokens - 1));
   const PageId page = view.pages[slot >> kPageShift];
-  const auto at = [](const std::byte* plane, std::size_t offset) {
-    return reinterpret_cast<const uint4*>(plane + offset);
+  const auto source = [&](const std::byte* k, const std::byte* v) {
+    const std::size_t row = row_offset<T>(in_page, of.cache.dim), scale = scale_offset<T>(in_page, of.cache.dim);
+    return Source{reinterpret_cast<const uint4*>(k + row), reinterpret_cast<const uint4*>(v + row),
+                  reinterpret_cast<const float*>(k + scale), reinterpret_cast<const float*>(v + scale)};
   };
-  if ((page & kWaitingPage) == 0) {
-    const std::size_t offset = page * page_bytes + in_page;
-    return {at(view.k_plane, offset), at(view.v_plane, offset)};
-  }
+  if ((page & kWaitingPage) == 0) return source(view.k_plane + page * page_bytes, view.v_plane + page * page_bytes);
   const auto waits = static_cast<int>(page & ~kWaitingPage);
-  const std::byte* const piece = of.op.pieces.raw()[waits / of.op.piece_slots];
-  const std::size_t offset = static_cast<std::size_t>(waits % of.op.piece_slots) * 2 * page_bytes + in_page;
-  return {at(piece, offset), at(piece, offset + page_bytes)};
+  const std::byte* const slot_of_page = of.op.pieces.raw()[waits / of.op.piece_slots] +
+                                        static_cast<std::size_t>(waits % of.op.piece_slots) * 2 * page_bytes;
+  return source(slot_of_page, slot_of_page + page_bytes);
 }
 
 template <class T>
@@ -129,39 +138,38 @@ __global__ void __launch_bounds__(kThreads) make_rows_kernel(const __grid_consta
     room.slots[thread] = slot;
     room.made[thread] = thread < rows && slot < set.end && !is_marked(set, slot);
     if (thread < rows) {
-      room.sources[thread] = source_of(of, view, slot);
+      room.sources[thread] = source_of<T>(of, view, slot);
       of.op.sets.slots.raw()[static_cast<std::size_t>(set.list) * capacity + begin + thread] =
           set.first + begin + thread;
     }
   }
   const bool any = __syncthreads_or(thread < kRows && room.made[thread]) != 0;
-  const Cache made{of.cache.type,      dim,
-                   of.cache.kv_heads,  of.cache.rows,
-                   of.cache.sequences, of.op.made.views.raw(),
-                   of.cache.sequence,  of.cache.behind};
-  const HeadView& to = view_of(made, set.row, set.head);
-  const auto place = [dim](const HeadView& head, int slot) {
-    return (static_cast<std::size_t>(head.pages[slot >> kPageShift]) * kPageTokens +
-            static_cast<std::size_t>(slot & (kPageTokens - 1))) *
-           (dim / 8);
-  };
-  const int pieces = dim / 8;  // of 16 bytes
+  const HeadView& to = of.op.made.views.raw()[static_cast<std::size_t>(of.cache.sequence[set.row]) * of.cache.kv_heads +
+                                              static_cast<std::size_t>(set.head)];
+  constexpr int kValues = 16 / static_cast<int>(sizeof(T));
+  const int pieces = dim / kValues;  // of 16 bytes
   for (int i = thread; i < rows * pieces; i += kThreads) {
     const int r = i / pieces, piece = i % pieces;
     const Source from = room.sources[r];
-    const std::size_t target = place(to, set.first + begin + r) + piece;
+    const std::size_t target = row_number(to, set.first + begin + r), at = row_offset<T>(target, dim);
     const bool copies = !room.made[r];
     uint4 key;
     if (copies) key = from.k[piece];
-    reinterpret_cast<uint4*>(to.v_plane)[target] = from.v[piece];
-    if (copies) reinterpret_cast<uint4*>(to.k_plane)[target] = key;
+    reinterpret_cast<uint4*>(to.v_plane + at)[piece] = from.v[piece];
+    if (copies) reinterpret_cast<uint4*>(to.k_plane + at)[piece] = key;
+    if constexpr (kScaled<T>) {
+      if (piece > 0) continue;
+      const std::size_t scale = scale_offset<T>(target, dim);
+      *reinterpret_cast<float*>(to.v_plane + scale) = *from.v_scale;
+      if (copies) *reinterpret_cast<float*>(to.k_plane + scale) = *from.k_scale;
+    }
   }
   if (!any) return;
-  multiply_rows<T>(of, set, room);
+  multiply_rows<FactorOf<T>>(of, set, room);
   const int lane = thread % 32;
   for (int r = thread / 32; r < rows; r += kThreads / 32) {
     if (!room.made[r]) continue;
-    auto* const own_k = reinterpret_cast<std::uint32_t*>(to.k_plane) + place(to, set.first + begin + r) * 4;
+    const OwnRow own(of.cache, to.k_plane, row_number(to, set.first + begin + r));
     float* const key = room.keys + r * (dim + 4);
     const float* const angles =
         of.op.angles.raw() + static_cast<std::size_t>(room.slots[r]) * static_cast<std::size_t>(of.op.turned);
@@ -172,11 +180,7 @@ __global__ void __launch_bounds__(kThreads) make_rows_kernel(const __grid_consta
       key[second] = a * sine + b * cosine;
     }
     __syncwarp();
-    for (int pair = lane; pair < dim / 2; pair += 32) {
-      const unsigned low = cache_bits(key[2 * pair], of.cache.type),
-                     high = cache_bits(key[2 * pair + 1], of.cache.type);
-      own_k[pair] = low | high << 16;
-    }
+    write_pairs(own, dim, [key](int pair) { return make_float2(key[2 * pair], key[2 * pair + 1]); });
   }
 }
 
@@ -189,7 +193,7 @@ void make_rows(Stream& stream, const MakeRowsOp& op) {
   const int bytes =
       static_cast<int>(sizeof(Room)) + kRows * (op.cache.format.dim + 4) * static_cast<int>(sizeof(float));
   const Limits limits;
-  auto* const kernel = op.cache.format.type == KvType::f16 ? make_rows_kernel<__half> : make_rows_kernel<__nv_bfloat16>;
+  auto* const kernel = for_stored(op.cache.format.type, [](auto type) { return &make_rows_kernel<decltype(type)>; });
   allow_shared(kernel, bytes);
   launch(kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kThreads), bytes,
          {limits, static_cast<cudaStream_t>(stream.raw()), false});

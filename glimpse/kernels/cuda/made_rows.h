@@ -29,9 +29,14 @@ struct MadeSet {
   std::int32_t marked_count = 0;
   std::int32_t rank = 0, stride = 0;       ///< columns that are read, of so many
   const std::int32_t* marked = nullptr;    ///< [marked_count] ascending
-  const std::uint16_t* factors = nullptr;  ///< U [tokens, factor_stride(stride)], of the cache's type
+  const std::uint16_t* factors = nullptr;  ///< U [tokens, factor_stride(stride)] of factor_type()
   const std::uint32_t* basis = nullptr;    ///< B of the head, packed_basis
 };
+
+/// The type of factors: the cache's, beside bytes bf16.
+constexpr KvType factor_type(KvType cache) {
+  return cache == KvType::q8_0 ? KvType::bf16 : cache;
+}
 
 /// Columns of a row of U as it lies on the device, zeros behind those there are: a tensor core takes 16 at a time.
 constexpr int factor_stride(int columns) {

@@ -1,8 +1,5 @@
 // A block for each KV head: its warps take turns at rows, each lane pairs of dimensions, in double as the host's sums.
 // Warps' sums are added in their order.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/rows.cuh"
@@ -30,15 +27,13 @@ __device__ void add_rows(const MeanToken& token, const HeadView& view, int dim, 
 #pragma unroll 4
   for (int position = begin + warp; position < end; position += kWarps) {
     const int slot = position < token.gap ? position : position - token.gone;
-    const std::size_t at = (static_cast<std::size_t>(view.pages[slot >> kPageShift]) * kPageTokens +
-                            static_cast<std::size_t>(slot & (kPageTokens - 1))) *
-                           (dim / 2);
+    const std::size_t number = row_number(view, slot);
+    const StoredRow<T> key(view.k_plane, number, dim), value(view.v_plane, number, dim);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int pair = i * 32 + lane;
       if (pair >= dim / 2) continue;
-      const float2 k = two_of(reinterpret_cast<const std::uint32_t*>(view.k_plane)[at + pair], T());
-      const float2 v = two_of(reinterpret_cast<const std::uint32_t*>(view.v_plane)[at + pair], T());
+      const float2 k = key.both(pair), v = value.both(pair);
       sums[0][i][0] += static_cast<double>(k.x), sums[0][i][1] += static_cast<double>(k.y);
       sums[1][i][0] += static_cast<double>(v.x), sums[1][i][1] += static_cast<double>(v.y);
     }
@@ -112,8 +107,7 @@ void add_mean_tokens(Stream& stream, const MeanTokensOp& op) {
                     .sequence = op.rows.sequence.raw(),
                     .behind = op.rows.behind.raw()},
                    op};
-  auto* const kernel =
-      op.cache.format.type == KvType::f16 ? mean_tokens_kernel<__half> : mean_tokens_kernel<__nv_bfloat16>;
+  auto* const kernel = for_stored(op.cache.format.type, [](auto type) { return &mean_tokens_kernel<decltype(type)>; });
   const int bytes = (kWarps + 1) * 2 * op.cache.format.dim * static_cast<int>(sizeof(double));
   Limits limits;
   allow_shared(kernel, bytes);

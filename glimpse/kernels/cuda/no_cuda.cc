@@ -11,6 +11,7 @@
 #include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kernels/cuda/units.h"
+#include "glimpse/kernels/cuda/widen.h"
 
 namespace glimpse::kernels::cuda {
 namespace {
@@ -189,6 +190,9 @@ void cluster_means(Stream&, const ClusterMeansOp&) {
 void cluster_reach(Stream&, const ClusterReachOp&) {
   refuse();
 }
+void widen(Stream&, const WidenOp&) {
+  refuse();
+}
 void make_rows(Stream&, const MakeRowsOp&) {
   refuse();
 }
@@ -216,6 +220,9 @@ void unpack_rows(Stream&, const UnpackRowsOp&) {
 }
 
 void require_supported(const KvFormat&) {
+  refuse();
+}
+void require_halves(const KvFormat&) {
   refuse();
 }
 std::unique_ptr<Operations<Place::device>> make_operations(Stream&) {

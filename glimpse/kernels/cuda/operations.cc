@@ -72,7 +72,7 @@ class DeviceOperations final : public Operations<Place::device> {
 
   void summarise(const SummariseOp<Place::device>& op) override {
     require_supported(op.cache.format);
-    check(op.out.type == op.cache.format.type, "bounds are kept in the cache's type");
+    check(op.out.type == summary_type(op.cache.format.type), "bounds are kept in summary_type()");
     if (op.count == 0 || op.most == 0) return;
     launch_summarise({.cache = cache_of(op.cache, {}),
                       .ranges = op.ranges.raw(),
@@ -85,7 +85,7 @@ class DeviceOperations final : public Operations<Place::device> {
   void search(const SearchOp<Place::device>& op) override {
     require_supported(op.cache.format);
     check(op.group > 0, "a group of no query heads");
-    check(op.summaries.type == op.cache.format.type, "bounds are kept in the cache's type");
+    check(op.summaries.type == summary_type(op.cache.format.type), "bounds are kept in summary_type()");
     check(op.most >= 0 && static_cast<std::size_t>(op.most) <= op.out.stride,
           "a row of scores has room for all blocks");
     if (op.count == 0 || op.most == 0) return;
@@ -166,7 +166,7 @@ class DeviceOperations final : public Operations<Place::device> {
   }
 
   void prefill(const PrefillOp<Place::device>& op) override {
-    require_supported(op.cache.format);
+    require_halves(op.cache.format);
     check(op.group > 0, "a group of no query heads");
     check(op.prompt.rows <= op.prompt.behind, "rows of a prompt have slots");
     if (op.prompt.rows == 0) return;
@@ -223,13 +223,18 @@ class DeviceOperations final : public Operations<Place::device> {
 }  // namespace
 
 void require_supported(const KvFormat& format) {
-  if (format.type != KvType::bf16 && format.type != KvType::f16) {
-    throw UserError(fmt::format("the CUDA kernels have no KV cache type {}; use bf16 or f16", name(format.type)));
+  if (format.type == KvType::f32) {
+    throw UserError(fmt::format("the CUDA kernels have no KV cache type {}; use bf16, f16 or q8_0", name(format.type)));
   }
   if (std::find(kDims.begin(), kDims.end(), format.dim) == kDims.end()) {
     throw UserError(fmt::format(
         "the CUDA kernels have no head dimension {}, only 64, 96, 128 and 256; run this model on the CPU", format.dim));
   }
+}
+
+void require_halves(const KvFormat& format) {
+  require_supported(format);
+  check(format.type != KvType::q8_0, "a prompt's rows read keys and values of 16 bits");
 }
 
 std::unique_ptr<Operations<Place::device>> make_operations(Stream& stream) {

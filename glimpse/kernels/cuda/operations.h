@@ -154,14 +154,16 @@ class Graph {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Whether there are kernels for a cache of this format: bf16 or f16, and d of 64, 96, 128 or 256. Throws a UserError
-/// that names what there is.
+/// Whether there are kernels for a cache of this format: bf16, f16 or q8_0, and d of 64, 96, 128 or 256. Throws a
+/// UserError that names what there is.
 void require_supported(const KvFormat& format);
+/// The same for kernels of a prompt's rows: q8_0 is a failed check, for its rows are to be widened first (widen.h).
+void require_halves(const KvFormat& format);
 
-/// The operations, queued on the stream (docs/kernels.md). Pointers must be aligned to 16 bytes. Views, row tables,
-/// reads and the heads to score come from the host: a kernel may read them before the one before it has ended. Choices
-/// over more units than fit into shared memory take memory of their own: the first such operation may not be part of a
-/// graph.
+/// The operations, queued on the stream (docs/kernels.md). Prefill takes no q8_0 (widen.h). Pointers must be aligned to
+/// 16 bytes. Views, row tables, reads and the heads to score come from the host: a kernel may read them before the one
+/// before it has ended. Choices over more units than fit into shared memory take memory of their own: the first such
+/// operation may not be part of a graph.
 std::unique_ptr<Operations<Place::device>> make_operations(Stream& stream);
 
 }  // namespace glimpse::kernels::cuda

@@ -1,8 +1,5 @@
 // The kernels of parts.h. All are small beside attention: unite is one block for each set, add_heat reads K of what was
 // read once more. Sums have one writer each and a fixed order.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <bit>
 
@@ -220,7 +217,7 @@ void add_heat(Stream& stream, const HeatOp& op) {
   constexpr int kMostParts = 64;
   HeatArguments of{cache_of(op.cache, op.rows), op};
   of.parts = std::clamp(op.most, 1, kMostParts);
-  auto* const kernel = op.cache.format.type == KvType::f16 ? heat_kernel<__half> : heat_kernel<__nv_bfloat16>;
+  auto* const kernel = for_stored(op.cache.format.type, [](auto type) { return &heat_kernel<decltype(type)>; });
   launch_plain(stream, kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kHeatThreads),
                op.group * op.cache.format.dim * static_cast<int>(sizeof(float)));
 }

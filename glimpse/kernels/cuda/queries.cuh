@@ -5,11 +5,13 @@
 
 namespace glimpse::kernels::cuda {
 
-/// A group's queries in shared memory: for each eight of them sixteen rows, as mma.cuh says. Rows are 16 bytes longer
-/// than they need be, so that eight of them lie in different banks.
-template <class T, int kDim, int kTiles, int kThreads>
+/// A group's queries in shared memory, for rows of the cache of type Stored: for each eight of them sixteen rows, as
+/// mma.cuh says. Rows are 16 bytes longer than they need be, so that eight of them lie in different banks. Beside bytes
+/// the dimensions of sixteen are in the order in which bytes.cuh takes them.
+template <class Stored, int kDim, int kTiles, int kThreads>
 class Queries {
  public:
+  using T = MultipliedAs<Stored>;
   static constexpr int kRow = kDim + 8;
   static constexpr int kBytes = kTiles * 16 * kRow * 2;
 
@@ -33,7 +35,7 @@ class Queries {
       const int at = (i * kThreads + static_cast<int>(threadIdx.x)) * 2;
       const int query = at / kDim;
       if (query >= kTiles * 8) continue;
-      T* to = memory_ + (query / 8 * 16 + query % 8) * kRow + at % kDim;
+      T* to = memory_ + (query / 8 * 16 + query % 8) * kRow + place_of(at % kDim);
       std::uint32_t rest = 0;
       *reinterpret_cast<std::uint32_t*>(to) = split<T>(asked_[i].x, asked_[i].y, rest);
       *reinterpret_cast<std::uint32_t*>(to + 8 * kRow) = rest;
@@ -46,6 +48,10 @@ class Queries {
   }
 
  private:
+  __device__ static int place_of(int dim) {
+    if constexpr (!kScaled<Stored>) return dim;
+    return dim / 16 * 16 + dim % 16 / 4 * 2 + dim % 4 / 2 * 8 + dim % 2;
+  }
   static constexpr int kEach = (kTiles * 8 * kDim / 2 + kThreads - 1) / kThreads;
   T* memory_;
   float2 asked_[kEach];

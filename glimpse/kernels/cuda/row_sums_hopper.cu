@@ -158,7 +158,7 @@ void launch_of(const PrefillArguments& of, cudaStream_t stream) {
 }  // namespace
 
 void sum_rows(Stream& stream, const RowSumsOp& op) {
-  require_supported(op.cache.format);
+  require_halves(op.cache.format);
   check(has_tile_sums(stream, op.cache.format.dim), "a device that has sums of rows");
   if (op.prompt.rows == 0) return;
   PrefillArguments of;

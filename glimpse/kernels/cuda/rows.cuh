@@ -2,20 +2,10 @@
 // tensor cores.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "glimpse/kernels/cuda/share.cuh"
+#include "glimpse/kernels/cuda/stored.cuh"
 
 namespace glimpse::kernels::cuda {
-
-/// Both halves of a word as floats.
-__device__ inline float2 two_of(std::uint32_t bits, __nv_bfloat16) {
-  return make_float2(__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000U));
-}
-__device__ inline float2 two_of(std::uint32_t bits, __half) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
 
 /// Values to shared memory. The block synchronises.
 template <int kThreads>
@@ -24,25 +14,21 @@ __device__ void load_queries(const float* from, int count, float* to) {
   __syncthreads();
 }
 
-/// A row of 16-bit values, each lane pairs of neighbouring ones: lane, lane + 32 ... of them (zeros behind the last).
+/// A row of the cache, each lane pairs of neighbouring ones: lane, lane + 32 ... of them (zeros behind the last).
 template <class T>
 struct KeyRow {
   static constexpr int kPairs = kMaxHeadDim / 64;
   float2 pairs[kPairs];
   int dim = 0;
 
-  __device__ void load(const std::uint32_t* row, int of) {
+  __device__ void load(const HeadView& view, int slot, int of) {
     dim = of;
+    const StoredRow<T> row(view.k_plane, row_number(view, slot), dim);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int pair = i * 32 + static_cast<int>(threadIdx.x) % 32;
-      pairs[i] = pair < dim / 2 ? two_of(row[pair], T()) : make_float2(0, 0);
+      pairs[i] = pair < dim / 2 ? row.both(pair) : make_float2(0, 0);
     }
-  }
-  __device__ void load(const HeadView& view, int slot, int of) {
-    const std::size_t row = static_cast<std::size_t>(view.pages[slot >> kPageShift]) * kPageTokens +
-                            static_cast<std::size_t>(slot & (kPageTokens - 1));
-    load(reinterpret_cast<const std::uint32_t*>(view.k_plane) + row * (of / 2), of);
   }
   /// With a query of as many floats in shared memory; all lanes have it.
   __device__ float dot(const float* query) const {

@@ -8,7 +8,7 @@ template <class T, int kDim, int kTiles>
 void launch_as(ScoreArguments of, const Limits& limits, cudaStream_t stream) {
   constexpr int kWarps = kDim > 128 ? 4 : 8;
   using Shape = ScoreShape<T, kDim, kTiles, kWarps>;
-  of.stages = stages_that_fit(limits, Shape::kFixed, Shape::kStage, 3);
+  of.stages = stages_that_fit(limits, Shape::kFixed, Shape::kStage, kScaled<T> ? Shape::KeyFeed::kMostStages : 3);
   const int bytes = Shape::kFixed + of.stages * Shape::kStage;
   auto* const kernel = score_kernel<T, kDim, kTiles, kWarps>;
   allow_shared(kernel, bytes);
@@ -35,8 +35,7 @@ void launch_of(ScoreArguments of, const Limits& limits, cudaStream_t stream) {
 }  // namespace
 
 void launch_score(const ScoreArguments& arguments, const Limits& limits, CUstream_st* stream) {
-  if (arguments.cache.type == KvType::f16) return launch_of<__half>(arguments, limits, stream);
-  launch_of<__nv_bfloat16>(arguments, limits, stream);
+  for_stored(arguments.cache.type, [&](auto type) { launch_of<decltype(type)>(arguments, limits, stream); });
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -2,6 +2,7 @@
 // that it writes whole lines of scores.
 #pragma once
 
+#include "glimpse/kernels/cuda/bytes.cuh"
 #include "glimpse/kernels/cuda/queries.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
 
@@ -41,13 +42,49 @@ struct ScoreSource {
 
 template <class T, int kDim, int kTiles, int kWarps>
 struct ScoreShape {
-  using KeyFeed = Feed<kDim, kScoreKeys, 1>;
+  using KeyFeed = Feed<T, kDim, kScoreKeys, 1>;
   using OwnQueries = Queries<T, kDim, kTiles, kWarps * 32>;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kFixed = OwnQueries::kBytes + kWarps * kTileQueries * static_cast<int>(sizeof(LogSum)) +
                                 static_cast<int>(sizeof(Share)) + kWarps * 8 * 4;
   static constexpr int kStage = KeyFeed::kStageBytes * kWarps;
 };
+
+/// Scores of a tile's keys, at `keys` as its layout has them, by queries in registers.
+template <class T, int kDim, int kTiles>
+__device__ inline void score_keys(const std::uint32_t (&queries)[kTiles][kDim / 16][4], std::uint32_t keys,
+                                  float (&scores)[kTiles][kScoreKeys / 8][4]) {
+  using Layout = typename Feed<T, kDim, kScoreKeys, 1>::Layout;
+  using Product = MultipliedAs<T>;
+  constexpr int kDims = kScaled<T> ? 32 : 16;  // that two pieces of sixteen bytes hold
+#pragma unroll
+  for (int k = 0; k < kDim / kDims; ++k) {
+#pragma unroll
+    for (int h = 0; h < kScoreKeys / 16; ++h) {
+      std::uint32_t words[4];
+      load_matrices(words, Layout::moved(keys, h * 16, k * 2));
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        if constexpr (kScaled<T>) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            std::uint32_t b[2];
+            widen_keys(words[n * 2 + half], b);
+#pragma unroll
+            for (int m = 0; m < kTiles; ++m) {
+              multiply<Product>(scores[m][h * 2 + n], queries[m][k * 2 + half], b[0], b[1]);
+            }
+          }
+        } else {
+#pragma unroll
+          for (int m = 0; m < kTiles; ++m) {
+            multiply<Product>(scores[m][h * 2 + n], queries[m][k], words[n * 2], words[n * 2 + 1]);
+          }
+        }
+      }
+    }
+  }
+}
 
 template <class T, int kDim, int kTiles, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_constant__ ScoreArguments of) {
@@ -60,7 +97,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
   const int lane = static_cast<int>(threadIdx.x) % 32;
   char* const ring = at + warp * of.stages * KeyFeed::kStageBytes;
   at += of.stages * Shape::kStage;
-  typename Shape::OwnQueries queries(reinterpret_cast<T*>(at));
+  typename Shape::OwnQueries queries(reinterpret_cast<MultipliedAs<T>*>(at));
   at += Shape::OwnQueries::kBytes;
   auto* const warp_sums = reinterpret_cast<LogSum(*)[kTileQueries]>(at);
   at += kWarps * kTileQueries * sizeof(LogSum);
@@ -97,19 +134,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
           std::uint32_t mask = 0;
           const std::uint32_t keys = feed.take(mask);
           float scores[kTiles][kScoreKeys / 8][4] = {};
-#pragma unroll
-          for (int k = 0; k < kDim / 16; ++k) {
-#pragma unroll
-            for (int h = 0; h < kScoreKeys / 16; ++h) {
-              std::uint32_t b[4];
-              load_matrices(b, Layout::moved(keys + first_key, h * 16, k * 2));
-#pragma unroll
-              for (int m = 0; m < kTiles; ++m) {
-                multiply<T>(scores[m][h * 2], kept[m][k], b[0], b[1]);
-                multiply<T>(scores[m][h * 2 + 1], kept[m][k], b[2], b[3]);
-              }
-            }
-          }
+          score_keys<T, kDim, kTiles>(kept, keys + first_key, scores);
+          const KeyScales<T, kScoreKeys> scales(keys + KeyFeed::kRowsBytes);
           feed.release();
 #pragma unroll
           for (int m = 0; m < kTiles; ++m) {
@@ -122,7 +148,9 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
               for (int e = 0; e < 2; ++e) {
                 const int key = h * 8 + lane % 4 * 2 + e;
                 float& score = scores[m][h][e];
-                score = (mask >> key & 1U) != 0 ? (score + scores[m][h][e + 2]) * of.scale : -INFINITY;
+                float sum = (score + scores[m][h][e + 2]) * of.scale;
+                if constexpr (kScaled<T>) sum *= scales.at(h, e);
+                score = (mask >> key & 1U) != 0 ? sum : -INFINITY;
                 largest = fmaxf(largest, score * kLog2OfE);
               }
             }

@@ -181,7 +181,7 @@ bool has_tile_sums(const Stream& stream, int dim) {
 }
 
 void sum_tiles(Stream& stream, const TileSumsOp& op) {
-  require_supported(op.cache.format);
+  require_halves(op.cache.format);
   check(has_tile_sums(stream, op.cache.format.dim), "a device that has sums of tiles");
   if (op.count == 0) return;
   TileSumsArguments of;

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) mean_queries_kernel(const __grid_con
 }  // namespace
 
 void attend_tiles(Stream& stream, const TilesOp& op) {
-  require_supported(op.cache.format);
+  require_halves(op.cache.format);
   check(op.group > 0, "a group of no query heads");
   if (op.count == 0 || op.rows == 0) return;
   TileArguments of;

@@ -106,14 +106,16 @@ TEST_F(Attend, MixedReadsEqualTheReference) {
 TEST_F(Attend, EveryGroupUpToSeventeen) {
   for (int group = 1; group <= 17; ++group) {
     SCOPED_TRACE("group " + std::to_string(group));
-    OperationsBed bed({.name = "", .dim = 128, .group = group, .lengths = {130, 40}}, KvType::bf16, 3);
-    const std::vector<Read> reads = mixed_reads(bed);
-    const Attended want = attend_on_host(reference_, bed, reads);
-    DeviceAttend device(*stream_, bed, reads);
-    operations_->attend(device.op());
-    expect_near(device.made().out, want.out, kNear);
-    expect_near(device.made().left.scores, want.left.scores, kNear);
-    EXPECT_TRUE(device.made().narrowed());
+    for (const KvType type : {KvType::bf16, KvType::q8_0}) {
+      OperationsBed bed({.name = "", .dim = 128, .group = group, .lengths = {130, 40}}, type, 3);
+      const std::vector<Read> reads = mixed_reads(bed);
+      const Attended want = attend_on_host(reference_, bed, reads);
+      DeviceAttend device(*stream_, bed, reads);
+      operations_->attend(device.op());
+      expect_near(device.made().out, want.out, kNear);
+      expect_near(device.made().left.scores, want.left.scores, kNear);
+      EXPECT_TRUE(device.made().narrowed());
+    }
   }
 }
 
@@ -141,17 +143,16 @@ TEST_F(Attend, WithoutLogSumsAndInAGraph) {
 }
 
 TEST_F(Attend, FullSize) {
-  for (const int group : {4, 16}) {
+  for (const auto& [group, type] : {std::pair(4, KvType::bf16), {16, KvType::bf16}, {4, KvType::q8_0}}) {
     SCOPED_TRACE("group " + std::to_string(group));
     OperationsBed bed(
-        {.name = "", .dim = 128, .kv_heads = 4, .group = group, .lengths = {131072, 70001}, .freed = 0.01},
-        KvType::bf16, 7);
+        {.name = "", .dim = 128, .kv_heads = 4, .group = group, .lengths = {131072, 70001}, .freed = 0.01}, type, 7);
     expect_five_alike(bed, mixed_reads(bed));
   }
 }
 
 TEST_F(Attend, RefusesWhatItHasNoKernelFor) {
-  OperationsBed bed({.name = "", .lengths = {20}}, KvType::q8_0, 5);
+  OperationsBed bed({.name = "", .lengths = {20}}, KvType::f32, 5);
   DeviceAttend device(*stream_, bed, mixed_reads(bed));
   EXPECT_THROW(operations_->attend(device.op()), std::runtime_error);
   EXPECT_THROW(require_supported({KvType::bf16, 72}), std::runtime_error);

@@ -17,7 +17,7 @@ class PageBounds : public CudaTest {
                             ranges.constant(),
                             static_cast<int>(ranges.size()),
                             kernels::test::most_pages(bed),
-                            {bounds.pointer(), bed.format.type}});
+                            {bounds.pointer(), summary_type(bed.format.type)}});
     return bounds.values();
   }
 
@@ -31,7 +31,7 @@ class PageBounds : public CudaTest {
                          on.q(),
                          bed.of.group,
                          0.125F,
-                         {device_bounds.pointer(), bed.format.type},
+                         {device_bounds.pointer(), summary_type(bed.format.type)},
                          searches.constant(),
                          static_cast<int>(searches.size()),
                          kernels::test::most_pages(bed),
@@ -58,8 +58,10 @@ TEST_F(PageBounds, EveryDimensionAndLargeGroups) {
   for (const int dim : {64, 96, 128, 256}) {
     for (const int group : {1, 4, 7, 16, 33}) {
       SCOPED_TRACE("dim " + std::to_string(dim) + ", group " + std::to_string(group));
-      expect_as_reference(
-          {{.name = "", .dim = dim, .group = group, .lengths = {1000, 37, 256}, .behind = {1, 2}}, KvType::bf16, 23});
+      for (const KvType type : {KvType::bf16, KvType::q8_0}) {
+        expect_as_reference(
+            {{.name = "", .dim = dim, .group = group, .lengths = {1000, 37, 256}, .behind = {1, 2}}, type, 23});
+      }
     }
   }
 }

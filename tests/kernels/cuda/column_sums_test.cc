@@ -35,7 +35,7 @@ class ColumnSums : public CudaTest {
   void expect_as_reference(const OperationsBed& bed) {
     const DeviceBed on(*stream_, bed);
     std::vector<float> want_lse = prompt_lse_on_host(reference_, bed);
-    expect_near(lse(on), want_lse, kNearSums);
+    if (bed.format.type != KvType::q8_0) expect_near(lse(on), want_lse, kNearSums);  // which prefill does not take
     const std::vector<float> got = sums(on, want_lse);
     expect_near(got, column_sums_on_host(reference_, bed, want_lse), kNearSums);
     EXPECT_TRUE(same_bits(sums(on, want_lse), got)) << "two runs differ";
@@ -43,9 +43,9 @@ class ColumnSums : public CudaTest {
 };
 
 TEST_F(ColumnSums, EqualTheReference) {
-  for (const KvType type : {KvType::bf16, KvType::f16}) {
+  for (const KvType type : kTypes) {
     for (const OperationsCase& c : kernels::test::prompt_cases()) {
-      if (c.group == 3 || c.group == 16 || (type == KvType::f16 && c.dim > 64)) continue;  // the reference is slow
+      if (c.group == 3 || c.group == 16 || (type != KvType::bf16 && c.dim > 64)) continue;  // the reference is slow
       SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
       expect_as_reference(prompt_bed(c, type, 19));
       if (HasFatalFailure()) return;
@@ -57,7 +57,7 @@ TEST_F(ColumnSums, EqualTheReference) {
 TEST_F(ColumnSums, FewRowsOfWholeQueries) {
   for (const OperationsCase& c : {prompt_case(128, 4, 700, 1), prompt_case(64, 7, 333, 9), prompt_case(64, 16, 100, 4),
                                   prompt_case(96, 3, 90, 20), prompt_case(256, 4, 200, 8)}) {
-    for (const KvType type : {KvType::bf16, KvType::f16}) {
+    for (const KvType type : kTypes) {
       SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
       const OperationsBed bed(c, type, 29);
       std::vector<float> lse = prompt_lse_on_host(reference_, bed);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "../operations_cases.h"
@@ -114,10 +115,13 @@ inline std::vector<OperationsCase> cases() {
   return all;
 }
 
+/// The types of a cache that the device takes.
+inline constexpr KvType kTypes[] = {KvType::bf16, KvType::f16, KvType::q8_0};
+
 /// Calls `body` with each case in each type.
 template <class Body>
-void each_case(const Body& body) {
-  for (const KvType type : {KvType::bf16, KvType::f16}) {
+void each_case(const Body& body, std::span<const KvType> types = kTypes) {
+  for (const KvType type : types) {
     for (const OperationsCase& c : cases()) {
       SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
       OperationsBed bed(c, type, 17);

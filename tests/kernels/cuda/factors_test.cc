@@ -22,7 +22,7 @@ void expect_turned_back(const std::vector<double>& key, const float* got, const 
     ASSERT_NEAR(x * cosine - y * sine, key[a], 1e-5 * (1 + std::abs(key[a]) + std::abs(key[b])));
     ASSERT_NEAR(x * sine + y * cosine, key[b], 1e-5 * (1 + std::abs(key[a]) + std::abs(key[b])));
   }
-  for (std::size_t d = size(turned); d < key.size(); ++d) ASSERT_EQ(static_cast<double>(got[d]), key[d]);
+  for (std::size_t d = size(turned); d < key.size(); ++d) ASSERT_EQ(got[d], static_cast<float>(key[d]));
 }
 
 TEST_F(FactorsTest, KeysAreTurnedBack) {

@@ -3,6 +3,7 @@
 
 #include "device_bed.h"
 #include "glimpse/base/dtype.h"
+#include "glimpse/kernels/ref/rows.h"
 
 namespace glimpse::kernels::cuda::test {
 namespace {
@@ -78,7 +79,7 @@ TEST_F(Layers, NormaliseAddsAndScales) {
 }
 
 TEST_F(Layers, RowsMoveDownOverOthers) {
-  for (const int bytes : {128, 192, 512}) {
+  for (const int bytes : {4, 12, 128, 192, 512}) {
     SCOPED_TRACE(bytes);
     const auto row = static_cast<std::size_t>(bytes);
     const std::size_t slots = 3000;
@@ -157,17 +158,31 @@ std::vector<double> finished(const float* from, const float* bias, const float* 
 }
 
 /// Where in a plane a row's own K and V lie.
-std::size_t own_place(const OperationsBed& bed, std::size_t row, std::size_t kv_head) {
-  const HeadView& view =
-      bed.views[static_cast<std::size_t>(bed.sequence[row]) * static_cast<std::size_t>(bed.of.kv_heads) + kv_head];
-  const auto slot = static_cast<std::size_t>(bed.seen(row) - 1);
-  return (static_cast<std::size_t>(view.pages[slot / kPageTokens]) * kPageTokens + slot % kPageTokens) * bed.dim();
+/// The newest slot of a row's KV head.
+struct OwnSlot {
+  const HeadView& view;
+  std::int32_t slot;
+};
+OwnSlot own_slot(const OperationsBed& bed, std::size_t row, std::size_t kv_head) {
+  const std::size_t heads = static_cast<std::size_t>(bed.of.kv_heads);
+  return {bed.views[static_cast<std::size_t>(bed.sequence[row]) * heads + kv_head], bed.seen(row) - 1};
 }
 
-std::vector<std::uint16_t> halves_of(const std::vector<std::byte>& bytes) {
-  std::vector<std::uint16_t> halves(bytes.size() / 2);
-  std::memcpy(halves.data(), bytes.data(), bytes.size());
-  return halves;
+/// Makes a row of `to` that of `from`, two copies of one plane.
+void copy_row(const KvFormat& format, const OwnSlot& at, std::vector<std::byte>& from, std::vector<std::byte>& to) {
+  const auto copy = [&](std::ptrdiff_t place, std::size_t bytes) {
+    std::copy_n(from.begin() + place, bytes, to.begin() + place);
+  };
+  copy(at.view.row_of(from.data(), at.slot, format) - from.data(), format.row_bytes());
+  if (format.type != KvType::q8_0) return;
+  const std::byte* const scales = at.view.page_of(from.data(), at.slot, format) + format.scale_offset();
+  copy(scales - from.data() + at.slot % kPageTokens * std::ptrdiff_t{sizeof(float)}, sizeof(float));
+}
+
+/// What the cache's type loses of a value, of a row whose largest is `largest`.
+double rounding_of(KvType type, double value, double largest) {
+  if (type == KvType::q8_0) return 0.5 / 127 * 1.001 * largest;
+  return std::abs(value) * (type == KvType::bf16 ? 0x1.04p-8 : 0x1.04p-11);
 }
 
 struct QkvCase {
@@ -180,7 +195,9 @@ TEST_F(Layers, QkvIsSplitAndFinished) {
   for (const QkvCase& c :
        {QkvCase{3, 2, 64, 64, false, false, false}, QkvCase{3, 2, 64, 64, true, true, false, KvType::f16},
         QkvCase{1, 8, 128, 128, true, false, true}, QkvCase{4, 1, 96, 48, false, true, true},
-        QkvCase{5, 1, 256, 64, true, true, true}}) {
+        QkvCase{5, 1, 256, 64, true, true, true}, QkvCase{3, 2, 64, 64, false, true, false, KvType::q8_0},
+        QkvCase{2, 3, 128, 128, true, false, true, KvType::q8_0}, QkvCase{4, 1, 96, 48, true, true, true, KvType::q8_0},
+        QkvCase{1, 2, 256, 64, true, false, true, KvType::q8_0}}) {
     SCOPED_TRACE(std::to_string(c.dim) + ", rotated " + std::to_string(c.rotated));
     const OperationsBed bed({.name = "qkv",
                              .dim = c.dim,
@@ -214,8 +231,8 @@ TEST_F(Layers, QkvIsSplitAndFinished) {
     }
     split_qkv(*stream_, op);
     const std::vector<float> got_q = q.values();
-    const std::vector<std::uint16_t> k = halves_of(device.k_bytes()), v = halves_of(device.v_bytes());
-    std::vector<std::uint16_t> untouched_k = halves_of(bed.k_plane), untouched_v = halves_of(bed.v_plane);
+    std::vector<std::byte> k = device.k_bytes(), v = device.v_bytes(), untouched_k = bed.k_plane,
+                           untouched_v = bed.v_plane;
     for (std::size_t row = 0; row < rows; ++row) {
       for (std::size_t part = 0; part < all; ++part) {
         const bool is_q = part < heads, is_k = !is_q && part < heads + kv_heads;
@@ -228,18 +245,19 @@ TEST_F(Layers, QkvIsSplitAndFinished) {
           for (std::size_t i = 0; i < dim; ++i) ASSERT_NEAR(got[i], want[i], 2e-5) << row << " " << part << " " << i;
           continue;
         }
-        const std::vector<std::uint16_t>& plane = is_k ? k : v;
-        const std::size_t at = own_place(bed, row, (part - heads) % kv_heads);
+        std::vector<std::byte>& plane = is_k ? k : v;
+        const OwnSlot at = own_slot(bed, row, (part - heads) % kv_heads);
+        const std::vector<double> got = ref::read_row(bed.format, at.view, plane.data(), at.slot);
+        double largest = 0;
+        for (const double x : want) largest = std::max(largest, std::abs(x));
         for (std::size_t i = 0; i < dim; ++i) {
-          const float got = c.type == KvType::bf16 ? float_from_bf16(plane[at + i]) : float_from_f16(plane[at + i]);
-          const double bits = c.type == KvType::bf16 ? 0x1.04p-9 : 0x1.04p-12;
-          ASSERT_NEAR(got, want[i], std::abs(want[i]) * bits * 2 + 2e-5) << row << " " << part << " " << i;
-          (is_k ? untouched_k : untouched_v)[at + i] = plane[at + i];
+          ASSERT_NEAR(got[i], want[i], rounding_of(c.type, want[i], largest) + 2e-5) << row << " " << part << " " << i;
         }
+        copy_row(bed.format, at, plane, is_k ? untouched_k : untouched_v);
       }
     }
-    EXPECT_EQ(k, untouched_k) << "written beside the rows' own places";
-    EXPECT_EQ(v, untouched_v) << "written beside the rows' own places";
+    EXPECT_TRUE(k == untouched_k) << "written beside the rows' own places";
+    EXPECT_TRUE(v == untouched_v) << "written beside the rows' own places";
   }
 }
 

@@ -235,7 +235,7 @@ std::vector<double> masses(const OperationsBed& bed, const std::vector<Read>& re
 }
 
 TEST_F(Parts, HeatIsTheMeanProbabilityOfABlock) {
-  for (const KvType type : {KvType::bf16, KvType::f16}) {
+  for (const KvType type : kTypes) {
     for (const OperationsCase& c :
          {OperationsCase{.name = "", .kv_heads = 3, .group = 4, .lengths = {700, 90, 17, 1}},
           OperationsCase{.name = "", .dim = 128, .kv_heads = 2, .group = 7, .lengths = {2000}},

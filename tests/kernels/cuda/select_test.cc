@@ -107,13 +107,16 @@ class Select : public CudaTest {
   }
 };
 
+/// Scores are what it reads of a cache.
 TEST_F(Select, EveryRuleEqualsTheReference) {
-  each_case([&](OperationsBed& bed) {
-    kernels::test::Scored scored = kernels::test::score_on_host(reference_, bed);
-    std::vector<Choice> choices = all_choices(bed);
-    if (choices.size() > 200) choices.resize(200);
-    expect_equal(bed, scored.scores, scored.lse, choices);
-  });
+  each_case(
+      [&](OperationsBed& bed) {
+        kernels::test::Scored scored = kernels::test::score_on_host(reference_, bed);
+        std::vector<Choice> choices = all_choices(bed);
+        if (choices.size() > 200) choices.resize(200);
+        expect_equal(bed, scored.scores, scored.lse, choices);
+      },
+      std::span(kTypes).first(2));
 }
 
 /// A bed whose cache nobody reads: one sequence of `slots` slots.

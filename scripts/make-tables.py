@@ -381,6 +381,34 @@ def cuda_index_table(results):
     return table(["tokens", "method", "ms a step", "x dense", "pages from the host", "first step, s", "of the prefill"], rows)
 
 
+def cuda_bytes_table(results):
+    """A layer's attention over a cache of bytes beside one of bf16."""
+    cells = {(row["cache"], row["batch"], row["tokens"], row["what"]): row for row in results.load("cuda-bytes", "sm90")["rows"]}
+    names = {"dense": "dense", "gathered": "10 % of the tokens", "gathered blocks of 16": "10 %, blocks of 16",
+             "anchor": "score, select 10 %, attend"}
+    rows = []
+    for (cache, batch, tokens, what), row in cells.items():
+        if cache == "q8_0" and what in names:
+            wide = cells["bf16", batch, tokens, what]
+            rows.append([f"{tokens // 1024}K x {batch}", names[what], f"{row['us']:.1f}", f"{wide['us']:.1f}",
+                         f"{wide['us'] / row['us']:.2f}", f"{row['of_read']:.2f}"])
+    return table(["tokens x sequences", "heads read", "us a layer", "bf16", "x bf16", "of read bandwidth"], rows)
+
+
+def cuda_step_bytes_table(results):
+    rows = []
+    for name in ("cuda-step-bytes-q4k", "cuda-step-bytes-batch-q4k"):
+        cells = {(row["cache"], row["batch"], row["depth"], row["arm"]): row for row in results.load(name, "sm90")["rows"]
+                 if row["what"] == "step"}
+        for (cache, batch, depth, arm), row in cells.items():
+            if cache != "q8_0":
+                continue
+            wide, dense = cells["bf16", batch, depth, arm], cells["bf16", batch, depth, "full"]
+            rows.append([f"{depth // 1024}K x {batch}", re.sub(r"(\d)%", r"\1 %", arm.replace(":", ", ")), f"{row['ms']:.2f}",
+                         f"{wide['ms']:.2f}", f"{wide['ms'] / row['ms']:.2f}", f"{dense['ms'] / row['ms']:.2f}"])
+    return table(["tokens x sequences", "method", "ms a step", "bf16", "x bf16", "x dense in bf16"], rows)
+
+
 WEIGHTS = ("q4k", "q6k", "q80", "bf16")
 
 
@@ -453,6 +481,7 @@ def serve_table(results):
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table, "cuda-index": cuda_index_table,
+          "cuda-bytes": cuda_bytes_table, "cuda-step-bytes": cuda_step_bytes_table,
           "cuda-weights": cuda_weights_table, "cuda-prompts": cuda_prompts_table, "cuda-products": cuda_products_table, "serve": serve_table, "scoreboard": scoreboard_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
@@ -466,6 +495,8 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`, and quest with one sequence by "
                         "`cuda_step_bench --weights q4_k --batch 1 --json FILE`",
            "cuda-index": "the command in the file",
+           "cuda-bytes": "the command in the file",
+           "cuda-step-bytes": "the commands in the files",
            "cuda-products": "`cuda_product_bench --json FILE`",
            "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --llama PROGRAM --json FILE`"}
 

@@ -18,6 +18,7 @@
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/readings.h"
+#include "glimpse/kernels/cuda/wide_rows.h"
 
 namespace glimpse::bench {
 namespace {
@@ -155,7 +156,8 @@ class Bench {
       check_sums(layout, of_layers.front());
     }
     for (const int rows : wanted_.rows) {
-      if (type.packing.in_rows() && rows > kBf16FewRows) continue;
+      const bool wide = type.packing.in_rows() && rows > kBf16FewRows;
+      if (wide ? !has_wide_rows(stream_, wanted_.hidden) : rows > kPackedFewRows) continue;
       for (std::size_t i = 0; i < shapes_.size(); ++i) {
         const std::size_t bytes = weights_[i].front().size() * sizeof(std::uint32_t);
         add(type, rows, shapes_[i].name, bytes, median_seconds([&] {
@@ -167,6 +169,7 @@ class Bench {
       add(type, rows, "layer, norms between", bytes, median_seconds([&] {
             for (int layer = 0; layer < kLayers; ++layer) norms_between(type, layer, rows);
           }));
+      if (wide) continue;
       add(type, rows, "layer, norms inside", bytes, median_seconds([&] {
             for (int layer = 0; layer < kLayers; ++layer) norms_inside(type, layer, rows);
           }));
@@ -185,9 +188,18 @@ class Bench {
     return {{type.packing, shapes_[matrix].outputs, shapes_[matrix].inputs}, weights_[matrix][size(layer)].constant()};
   }
   void multiply(const Type& type, std::size_t matrix, int layer, int rows) {
-    const int outputs = shapes_[matrix].outputs;
+    multiply_from(in_, type, matrix, layer, rows);
+  }
+  void multiply_from(const Array<Bf16>& in, const Type& type, std::size_t matrix, int layer, int rows) {
+    const auto& [name, outputs, inputs] = shapes_[matrix];
+    if (rows > kBf16FewRows && type.packing.in_rows()) {
+      if (space_.arrived.size() == 0) space_ = make_wide_space(stream_);
+      const auto* const weight = reinterpret_cast<const Bf16*>(weights_[matrix][size(layer)].constant().raw());
+      return multiply_wide_rows(stream_, space_,
+                                {weight, outputs, inputs, in.constant(), rows, out_.pointer(), outputs});
+    }
     multiply_few_rows(stream_, {.weight = packed(type, matrix, layer),
-                                .in = in_.constant(),
+                                .in = in.constant(),
                                 .rows = rows,
                                 .out = out_.pointer(),
                                 .stride = outputs});
@@ -204,22 +216,21 @@ class Bench {
   void norms_between(const Type& type, int layer, int rows) {
     multiply(type, 0, layer, rows);
     normalise_rows(rows);
-    multiply_few_rows(stream_, {.weight = packed(type, 1, layer),
-                                .in = narrow_.constant(),
-                                .rows = rows,
-                                .end = FewRowsOp::End::gate,
-                                .narrow = activated_.pointer()});
-    multiply_few_rows(stream_, {.weight = packed(type, 2, layer),
-                                .in = activated_.constant(),
-                                .rows = rows,
-                                .out = out_.pointer(),
-                                .stride = wanted_.hidden});
+    if (rows > kBf16FewRows && type.packing.in_rows()) {
+      const auto* const weight = reinterpret_cast<const Bf16*>(weights_[1][size(layer)].constant().raw());
+      multiply_wide_rows(
+          stream_, space_,
+          {weight, shapes_[1].outputs, shapes_[1].inputs, narrow_.constant(), rows, nullptr, 0, activated_.pointer()});
+    } else {
+      multiply_few_rows(stream_, {.weight = packed(type, 1, layer),
+                                  .in = narrow_.constant(),
+                                  .rows = rows,
+                                  .end = FewRowsOp::End::gate,
+                                  .narrow = activated_.pointer()});
+    }
+    multiply_from(activated_, type, 2, layer, rows);
     normalise_rows(rows);
-    multiply_few_rows(stream_, {.weight = packed(type, 3, layer),
-                                .in = narrow_.constant(),
-                                .rows = rows,
-                                .out = out_.pointer(),
-                                .stride = wanted_.qkv});
+    multiply_from(narrow_, type, 3, layer, rows);
   }
   void norms_inside(const Type& type, int layer, int rows) {
     const auto add = [&](std::size_t matrix, const Array<Bf16>& in) {
@@ -292,6 +303,7 @@ class Bench {
   int most_rows_;
   Array<Bf16> in_, narrow_, activated_;
   Array<float> out_, residual_, squares_, norm_;
+  WideSpace space_;
   std::vector<std::vector<Array<std::uint32_t>>> weights_;  ///< [matrices, layers]
   double bandwidth_ = 0;
   Json rows_ = Json::array();
@@ -305,9 +317,9 @@ int main(int argc, char** argv) {
   bench::Wanted wanted;
   CLI::App app("products of few rows with weights as they are on a GPU");
   app.add_option("--types", wanted.types, "q4_0, q4_k, q5_k, q6_k, q8_0 or bf16")->delimiter(',');
-  app.add_option("--rows", wanted.rows, "of inputs, up to 32; of bf16 up to 8")
+  app.add_option("--rows", wanted.rows, "of inputs, up to 32; of bf16 up to 64")
       ->delimiter(',')
-      ->check(CLI::Range(1, 32));
+      ->check(CLI::Range(1, kernels::cuda::kMostWideRows));
   app.add_option("--hidden", wanted.hidden, "width of the residual, a multiple of 256")->check(CLI::Range(256, 16384));
   app.add_option("--feed-forward", wanted.feed_forward, "a multiple of 256")->check(CLI::Range(256, 65536));
   app.add_option("--attended", wanted.attended, "width of attention's output, a multiple of 256")

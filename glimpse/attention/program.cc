@@ -29,6 +29,7 @@ std::int64_t SelectOp::capacity(std::int64_t tokens) const {
 
 Program::Program(plan::Plan plan) : plan_(std::move(plan)) {
   require_supported(plan_);
+  dense_limits_ = plan::limits_of_dense(plan_);
   const int group = plan_.shape.group();
   tile_tokens_ = plan_.prefill.sparse ? plan_.prefill.tile_tokens(group) : 0;
   reads_landmarks_ = attention::reads_landmarks(plan_);

@@ -11,6 +11,7 @@
 // Forgetting (HeadOp::kept) goes before the first layer of a step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -84,7 +85,11 @@ class Program {
   /// What it was made from, for those who name, compare or save plans; a device reads the operations.
   const plan::Plan& plan() const { return plan_; }
   /// True when a step at this context reads everything, whatever its operations say.
-  bool dense_at(std::int64_t tokens) const { return plan::is_dense_at(plan_, tokens); }
+  bool dense_at(std::int64_t tokens) const {
+    return tokens < plan_.min_context ||
+           std::all_of(dense_limits_.begin(), dense_limits_.end(),
+                       [tokens](const plan::Budget& budget) { return plan::covers(budget, tokens); });
+  }
   int min_context() const { return plan_.min_context; }
   bool feeds() const { return plan_.feedback == plan::Feedback::probabilities; }
   bool forgets() const { return !plan_.retentions.empty(); }  ///< some HeadOp::kept is not null
@@ -101,6 +106,7 @@ class Program {
 
   plan::Plan plan_;
   std::vector<LayerProgram> layers_;
+  std::vector<plan::Budget> dense_limits_;  ///< see dense_at
   int tile_tokens_ = 0;
   bool reads_landmarks_ = false;
   bool reads_heat_ = false;

@@ -331,6 +331,14 @@ kernels::HeadView Cache::view(SequenceId sequence, int layer, int head) const {
   return {state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(), table.slots()};
 }
 
+void Cache::views(SequenceId sequence, std::vector<kernels::HeadView>& views) const {
+  views.clear();
+  for (const HeadTable& table : state_->at(sequence).heads) {
+    views.push_back(
+        {state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(), table.slots()});
+  }
+}
+
 void Cache::free_tokens(SequenceId id, int layer, int head, std::span<const std::int32_t> positions) {
   Sequence& sequence = state_->at(id);
   const std::size_t index = state_->head_index(layer, head);
@@ -386,6 +394,11 @@ void Cache::rewrite(SequenceId id, std::int64_t tokens) {
 
 std::int64_t Cache::live_tokens(SequenceId sequence, int layer, int head) const {
   return state_->at(sequence).heads[state_->head_index(layer, head)].live();
+}
+
+void Cache::live_tokens(SequenceId sequence, std::vector<std::int64_t>& tokens) const {
+  tokens.clear();
+  for (const HeadTable& table : state_->at(sequence).heads) tokens.push_back(table.live());
 }
 
 void Cache::open_tier(const std::filesystem::path& folder) {

@@ -118,6 +118,8 @@ class Cache {
   /// The head's table. Valid until the next call that changes this sequence's tables; spill and recall change page
   /// numbers in place. Pages that wait in the tier must not be read.
   kernels::HeadView view(SequenceId sequence, int layer, int head) const;
+  /// Those of all heads, [layers, kv_heads]; replaces `views`.
+  void views(SequenceId sequence, std::vector<kernels::HeadView>& views) const;
 
   /// Makes the last `tokens` writable in place through view(): shared pages are copied. For heads that never freed a
   /// token. Throws CacheFull when the pool has no pages for the copies. No mark undoes the writes.
@@ -132,6 +134,8 @@ class Cache {
   bool compact(SequenceId sequence, int layer, int head);
   /// Tokens of this head that are not freed.
   std::int64_t live_tokens(SequenceId sequence, int layer, int head) const;
+  /// Of all heads, [layers, kv_heads]; replaces `tokens`.
+  void live_tokens(SequenceId sequence, std::vector<std::int64_t>& tokens) const;
 
   /// Makes the tier, once; a second call does nothing. A host's is a file in `folder`; a device's lies in the host's
   /// memory (PageMemory::make_waiting). Throws UserError when that fails.

@@ -26,6 +26,7 @@ bool HeadTable::writes_shared(PagePool& pool) const {
 
 std::int64_t HeadTable::pages_short(PagePool& pool, std::int64_t tokens) const {
   const std::int64_t wanted = (slots_ + tokens + kPageTokens - 1) / kPageTokens;
+  if (wanted < static_cast<std::int64_t>(pages_.size())) return 0;  // and for a copy
   // The reserve is there for copies too: the page copied to leaves it.
   const std::int64_t copied = tokens > 0 && writes_shared(pool) ? 1 : 0;
   return std::max<std::int64_t>(0, wanted + copied - static_cast<std::int64_t>(pages_.size()));

@@ -6,9 +6,7 @@
 #include "glimpse/plan/checks.h"
 
 namespace glimpse::plan {
-namespace {
 
-// True when the budget lets every token of the context in, whatever the scores.
 bool covers(const Budget& budget, std::int64_t tokens) {
   switch (budget.rule) {
     case BudgetRule::tokens:
@@ -22,25 +20,31 @@ bool covers(const Budget& budget, std::int64_t tokens) {
   return false;
 }
 
-bool covers(const Plan& plan, const Role& role, std::int64_t tokens) {
+namespace {
+
+/// see(budget) for each that must cover a text for the role to read all of it.
+template <class See>
+void see_limits(const Plan& plan, const Role& role, const See& see) {
   if (role.retention >= 0) {
     const Retention& kept = plan.retentions[static_cast<std::size_t>(role.retention)];
-    if (forgets(kept.rule) && !covers(kept.budget, tokens)) return false;
+    if (forgets(kept.rule)) see(kept.budget);
   }
-  const auto selector_of = [&](const Role& owner) -> const Budget& {
-    return plan.selectors[static_cast<std::size_t>(owner.selector)].budget;
+  const auto see_selector = [&](const Role& owner) {
+    see(plan.selectors[static_cast<std::size_t>(owner.selector)].budget);
   };
   switch (role.kind) {
     case RoleKind::dense:
-      return true;
+      break;
     case RoleKind::select:
-      return !role.attends_set || covers(selector_of(role), tokens);
+      if (role.attends_set) see_selector(role);
+      break;
     case RoleKind::stream:
-      return covers(selector_of(role), tokens);
+      see_selector(role);
+      break;
     case RoleKind::reuse:
-      return covers(selector_of(plan.role(role.reads.layer, role.reads.head)), tokens);
+      see_selector(plan.role(role.reads.layer, role.reads.head));
+      break;
   }
-  return false;
 }
 
 constexpr std::int64_t kRowUnit = 16;  ///< tokens in which tables by budget count
@@ -180,8 +184,21 @@ bool forgets_by_statistic(RetentionRule rule) {
 
 bool is_dense_at(const Plan& plan, std::int64_t tokens) {
   if (tokens < plan.min_context) return true;
-  return std::all_of(plan.roles.begin(), plan.roles.end(),
-                     [&](const Role& role) { return covers(plan, role, tokens); });
+  return std::all_of(plan.roles.begin(), plan.roles.end(), [&](const Role& role) {
+    bool all = true;
+    see_limits(plan, role, [&](const Budget& budget) { all = all && covers(budget, tokens); });
+    return all;
+  });
+}
+
+std::vector<Budget> limits_of_dense(const Plan& plan) {
+  std::vector<Budget> limits;
+  for (const Role& role : plan.roles) {
+    see_limits(plan, role, [&](const Budget& budget) {
+      if (std::find(limits.begin(), limits.end(), budget) == limits.end()) limits.push_back(budget);
+    });
+  }
+  return limits;
 }
 
 }  // namespace glimpse::plan

@@ -251,6 +251,10 @@ std::int64_t term_tokens(const Selector& selector, const Term& term, std::int64_
 
 /// True when the plan is dense everywhere at this context: below min_context, or every budget covers it.
 bool is_dense_at(const Plan& plan, std::int64_t tokens);
+/// The budgets of the rule above, each once, for those who ask often: all of them cover the context.
+std::vector<Budget> limits_of_dense(const Plan& plan);
+/// True when a budget takes all of so many tokens.
+bool covers(const Budget& budget, std::int64_t tokens);
 
 /// True for the sources that keep an index over keys: page_bounds, chunk_tree, token_clusters, landmarks, gate.
 bool is_index(Source source);

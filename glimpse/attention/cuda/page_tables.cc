@@ -92,20 +92,21 @@ void PageTables::follow(const SequenceRows& rows) {
   const std::size_t from =
       whole || frees_pages(*rows.program) ? 0 : static_cast<std::size_t>(rows.position / kernels::kPageTokens);
   before_ = writes_.size();
+  cache_.views(rows.sequence, table.views);
   const auto heads = static_cast<std::size_t>(cache_.shape().kv_heads);
   for (const kv::HeadPage& page : std::exchange(table.moved, {})) {
     if (whole) break;
     const std::size_t head = static_cast<std::size_t>(page.layer) * heads + static_cast<std::size_t>(page.head);
     const std::size_t i = head * table.pages + static_cast<std::size_t>(page.page);
-    const kernels::PageId id = page_of(rows.sequence, cache_.view(rows.sequence, page.layer, page.head), page);
+    const kernels::PageId id = page_of(rows.sequence, table.views[head], page);
     if (table.known[i] == id) continue;
     table.known[i] = id;
     write(table.device.pointer().raw() + i, id);
   }
-  std::size_t at = 0;
+  std::size_t at = 0, number = 0;
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
     for (int head = 0; head < cache_.shape().kv_heads; ++head, at += table.pages) {
-      const kernels::HeadView view = cache_.view(rows.sequence, layer, head);
+      kernels::HeadView& view = table.views[number++];
       const std::size_t pages = pages_of(view.slots);
       for (std::size_t i = from; i < pages; ++i) {
         kernels::PageId& known = table.known[at + i];
@@ -114,8 +115,12 @@ void PageTables::follow(const SequenceRows& rows) {
         known = id;
         write(table.device.pointer().raw() + at + i, known);
       }
+      view.pages = table.device.constant().raw() + at;
       if (positions && view.positions != nullptr) {
         follow_positions(table, at * kernels::kPageTokens, view, whole);
+        view.positions = table.positions.constant().raw() + at * kernels::kPageTokens;
+      } else {
+        view.positions = nullptr;  // heads of other plans free whole pages alone
       }
     }
   }
@@ -137,23 +142,6 @@ void PageTables::follow_positions(Table& table, std::size_t at, const kernels::H
 
 void PageTables::write(std::uint32_t* to, std::uint32_t value) {
   if (writes_.size() - before_ < kMostWrites) writes_.push_back({to, value});
-}
-
-void PageTables::append_views(const SequenceRows& rows, std::vector<kernels::HeadView>& views) const {
-  const Table& table = tables_.at(rows.sequence);
-  const bool positions = forgets_single_tokens(*rows.program);
-  std::size_t at = 0;
-  for (int layer = 0; layer < cache_.shape().layers; ++layer) {
-    for (int head = 0; head < cache_.shape().kv_heads; ++head, at += table.pages) {
-      kernels::HeadView view = cache_.view(rows.sequence, layer, head);
-      view.pages = table.device.constant().raw() + at;
-      // Heads of other plans free whole pages alone.
-      view.positions = positions && view.positions != nullptr
-                           ? table.positions.constant().raw() + at * kernels::kPageTokens
-                           : nullptr;
-      views.push_back(view);
-    }
-  }
 }
 
 }  // namespace glimpse::attention::cuda

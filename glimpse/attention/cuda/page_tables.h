@@ -26,9 +26,9 @@ class PageTables {
   void follow(const SequenceRows& rows);
   /// Pages of a followed sequence that went to the tier, or came back, since.
   void moved(kv::SequenceId sequence, std::span<const kv::HeadPage> pages);
-  /// The views of all heads of a sequence that was followed, as the device sees them: [layers, kv_heads]. Positions
-  /// are there where single slots may be freed.
-  void append_views(const SequenceRows& rows, std::vector<kernels::HeadView>& views) const;
+  /// The views of all heads of a sequence that was followed, as the device sees them: [layers, kv_heads], valid until
+  /// it is followed again. Positions are there where single slots may be freed.
+  std::span<const kernels::HeadView> views(const SequenceRows& rows) const { return tables_.at(rows.sequence).views; }
 
   /// What is to be written before the pass's kernels run, and that it was.
   const std::vector<kernels::cuda::Write>& writes() const { return writes_; }
@@ -37,9 +37,10 @@ class PageTables {
  private:
   struct Table {
     std::uint64_t serial = 0;
-    std::size_t pages = 0;               ///< room of each head
-    std::vector<kernels::PageId> known;  ///< [layers, kv_heads, pages] what the device has
-    std::vector<kv::HeadPage> moved;     ///< to be looked at in the next pass
+    std::size_t pages = 0;                 ///< room of each head
+    std::vector<kernels::PageId> known;    ///< [layers, kv_heads, pages] what the device has
+    std::vector<kv::HeadPage> moved;       ///< to be looked at in the next pass
+    std::vector<kernels::HeadView> views;  ///< [layers, kv_heads] the cache's, then the device's
     kernels::cuda::Array<kernels::PageId> device;
     // Of heads that forget single tokens: which slots are freed. Empty where the program has none.
     std::vector<std::int32_t> known_positions;  ///< [layers, kv_heads, pages * kPageTokens]

@@ -21,10 +21,9 @@ void PassViews::begin(const PassTables& tables, const PageTables& pages, kernels
   sequences_ = tables.entries().size();
   views_.resize(layers * sequences_ * heads);
   for (std::size_t i = 0; i < sequences_; ++i) {
-    of_sequence_.clear();
-    pages.append_views(tables.entries()[i].rows, of_sequence_);
+    const std::span<const kernels::HeadView> views = pages.views(tables.entries()[i].rows);
     for (std::size_t layer = 0; layer < layers; ++layer) {
-      std::copy_n(of_sequence_.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads,
+      std::copy_n(views.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads,
                   views_.begin() + static_cast<std::ptrdiff_t>(number(layer, i, 0)));
     }
   }

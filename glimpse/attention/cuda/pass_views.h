@@ -41,7 +41,7 @@ class PassViews {
   const kv::Cache& cache_;
   const kernels::cuda::Staging* staging_ = nullptr;
   std::vector<kernels::HeadView> views_;  ///< [layers, sequences, kv_heads]
-  std::vector<kernels::HeadView> of_sequence_, own_;
+  std::vector<kernels::HeadView> own_;
   std::size_t sequences_ = 0;
   Table cached_, made_, widened_;
 };

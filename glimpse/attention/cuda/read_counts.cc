@@ -1,6 +1,7 @@
 #include "glimpse/attention/cuda/read_counts.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
@@ -12,10 +13,10 @@ std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-/// Slots of K and V that a head of a decoding row read.
-std::int64_t read_slots(const PassReads& pass, const PassEntry& entry, int layer, int head, bool& sparse) {
-  const std::int64_t slots = pass.cache.live_tokens(entry.rows.sequence, layer, head);
-  const HeadOp& op = entry.rows.program->head(layer, head);
+/// Slots of K and V that a head of a decoding row read, of those that hold its tokens.
+std::int64_t read_slots(const PassReads& pass, const PassEntry& entry, plan::SlotId head, std::int64_t slots,
+                        bool& sparse) {
+  const HeadOp& op = entry.rows.program->head(head.layer, head.head);
   sparse |= slots < entry.tokens;
   if (entry.dense || op.reads == HeadOp::Reads::everything) return slots;
   if (op.reads == HeadOp::Reads::window) {
@@ -101,9 +102,12 @@ void count_made(const PassReads& pass, const PassEntry& entry, int layer, int he
 void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counters) {
   const PassEntry& entry = pass.tables.entries()[number];
   bool sparse = false;
+  std::vector<std::int64_t> live;
+  pass.cache.live_tokens(entry.rows.sequence, live);
+  std::size_t at = 0;
   for (int layer = 0; layer < pass.cache.shape().layers; ++layer) {
     for (int head = 0; head < pass.cache.shape().kv_heads; ++head) {
-      const std::int64_t slots = read_slots(pass, entry, layer, head, sparse);
+      const std::int64_t slots = read_slots(pass, entry, {layer, head}, live[at++], sparse);
       counters.k_rows += slots;
       counters.v_rows += slots;
       if (PassTables::makes_keys(entry, layer, head)) count_made(pass, entry, layer, head, counters);

@@ -283,7 +283,7 @@ class CudaExecutor final : public Executor {
       narrow(stream_, {(some ? a.taken : a.attended).constant(), a.narrowed.pointer(), size(rows) * size(q_width)});
     }
     Array<float>& residual = some ? a.rest : a.residual;
-    const bool gates = weights.gates_paired && weights.gate_up.takes(rows);
+    const bool gates = weights.gates_paired && products_.gates(weights.gate_up, rows);
     add_product(weights.output, a.narrowed, residual, {weights.ffn_norm, gates}, rows);
     if (measures_) {
       change(stream_, {residual.constant(), a.delta.constant(), changes_.pointer().raw() + size(layer) * change_rows_,
@@ -292,7 +292,7 @@ class CudaExecutor final : public Executor {
     if (gates) {
       if (input_ != Input::squares) normalise_rows(residual, weights.ffn_norm, rows);
       FewRowsOp op{.in = a.normalised.constant(), .end = FewRowsOp::End::gate, .narrow = a.activated.pointer()};
-      products_.multiply_few(weights.gate_up.parts.front(), rows, scaled(op));
+      products_.multiply_gate(weights.gate_up, rows, scaled(op));
     } else {
       normalise_rows(residual, weights.ffn_norm, rows);
       products_.multiply(weights.gate_up, a.normalised.constant(), rows, a.gate_up.pointer());

@@ -98,6 +98,8 @@ void Products::multiply(const Matrix& weight, Input in, int rows, kernels::cuda:
     const Shape shape{part.outputs, weight.inputs, rows, weight.outputs};
     if (part.takes(rows)) {
       multiply_few(part, rows, {.in = in, .out = to, .stride = shape.stride});
+    } else if (is_wide(part, rows)) {
+      multiply_wide_rows(stream_, wide_space(), {part.bf16(), part.outputs, weight.inputs, in, rows, to, shape.stride});
     } else if (part.in_rows()) {
       multiply_bf16(part.bf16(), in, shape, to);
     } else {
@@ -136,6 +138,23 @@ void Products::multiply_few(const Matrix& weight, int rows, const kernels::cuda:
     multiply_few(part, rows, of_part);
     of_part.out = of_part.out.raw() + part.outputs;
   }
+}
+
+const kernels::cuda::WideSpace& Products::wide_space() {
+  if (wide_.arrived.size() == 0) wide_ = kernels::cuda::make_wide_space(stream_);
+  return wide_;
+}
+
+bool Products::gates(const Matrix& weight, int rows) const {
+  return weight.takes(rows) || (weight.parts.size() == 1 && is_wide(weight.parts.front(), rows));
+}
+
+void Products::multiply_gate(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op) {
+  const MatrixPart& part = weight.parts.front();
+  if (weight.takes(rows)) return multiply_few(part, rows, op);
+  check(!op.squares, "wide products divide by no norm");
+  multiply_wide_rows(stream_, wide_space(),
+                     {part.bf16(), part.outputs, weight.inputs, op.in, rows, nullptr, 0, op.narrow});
 }
 
 void Products::multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out) {

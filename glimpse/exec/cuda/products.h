@@ -1,5 +1,6 @@
-// Matrix products on a GPU. Few rows multiply the weights as they are (kernels/cuda/few_rows.h). Many rows are
-// cuBLAS's, which takes quantised weights as bf16, a slice after the other. It is found when a device is opened and not
+// Matrix products on a GPU. Few rows multiply the weights as they are (kernels/cuda/few_rows.h), up to 64 rows those of
+// bf16 on Hopper (wide_rows.h). Many rows are cuBLAS's, which takes quantised weights as bf16, a slice after the other.
+// It is found when a device is opened and not
 // before, so that the program starts and runs on the CPU where it is not installed. Inputs are bf16, sums and results
 // f32.
 #pragma once
@@ -10,6 +11,7 @@
 
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
+#include "glimpse/kernels/cuda/wide_rows.h"
 
 namespace glimpse::exec::cuda {
 
@@ -64,17 +66,26 @@ class Products {
   void multiply_few(const MatrixPart& weight, int rows, kernels::cuda::FewRowsOp op);
   /// Likewise of a whole matrix, [rows, outputs].
   void multiply_few(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op);
+  /// Whether a product of so many rows may end as FewRowsOp::End::gate, and such a product.
+  bool gates(const Matrix& weight, int rows) const;
+  void multiply_gate(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op);
 
  private:
   struct Shape {
     int outputs, inputs, rows, stride;
   };
   void multiply_bf16(Input weight, Input in, const Shape& shape, float* out);
+  bool is_wide(const MatrixPart& part, int rows) const {
+    return part.in_rows() && rows <= kernels::cuda::kMostWideRows &&
+           kernels::cuda::has_wide_rows(stream_, part.packed.layout.inputs);
+  }
+  const kernels::cuda::WideSpace& wide_space();
   void multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out);
 
   struct Library;
   kernels::cuda::Stream& stream_;
   std::unique_ptr<Library> library_;
+  kernels::cuda::WideSpace wide_;                      ///< made by the first product that needs it
   kernels::cuda::Array<kernels::cuda::Bf16> scratch_;  ///< made by the first product that needs it
 };
 

@@ -11,6 +11,7 @@
 #include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kernels/cuda/units.h"
+#include "glimpse/kernels/cuda/wide_rows.h"
 #include "glimpse/kernels/cuda/widen.h"
 
 namespace glimpse::kernels::cuda {
@@ -188,6 +189,15 @@ void cluster_means(Stream&, const ClusterMeansOp&) {
   refuse();
 }
 void cluster_reach(Stream&, const ClusterReachOp&) {
+  refuse();
+}
+bool has_wide_rows(const Stream&, int) {
+  return false;
+}
+WideSpace make_wide_space(Stream&) {
+  refuse();
+}
+void multiply_wide_rows(Stream&, const WideSpace&, const WideRowsOp&) {
   refuse();
 }
 void widen(Stream&, const WidenOp&) {

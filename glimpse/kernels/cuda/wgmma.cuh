@@ -1,4 +1,4 @@
-// Hopper's warpgroup products (wgmma): 64 rows by 64, 128 or 160 columns by 16, f32 sums in registers, the right
+// Hopper's warpgroup products (wgmma): 64 rows by 16 to 160 columns by 16, f32 sums in registers, the right
 // operand in shared memory, and the barriers in shared memory that hand tiles from those who bring them to those who
 // multiply.
 //
@@ -103,6 +103,32 @@ __device__ inline void multiply_columns(float (&sums)[32], const std::uint32_t (
     GLIMPSE_ADD_COLUMNS_64("f16");
   }
 }
+#define GLIMPSE_NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define GLIMPSE_NAMES_16 GLIMPSE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define GLIMPSE_NAMES_24 GLIMPSE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define GLIMPSE_ADD_FEW(columns, names, add_name, operands)                                               \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " add_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns       \
+               "k16.f32.bf16.bf16 {" names "}, " operands ", p, 1, 1, 0, 0;}"
+
+/// The same for 16, 32, 48 or 64 rows of b, in bf16.
+__device__ inline void multiply_rows(float (&sums)[8], std::uint64_t a, std::uint64_t b, int add) {
+  GLIMPSE_ADD_FEW("16", GLIMPSE_NAMES_8, "%10", "%8, %9") : GLIMPSE_8(sums, 0) : "l"(a), "l"(b), "r"(add));
+}
+__device__ inline void multiply_rows(float (&sums)[16], std::uint64_t a, std::uint64_t b, int add) {
+  GLIMPSE_ADD_FEW("32", GLIMPSE_NAMES_16, "%18", "%16, %17")
+      : GLIMPSE_8(sums, 0), GLIMPSE_8(sums, 8) : "l"(a), "l"(b), "r"(add));
+}
+__device__ inline void multiply_rows(float (&sums)[24], std::uint64_t a, std::uint64_t b, int add) {
+  GLIMPSE_ADD_FEW("48", GLIMPSE_NAMES_24, "%26", "%24, %25")
+      : GLIMPSE_8(sums, 0), GLIMPSE_8(sums, 8), GLIMPSE_8(sums, 16) : "l"(a), "l"(b), "r"(add));
+}
+__device__ inline void multiply_rows(float (&sums)[32], std::uint64_t a, std::uint64_t b, int add) {
+  GLIMPSE_ADD_FEW("64", GLIMPSE_NAMES_32, "%34", "%32, %33") : GLIMPSE_32(sums, 0) : "l"(a), "l"(b), "r"(add));
+}
+#undef GLIMPSE_NAMES_8
+#undef GLIMPSE_NAMES_16
+#undef GLIMPSE_NAMES_24
+#undef GLIMPSE_ADD_FEW
 #undef GLIMPSE_8
 #undef GLIMPSE_32
 #undef GLIMPSE_NAMES_32

@@ -52,8 +52,8 @@ class Pool {
   Pool(Stream& stream, KvFormat of, std::size_t count)
       : format(of), pages(count), k(stream, count * of.page_bytes()), v(stream, count * of.page_bytes()) {
     if (of.type == KvType::q8_0) {
-      fill_bytes(k, 1);
-      fill_bytes(v, 2);
+      fill_bytes(k, of, 1);
+      fill_bytes(v, of, 2);
     } else {
       fill_normal(stream, k.raw(), pages * kPageTokens * kDim, 1);
       fill_normal(stream, v.raw(), pages * kPageTokens * kDim, 2);
@@ -62,30 +62,6 @@ class Pool {
   KvFormat format;
   std::size_t pages;
   Memory k, v;
-
- private:
-  /// Rows of random bytes and scales, the same ones every few thousand pages.
-  void fill_bytes(Memory& plane, unsigned seed) const {
-    constexpr std::size_t kApart = 4099;
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    std::vector<std::byte> some(std::min(pages, kApart) * format.page_bytes());
-    std::vector<float> row(kDim);
-    for (std::size_t page = 0; page < some.size(); page += format.page_bytes()) {
-      for (std::size_t slot = 0; slot < kPageTokens; ++slot) {
-        for (float& x : row) x = normal(random);
-        const float scale = std::abs(*std::max_element(row.begin(), row.end(),
-                                                       [](float a, float b) { return std::abs(a) < std::abs(b); })) /
-                            127;
-        std::byte* const to = some.data() + page + slot * format.row_bytes();
-        for (std::size_t d = 0; d < kDim; ++d) to[d] = static_cast<std::byte>(std::lround(row[d] / scale));
-        std::memcpy(some.data() + page + format.scale_offset() + slot * sizeof scale, &scale, sizeof scale);
-      }
-    }
-    for (std::size_t at = 0; at < plane.size(); at += some.size()) {
-      plane.copy_in(at, std::span<const std::byte>(some).first(std::min(some.size(), plane.size() - at)));
-    }
-  }
 };
 
 /// A batch of sequences of one length: several layers of it, each in memory of its own.

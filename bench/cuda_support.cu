@@ -1,5 +1,12 @@
 #include <cuda_bf16.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <span>
+#include <vector>
+
 #include "bench/cuda_support.h"
 
 namespace glimpse::bench {
@@ -37,6 +44,31 @@ cudaStream_t raw(kernels::cuda::Stream& stream) {
 void fill_normal(kernels::cuda::Stream& stream, std::byte* to, std::size_t count, std::uint32_t seed) {
   fill_kernel<<<stream.device().processors * 8, 256, 0, raw(stream)>>>(reinterpret_cast<__nv_bfloat162*>(to), count / 2,
                                                                        seed);
+}
+
+void fill_bytes(kernels::cuda::Memory& plane, const kernels::KvFormat& format, std::uint32_t seed) {
+  constexpr std::size_t kApart = 4099;
+  const std::size_t page_bytes = format.page_bytes();
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<std::byte> some(std::min(plane.size() / page_bytes, kApart) * page_bytes);
+  std::vector<float> row(static_cast<std::size_t>(format.dim));
+  for (std::size_t page = 0; page < some.size(); page += page_bytes) {
+    for (std::size_t slot = 0; slot < kernels::kPageTokens; ++slot) {
+      float largest = 0;
+      for (float& x : row) {
+        x = normal(random);
+        largest = std::max(largest, std::abs(x));
+      }
+      const float scale = largest / 127;
+      std::byte* const to = some.data() + page + slot * format.row_bytes();
+      for (std::size_t d = 0; d < row.size(); ++d) to[d] = static_cast<std::byte>(std::lround(row[d] / scale));
+      std::memcpy(some.data() + page + format.scale_offset() + slot * sizeof scale, &scale, sizeof scale);
+    }
+  }
+  for (std::size_t at = 0; at < plane.size(); at += some.size()) {
+    plane.copy_in(at, std::span<const std::byte>(some).first(std::min(some.size(), plane.size() - at)));
+  }
 }
 
 }  // namespace glimpse::bench

@@ -381,6 +381,15 @@ def cuda_index_table(results):
     return table(["tokens", "method", "ms a step", "x dense", "pages from the host", "first step, s", "of the prefill"], rows)
 
 
+def cuda_batch_table(results):
+    """What a batch costs beside the time that its bytes need."""
+    rows = []
+    for (batch, depth, arm), row in steps_of(results.load("cuda-step-batch-bf16", "sm90")).items():
+        rows.append([f"{depth // 1024}K x {batch}", re.sub(r"(\d)%", r"\1 %", arm.replace(":", ", ")), f"{row['ms']:.2f}",
+                     f"{row['kv_bytes'] / 1e9:.2f}", f"{row['of_read']:.2f}", f"{1000 * batch / row['ms']:.0f}"])
+    return table(["tokens x sequences", "method", "ms a step", "GB of K and V", "of read bandwidth", "tokens/s"], rows)
+
+
 def cuda_bytes_table(results):
     """A layer's attention over a cache of bytes beside one of bf16."""
     cells = {(row["cache"], row["batch"], row["tokens"], row["what"]): row for row in results.load("cuda-bytes", "sm90")["rows"]}
@@ -438,11 +447,12 @@ def cuda_prompts_table(results):
 def cuda_products_table(results):
     file = results.load("cuda-products", "sm90")
     cells = {(row["type"], row["rows"], row["what"]): row for row in file["rows"]}
-    shown = ("output", "gate and up", "down", "q, k, v", "layer, norms inside")
     rows = []
     for type_, count in dict.fromkeys((row["type"], row["rows"]) for row in file["rows"]):
+        inside = "layer, norms inside"
+        whole = inside if (type_, count, inside) in cells else "layer, norms between"
         rows.append([type_, str(count)] + [f"{cells[type_, count, what]['us']:.1f} ({cells[type_, count, what]['share']:.2f})"
-                                           for what in shown])
+                                           for what in ("output", "gate and up", "down", "q, k, v", whole)])
     return table(["weights", "rows", "output", "gate and up", "down", "q, k, v", "all with norms"], rows)
 
 
@@ -481,7 +491,7 @@ def serve_table(results):
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table, "cuda-index": cuda_index_table,
-          "cuda-bytes": cuda_bytes_table, "cuda-step-bytes": cuda_step_bytes_table,
+          "cuda-bytes": cuda_bytes_table, "cuda-step-bytes": cuda_step_bytes_table, "cuda-batch": cuda_batch_table,
           "cuda-weights": cuda_weights_table, "cuda-prompts": cuda_prompts_table, "cuda-products": cuda_products_table, "serve": serve_table, "scoreboard": scoreboard_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
@@ -496,6 +506,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
                         "`cuda_step_bench --weights q4_k --batch 1 --json FILE`",
            "cuda-index": "the command in the file",
            "cuda-bytes": "the command in the file",
+           "cuda-batch": "the command in the file",
            "cuda-step-bytes": "the commands in the files",
            "cuda-products": "`cuda_product_bench --json FILE`",
            "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --llama PROGRAM --json FILE`"}

@@ -99,7 +99,7 @@ TEST_F(Cuda, LogprobsOfAPrompt) {
       for (std::size_t i = 0; i + 1 < length; ++i) {
         ASSERT_EQ(ours.prompt_logprobs[i].token, request.prompt[i + 1]);
         // Products of other numbers of rows, of a token that may be all but impossible.
-        ASSERT_NEAR(ours.prompt_logprobs[i].logprob, told[i], 2e-2 + 3e-3 * std::abs(told[i])) << i;
+        ASSERT_NEAR(ours.prompt_logprobs[i].logprob, told[i], 2e-2 + 5e-3 * std::abs(told[i])) << i;
         apart += std::abs(ours.prompt_logprobs[i].logprob - theirs.prompt_logprobs[i].logprob);
         ASSERT_GE(ours.prompt_logprobs[i].top.size(), 2U);
         ASSERT_GE(ours.prompt_logprobs[i].top[0].logprob, ours.prompt_logprobs[i].logprob);

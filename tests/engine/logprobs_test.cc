@@ -88,9 +88,10 @@ TEST(PromptLogprobs, AreThoseOfEvalLogitsForAnyChunkMethodAndThreads) {
       EngineOptions options = options_for(reference::test_model("llama"), KvType::f32, 1 + chunk % 2);
       options.prefill_chunk = chunk;
       Engine engine(options);
-      const Request request = asking(engine, 260, policy, 5);
+      const int length = chunk == 1 ? 70 : 260;  // a pass for each token takes long
+      const Request request = asking(engine, static_cast<std::size_t>(length), policy, 5);
       const Result result = answered(engine, request);
-      EXPECT_EQ(result.stats.prefilled_tokens, 260);
+      EXPECT_EQ(result.stats.prefilled_tokens, length);
       expect_prompt(result.prompt_logprobs, request.prompt, prefilled(engine, request.plan, request.prompt), 1e-4);
     }
   }

@@ -105,7 +105,15 @@ class DevicePages final : public kv::PageMemory {
 }  // namespace
 
 kv::MakePageMemory page_memory_on(kernels::cuda::Stream& stream) {
-  return [&stream](std::size_t plane_bytes) { return std::make_unique<DevicePages>(stream, plane_bytes); };
+  return [&stream](std::size_t plane_bytes) {
+    if (plane_bytes > kernels::cuda::kMostPlaneBytes) {
+      throw UserError(fmt::format(
+          "a KV cache with keys of {:.1f} GB is more than the {:.1f} that kernels reach; use a "
+          "smaller context (-c) or --kv-type q8_0",
+          static_cast<double>(plane_bytes) / 1e9, static_cast<double>(kernels::cuda::kMostPlaneBytes) / 1e9));
+    }
+    return std::make_unique<DevicePages>(stream, plane_bytes);
+  };
 }
 
 }  // namespace glimpse::exec::cuda

@@ -227,7 +227,7 @@ class Feed {
   __device__ void copy() {
     const Segment& s = segments_[paged_.segment];
     const bool present = paged_.slot >= 0 && paged_.position >= 0;
-    // Where this lane's row lies, in units of 32 bytes: planes of up to 128 GiB.
+    // Where this lane's row lies, in units of 32 bytes (kMostPlaneBytes).
     constexpr std::uint32_t kUnit = 32;
     static_assert(page_bytes_of<T>(kDim) % kUnit == 0 && kDim * sizeof(T) % kUnit == 0);
     const auto in_page = static_cast<std::uint32_t>(paged_.slot & (kPageTokens - 1));

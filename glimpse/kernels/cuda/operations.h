@@ -154,6 +154,9 @@ class Graph {
   std::unique_ptr<Impl> impl_;
 };
 
+/// What K or V of a cache may take: kernels count in 32 bytes.
+inline constexpr std::size_t kMostPlaneBytes = std::size_t{32} << 32;
+
 /// Whether there are kernels for a cache of this format: bf16, f16 or q8_0, and d of 64, 96, 128 or 256. Throws a
 /// UserError that names what there is.
 void require_supported(const KvFormat& format);

@@ -34,7 +34,7 @@ void Heats::begin(const PassTables& tables, std::span<const std::int64_t> length
   tables_ = &tables;
   staging_ = &staging;
   heads_ = heads;
-  heat_.assign(size(tables.heats()) * tables.heat_stride(), 0.0F);
+  heat_.assign(size(tables.sizes().heats) * tables.sizes().heat_stride, 0.0F);
   shift_.clear();
   pieces_.clear();
   fold_.assign(size(cache_.shape().layers), {});
@@ -50,8 +50,9 @@ void Heats::begin(const PassTables& tables, std::span<const std::int64_t> length
     for (int row = 0; row < entry.heats && !entry.dense; ++row) {
       std::vector<float>& heat = entry.rows.state->heat(row);
       if (heat.size() < blocks_of(entry)) heat.resize(blocks_of(entry), 0.0F);
-      std::copy_n(heat.begin(), blocks_of(entry),
-                  heat_.begin() + static_cast<std::ptrdiff_t>(size(entry.first_heat + row) * tables.heat_stride()));
+      std::copy_n(
+          heat.begin(), blocks_of(entry),
+          heat_.begin() + static_cast<std::ptrdiff_t>(size(entry.first_heat + row) * tables.sizes().heat_stride));
     }
   }
   heat_place_ = staging.add(heat_);
@@ -82,16 +83,16 @@ void Heats::find_observed(const PassEntry& entry, std::size_t number, std::int64
 }
 
 void Heats::make_space(int heads) {
-  const std::size_t stride = tables_->heat_stride();
+  const std::size_t stride = tables_->sizes().heat_stride;
   if (stride == 0) return;
   const std::size_t kv_heads = size(cache_.shape().kv_heads);
-  const std::size_t places = size(tables_->heats()) * stride;
+  const std::size_t places = size(tables_->sizes().heats) * stride;
   std::size_t most = 0;
   for (const RowGroup& group : tables_->groups()) most = std::max(most, size(group.rows));
   bool moved = grow(values_, stream_, most * kv_heads * stride);
-  moved |=
-      grow(ranked_, stream_, most * size(tables_->most_ranked()) * kernels::cuda::rank_room(tables_->most_ranks()));
-  moved |= grow(kept_, stream_, size(tables_->kept()) * stride);
+  moved |= grow(ranked_, stream_,
+                most * size(tables_->sizes().most_ranked) * kernels::cuda::rank_room(tables_->sizes().most_ranks));
+  moved |= grow(kept_, stream_, size(tables_->sizes().kept) * stride);
   moved |= grow(lse_, stream_, size(tables_->rows()) * size(heads));
   moved |= grow(sums_, stream_, places * kv_heads);
   moved |= grow(readers_, stream_, places * kv_heads);
@@ -123,14 +124,15 @@ PartsPlace Heats::add(const GroupLayer& layer) {
 }
 
 void Heats::add_to(std::vector<std::int64_t>& key) const {
-  key.insert(key.end(), {static_cast<std::int64_t>(tables_->heat_stride()), tables_->heats(), tables_->kept(),
-                         static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(tables_->most_candidates()))),
-                         tables_->most_heated(), tables_->most_ranks(), tables_->most_ranked(),
-                         static_cast<std::int64_t>(pieces_.size()), moves_});
+  key.insert(key.end(),
+             {static_cast<std::int64_t>(tables_->sizes().heat_stride), tables_->sizes().heats, tables_->sizes().kept,
+              static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(tables_->sizes().most_candidates))),
+              tables_->sizes().most_heated, tables_->sizes().most_ranks, tables_->sizes().most_ranked,
+              static_cast<std::int64_t>(pieces_.size()), moves_});
 }
 
 void Heats::start() {
-  if (tables_->heats() == 0) return;
+  if (tables_->sizes().heats == 0) return;
   sums_.memory().fill(std::byte{0});
   readers_.memory().fill(std::byte{0});
 }
@@ -138,13 +140,13 @@ void Heats::start() {
 void Heats::choose(const GroupCall& call, const PartsPlace& place,
                    kernels::Operations<kernels::Place::device>& operations) {
   if (place.union_count + place.rank_count == 0) return;
-  const std::size_t stride = tables_->heat_stride();
+  const std::size_t stride = tables_->sizes().heat_stride;
   kernels::cuda::unite(stream_, {.cache = call.cache,
                                  .rows = call.rows,
                                  .group = call.group,
                                  .unions = staging_->at<kernels::cuda::Union>(place.unions),
                                  .count = place.union_count,
-                                 .most = tables_->most_candidates(),
+                                 .most = tables_->sizes().most_candidates,
                                  .sets = call.sets,
                                  .scores = call.scores,
                                  .queries = staging_->at<std::int32_t>(place.queries),
@@ -157,8 +159,8 @@ void Heats::choose(const GroupCall& call, const PartsPlace& place,
                                        .group = call.group,
                                        .merges = staging_->at<kernels::cuda::RankMerge>(place.ranks),
                                        .count = place.rank_count,
-                                       .lists = tables_->most_ranked(),
-                                       .most = tables_->most_ranks(),
+                                       .lists = tables_->sizes().most_ranked,
+                                       .most = tables_->sizes().most_ranks,
                                        .sets = call.sets,
                                        .scores = call.scores,
                                        .keys = ranked_.pointer(),
@@ -185,10 +187,10 @@ void Heats::feed(const GroupCall& call, const PartsPlace& place) {
                                     .sets = call.sets,
                                     .heats = staging_->at<kernels::cuda::HeatRow>(place.heats),
                                     .count = place.heat_count,
-                                    .most = tables_->most_heated(),
+                                    .most = tables_->sizes().most_heated,
                                     .sums = sums_.pointer(),
                                     .readers = readers_.pointer(),
-                                    .stride = tables_->heat_stride()});
+                                    .stride = tables_->sizes().heat_stride});
 }
 
 void Heats::observe(int layer, const GroupCall& call, kernels::Operations<kernels::Place::device>& operations) {
@@ -203,21 +205,21 @@ void Heats::observe(int layer, const GroupCall& call, kernels::Operations<kernel
                                      .pieces = staging_->at<kernels::cuda::HeatPiece>(fold_places_[size(layer)]),
                                      .count = static_cast<int>(fold.size()),
                                      .kv_heads = cache_.shape().kv_heads,
-                                     .most = static_cast<int>(tables_->heat_stride()),
+                                     .most = static_cast<int>(tables_->sizes().heat_stride),
                                      .column_stride = column_stride_,
-                                     .stride = tables_->heat_stride(),
+                                     .stride = tables_->sizes().heat_stride,
                                      .sums = sums_.pointer()});
 }
 
 void Heats::finish() {
-  if (tables_->heats() == 0) return;
-  const std::size_t values = size(tables_->heats()) * tables_->heat_stride();
+  if (tables_->sizes().heats == 0) return;
+  const std::size_t values = size(tables_->sizes().heats) * tables_->sizes().heat_stride;
   kernels::cuda::heat_gains(stream_, {.sums = sums_.constant(),
                                       .readers = readers_.constant(),
                                       .gains = gains_.pointer(),
-                                      .places = tables_->heats(),
+                                      .places = tables_->sizes().heats,
                                       .kv_heads = cache_.shape().kv_heads,
-                                      .stride = tables_->heat_stride()});
+                                      .stride = tables_->sizes().heat_stride});
   gains_.memory().copy_out_later(0, host_, values * sizeof(double));
 }
 
@@ -232,7 +234,7 @@ void Heats::take(const PassEntry& entry) const {
   const plan::Heat& how = entry.rows.program->heat();
   const std::size_t blocks = blocks_of(entry);
   const auto* const from = reinterpret_cast<const double*>(host_.raw());
-  const auto of_row = [&](int row) { return from + size(entry.first_heat + row) * tables_->heat_stride(); };
+  const auto of_row = [&](int row) { return from + size(entry.first_heat + row) * tables_->sizes().heat_stride; };
   if (!entry.rows.decodes()) {
     const int layers = how.per_layer ? 1 : cache_.shape().layers - how.first_layer;
     const double share = 1.0 / (static_cast<double>(layers) * heads_);

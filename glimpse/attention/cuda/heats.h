@@ -48,7 +48,7 @@ class Heats {
   /// What launches depend on.
   void add_to(std::vector<std::int64_t>& key) const;
   /// [R, H] for the log-sum-exps of the layer that runs; null where none are wanted.
-  float* lse() const { return tables_->heats() > 0 ? lse_.pointer().raw() : nullptr; }
+  float* lse() const { return tables_->sizes().heats > 0 ? lse_.pointer().raw() : nullptr; }
 
   /// Queued before the first layer, behind a group's scores, behind its attention, and behind a layer's.
   void start();

@@ -12,7 +12,7 @@ std::size_t size(std::int64_t value) {
 }  // namespace
 
 void HostSets::begin(const PassTables& tables, bool wanted) {
-  bytes_ = wanted ? size(tables.sets()) * size(tables.capacity()) * sizeof(std::int32_t) : 0;
+  bytes_ = wanted ? size(tables.sizes().sets) * size(tables.sizes().capacity) * sizeof(std::int32_t) : 0;
   if (bytes_ <= sets_.size()) return;
   stream_.synchronize();  // what is queued may write to the old memory
   ++moves_;
@@ -27,14 +27,15 @@ void HostSets::finish(const kernels::cuda::Memory& sets) {
 std::optional<std::span<const std::int32_t>> HostSets::list(const PassTables& tables, int set,
                                                             const std::int32_t* counts) const {
   if (counts[set] == kernels::kEverything) return std::nullopt;
-  const auto* const from = reinterpret_cast<const std::int32_t*>(sets_.raw()) + size(set) * size(tables.capacity());
+  const auto* const from =
+      reinterpret_cast<const std::int32_t*>(sets_.raw()) + size(set) * size(tables.sizes().capacity);
   return std::span(from, size(counts[set]));
 }
 
 PublishedSet HostSets::at(const PassTables& tables, const PassEntry& entry, plan::SlotId slot,
                           const std::int32_t* counts) const {
   const Program& program = *entry.rows.program;
-  const int first = tables.first_set(entry, slot);
+  const int first = first_set(entry, slot);
   PublishedSet set;
   set.everything = true;
   set.lists.resize(size(program.select(slot.layer, slot.head).lists));

@@ -14,8 +14,8 @@ class MadeRows {
 
   /// Pages for what the pass's entries put together.
   void make_space(const PassTables& tables) {
-    any_ = tables.made_rows() > 0;
-    if (any_) pages_.reserve(tables.made_rows());
+    any_ = tables.sizes().made_rows > 0;
+    if (any_) pages_.reserve(tables.sizes().made_rows);
   }
   /// True where some head of the pass has rows put together.
   bool any() const { return any_; }

@@ -12,9 +12,9 @@ std::size_t size(std::int64_t value) {
 }  // namespace
 
 void PassSpace::make(const PassTables& tables, int heads, int kv_heads, bool gates) {
-  stride_ = tables.stride();
-  capacity_ = tables.capacity();
-  sets_ = tables.sets();
+  stride_ = tables.sizes().stride;
+  capacity_ = tables.sizes().capacity;
+  sets_ = tables.sizes().sets;
   bool moved = false;
   if (stride_ > 0) {
     int most = 0;

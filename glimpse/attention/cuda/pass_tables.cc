@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "glimpse/attention/choose.h"
+#include "glimpse/attention/cuda/layer_lists.h"
 #include "glimpse/attention/cuda/tiles.h"
 #include "glimpse/attention/cuda/unions.h"
 #include "glimpse/attention/cuda/units.h"
@@ -40,149 +41,7 @@ kernels::Choice choice_of(const plan::Selector& selector, const kv::OpenBlocks& 
   return choice;
 }
 
-}  // namespace
-
-std::int64_t length_step(std::int64_t tokens) {
-  constexpr std::int64_t kLeast = 1024;
-  const std::int64_t step =
-      std::max(kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))) / 8);
-  return (tokens + step - 1) / step * step;
-}
-
-std::int64_t PassTables::searched_blocks(const PassEntry& entry, const plan::Selector& selector) {
-  const kv::OpenBlocks at = open_blocks(entry, selector);
-  return chooses(at) ? at.open() : 0;
-}
-
-void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths,
-                      std::span<const char> waits) {
-  entries_.resize(batch.size());
-  groups_.clear();
-  prompts_.clear();
-  sequence_.clear();
-  behind_.clear();
-  sets_ = 0;
-  capacity_ = 0;
-  stride_ = 0;
-  most_blocks_ = 0;
-  heat_stride_ = 0;
-  heats_ = kept_ = most_candidates_ = most_heated_ = most_ranks_ = most_ranked_ = 0;
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    PassEntry& entry = entries_[i];
-    entry.rows = batch[i];
-    entry.tokens = batch[i].position + batch[i].rows;
-    entry.dense = reads_everything(batch[i]);
-    entry.first_made = -1;
-    entry.waits = waits[i] != 0;
-    if (!entry.dense) {
-      number_sets(entry);
-      size_selects(entry);
-    }
-    number_heat(entry);
-    if (batch[i].audit) stride_ = std::max(stride_, static_cast<std::size_t>(length_step(entry.tokens)));
-    const std::int32_t behind = static_cast<std::int32_t>(lengths[i] - batch[i].position);
-    for (int row = 0; row < batch[i].rows; ++row) {
-      sequence_.push_back(static_cast<std::int32_t>(i));
-      behind_.push_back(behind - row);
-    }
-    if (batch[i].rows > kFewRows || reads_tiles(batch[i])) {
-      prompts_.push_back({static_cast<std::int32_t>(i), batch[i].first_row, batch[i].rows, behind});
-      continue;
-    }
-    if (groups_.empty() || groups_.back().first_entry + groups_.back().entries != i) {
-      groups_.push_back({batch[i].first_row, 0, i, 0});
-    }
-    groups_.back().rows += batch[i].rows;
-    ++groups_.back().entries;
-  }
-  place_made();
-}
-
-void PassTables::size_selects(const PassEntry& entry) {
-  const Program& program = *entry.rows.program;
-  const std::int64_t most = length_step(entry.tokens);
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (const SelectOp& select : program.layer(layer).selects) {
-      std::int64_t capacity = select.capacity(most), scores = most;
-      if (is_united(select)) {
-        const UnionSize size = union_size(select, most);
-        capacity = std::max(capacity, size.wanted * select.selector->block);
-        if (merges_ranks(select)) {
-          most_ranks_ = std::max(most_ranks_, static_cast<int>(size.wanted));
-          most_ranked_ = std::max(most_ranked_, size.lists);
-        } else {
-          most_candidates_ = std::max(most_candidates_, static_cast<int>(size.wanted * size.lists));
-        }
-      }
-      if (searches_tree(select)) {
-        capacity = tree_capacity(entry, select);
-        scores = 0;
-      } else if (searches_units(select)) {
-        capacity = unit_capacity(entry, select);
-        scores = (most + select.selector->block - 1) / select.selector->block;
-      } else if (select.from == SelectOp::From::index) {
-        const std::int64_t block = select.selector->block;
-        const kv::OpenBlocks at = open_blocks(entry, *select.selector);
-        // What a draft does not see of the bounds is in every set, beside the budget.
-        capacity = std::max(capacity, std::min(most, entry.tokens - at.open() * block + at.room * block));
-        scores = (most + block - 1) / block;
-        most_blocks_ = std::max(most_blocks_, static_cast<std::int32_t>(scores));
-      }
-      capacity_ = std::max(capacity_, static_cast<std::int32_t>(capacity));
-      stride_ = std::max(stride_, static_cast<std::size_t>((scores + 31) / 32 * 32));
-    }
-  }
-}
-
-void PassTables::number_sets(PassEntry& entry) {
-  const Program& program = *entry.rows.program;
-  const auto kv_heads = static_cast<std::size_t>(program.shape().kv_heads);
-  entry.first_set = sets_;
-  entry.sets.assign(static_cast<std::size_t>(program.shape().layers) * kv_heads, -1);
-  int next = 0;
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (const SelectOp& select : program.layer(layer).selects) {
-      entry.sets[static_cast<std::size_t>(select.writes.layer) * kv_heads +
-                 static_cast<std::size_t>(select.writes.head)] = next;
-      next += select.lists;
-      if (is_united(select)) next += union_size(select, entry.tokens).lists;
-    }
-  }
-  // Where rows are put together there are lists of where they lie, the same for all layers.
-  entry.first_made = -1;
-  entry.made_lists = 0;
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (int head = 0; head < program.shape().kv_heads; ++head) {
-      if (!makes_rows(entry, layer, head)) continue;
-      const plan::SlotId slot = program.head(layer, head).set;
-      entry.made_lists = std::max(entry.made_lists, program.select(slot.layer, slot.head).lists);
-    }
-  }
-  if (entry.made_lists > 0) {
-    entry.first_made = sets_ + next;
-    next += program.shape().kv_heads * entry.made_lists;
-  }
-  sets_ += next;
-}
-
-void PassTables::place_made() {
-  made_rows_ = 0;
-  const std::int64_t of_list = (capacity_ + kernels::kPageTokens - 1) / kernels::kPageTokens * kernels::kPageTokens;
-  for (PassEntry& entry : entries_) {
-    if (entry.dense || entry.first_made < 0) continue;
-    entry.first_made_row = made_rows_;
-    entry.made_of_head = entry.made_lists * of_list;
-    made_rows_ += entry.rows.program->shape().kv_heads * entry.made_of_head;
-  }
-}
-
-int PassTables::first_set(const PassEntry& entry, plan::SlotId slot) const {
-  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
-  return entry.first_set +
-         entry.sets[static_cast<std::size_t>(slot.layer) * kv_heads + static_cast<std::size_t>(slot.head)];
-}
-
-kernels::Read PassTables::read_of(const PassEntry& entry, const HeadOp& head) const {
+kernels::Read read_of(const PassEntry& entry, const HeadOp& head) {
   kernels::Read read;
   if (entry.dense || head.reads == HeadOp::Reads::everything) return read;
   if (head.reads == HeadOp::Reads::window) {
@@ -200,7 +59,7 @@ kernels::Read PassTables::read_of(const PassEntry& entry, const HeadOp& head) co
   return read;
 }
 
-void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const {
+void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) {
   for (const SelectOp& select : layer.selects) {
     const plan::Selector& selector = *select.selector;
     kernels::Choice choice;
@@ -240,6 +99,184 @@ void PassTables::add_selects(const PassEntry& entry, const LayerProgram& layer, 
   }
 }
 
+/// Where rows of a group's entries are put together their lists are read instead.
+void read_made(std::span<const PassEntry> entries, int first_row, int layer, GroupLayer& to) {
+  check(!to.late, "sets that are put together are read in the layer that makes them");  // no scores are left
+  to.cached_reads = to.reads;
+  const auto kv_heads = static_cast<std::size_t>(entries.front().rows.program->shape().kv_heads);
+  for (const PassEntry& entry : entries) {
+    const auto row = static_cast<std::size_t>(entry.rows.first_row - first_row);
+    for (int head = 0; head < static_cast<int>(kv_heads); ++head) {
+      if (!makes_rows(entry, layer, head)) continue;
+      const std::size_t at = row * kv_heads + static_cast<std::size_t>(head);
+      to.reads[at].set = entry.first_made + head * entry.made_lists;
+      // What waits cannot be read there, and nobody asks.
+      if (entry.waits) to.cached_reads[at].kind = kernels::Read::Kind::nothing;
+    }
+  }
+}
+
+/// Makes sets late where that may be.
+void defer_sets(std::size_t kv_heads, GroupLayer& to) {
+  to.late = false;
+  if (to.scores.empty()) return;
+  const auto read_by = [&](const kernels::RowHead& at) -> kernels::Read& {
+    return to.reads[static_cast<std::size_t>(at.row) * kv_heads + static_cast<std::size_t>(at.head)];
+  };
+  for (const kernels::RowHead& at : to.scores) {
+    if (read_by(at).kind != kernels::Read::Kind::everything) return;
+  }
+  const auto makes = [&](std::int32_t set) {
+    const auto is_it = [set](const auto& one) { return one.set == set; };
+    return std::any_of(to.choices.begin(), to.choices.end(), is_it) ||
+           std::any_of(to.united.begin(), to.united.end(), is_it) ||
+           std::any_of(to.trees.begin(), to.trees.end(), is_it);
+  };
+  for (const kernels::Read& read : to.reads) {
+    if (read.kind == kernels::Read::Kind::sets && makes(read.set)) return;
+  }
+  for (const kernels::RowHead& at : to.scores) read_by(at).scores = 1;
+  to.scores.clear();
+  to.late = true;
+}
+
+}  // namespace
+
+std::int64_t length_step(std::int64_t tokens) {
+  constexpr std::int64_t kLeast = 1024;
+  const std::int64_t step =
+      std::max(kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))) / 8);
+  return (tokens + step - 1) / step * step;
+}
+
+std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector) {
+  const kv::OpenBlocks at = open_blocks(entry, selector);
+  return chooses(at) ? at.open() : 0;
+}
+
+int first_set(const PassEntry& entry, plan::SlotId slot) {
+  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
+  return entry.first_set +
+         entry.sets[static_cast<std::size_t>(slot.layer) * kv_heads + static_cast<std::size_t>(slot.head)];
+}
+
+void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths,
+                      std::span<const char> waits) {
+  entries_.resize(batch.size());
+  groups_.clear();
+  prompts_.clear();
+  sequence_.clear();
+  behind_.clear();
+  sizes_ = {};
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    PassEntry& entry = entries_[i];
+    entry.rows = batch[i];
+    entry.tokens = batch[i].position + batch[i].rows;
+    entry.dense = reads_everything(batch[i]);
+    entry.first_made = -1;
+    entry.waits = waits[i] != 0;
+    if (!entry.dense) {
+      number_sets(entry);
+      size_selects(entry);
+    }
+    number_heat(entry);
+    if (batch[i].audit) sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>(length_step(entry.tokens)));
+    const std::int32_t behind = static_cast<std::int32_t>(lengths[i] - batch[i].position);
+    for (int row = 0; row < batch[i].rows; ++row) {
+      sequence_.push_back(static_cast<std::int32_t>(i));
+      behind_.push_back(behind - row);
+    }
+    if (batch[i].rows > kFewRows || reads_tiles(batch[i])) {
+      prompts_.push_back({static_cast<std::int32_t>(i), batch[i].first_row, batch[i].rows, behind});
+      continue;
+    }
+    if (groups_.empty() || groups_.back().first_entry + groups_.back().entries != i) {
+      groups_.push_back({batch[i].first_row, 0, i, 0});
+    }
+    groups_.back().rows += batch[i].rows;
+    ++groups_.back().entries;
+  }
+  place_made();
+}
+
+void PassTables::size_selects(const PassEntry& entry) {
+  const Program& program = *entry.rows.program;
+  const std::int64_t most = length_step(entry.tokens);
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (const SelectOp& select : program.layer(layer).selects) {
+      std::int64_t capacity = select.capacity(most), scores = most;
+      if (is_united(select)) {
+        const UnionSize size = union_size(select, most);
+        capacity = std::max(capacity, size.wanted * select.selector->block);
+        if (merges_ranks(select)) {
+          sizes_.most_ranks = std::max(sizes_.most_ranks, static_cast<int>(size.wanted));
+          sizes_.most_ranked = std::max(sizes_.most_ranked, size.lists);
+        } else {
+          sizes_.most_candidates = std::max(sizes_.most_candidates, static_cast<int>(size.wanted * size.lists));
+        }
+      }
+      if (searches_tree(select)) {
+        capacity = tree_capacity(entry, select);
+        scores = 0;
+      } else if (searches_units(select)) {
+        capacity = unit_capacity(entry, select);
+        scores = (most + select.selector->block - 1) / select.selector->block;
+      } else if (select.from == SelectOp::From::index) {
+        const std::int64_t block = select.selector->block;
+        const kv::OpenBlocks at = open_blocks(entry, *select.selector);
+        // What a draft does not see of the bounds is in every set, beside the budget.
+        capacity = std::max(capacity, std::min(most, entry.tokens - at.open() * block + at.room * block));
+        scores = (most + block - 1) / block;
+        sizes_.most_blocks = std::max(sizes_.most_blocks, static_cast<std::int32_t>(scores));
+      }
+      sizes_.capacity = std::max(sizes_.capacity, static_cast<std::int32_t>(capacity));
+      sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>((scores + 31) / 32 * 32));
+    }
+  }
+}
+
+void PassTables::number_sets(PassEntry& entry) {
+  const Program& program = *entry.rows.program;
+  const auto kv_heads = static_cast<std::size_t>(program.shape().kv_heads);
+  entry.first_set = sizes_.sets;
+  entry.sets.assign(static_cast<std::size_t>(program.shape().layers) * kv_heads, -1);
+  int next = 0;
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (const SelectOp& select : program.layer(layer).selects) {
+      entry.sets[static_cast<std::size_t>(select.writes.layer) * kv_heads +
+                 static_cast<std::size_t>(select.writes.head)] = next;
+      next += select.lists;
+      if (is_united(select)) next += union_size(select, entry.tokens).lists;
+    }
+  }
+  // Where rows are put together there are lists of where they lie, the same for all layers.
+  entry.first_made = -1;
+  entry.made_lists = 0;
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (int head = 0; head < program.shape().kv_heads; ++head) {
+      if (!makes_rows(entry, layer, head)) continue;
+      const plan::SlotId slot = program.head(layer, head).set;
+      entry.made_lists = std::max(entry.made_lists, program.select(slot.layer, slot.head).lists);
+    }
+  }
+  if (entry.made_lists > 0) {
+    entry.first_made = sizes_.sets + next;
+    next += program.shape().kv_heads * entry.made_lists;
+  }
+  sizes_.sets += next;
+}
+
+void PassTables::place_made() {
+  const std::int64_t of_list =
+      (sizes_.capacity + kernels::kPageTokens - 1) / kernels::kPageTokens * kernels::kPageTokens;
+  for (PassEntry& entry : entries_) {
+    if (entry.dense || entry.first_made < 0) continue;
+    entry.first_made_row = sizes_.made_rows;
+    entry.made_of_head = entry.made_lists * of_list;
+    sizes_.made_rows += entry.rows.program->shape().kv_heads * entry.made_of_head;
+  }
+}
+
 void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) const {
   to.scores.clear();
   to.searches.clear();
@@ -276,50 +313,8 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
       if (reads != HeadOp::Reads::everything) to.audits.push_back({row, head});
     }
   }
-  defer_sets(to);
-  if (!to.made.empty()) read_made(group, layer, to);
-}
-
-/// Where rows are put together their lists are read instead.
-void PassTables::read_made(const RowGroup& group, int layer, GroupLayer& to) const {
-  check(!to.late, "sets that are put together are read in the layer that makes them");  // no scores are left
-  to.cached_reads = to.reads;
-  const auto kv_heads = static_cast<std::size_t>(entries_.front().rows.program->shape().kv_heads);
-  for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {
-    const PassEntry& entry = entries_[i];
-    const auto row = static_cast<std::size_t>(entry.rows.first_row - group.row);
-    for (int head = 0; head < static_cast<int>(kv_heads); ++head) {
-      if (!makes_rows(entry, layer, head)) continue;
-      const std::size_t at = row * kv_heads + static_cast<std::size_t>(head);
-      to.reads[at].set = entry.first_made + head * entry.made_lists;
-      // What waits cannot be read there, and nobody asks.
-      if (entry.waits) to.cached_reads[at].kind = kernels::Read::Kind::nothing;
-    }
-  }
-}
-
-void PassTables::defer_sets(GroupLayer& to) const {
-  to.late = false;
-  if (to.scores.empty()) return;
-  const auto kv_heads = static_cast<std::size_t>(entries_.front().rows.program->shape().kv_heads);
-  const auto read_by = [&](const kernels::RowHead& at) -> kernels::Read& {
-    return to.reads[static_cast<std::size_t>(at.row) * kv_heads + static_cast<std::size_t>(at.head)];
-  };
-  for (const kernels::RowHead& at : to.scores) {
-    if (read_by(at).kind != kernels::Read::Kind::everything) return;
-  }
-  const auto makes = [&](std::int32_t set) {
-    const auto is_it = [set](const auto& one) { return one.set == set; };
-    return std::any_of(to.choices.begin(), to.choices.end(), is_it) ||
-           std::any_of(to.united.begin(), to.united.end(), is_it) ||
-           std::any_of(to.trees.begin(), to.trees.end(), is_it);
-  };
-  for (const kernels::Read& read : to.reads) {
-    if (read.kind == kernels::Read::Kind::sets && makes(read.set)) return;
-  }
-  for (const kernels::RowHead& at : to.scores) read_by(at).scores = 1;
-  to.scores.clear();
-  to.late = true;
+  defer_sets(static_cast<std::size_t>(entries_.front().rows.program->shape().kv_heads), to);
+  if (!to.made.empty()) read_made(entries().subspan(group.first_entry, group.entries), group.row, layer, to);
 }
 
 }  // namespace glimpse::attention::cuda

@@ -71,6 +71,38 @@ struct GroupLayer {
   bool late = false;
 };
 
+/// How much a pass's entries ask of memory and launches.
+struct PassSizes {
+  int sets = 0;
+  /// Slots that a set may hold: of every set of the pass, at the length below which all rows see.
+  std::int32_t capacity = 0;
+  /// Slots of a row of scores, or blocks where none scores slots: a bound of what rows see that seldom changes; 0 where
+  /// nothing selects.
+  std::size_t stride = 0;
+  std::int32_t most_blocks = 0;  ///< of a search, at most; likewise
+  /// Units of a row of heat, and of what a union makes: a bound that seldom changes; 0 where no entry has any.
+  std::size_t heat_stride = 0;
+  int heats = 0;  ///< rows of heat
+  int kept = 0;   ///< rows of what unions took
+  /// What the lists of a union hold together, at most, and the units that a head reads whose probabilities flow back.
+  int most_candidates = 0, most_heated = 0;
+  int most_ranks = 0, most_ranked = 0;  ///< ranks of a list that is merged by rank, and lists of such a merge, at most
+  std::int64_t made_rows = 0;           ///< rows of K and V that the pass puts together for attention
+};
+
+/// True where the rows of a head's set are put together: keys are made, or pages wait.
+bool makes_rows(const PassEntry& entry, int layer, int head);
+/// True where a head's keys of the prompt are made from factors: those of positions below made_end(), but for outliers.
+bool makes_keys(const PassEntry& entry, int layer, int head);
+std::int64_t made_end(const PassEntry& entry, int layer, int head);
+/// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
+std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
+/// Tokens that a search of a tree takes, at most, and units that a search of them scores.
+std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select);
+std::int64_t searched_units(const PassEntry& entry, const SelectOp& select);
+/// The first of the sets that an entry's slot has.
+int first_set(const PassEntry& entry, plan::SlotId slot);
+
 /// Host data of a pass; vectors are kept between passes.
 class PassTables {
  public:
@@ -87,43 +119,7 @@ class PassTables {
   const std::vector<std::int32_t>& sequence_of_row() const { return sequence_; }  ///< [rows]
   const std::vector<std::int32_t>& behind() const { return behind_; }             ///< [rows]
   int rows() const { return static_cast<int>(sequence_.size()); }
-  int sets() const { return sets_; }
-  /// Slots that a set may hold: of every set of the pass, at the length below which all rows see.
-  std::int32_t capacity() const { return capacity_; }
-  /// Slots of a row of scores, or blocks where none scores slots: a bound of what rows see that seldom changes; 0 where
-  /// nothing selects.
-  std::size_t stride() const { return stride_; }
-  /// Blocks of a search, at most; likewise.
-  std::int32_t most_blocks() const { return most_blocks_; }
-  /// Units of a row of heat, and of what a union makes: a bound that seldom changes; 0 where no entry has any.
-  std::size_t heat_stride() const { return heat_stride_; }
-  int heats() const { return heats_; }  ///< rows of heat
-  int kept() const { return kept_; }    ///< rows of what unions took
-  /// What the lists of a union hold together, at most, and the units that a head reads whose probabilities flow back.
-  int most_candidates() const { return most_candidates_; }
-  int most_heated() const { return most_heated_; }
-  /// Ranks of a list that is merged by rank, and lists of such a merge, at most.
-  int most_ranks() const { return most_ranks_; }
-  int most_ranked() const { return most_ranked_; }
-  /// Rows of K and V that the pass puts together for attention.
-  std::int64_t made_rows() const { return made_rows_; }
-  /// True where the rows of a head's set are put together: keys are made, or pages wait.
-  static bool makes_rows(const PassEntry& entry, int layer, int head);
-  /// True where a head's keys of the prompt are made from factors.
-  static bool makes_keys(const PassEntry& entry, int layer, int head);
-  /// Positions below it are; those of outliers are not.
-  static std::int64_t made_end(const PassEntry& entry, int layer, int head);
-  /// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
-  static std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
-
-  /// Tokens that a search of a tree takes, at most.
-  static std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select);
-
-  /// Units that a search of them scores.
-  static std::int64_t searched_units(const PassEntry& entry, const SelectOp& select);
-
-  /// The first of the sets that an entry's slot has.
-  int first_set(const PassEntry& entry, plan::SlotId slot) const;
+  const PassSizes& sizes() const { return sizes_; }
   /// What `layer` does for a group.
   void layer_of(const RowGroup& group, int layer, GroupLayer& to) const;
 
@@ -131,28 +127,13 @@ class PassTables {
   void number_sets(PassEntry& entry);
   void size_selects(const PassEntry& entry);
   void number_heat(PassEntry& entry);
-  static std::int64_t tree_capacity(const PassEntry& entry, const SelectOp& select);
-  static std::int64_t unit_capacity(const PassEntry& entry, const SelectOp& select);
-  void add_unit_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
-  void add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
-  void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
-  void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const;
-  void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) const;
-  kernels::Read read_of(const PassEntry& entry, const HeadOp& head) const;
-  void read_made(const RowGroup& group, int layer, GroupLayer& to) const;
-  void add_made(const PassEntry& entry, int layer, int row, GroupLayer& to) const;
   void place_made();
-  void defer_sets(GroupLayer& to) const;
 
   std::vector<PassEntry> entries_;
   std::vector<RowGroup> groups_;
   std::vector<kernels::PromptRows> prompts_;
   std::vector<std::int32_t> sequence_, behind_;
-  int sets_ = 0;
-  std::int32_t capacity_ = 0, most_blocks_ = 0;
-  std::size_t stride_ = 0, heat_stride_ = 0;
-  std::int64_t made_rows_ = 0;
-  int heats_ = 0, kept_ = 0, most_candidates_ = 0, most_heated_ = 0, most_ranks_ = 0, most_ranked_ = 0;
+  PassSizes sizes_;
 };
 
 }  // namespace glimpse::attention::cuda

@@ -38,8 +38,7 @@ void PassViews::add(const PassTables& tables, const MadeRows& made, kernels::cud
     if (entry.first_made < 0) continue;
     for (int layer = 0; layer < cache_.shape().layers; ++layer) {
       for (int head = 0; head < cache_.shape().kv_heads; ++head) {
-        if (PassTables::makes_rows(entry, layer, head))
-          own_[number(size(layer), i, size(head))] = made.view(entry, head);
+        if (makes_rows(entry, layer, head)) own_[number(size(layer), i, size(head))] = made.view(entry, head);
       }
     }
   }

@@ -25,7 +25,7 @@ std::int64_t read_slots(const PassReads& pass, const PassEntry& entry, plan::Slo
     return std::min(window, slots);
   }
   const auto* const counts = pass.counts;
-  const int first = pass.tables.first_set(entry, op.set);
+  const int first = first_set(entry, op.set);
   const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
   std::int64_t sum = 0;
   bool all = true;
@@ -51,13 +51,13 @@ std::int64_t tree_bytes(const PassReads& pass, const PassEntry& entry, const Sel
   const kv::KeyIndex& index = *tree_of(entry.rows, select.writes.layer, select.first_head);
   if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) {  // all means, the tokens of some
     const std::int64_t means = std::int64_t{clusters->clusters()} * pass.cache.shape().format.dim;
-    return select.lists * (means + PassTables::searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
+    return select.lists * (means + searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
   }
   const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
-  const auto* const opened = pass.counts + pass.tables.sets();
+  const auto* const opened = pass.counts + pass.tables.sizes().sets;
   std::size_t bytes = 0;
   for (int list = 0; list < select.lists; ++list) {
-    const std::int32_t clusters = opened[pass.tables.first_set(entry, select.writes) + list];
+    const std::int32_t clusters = opened[first_set(entry, select.writes) + list];
     bytes += tree.coarse().read_bytes(size(tree.coarse().count())) + tree.fine().read_bytes(size(clusters));
   }
   return static_cast<std::int64_t>(bytes);
@@ -65,7 +65,7 @@ std::int64_t tree_bytes(const PassReads& pass, const PassEntry& entry, const Sel
 
 /// What a search of a head's units read: their rows, and the weights of its gate.
 std::int64_t unit_bytes(const PassReads& pass, const PassEntry& entry, const SelectOp& select) {
-  const std::int64_t units = PassTables::searched_units(entry, select);
+  const std::int64_t units = searched_units(entry, select);
   if (units == 0) return 0;
   const UnitShape unit = shape_of_units(*units_of(entry.rows, select.writes.layer, select.first_head));
   std::int64_t values = units * (unit.values + (unit.radii ? 1 : 0));
@@ -79,11 +79,11 @@ std::int64_t unit_bytes(const PassReads& pass, const PassEntry& entry, const Sel
 void count_made(const PassReads& pass, const PassEntry& entry, int layer, int head, ReadCounters& counters) {
   const HeadOp& op = entry.rows.program->head(layer, head);
   const SelectOp& select = entry.rows.program->select(layer, head);
-  const std::int64_t end = PassTables::made_end(entry, layer, head), block = select.selector->block;
+  const std::int64_t end = made_end(entry, layer, head), block = select.selector->block;
   const auto marked = marked_units(*units_of(entry.rows, layer, head));
   const auto* const counts = pass.counts;
   for (int list = 0; list < select.lists; ++list) {
-    const std::int32_t count = counts[pass.tables.first_set(entry, op.set) + list];
+    const std::int32_t count = counts[first_set(entry, op.set) + list];
     const std::int64_t slots = count == kernels::kEverything ? entry.tokens : count;
     std::int64_t rows = slots - (entry.tokens - end);
     for (const std::int32_t unit : marked)
@@ -110,7 +110,7 @@ void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counte
       const std::int64_t slots = read_slots(pass, entry, {layer, head}, live[at++], sparse);
       counters.k_rows += slots;
       counters.v_rows += slots;
-      if (PassTables::makes_keys(entry, layer, head)) count_made(pass, entry, layer, head, counters);
+      if (makes_keys(entry, layer, head)) count_made(pass, entry, layer, head, counters);
       if (!entry.dense && has_mean_token(entry, layer, head)) ++counters.k_rows, ++counters.v_rows;
       // Once more for what each slot got.
       const bool fed = !entry.rows.state->has_heat() || entry.rows.program->layer(layer).heats;
@@ -125,7 +125,7 @@ void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counte
       } else if (searches_units(select)) {
         counters.index_bytes += unit_bytes(pass, entry, select);
       } else if (select.from == SelectOp::From::index) {
-        counters.index_bytes += PassTables::searched_blocks(entry, *select.selector) * select.selector->block /
+        counters.index_bytes += searched_blocks(entry, *select.selector) * select.selector->block /
                                 kernels::kPageTokens *
                                 static_cast<std::int64_t>(kernels::summary_bytes(pass.cache.shape().format));
       } else if (!pass.layers.makes_sets_late(pass.tables, number, layer)) {

@@ -102,14 +102,14 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   behind_place_ = staging.add(tables_.behind());
   pieces_place_ = staging.add(feedback_.pieces());
   watched_place_ = staging.add(records_.rows());
-  angles_place_ = staging.add(units_.angles());
-  space_.make(tables_, shape_.heads, shape_.kv_heads, !units_.angles().empty());
+  angles_place_ = staging.add(units_.turns().angles);
+  space_.make(tables_, shape_.heads, shape_.kv_heads, !units_.turns().angles.empty());
   mean_tokens_.make_space(tables_.rows(), shape_.heads);
   key_.assign({tables_.rows(),
                static_cast<std::int64_t>(batch.size()),
-               tables_.capacity(),
-               static_cast<std::int64_t>(tables_.stride()),
-               tables_.most_blocks(),
+               tables_.sizes().capacity,
+               static_cast<std::int64_t>(tables_.sizes().stride),
+               tables_.sizes().most_blocks,
                summaries_.most(),
                static_cast<std::int64_t>(feedback_.pieces().size()),
                static_cast<std::int64_t>(feedback_.stride()),
@@ -213,7 +213,7 @@ void Runner::make_sets(const GroupCall& call, const StagedLayer& place) {
   }
   if (place.search_count > 0) {
     operations_->search({call.cache, call.rows, call.q, call.group, call.scale, summaries_.table(),
-                         staging_->at<kernels::Search>(place.searches), place.search_count, tables_.most_blocks(),
+                         staging_->at<kernels::Search>(place.searches), place.search_count, tables_.sizes().most_blocks,
                          call.scores});
   }
   if (place.tree_count > 0) {
@@ -229,7 +229,7 @@ void Runner::make_sets(const GroupCall& call, const StagedLayer& place) {
                                           .opened = space_.opened()});
   }
   if (place.unit_count > 0) {
-    const kernels::RotationPairs pairs = units_.pairs();
+    const kernels::RotationPairs pairs = units_.turns().pairs;
     kernels::cuda::gate_queries(stream_, {.q = call.q,
                                           .kv_heads = shape_.kv_heads,
                                           .group = call.group,
@@ -267,7 +267,7 @@ void Runner::attend_made(const GroupCall& call, const StagedLayer& place, int la
                                      .made = made,
                                      .of = staging_->at<kernels::cuda::MadeSet>(place.made),
                                      .count = place.made_count,
-                                     .most = tables_.capacity(),
+                                     .most = tables_.sizes().capacity,
                                      .angles = low_rank_.angles(),
                                      .turned = pairs.dims,
                                      .neox = pairs.neox,

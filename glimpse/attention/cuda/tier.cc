@@ -42,7 +42,7 @@ void Tier::end(const PassTables& tables, const PassEntry& entry, const HostSets&
     if (drafts) drafted_ = kept;
     step_.begin(cache_, entry.rows, {layer, head}, drafts ? drafted_ : kept);
     const int lists = entry.rows.program->select(layer, head).lists;
-    const int first = tables.first_set(entry, entry.rows.program->head(layer, head).set);
+    const int first = first_set(entry, entry.rows.program->head(layer, head).set);
     for (int set = first; set < first + lists; ++set) {
       const auto list = sets.list(tables, set, counts);
       list ? step_.take(*list) : step_.take_everything();

@@ -1,5 +1,5 @@
 // What a pass asks of LycheeCluster's trees and ClusterKV's clusters.
-#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/layer_lists.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/chunk_tree.h"
 
@@ -24,19 +24,19 @@ bool searches_tree(const SelectOp& select) {
          (source == plan::Source::chunk_tree || source == plan::Source::token_clusters);
 }
 
-std::int64_t PassTables::tree_capacity(const PassEntry& entry, const SelectOp& select) {
+std::int64_t tree_capacity(const PassEntry& entry, const SelectOp& select) {
   const std::int64_t most = length_step(entry.tokens);
   if (select.selector->terms.front().index.whole_clusters) return most;
   const kv::AlwaysIn in = always_in(entry, select);
   return std::max(select.capacity(most), std::min(most, in.sink + entry.tokens - in.tail + in.room));
 }
 
-std::int64_t PassTables::searched_tokens(const PassEntry& entry, const SelectOp& select) {
+std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select) {
   const kv::AlwaysIn in = always_in(entry, select);
   return std::min(in.room, in.tail - in.sink);
 }
 
-void PassTables::add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {
+void add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) {
   const plan::Selector& selector = *select.selector;
   const plan::Term& term = selector.terms.front();
   const kv::AlwaysIn in = always_in(entry, select);

@@ -22,19 +22,8 @@ kv::ChunkTree* chunk_tree(const IndexItem& item) {
   return dynamic_cast<kv::ChunkTree*>(item.index);
 }
 
-}  // namespace
-
-kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head) {
-  return index_of(rows, layer, head, searches_tree);
-}
-
-void Trees::begin() {
-  copies_.begin();
-  most_ = 0;
-}
-
 /// What an extension to `tokens` reads: the chunks that it cuts, or all of them where it builds the tree.
-KeySpan Trees::wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens) {
+KeySpan wanted(const SequenceRows& rows, const IndexItem& item, std::int64_t prompt, std::int64_t tokens) {
   if (tokens < prompt) return {};
   const plan::Selector& selector = selector_of(rows, item.layer, item.head);
   const kv::ChunkTree* const tree = chunk_tree(item);
@@ -50,6 +39,21 @@ KeySpan Trees::wanted(const SequenceRows& rows, const Item& item, std::int64_t p
   const std::vector<Boundary>& boundaries = rows.state->boundaries;
   chunks.advance(std::span(boundaries).first(std::min(boundaries.size(), size(tokens))), prompt, tokens);
   return {tree->is_built() ? tree->chunks().covered() : 0, chunks.covered()};
+}
+
+void write(IndexItem& item, const void* to, std::int32_t value) {
+  item.writes.push_back({static_cast<std::uint32_t*>(const_cast<void*>(to)), static_cast<std::uint32_t>(value)});
+}
+
+}  // namespace
+
+kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head) {
+  return index_of(rows, layer, head, searches_tree);
+}
+
+void Trees::begin() {
+  copies_.begin();
+  most_ = 0;
 }
 
 void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens) {
@@ -182,10 +186,6 @@ void Trees::send_clusters(std::int64_t sink, const Copy& copy, Item& item, std::
     send_node(tree.coarse(), unit, unit);
     write(item, copy.tree.unit_tokens + unit, tree.unit_tokens(unit));
   }
-}
-
-void Trees::write(Item& item, const void* to, std::int32_t value) {
-  item.writes.push_back({static_cast<std::uint32_t*>(const_cast<void*>(to)), static_cast<std::uint32_t>(value)});
 }
 
 double Trees::end(const SequenceRows& rows) {

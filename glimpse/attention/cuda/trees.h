@@ -58,14 +58,12 @@ class Trees {
   using Known = IndexCopies<Copy>::Known;
   using Item = IndexItem;
 
-  static KeySpan wanted(const SequenceRows& rows, const Item& item, std::int64_t prompt, std::int64_t tokens);
   void extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens);
   void build(const SequenceRows& rows);
   void mend(const SequenceRows& rows);
   void send_all(const SequenceRows& rows, std::span<const Item> items);
   void send_nodes(std::int64_t sink, const Copy& copy, Item& item, std::int32_t chunks) const;
   static void send_clusters(std::int64_t sink, const Copy& copy, Item& item, std::vector<std::int32_t> clusters);
-  static void write(Item& item, const void* to, std::int32_t value);
 
   const kv::Cache& cache_;
   IndexBuilder& builder_;

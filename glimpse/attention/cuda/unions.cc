@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "glimpse/attention/choose.h"
-#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/layer_lists.h"
 
 namespace glimpse::attention::cuda {
 
@@ -43,8 +43,8 @@ void PassTables::number_heat(PassEntry& entry) {
   entry.heats = 0;
   entry.observed = entry.tokens;
   if (!entry.dense && joins_sets(program)) {
-    entry.first_kept = kept_;
-    kept_ += program.shape().layers;
+    entry.first_kept = sizes_.kept;
+    sizes_.kept += program.shape().layers;
   }
   std::int64_t block = 0;  // the least of a union
   for (int layer = 0; layer < program.shape().layers && !entry.dense; ++layer) {
@@ -57,17 +57,18 @@ void PassTables::number_heat(PassEntry& entry) {
   }
   const std::int64_t length = length_step(entry.tokens);
   if (rows.state->has_heat() && (rows.decodes() || entry.observed < entry.tokens)) {
-    entry.first_heat = heats_;
+    entry.first_heat = sizes_.heats;
     entry.heats = program.heat().per_layer ? program.shape().layers : 1;
-    heats_ += entry.heats;
+    sizes_.heats += entry.heats;
     block = rows.state->heat_block();
-    const std::int64_t read = entry.dense ? length : std::min<std::int64_t>(length, capacity_);
-    most_heated_ = std::max(most_heated_, static_cast<int>(read / block + 1));
+    const std::int64_t read = entry.dense ? length : std::min<std::int64_t>(length, sizes_.capacity);
+    sizes_.most_heated = std::max(sizes_.most_heated, static_cast<int>(read / block + 1));
   }
-  if (block > 0) heat_stride_ = std::max(heat_stride_, static_cast<std::size_t>((length / block + 32) / 32 * 32));
+  if (block > 0)
+    sizes_.heat_stride = std::max(sizes_.heat_stride, static_cast<std::size_t>((length / block + 32) / 32 * 32));
 }
 
-void PassTables::add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {
+void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) {
   const plan::Selector& selector = *select.selector;
   const int group = entry.rows.program->shape().group();
   const UnionSize size = union_size(select, entry.tokens);
@@ -97,7 +98,7 @@ void PassTables::add_rank_merge(const PassEntry& entry, const SelectOp& select, 
   to.united.push_back(choice);
 }
 
-void PassTables::add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {
+void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) {
   const plan::Selector& selector = *select.selector;
   const int group = entry.rows.program->shape().group();
   const UnionSize size = union_size(select, entry.tokens);

@@ -4,7 +4,7 @@
 
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/cuda/flat_units.h"
-#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/layer_lists.h"
 #include "glimpse/attention/cuda/units.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/block_search.h"
@@ -47,12 +47,12 @@ OpenUnits open_units(const PassEntry& entry, const SelectOp& select) {
 
 }  // namespace
 
-std::int64_t PassTables::searched_units(const PassEntry& entry, const SelectOp& select) {
+std::int64_t searched_units(const PassEntry& entry, const SelectOp& select) {
   const OpenUnits open = open_units(entry, select);
   return open.last() - open.first();
 }
 
-std::int64_t PassTables::unit_capacity(const PassEntry& entry, const SelectOp& select) {
+std::int64_t unit_capacity(const PassEntry& entry, const SelectOp& select) {
   const std::int64_t most = length_step(entry.tokens), block = select.selector->block;
   const OpenUnits open = open_units(entry, select);
   if (open.takes_probable) return most;
@@ -60,7 +60,7 @@ std::int64_t PassTables::unit_capacity(const PassEntry& entry, const SelectOp& s
   return std::min(most, length_step(always + std::min(open.at.open(), open.at.room) * block));
 }
 
-void PassTables::add_unit_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) const {
+void add_unit_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) {
   const plan::Selector& selector = *select.selector;
   const plan::Term& term = selector.terms.front();
   const int group = entry.rows.program->shape().heads / entry.rows.program->shape().kv_heads;
@@ -105,22 +105,22 @@ void PassTables::add_unit_search(const PassEntry& entry, const SelectOp& select,
   }
 }
 
-bool PassTables::makes_rows(const PassEntry& entry, int layer, int head) {
+bool makes_rows(const PassEntry& entry, int layer, int head) {
   return makes_keys(entry, layer, head) || (entry.waits && entry.rows.program->head(layer, head).has_tier());
 }
 
-bool PassTables::makes_keys(const PassEntry& entry, int layer, int head) {
+bool makes_keys(const PassEntry& entry, int layer, int head) {
   return !entry.dense && entry.rows.program->head(layer, head).key_rank > 0 &&
          entry.rows.state->low_rank[static_cast<std::size_t>(layer)] != nullptr;
 }
 
-std::int64_t PassTables::made_end(const PassEntry& entry, int layer, int head) {
+std::int64_t made_end(const PassEntry& entry, int layer, int head) {
   const plan::Selector& selector = *entry.rows.program->select(layer, head).selector;
   return std::min(units_of(entry.rows, layer, head)->covered(),
                   kv::window_block(selector, entry.tokens) * selector.block);
 }
 
-void PassTables::add_made(const PassEntry& entry, int layer, int row, GroupLayer& to) const {
+void add_made(const PassEntry& entry, int layer, int row, GroupLayer& to) {
   const Program& program = *entry.rows.program;
   for (int head = 0; head < program.shape().kv_heads; ++head) {
     if (!makes_rows(entry, layer, head)) continue;

@@ -55,6 +55,19 @@ void write(std::vector<kernels::cuda::Write>& to, float* place, float value) {
   to.push_back({reinterpret_cast<std::uint32_t*>(place), std::bit_cast<std::uint32_t>(value)});
 }
 
+/// What an index has more than its copy.
+void send_new(UnitCopy& copy, const IndexItem& item, std::vector<kernels::cuda::Write>& to) {
+  const UnitShape shape = shape_of_units(*item.index);
+  if (copy.count == shape.count) return;
+  std::vector<float> row(size(shape.values));
+  for (; copy.count < shape.count; ++copy.count) {
+    const float radius = write_unit(*item.index, copy.count, row);
+    float* const place = copy.rows + size(copy.count) * row.size();
+    for (std::size_t i = 0; i < row.size(); ++i) write(to, place + i, row[i]);
+    if (shape.radii) write(to, copy.radii + copy.count, radius);
+  }
+}
+
 }  // namespace
 
 bool searches_units(const SelectOp& select) {
@@ -68,8 +81,7 @@ kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head) {
 void Units::begin() {
   copies_.begin();
   turned_.clear();
-  angles_.clear();
-  pairs_ = {};
+  turns_ = {};
   most_ = 0;
 }
 
@@ -92,12 +104,12 @@ void Units::follow(const SequenceRows& rows) {
       extend(rows, items, rows.state->prompt_tokens, rows.kind == PassKind::draft ? rows.committed : rows.position);
   auto& known = copies_.of(rows);
   known.build_s = first ? seconds : 0;
-  const auto copy_of = [&](const IndexItem& item) -> Copy& {
+  const auto copy_of = [&](const IndexItem& item) -> UnitCopy& {
     return known.copies[rows.state->head(item.layer, item.head)];
   };
   bool whole = copies_.is_other(rows);
   for (std::size_t i = 0; i < items.size() && !whole; ++i) {
-    const Copy& copy = copy_of(items[i]);
+    const UnitCopy& copy = copy_of(items[i]);
     const UnitShape shape = shape_of_units(*items[i].index);
     whole = shape.kind != copy.kind || shape.width != copy.width || shape.count > copy.room;
   }
@@ -136,7 +148,7 @@ void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items)
     }
     const std::span<const std::int32_t> marked = marked_units(index);
     for (std::size_t m = 0; m < marked.size(); ++m) to[room * (row + 1) + m] = std::bit_cast<float>(marked[m]);
-    Copy& copy = known.copies[rows.state->head(items[i].layer, items[i].head)];
+    UnitCopy& copy = known.copies[rows.state->head(items[i].layer, items[i].head)];
     copy.rows = reinterpret_cast<float*>(known.memory.raw()) + places[i];
     copy.radii = copy.rows + room * row;
     copy.marked = reinterpret_cast<std::int32_t*>(copy.radii + room);
@@ -150,18 +162,6 @@ void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items)
     known.memory.copy_in(places[i] * sizeof(float), std::as_bytes(std::span(values[i])));
   }
   copies_.hold(rows);
-}
-
-void Units::send_new(Copy& copy, const IndexItem& item, std::vector<kernels::cuda::Write>& to) {
-  const UnitShape shape = shape_of_units(*item.index);
-  if (copy.count == shape.count) return;
-  std::vector<float> row(size(shape.values));
-  for (; copy.count < shape.count; ++copy.count) {
-    const float radius = write_unit(*item.index, copy.count, row);
-    float* const place = copy.rows + size(copy.count) * row.size();
-    for (std::size_t i = 0; i < row.size(); ++i) write(to, place + i, row[i]);
-    if (shape.radii) write(to, copy.radii + copy.count, radius);
-  }
 }
 
 /// Brings the gates of a sequence to the device, and the angles of its row.
@@ -178,12 +178,12 @@ void Units::turn_gates(const SequenceRows& rows) {
     gates->prepare((rows.position + rows.rows + kStep - 1) / kStep * kStep);
     Turned turned;
     const auto add = [&](const kernels::Rotation& rotation) {
-      const auto at = static_cast<std::uint32_t>(angles_.size());
+      const auto at = static_cast<std::uint32_t>(turns_.angles.size());
       const std::span<const float> angles = rotation.angles(rows.position, rows.position + 1);
-      angles_.insert(angles_.end(), angles.begin(), angles.end());
+      turns_.angles.insert(turns_.angles.end(), angles.begin(), angles.end());
       return at;
     };
-    pairs_ = gates->of_model().pairs();
+    turns_.pairs = gates->of_model().pairs();
     turned.turn = add(gates->of_model());
     if (gates->own() != nullptr) turned.own_turn = add(*gates->own());
     turned_[{rows.sequence, gates.get()}] = turned;
@@ -228,7 +228,7 @@ double Units::mend(const SequenceRows& rows) {
 }
 
 void Units::point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch& search) const {
-  const Copy& copy = copies_.copy(rows, layer, search.head);
+  const UnitCopy& copy = copies_.copy(rows, layer, search.head);
   search.kind = copy.kind;
   search.width = copy.width;
   search.scale = 1 / std::sqrt(static_cast<float>(copy.width));
@@ -239,7 +239,7 @@ void Units::point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch
 }
 
 void Units::point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const {
-  const Copy& copy = copies_.copy(rows, layer, set.head);
+  const UnitCopy& copy = copies_.copy(rows, layer, set.head);
   set.marked = copy.marked;
   set.marked_count = copy.marked_count;
 }

@@ -21,6 +21,16 @@ bool searches_units(const SelectOp& select);
 /// That index of a head; null where it has none.
 kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head);
 
+/// A head's copy on the device, in its sequence's memory.
+struct UnitCopy {
+  float* rows = nullptr;   ///< [room, values]
+  float* radii = nullptr;  ///< [room]
+  std::int32_t* marked = nullptr;
+  std::int32_t marked_count = 0, count = 0, room = 0;
+  int width = 0;
+  kernels::cuda::UnitKind kind = kernels::cuda::UnitKind::mean;
+};
+
 /// Owned by a runner; borrows cache, stream and builder. One thread at a time.
 class Units {
  public:
@@ -43,25 +53,18 @@ class Units {
   void point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch& search) const;
   /// Whose keys are not made from factors.
   void point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const;
-  /// What a gate makes its query of; `turn` and `own_turn` count from the first of angles().
+  /// What a gate makes its query of; `turn` and `own_turn` count from the first of GateTurns::angles.
   kernels::cuda::GateQuery gate_query(const SequenceRows& rows, int layer, int head) const;
-  /// Cosines and sines of the pass's rows whose queries go through gates.
-  const std::vector<float>& angles() const { return angles_; }
-  /// The model's rotation, where the pass has gates.
-  kernels::RotationPairs pairs() const { return pairs_; }
+  /// How the pass's queries are turned back that go through gates.
+  struct GateTurns {
+    std::vector<float> angles;     ///< cosines and sines of their rows; empty: no gates
+    kernels::RotationPairs pairs;  ///< of the model
+  };
+  const GateTurns& turns() const { return turns_; }
   /// Units of a search of the pass, at most; a bound that seldom changes, 0 where nobody searches any.
   int most() const { return most_; }
 
  private:
-  /// A head's copy, in the sequence's memory.
-  struct Copy {
-    float* rows = nullptr;   ///< [room, values]
-    float* radii = nullptr;  ///< [room]
-    std::int32_t* marked = nullptr;
-    std::int32_t marked_count = 0, count = 0, room = 0;
-    int width = 0;
-    kernels::cuda::UnitKind kind = kernels::cuda::UnitKind::mean;
-  };
   struct GateMemory {
     std::shared_ptr<kv::Gates> gates;  ///< keeps the key of the map
     kernels::cuda::Array<float> weights, norms;
@@ -73,7 +76,6 @@ class Units {
 
   double extend(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt, std::int64_t tokens);
   void send_all(const SequenceRows& rows, std::span<const IndexItem> items);
-  static void send_new(Copy& copy, const IndexItem& item, std::vector<kernels::cuda::Write>& to);
   void turn_gates(const SequenceRows& rows);
   double build(const SequenceRows& rows);
   double mend(const SequenceRows& rows);
@@ -81,11 +83,10 @@ class Units {
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
   IndexBuilder& builder_;
-  IndexCopies<Copy> copies_;
+  IndexCopies<UnitCopy> copies_;
   std::map<const kv::Gates*, GateMemory> gates_;
   std::map<std::pair<kv::SequenceId, const kv::Gates*>, Turned> turned_;  ///< of this pass
-  std::vector<float> angles_;
-  kernels::RotationPairs pairs_;
+  GateTurns turns_;
   int most_ = 0;
 };
 

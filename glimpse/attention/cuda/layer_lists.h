@@ -1,0 +1,22 @@
+// What PassTables::layer_of() puts into a layer's lists, by kind of set. Functions of their arguments; any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "glimpse/attention/cuda/pass_tables.h"
+
+namespace glimpse::attention::cuda {
+
+/// Rows are counted from the group's first.
+void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
+void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
+void add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
+void add_unit_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
+/// Sets of a layer whose rows are put together.
+void add_made(const PassEntry& entry, int layer, int row, GroupLayer& to);
+
+/// Slots of a set that such a search makes, at most.
+std::int64_t tree_capacity(const PassEntry& entry, const SelectOp& select);
+std::int64_t unit_capacity(const PassEntry& entry, const SelectOp& select);
+
+}  // namespace glimpse::attention::cuda

@@ -1,6 +1,6 @@
-// Products of bf16 weights with more rows than few_rows.h takes, on Hopper, where memory still limits them: 0.9 of
-// plain reads, where cuBLAS has 0.6 to 0.7. A row's result does not depend on the other rows. Memory is the device's,
-// owned by the caller until the stream has passed the call. One thread at a time. Errors: as operations.h.
+// Products of bf16 weights with more rows than few_rows.h takes, on Hopper, where memory still limits them. A
+// row's result does not depend on the other rows. Memory is the device's, owned by the caller until the stream has
+// passed the call. One thread at a time. Errors: as operations.h.
 #pragma once
 
 #include "glimpse/kernels/cuda/operations.h"

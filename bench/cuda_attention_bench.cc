@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda_results.h"
 #include "bench/cuda_support.h"
 #include "glimpse/base/error.h"
-#include "glimpse/cli/machine.h"
 #include "glimpse/kernels/cuda/readings.h"
 #include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/ref/operations.h"
@@ -218,29 +218,17 @@ class Bench {
   const nlohmann::ordered_json& rows() const { return rows_; }
   /// The file of results (bench/README.md): the machine is the device.
   std::string text(const nlohmann::ordered_json& rows) const {
-    const cuda::Device& device = stream_.device();
-    nlohmann::ordered_json head{{"schema", 1},
-                                {"benchmark", "cuda_attention_bench"},
-                                {"commit", cli::commit()},
-                                {"date", nullptr},
-                                {"machine",
-                                 {{"cpu", device.name},
-                                  {"isa", fmt::format("sm{}", device.capability)},
-                                  {"cores", device.processors},
-                                  {"memory", device.memory},
-                                  {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
-                                {"command", wanted_.command},
-                                {"model", nullptr},
-                                {"settings",
-                                 {{"query_heads", kKvHeads * kGroup},
-                                  {"kv_heads", kKvHeads},
-                                  {"dim", kDim},
-                                  {"kv_type", fmt::format("{}", fmt::join(wanted_.caches, ","))},
-                                  {"page", kPageTokens},
-                                  {"shuffled", wanted_.shuffled},
-                                  {"share", wanted_.share}}},
-                                {"rows", rows}};
-    return head.dump(1) + "\n";
+    nlohmann::ordered_json results =
+        results_head("cuda_attention_bench", stream_.device(), bandwidth_, wanted_.command, nullptr);
+    results["settings"] = {{"query_heads", kKvHeads * kGroup},
+                           {"kv_heads", kKvHeads},
+                           {"dim", kDim},
+                           {"kv_type", fmt::format("{}", fmt::join(wanted_.caches, ","))},
+                           {"page", kPageTokens},
+                           {"shuffled", wanted_.shuffled},
+                           {"share", wanted_.share}};
+    results["rows"] = rows;
+    return results.dump(1) + "\n";
   }
 
  private:

@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "bench/cuda_results.h"
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
-#include "glimpse/cli/machine.h"
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/readings.h"
@@ -108,24 +108,14 @@ class Bench {
     }
   }
   Json results() const {
-    return {{"schema", 1},
-            {"benchmark", "cuda_product_bench"},
-            {"commit", cli::commit()},
-            {"date", nullptr},
-            {"machine",
-             {{"cpu", device_.name},
-              {"isa", fmt::format("sm{}", device_.capability)},
-              {"cores", device_.processors},
-              {"memory", device_.memory},
-              {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
-            {"command", wanted_.command},
-            {"model", fmt::format("a layer of {}, feed-forward {}", wanted_.hidden, wanted_.feed_forward)},
-            {"settings",
-             {{"hidden", wanted_.hidden},
-              {"feed_forward", wanted_.feed_forward},
-              {"attended", wanted_.attended},
-              {"qkv", wanted_.qkv}}},
-            {"rows", rows_}};
+    Json results = results_head("cuda_product_bench", device_, bandwidth_, wanted_.command,
+                                fmt::format("a layer of {}, feed-forward {}", wanted_.hidden, wanted_.feed_forward));
+    results["settings"] = {{"hidden", wanted_.hidden},
+                           {"feed_forward", wanted_.feed_forward},
+                           {"attended", wanted_.attended},
+                           {"qkv", wanted_.qkv}};
+    results["rows"] = rows_;
+    return results;
   }
 
  private:

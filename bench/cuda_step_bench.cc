@@ -14,10 +14,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "bench/cuda_results.h"
 #include "bench/llama_cuda.h"
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
-#include "glimpse/cli/machine.h"
 #include "glimpse/exec/backend.h"
 #include "glimpse/kernels/cuda/readings.h"
 #include "glimpse/model/random_model.h"
@@ -147,24 +147,13 @@ class Bench {
     for (const std::int64_t depth : wanted_.depths) measure_beside(shared, depth);
   }
   Json results() const {
-    const kernels::cuda::Device device = kernels::cuda::devices().front();
-    return {{"schema", 1},
-            {"benchmark", "cuda_step_bench"},
-            {"commit", cli::commit()},
-            {"date", nullptr},
-            {"machine",
-             {{"cpu", device.name},
-              {"isa", fmt::format("sm{}", device.capability)},
-              {"cores", device.processors},
-              {"memory", device.memory},
-              {"read_bandwidth", static_cast<std::int64_t>(bandwidth_)}}},
-            {"command", wanted_.command},
-            {"model", wanted_.shape},
-            {"settings",
-             {{"weights", type_.name},
-              {"kv_type", fmt::format("{}", fmt::join(wanted_.caches, ","))},
-              {"steps", wanted_.steps}}},
-            {"rows", rows_}};
+    Json results =
+        results_head("cuda_step_bench", kernels::cuda::devices().front(), bandwidth_, wanted_.command, wanted_.shape);
+    results["settings"] = {{"weights", type_.name},
+                           {"kv_type", fmt::format("{}", fmt::join(wanted_.caches, ","))},
+                           {"steps", wanted_.steps}};
+    results["rows"] = rows_;
+    return results;
   }
 
  private:

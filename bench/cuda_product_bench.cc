@@ -143,11 +143,12 @@ class Bench {
       const std::vector<std::uint32_t> words = random_words(layout, 11);
       std::vector<Array<std::uint32_t>>& of_layers = weights_.emplace_back();
       for (int layer = 0; layer < kLayers; ++layer) of_layers.emplace_back(stream_, words);
-      check_sums(layout, of_layers.front());
+      check_sums(layout, of_layers.front(), kCheckedRows);
+      if (is_wide(type, most_rows_)) check_sums(layout, of_layers.front(), most_rows_);
     }
     for (const int rows : wanted_.rows) {
-      const bool wide = type.packing.in_rows() && rows > kBf16FewRows;
-      if (wide ? !has_wide_rows(stream_, wanted_.hidden) : rows > kPackedFewRows) continue;
+      const bool wide = is_wide(type, rows);
+      if (!wide && rows > (type.packing.in_rows() ? kBf16FewRows : kPackedFewRows)) continue;
       for (std::size_t i = 0; i < shapes_.size(); ++i) {
         const std::size_t bytes = weights_[i].front().size() * sizeof(std::uint32_t);
         add(type, rows, shapes_[i].name, bytes, median_seconds([&] {
@@ -174,6 +175,9 @@ class Bench {
         {{"type", type.name}, {"rows", rows}, {"what", what}, {"bytes", bytes}, {"us", each * 1e6}, {"share", share}});
   }
 
+  bool is_wide(const Type& type, int rows) const {
+    return rows > kBf16FewRows && has_wide_rows(stream_, {type.packing, wanted_.hidden, wanted_.hidden});
+  }
   Packed<kernels::Place::device> packed(const Type& type, std::size_t matrix, int layer) const {
     return {{type.packing, shapes_[matrix].outputs, shapes_[matrix].inputs}, weights_[matrix][size(layer)].constant()};
   }
@@ -182,11 +186,14 @@ class Bench {
   }
   void multiply_from(const Array<Bf16>& in, const Type& type, std::size_t matrix, int layer, int rows) {
     const auto& [name, outputs, inputs] = shapes_[matrix];
-    if (rows > kBf16FewRows && type.packing.in_rows()) {
-      if (space_.arrived.size() == 0) space_ = make_wide_space(stream_);
-      const auto* const weight = reinterpret_cast<const Bf16*>(weights_[matrix][size(layer)].constant().raw());
+    if (is_wide(type, rows)) {
+      if (space_.size() == 0) space_ = make_wide_space(stream_);
       return multiply_wide_rows(stream_, space_,
-                                {weight, outputs, inputs, in.constant(), rows, out_.pointer(), outputs});
+                                {.weight = packed(type, matrix, layer),
+                                 .in = in.constant(),
+                                 .rows = rows,
+                                 .out = out_.pointer(),
+                                 .stride = outputs});
     }
     multiply_few_rows(stream_, {.weight = packed(type, matrix, layer),
                                 .in = in.constant(),
@@ -206,11 +213,10 @@ class Bench {
   void norms_between(const Type& type, int layer, int rows) {
     multiply(type, 0, layer, rows);
     normalise_rows(rows);
-    if (rows > kBf16FewRows && type.packing.in_rows()) {
-      const auto* const weight = reinterpret_cast<const Bf16*>(weights_[1][size(layer)].constant().raw());
+    if (is_wide(type, rows)) {
       multiply_wide_rows(
           stream_, space_,
-          {weight, shapes_[1].outputs, shapes_[1].inputs, narrow_.constant(), rows, nullptr, 0, activated_.pointer()});
+          {.weight = packed(type, 1, layer), .in = narrow_.constant(), .rows = rows, .gated = activated_.pointer()});
     } else {
       multiply_few_rows(stream_, {.weight = packed(type, 1, layer),
                                   .in = narrow_.constant(),
@@ -253,23 +259,26 @@ class Bench {
   }
 
   /// The first outputs of a few rows against the same weights as bf16, which are rounded.
-  void check_sums(const PackedLayout& layout, const Array<std::uint32_t>& words) {
+  void check_sums(const PackedLayout& layout, const Array<std::uint32_t>& words, int rows) {
     constexpr int kOutputs = 48;
     const Packed<kernels::Place::device> weight{layout, words.constant()};
     const Array<Bf16> unpacked(stream_, size(kOutputs) * size(layout.inputs));
     if (!layout.packing.in_rows()) unpack(stream_, {weight, 0, kOutputs, unpacked.pointer()});
-    multiply_few_rows(stream_, {.weight = weight,
-                                .in = in_.constant(),
-                                .rows = kCheckedRows,
-                                .out = out_.pointer(),
-                                .stride = layout.outputs});
+    if (rows > kBf16FewRows) {
+      if (space_.size() == 0) space_ = make_wide_space(stream_);
+      multiply_wide_rows(stream_, space_, {weight, in_.constant(), rows, out_.pointer(), layout.outputs});
+    } else {
+      multiply_few_rows(
+          stream_,
+          {.weight = weight, .in = in_.constant(), .rows = rows, .out = out_.pointer(), .stride = layout.outputs});
+    }
     stream_.synchronize();
     std::vector<Bf16> values = unpacked.values();
     if (layout.packing.in_rows()) std::memcpy(values.data(), words.values().data(), values.size() * sizeof(Bf16));
     const std::vector<Bf16> in = in_.values();
     const std::vector<float> out = out_.values();
     const std::size_t width = size(layout.inputs);
-    for (std::size_t row = 0; row < kCheckedRows; ++row) {
+    for (std::size_t row = 0; row < size(rows); ++row) {
       for (std::size_t output = 0; output < kOutputs; ++output) {
         double sum = 0, sizes = 0;
         for (std::size_t i = 0; i < width; ++i) {
@@ -293,7 +302,7 @@ class Bench {
   int most_rows_;
   Array<Bf16> in_, narrow_, activated_;
   Array<float> out_, residual_, squares_, norm_;
-  WideSpace space_;
+  Array<float> space_;
   std::vector<std::vector<Array<std::uint32_t>>> weights_;  ///< [matrices, layers]
   double bandwidth_ = 0;
   Json rows_ = Json::array();
@@ -307,7 +316,7 @@ int main(int argc, char** argv) {
   bench::Wanted wanted;
   CLI::App app("products of few rows with weights as they are on a GPU");
   app.add_option("--types", wanted.types, "q4_0, q4_k, q5_k, q6_k, q8_0 or bf16")->delimiter(',');
-  app.add_option("--rows", wanted.rows, "of inputs, up to 32; of bf16 up to 64")
+  app.add_option("--rows", wanted.rows, "of inputs, up to 64; more than 32, and of bf16 more than 8, on Hopper")
       ->delimiter(',')
       ->check(CLI::Range(1, kernels::cuda::kMostWideRows));
   app.add_option("--hidden", wanted.hidden, "width of the residual, a multiple of 256")->check(CLI::Range(256, 16384));

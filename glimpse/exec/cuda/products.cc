@@ -96,10 +96,10 @@ void Products::multiply(const Matrix& weight, Input in, int rows, kernels::cuda:
   float* to = out.raw();
   for (const MatrixPart& part : weight.parts) {
     const Shape shape{part.outputs, weight.inputs, rows, weight.outputs};
-    if (part.takes(rows)) {
+    if (is_wide(part, rows)) {
+      multiply_wide(part, rows, {.in = in, .out = to, .stride = shape.stride});
+    } else if (part.takes(rows)) {
       multiply_few(part, rows, {.in = in, .out = to, .stride = shape.stride});
-    } else if (is_wide(part, rows)) {
-      multiply_wide_rows(stream_, wide_space(), {part.bf16(), part.outputs, weight.inputs, in, rows, to, shape.stride});
     } else if (part.in_rows()) {
       multiply_bf16(part.bf16(), in, shape, to);
     } else {
@@ -140,8 +140,20 @@ void Products::multiply_few(const Matrix& weight, int rows, const kernels::cuda:
   }
 }
 
-const kernels::cuda::WideSpace& Products::wide_space() {
-  if (wide_.arrived.size() == 0) wide_ = kernels::cuda::make_wide_space(stream_);
+void Products::multiply_wide(const MatrixPart& part, int rows, kernels::cuda::WideRowsOp op) {
+  op.weight = part.packed;
+  for (int row = 0; row < rows; row += kernels::cuda::kMostWideRows) {
+    op.rows = std::min(kernels::cuda::kMostWideRows, rows - row);
+    multiply_wide_rows(stream_, wide_space(), op);
+    const auto done = static_cast<std::size_t>(op.rows);
+    op.in = op.in.raw() + done * static_cast<std::size_t>(part.packed.layout.inputs);
+    if (op.out) op.out = op.out.raw() + done * static_cast<std::size_t>(op.stride);
+    if (op.gated) op.gated = op.gated.raw() + done * static_cast<std::size_t>(part.outputs / 2);
+  }
+}
+
+const kernels::cuda::Array<float>& Products::wide_space() {
+  if (wide_.size() == 0) wide_ = kernels::cuda::make_wide_space(stream_);
   return wide_;
 }
 
@@ -151,10 +163,9 @@ bool Products::gates(const Matrix& weight, int rows) const {
 
 void Products::multiply_gate(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op) {
   const MatrixPart& part = weight.parts.front();
-  if (weight.takes(rows)) return multiply_few(part, rows, op);
+  if (!is_wide(part, rows)) return multiply_few(part, rows, op);
   check(!op.squares, "wide products divide by no norm");
-  multiply_wide_rows(stream_, wide_space(),
-                     {part.bf16(), part.outputs, weight.inputs, op.in, rows, nullptr, 0, op.narrow});
+  multiply_wide(part, rows, {.in = op.in, .gated = op.narrow});
 }
 
 void Products::multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out) {

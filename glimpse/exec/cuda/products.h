@@ -1,8 +1,7 @@
-// Matrix products on a GPU. Few rows multiply the weights as they are (kernels/cuda/few_rows.h), up to 64 rows those of
-// bf16 on Hopper (wide_rows.h). Many rows are cuBLAS's, which takes quantised weights as bf16, a slice after the other.
-// It is found when a device is opened and not
-// before, so that the program starts and runs on the CPU where it is not installed. Inputs are bf16, sums and results
-// f32.
+// Matrix products on a GPU. Few rows multiply the weights as they are (kernels/cuda/few_rows.h); on Hopper more than
+// eight do so in tiles (wide_rows.h). Many rows are cuBLAS's, which takes quantised weights as bf16, a slice after the
+// other. It is found when a device is opened and not before, so that the program starts and runs on the CPU where it is
+// not installed. Inputs are bf16, sums and results f32.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +17,8 @@ namespace glimpse::exec::cuda {
 /// The most rows that multiply weights as they are: packed, and bf16.
 inline constexpr int kMostPackedRows = 3 * kernels::cuda::kPackedFewRows;
 inline constexpr int kMostBf16Rows = kernels::cuda::kBf16FewRows;
+/// Of packed weights in tiles, 64 rows after the other, where cuBLAS first needs them all as bf16.
+inline constexpr int kMostTiledRows = 2 * kernels::cuda::kMostWideRows;
 
 /// Some outputs of a matrix, [outputs, inputs].
 struct MatrixPart {
@@ -75,17 +76,21 @@ class Products {
     int outputs, inputs, rows, stride;
   };
   void multiply_bf16(Input weight, Input in, const Shape& shape, float* out);
+  /// Whether so many rows multiply a part in tiles, and such a product. `op` has the pointers of all rows; weight and
+  /// rows are filled in.
   bool is_wide(const MatrixPart& part, int rows) const {
-    return part.in_rows() && rows <= kernels::cuda::kMostWideRows &&
-           kernels::cuda::has_wide_rows(stream_, part.packed.layout.inputs);
+    return rows > kernels::cuda::kBf16FewRows &&
+           rows <= (part.in_rows() ? kernels::cuda::kMostWideRows : kMostTiledRows) &&
+           kernels::cuda::has_wide_rows(stream_, part.packed.layout);
   }
-  const kernels::cuda::WideSpace& wide_space();
+  void multiply_wide(const MatrixPart& part, int rows, kernels::cuda::WideRowsOp op);
+  const kernels::cuda::Array<float>& wide_space();
   void multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out);
 
   struct Library;
   kernels::cuda::Stream& stream_;
   std::unique_ptr<Library> library_;
-  kernels::cuda::WideSpace wide_;                      ///< made by the first product that needs it
+  kernels::cuda::Array<float> wide_;                   ///< made by the first product that needs it
   kernels::cuda::Array<kernels::cuda::Bf16> scratch_;  ///< made by the first product that needs it
 };
 

@@ -63,6 +63,9 @@ __device__ inline void copy_16_bytes(std::uint32_t to, const void* from, bool pr
                  : "memory");
   }
 }
+__device__ inline void copy_4_bytes(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
 __device__ inline void copy_4_bytes(std::uint32_t to, const void* from, bool present) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(present ? 4 : 0) : "memory");
 }

@@ -107,7 +107,7 @@ __device__ inline void multiply_columns(float (&sums)[32], const std::uint32_t (
 #define GLIMPSE_NAMES_16 GLIMPSE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define GLIMPSE_NAMES_24 GLIMPSE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define GLIMPSE_ADD_FEW(columns, names, add_name, operands)                                               \
-  asm volatile("{.reg .pred p; setp.ne.b32 p, " add_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns       \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, " add_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns \
                "k16.f32.bf16.bf16 {" names "}, " operands ", p, 1, 1, 0, 0;}"
 
 /// The same for 16, 32, 48 or 64 rows of b, in bf16.
@@ -125,6 +125,25 @@ __device__ inline void multiply_rows(float (&sums)[24], std::uint64_t a, std::ui
 __device__ inline void multiply_rows(float (&sums)[32], std::uint64_t a, std::uint64_t b, int add) {
   GLIMPSE_ADD_FEW("64", GLIMPSE_NAMES_32, "%34", "%32, %33") : GLIMPSE_32(sums, 0) : "l"(a), "l"(b), "r"(add));
 }
+#define GLIMPSE_ADD_HELD(columns, names, a, b, add)                                                       \
+  asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, " add ", 0; mov.b64 b, {" b ", 0x40000040};\n"      \
+               "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" names "}, " a ", b, p, 1, 1, 0;}"
+
+/// The same for 16, 32 or 64 rows of b, where a thread holds its part of a, as of mma.m16n8k16. `b` is the lower half
+/// of an operand() without further blocks.
+__device__ inline void multiply_rows(float (&sums)[8], const std::uint32_t (&a)[4], std::uint32_t b, int add) {
+  GLIMPSE_ADD_HELD("16", GLIMPSE_NAMES_8, "{%8,%9,%10,%11}", "%12", "%13")
+      : GLIMPSE_8(sums, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+__device__ inline void multiply_rows(float (&sums)[16], const std::uint32_t (&a)[4], std::uint32_t b, int add) {
+  GLIMPSE_ADD_HELD("32", GLIMPSE_NAMES_16, "{%16,%17,%18,%19}", "%20", "%21")
+      : GLIMPSE_8(sums, 0), GLIMPSE_8(sums, 8) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+__device__ inline void multiply_rows(float (&sums)[32], const std::uint32_t (&a)[4], std::uint32_t b, int add) {
+  GLIMPSE_ADD_HELD("64", GLIMPSE_NAMES_32, "{%32,%33,%34,%35}", "%36", "%37")
+      : GLIMPSE_32(sums, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+#undef GLIMPSE_ADD_HELD
 #undef GLIMPSE_NAMES_8
 #undef GLIMPSE_NAMES_16
 #undef GLIMPSE_NAMES_24
@@ -175,12 +194,14 @@ __device__ inline bool is_over(std::uint32_t barrier, int parity) {
                : "memory");
   return over != 0;
 }
+/// For a thread may sleep so long before it looks again: who waits takes no turns from those who work.
+inline constexpr std::uint32_t kLongNanoseconds = 1000000;
 __device__ inline void wait_turn(std::uint32_t barrier, int parity) {
   asm volatile(
       "{.reg .pred p;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, %2;\n"
       "@!p bra again;}" ::"r"(barrier),
-      "r"(parity)
+      "r"(parity), "r"(kLongNanoseconds)
       : "memory");
 }
 

@@ -2,62 +2,60 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/wide_packed.h"
 #include "glimpse/kernels/cuda/wide_rows.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {
 
-constexpr int kMostTiles = 4096;
-
 template <int kRows>
 void launch_of(Stream& stream, const WideArguments& of) {
-  constexpr int kBytes = WideShape<kRows>::kBytes;
-  auto* const kernel = wide_kernel<kRows>;
-  allow_shared(kernel, kBytes);
-  Limits limits;
-  limits.clusters = true;
-  const int blocks = std::min(of.units, stream.device().processors);
-  launch(kernel, of, dim3(static_cast<unsigned>(blocks), kWideThreads), kBytes,
-         {limits, static_cast<cudaStream_t>(stream.raw())});
+  launch_wide(stream, wide_kernel<kRows>, of, kWideThreads, WideShape<kRows>::kBytes);
+}
+
+void launch_bf16(Stream& stream, const WideArguments& of) {
+  if (of.rows <= 16) return launch_of<16>(stream, of);
+  if (of.rows <= 32) return launch_of<32>(stream, of);
+  if (of.rows <= 48) return launch_of<48>(stream, of);
+  launch_of<64>(stream, of);
 }
 
 }  // namespace
 
-bool has_wide_rows(const Stream& stream, int inputs) {
-  return GLIMPSE_COMPILES_FOR_HOPPER != 0 && stream.device().capability == 90 && inputs > 0 &&
-         inputs % kWideInputs == 0;
+bool has_wide_rows(const Stream& stream, const PackedLayout& layout) {
+  return GLIMPSE_COMPILES_FOR_HOPPER != 0 && stream.device().capability == 90 && layout.inputs > 0 &&
+         layout.inputs % (layout.packing.in_rows() ? kWideInputs : 32) == 0;
 }
 
-WideSpace make_wide_space(Stream& stream) {
+Array<float> make_wide_space(Stream& stream) {
   const auto blocks = static_cast<std::size_t>(stream.device().processors);
-  WideSpace space{Array<float>(stream, blocks * 2 * kMostWideRows / 2 * kWideWorkerThreads),
-                  Array<unsigned>(stream, kMostTiles)};
-  space.arrived.memory().fill(std::byte{0});
+  Array<float> space(stream, blocks * 2 * kMostWideRows / 2 * kMostWideWorkers * 128);
+  static_assert(kNothing == ~0U);
+  space.memory().fill(std::byte{0xff});
   return space;
 }
 
-void multiply_wide_rows(Stream& stream, const WideSpace& space, const WideRowsOp& op) {
-  check(has_wide_rows(stream, op.inputs), "a device that has products of wide rows");
-  check(op.rows > 0 && op.rows <= kMostWideRows && op.outputs > 0, "up to 64 rows");
-  const int tiles = (op.outputs + kWideOutputs - 1) / kWideOutputs, chunks = op.inputs / kWideInputs;
-  check(tiles <= kMostTiles, "tiles that have counters");
-  check(op.out || (op.gated && op.outputs % 16 == 0), "sums, or gates of whole sixteens");
-  const WideArguments of{reinterpret_cast<const std::byte*>(op.weight.raw()),
+void multiply_wide_rows(Stream& stream, const Array<float>& space, const WideRowsOp& op) {
+  const PackedLayout& layout = op.weight.layout;
+  check(has_wide_rows(stream, layout), "a device that has products of wide rows");
+  check(op.rows > 0 && op.rows <= kMostWideRows && layout.outputs > 0, "up to 64 rows");
+  const bool bf16 = layout.packing.in_rows();
+  const int of_tile = bf16 ? kWideOutputs : kWidePackedOutputs;
+  const int tiles = (layout.outputs + of_tile - 1) / of_tile;
+  const int chunks = bf16 ? layout.inputs / kWideInputs : static_cast<int>(layout.supers());
+  check(op.out || (op.gated && layout.outputs % 16 == 0), "sums, or gates of whole sixteens");
+  const WideArguments of{reinterpret_cast<const std::byte*>(op.weight.words.raw()),
                          reinterpret_cast<const std::byte*>(op.in.raw()),
                          op.out.raw(),
                          op.gated.raw(),
-                         space.partials.pointer().raw(),
-                         space.arrived.pointer().raw(),
-                         op.outputs,
-                         op.inputs,
+                         space.pointer().raw(),
+                         layout.outputs,
+                         layout.inputs,
                          op.rows,
                          op.stride,
                          chunks,
                          tiles * chunks};
-  if (op.rows <= 16) return launch_of<16>(stream, of);
-  if (op.rows <= 32) return launch_of<32>(stream, of);
-  if (op.rows <= 48) return launch_of<48>(stream, of);
-  launch_of<64>(stream, of);
+  bf16 ? launch_bf16(stream, of) : launch_wide_packed(stream, layout.packing, of);
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -1,13 +1,10 @@
-// The kernel of wide_rows.h, for code for compute capability 9.0a. A matrix is a row of units, 128 outputs by 64
-// inputs, output tile by output tile. Every block takes an equal share of them: a warpgroup brings weights and inputs
-// by cp.async, several units ahead, and two multiply 64 outputs each by all rows (wgmma). A tile that several blocks
-// share leaves partial sums; the block that comes last adds them in the order of the blocks.
+// The kernel of wide_rows.h for bf16, for code for compute capability 9.0a. A unit is 128 outputs by 64 inputs. A
+// warpgroup brings weights and inputs by cp.async, several units ahead, and two multiply 64 outputs each by all rows
+// (wgmma).
 #pragma once
 
 #include "glimpse/kernels/cuda/feed.cuh"
-#include "glimpse/kernels/cuda/share.cuh"
-#include "glimpse/kernels/cuda/wgmma.cuh"
-#include "glimpse/kernels/cuda/wide_rows.h"
+#include "glimpse/kernels/cuda/wide_share.cuh"
 
 namespace glimpse::kernels::cuda {
 
@@ -26,30 +23,10 @@ struct WideShape {
   static constexpr int kSums = kRows / 2;                      ///< of a thread
 };
 
-struct WideArguments {
-  const std::byte* weight;
-  const std::byte* in;
-  float* out;  ///< null: gated
-  std::uint16_t* gated;
-  float* partials;
-  unsigned* arrived;
-  int outputs, inputs, rows, stride;
-  int chunks, units;
-};
-
 template <int kRows>
 struct WideTurns {
   std::uint64_t full[WideShape<kRows>::kStages], empty[WideShape<kRows>::kStages];
 };
-
-/// The first unit of a block.
-__device__ inline int first_of(const WideArguments& of, int block) {
-  return static_cast<int>(static_cast<std::int64_t>(of.units) * block / gridDim.x);
-}
-/// Whose share a unit is.
-__device__ inline int block_of(const WideArguments& of, int unit) {
-  return static_cast<int>(((static_cast<std::int64_t>(unit) + 1) * gridDim.x - 1) / of.units);
-}
 
 /// Brings a block's units: a thread the same piece of every sixteenth row.
 template <int kRows>
@@ -105,72 +82,10 @@ __device__ inline void multiply_unit(float (&sums)[kRows / 2], std::uint32_t wei
   }
 }
 
-/// A thread has two outputs that are eight apart, for two neighbouring rows of each eight.
 template <int kRows>
-__device__ inline void write_out(const WideArguments& of, int tile, const float (&sums)[kRows / 2]) {
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
-  const int sixteen = tile * kWideOutputs + thread / 32 * 16, output = sixteen + lane / 4;
-#pragma unroll
-  for (int i = 0; i < kRows / 4; ++i) {
-    const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
-    if (row >= of.rows) continue;
-    const float first = sums[i / 2 * 4 + i % 2], second = sums[i / 2 * 4 + 2 + i % 2];
-    if (of.out != nullptr) {
-      float* const to = of.out + static_cast<std::size_t>(row) * of.stride + output;
-      if (output < of.outputs) to[0] = first;
-      if (output + 8 < of.outputs) to[8] = second;
-    } else if (sixteen < of.outputs) {
-      const float gate = first / (1 + expf(-first));
-      of.gated[static_cast<std::size_t>(row) * (of.outputs / 2) + sixteen / 2 + lane / 4] =
-          __bfloat16_as_ushort(__float2bfloat16_rn(gate * second));
-    }
-  }
-}
-
-/// Leaves a block's part of a tile; the block that comes last has the sum of all and writes it.
-template <int kRows>
-__device__ void share_tile(const WideArguments& of, int tile, bool begins, float (&sums)[kRows / 2], int& last) {
-  constexpr int kFours = kRows / 8;
-  const int thread = static_cast<int>(threadIdx.x);
-  const auto place = [&](int block, bool first) {
-    return reinterpret_cast<float4*>(of.partials) +
-           (static_cast<std::size_t>(block) * 2 + (first ? 1 : 0)) * (kMostWideRows / 8 * kWideWorkerThreads) + thread;
-  };
-  float4* const own = place(static_cast<int>(blockIdx.x), begins);
-#pragma unroll
-  for (int i = 0; i < kFours; ++i) {
-    own[i * kWideWorkerThreads] = make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]);
-  }
-  const int first_block = block_of(of, tile * of.chunks), last_block = block_of(of, (tile + 1) * of.chunks - 1);
-  meet(1, kWideWorkerThreads);
-  if (thread == 0) {
-    unsigned before = 0;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(of.arrived + tile) : "memory");
-    last = static_cast<int>(before) == last_block - first_block ? 1 : 0;
-    if (last != 0) of.arrived[tile] = 0;
-  }
-  meet(1, kWideWorkerThreads);
-  if (last == 0) return;
-#pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) sums[i] = 0;
-  for (int block = first_block; block <= last_block; ++block) {
-    const float4* const part = place(block, block == first_block && first_of(of, block) <= tile * of.chunks);
-#pragma unroll
-    for (int i = 0; i < kFours; ++i) {
-      const float4 x = __ldcg(part + i * kWideWorkerThreads);
-      sums[i * 4] += x.x;
-      sums[i * 4 + 1] += x.y;
-      sums[i * 4 + 2] += x.z;
-      sums[i * 4 + 3] += x.w;
-    }
-  }
-  write_out<kRows>(of, tile, sums);
-}
-
-template <int kRows>
-__device__ void work(const WideArguments& of, int begin, int end, std::uint32_t memory, WideTurns<kRows>& turns,
-                     int& last) {
+__device__ void work(const WideArguments& of, int begin, int end, std::uint32_t memory, WideTurns<kRows>& turns) {
   using Shape = WideShape<kRows>;
+  WideSums<kRows, kWideWorkers> results(of);
   const int group = static_cast<int>(threadIdx.x) / 128;
   const auto give_back = [&](int turn) {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&turns.empty[turn % Shape::kStages]));
@@ -196,11 +111,12 @@ __device__ void work(const WideArguments& of, int begin, int end, std::uint32_t 
     hold(sums);
     give_back(until - 1 - begin);
     if (first == tile * of.chunks && until == (tile + 1) * of.chunks) {
-      write_out<kRows>(of, tile, sums);
+      results.write(tile, sums);
     } else {
-      share_tile<kRows>(of, tile, first == tile * of.chunks, sums, last);
+      results.leave(tile, sums);
     }
   }
+  results.finish();
 }
 
 template <int kRows>
@@ -208,7 +124,6 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = WideShape<kRows>;
   __shared__ WideTurns<kRows> turns;
-  __shared__ int last;
   extern __shared__ uint4 dynamic[];
   const std::uint32_t memory = (shared_address(dynamic) + 1023U) & ~1023U;
   if (threadIdx.x == 0) {
@@ -234,7 +149,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
   if (threadIdx.x >= kWideWorkerThreads) {
     bring<kRows>(of, begin, end, memory, turns);
   } else {
-    work<kRows>(of, begin, end, memory, turns, last);
+    work<kRows>(of, begin, end, memory, turns);
   }
 #endif
 }

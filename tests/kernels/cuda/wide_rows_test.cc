@@ -1,8 +1,9 @@
-// Products of bf16 weights with up to 64 rows against plain loops.
+// Products of weights with up to 64 rows against plain loops.
 #include "glimpse/kernels/cuda/wide_rows.h"
 
 #include "device_bed.h"
 #include "glimpse/base/dtype.h"
+#include "packed_weights.h"
 
 namespace glimpse::kernels::cuda::test {
 namespace {
@@ -11,13 +12,18 @@ class WideRows : public CudaTest {
  protected:
   void SetUp() override {
     CudaTest::SetUp();
-    if (stream_ != nullptr && !has_wide_rows(*stream_, 64)) GTEST_SKIP() << "no Hopper";
+    if (stream_ != nullptr && !has_wide_rows(*stream_, {kBf16Rows, 64, 64})) GTEST_SKIP() << "no Hopper";
   }
   std::vector<std::uint16_t> normals(std::size_t count) {
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> made(count);
     for (std::uint16_t& x : made) x = bf16_from_float(normal(random_));
     return made;
+  }
+  static std::vector<std::uint32_t> words_of(const std::vector<std::uint16_t>& values) {
+    std::vector<std::uint32_t> words(values.size() / 2);
+    std::memcpy(words.data(), values.data(), words.size() * sizeof(std::uint32_t));
+    return words;
   }
   std::mt19937 random_{7};
 };
@@ -27,20 +33,22 @@ struct WideCase {
 };
 
 TEST_F(WideRows, MultiplyWeights) {
-  WideSpace space = make_wide_space(*stream_);
+  const Array<float> space = make_wide_space(*stream_);
   for (const WideCase& c : {WideCase{128, 64}, WideCase{576, 576}, WideCase{200, 1536}, WideCase{6144, 4096},
                             WideCase{1000, 14336}, WideCase{40000, 128}}) {
     const std::vector<std::uint16_t> weight = normals(static_cast<std::size_t>(c.outputs) *
                                                       static_cast<std::size_t>(c.inputs)),
                                      in = normals(64 * static_cast<std::size_t>(c.inputs));
-    const Array<std::uint16_t> on_weight(*stream_, weight), on_in(*stream_, in);
+    const Array<std::uint32_t> on_weight(*stream_, words_of(weight));
+    const Array<std::uint16_t> on_in(*stream_, in);
     const int stride = c.outputs + 3;
     std::vector<float> of_all;
     for (const int rows : {64, 1, 9, 16, 17, 32, 33, 48, 50}) {
       SCOPED_TRACE(std::to_string(rows) + " rows, " + std::to_string(c.outputs) + " x " + std::to_string(c.inputs));
       const std::size_t size = 64 * static_cast<std::size_t>(stride);
       const Array<float> out(*stream_, std::vector<float>(size, kNan)), again(*stream_, std::vector<float>(size, kNan));
-      const WideRowsOp op{on_weight.constant(), c.outputs, c.inputs, on_in.constant(), rows, out.pointer(), stride};
+      const WideRowsOp op{
+          {{kBf16Rows, c.outputs, c.inputs}, on_weight.constant()}, on_in.constant(), rows, out.pointer(), stride};
       multiply_wide_rows(*stream_, space, op);
       WideRowsOp second = op;
       second.out = again.pointer();
@@ -70,16 +78,89 @@ TEST_F(WideRows, MultiplyWeights) {
   }
 }
 
+/// Weights are rounded to bf16, up to twice: what that leaves of a sum of many.
+TEST_F(WideRows, MultiplyQuantisedWeights) {
+  const Array<float> space = make_wide_space(*stream_);
+  for (const Packing& packing : kPackings) {
+    const bool super = packing.scales == Scales::super_offset || packing.scales == Scales::super_signed;
+    for (const auto& [outputs, width] :
+         {std::pair{40, super ? 512 : 576}, std::pair{1027, 256}, std::pair{300, 4096}, std::pair{6144, 1792}}) {
+      const Weights weights(packing, outputs, width);
+      const auto inputs = static_cast<std::size_t>(width), count = static_cast<std::size_t>(outputs);
+      const std::vector<Bf16> in = normal_bf16(64 * inputs);
+      const Array<std::uint32_t> words(*stream_, weights.words);
+      const Array<Bf16> from(*stream_, in);
+      const std::size_t stride = count + 5;
+      std::vector<float> of_all;
+      for (const int rows : {64, 9, 16, 17, 33}) {
+        SCOPED_TRACE(testing::Message() << packing.bits << " bits, scales " << static_cast<int>(packing.scales) << ", "
+                                        << outputs << " x " << width << ", rows " << rows);
+        const Array<float> out(*stream_, std::vector<float>(64 * stride, kNan));
+        multiply_wide_rows(
+            *stream_, space,
+            {{weights.layout, words.constant()}, from.constant(), rows, out.pointer(), static_cast<int>(stride)});
+        const std::vector<float> got = out.values();
+        if (rows == 64) of_all = got;
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          const std::size_t row = i / stride, output = i % stride;
+          if (row >= static_cast<std::size_t>(rows) || output >= count) {
+            ASSERT_TRUE(std::isnan(got[i])) << "written beside the result";
+            continue;
+          }
+          ASSERT_EQ(got[i], of_all[i]) << "other rows change a row";
+          if (rows != 64 || i % 53 != 0) continue;
+          double want = 0, size = 0;
+          for (std::size_t k = 0; k < inputs; ++k) {
+            const double term =
+                weights.values[output * inputs + k] * static_cast<double>(float_from_bf16(in[row * inputs + k]));
+            want += term;
+            size += std::abs(term);
+          }
+          ASSERT_NEAR(got[i], want, size * 0x1p-6 / std::sqrt(inputs)) << row << ", " << output;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(WideRows, GateQuantisedPairsOfEight) {
+  const Array<float> space = make_wide_space(*stream_);
+  const Weights weights({4, Scales::super_offset}, 400, 1024);
+  const std::vector<Bf16> in = normal_bf16(std::size_t{40} * 1024);
+  const Array<std::uint32_t> words(*stream_, weights.words);
+  const Array<Bf16> from(*stream_, in), gated(*stream_, std::vector<Bf16>(std::size_t{48} * 200, 0x7fc0));
+  const Array<float> sums(*stream_, std::size_t{40} * 400);
+  WideRowsOp op{{weights.layout, words.constant()}, from.constant(), 40, sums.pointer(), 400};
+  multiply_wide_rows(*stream_, space, op);
+  op.out = nullptr;
+  op.gated = gated.pointer();
+  multiply_wide_rows(*stream_, space, op);
+  const std::vector<float> of = sums.values();
+  const std::vector<Bf16> got = gated.values();
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const float value = float_from_bf16(got[i]);
+    if (i >= std::size_t{40} * 200) {
+      ASSERT_TRUE(std::isnan(value)) << "written beside the result";
+      continue;
+    }
+    const std::size_t at = i / 200 * 400 + i % 200 / 8 * 16 + i % 8;
+    const double x = of[at], want = x / (1 + std::exp(-x)) * of[at + 8];
+    ASSERT_NEAR(value, want, std::abs(want) * 0x1.1p-8 + 1e-6) << i;
+  }
+}
+
 TEST_F(WideRows, GatePairsOfEight) {
-  WideSpace space = make_wide_space(*stream_);
-  constexpr std::size_t kOutputs = 400, kInputs = 2048;
+  const Array<float> space = make_wide_space(*stream_);
+  constexpr int kOutputs = 400, kInputs = 2048;
   const std::vector<std::uint16_t> weight = normals(kOutputs * kInputs), in = normals(64 * kInputs);
-  const Array<std::uint16_t> on_weight(*stream_, weight), on_in(*stream_, in);
+  const Array<std::uint32_t> on_weight(*stream_, words_of(weight));
+  const Array<std::uint16_t> on_in(*stream_, in);
   for (const int rows : {9, 40, 64}) {
     SCOPED_TRACE(rows);
     const Array<float> sums(*stream_, static_cast<std::size_t>(rows) * kOutputs);
     const Array<std::uint16_t> gated(*stream_, std::vector<std::uint16_t>(64 * kOutputs / 2, 0x7fc0));
-    WideRowsOp op{on_weight.constant(), kOutputs, kInputs, on_in.constant(), rows, sums.pointer(), kOutputs};
+    WideRowsOp op{
+        {{kBf16Rows, kOutputs, kInputs}, on_weight.constant()}, on_in.constant(), rows, sums.pointer(), kOutputs};
     multiply_wide_rows(*stream_, space, op);
     op.out = nullptr;
     op.gated = gated.pointer();
@@ -102,11 +183,12 @@ TEST_F(WideRows, GatePairsOfEight) {
 }
 
 TEST_F(WideRows, GiveTheSameInAGraph) {
-  WideSpace space = make_wide_space(*stream_);
+  const Array<float> space = make_wide_space(*stream_);
   const std::vector<std::uint16_t> weight = normals(4096 * 1024), in = normals(40 * 1024);
-  const Array<std::uint16_t> on_weight(*stream_, weight), on_in(*stream_, in);
+  const Array<std::uint32_t> on_weight(*stream_, words_of(weight));
+  const Array<std::uint16_t> on_in(*stream_, in);
   Array<float> out(*stream_, std::size_t{40} * 4096);
-  const WideRowsOp op{on_weight.constant(), 4096, 1024, on_in.constant(), 40, out.pointer(), 4096};
+  const WideRowsOp op{{{kBf16Rows, 4096, 1024}, on_weight.constant()}, on_in.constant(), 40, out.pointer(), 4096};
   multiply_wide_rows(*stream_, space, op);
   const std::vector<float> want = out.values();
   Graph graph(*stream_, [&] {

@@ -1,0 +1,25 @@
+// Host code of the kernels of wide_rows.h for quantised weights. Inside kernels/cuda only.
+#pragma once
+
+#include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/wide_share.cuh"
+
+namespace glimpse::kernels::cuda {
+
+/// Outputs of a tile.
+inline constexpr int kWidePackedOutputs = 256;
+
+void launch_wide_packed(Stream& stream, const Packing& packing, const WideArguments& of);
+
+/// As many blocks as the device has processors, or units.
+template <class Kernel>
+void launch_wide(Stream& stream, Kernel* kernel, const WideArguments& of, int threads, int bytes) {
+  allow_shared(kernel, bytes);
+  Limits limits;
+  limits.clusters = true;
+  const int blocks = of.units < stream.device().processors ? of.units : stream.device().processors;
+  launch(kernel, of, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(threads)), bytes,
+         {limits, static_cast<cudaStream_t>(stream.raw())});
+}
+
+}  // namespace glimpse::kernels::cuda

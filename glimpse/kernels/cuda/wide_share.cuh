@@ -1,0 +1,178 @@
+// How the kernels of wide_rows.h divide a matrix. It is a row of units, so many outputs by so many inputs, output tile
+// by output tile, and every block takes an equal share of them. A tile that several blocks share gets partial sums from
+// each; when a block is through with its units, it adds up its own piece of the tile, in the order of the blocks. A
+// part says itself that it is there: its place holds kNothing before and after.
+#pragma once
+
+#include "glimpse/kernels/cuda/share.cuh"
+#include "glimpse/kernels/cuda/wgmma.cuh"
+#include "glimpse/kernels/cuda/wide_rows.h"
+
+namespace glimpse::kernels::cuda {
+
+/// The most warpgroups that multiply in a block, 64 outputs each.
+inline constexpr int kMostWideWorkers = 4;
+/// What no sum is: of the values that are no numbers, arithmetic gives another one.
+inline constexpr unsigned kNothing = ~0U;
+
+struct WideArguments {
+  const std::byte* weight;
+  const std::byte* in;
+  float* out;  ///< null: gated
+  std::uint16_t* gated;
+  float* partials;
+  int outputs, inputs, rows, stride;
+  int chunks, units;  ///< units of a tile, and of all
+};
+
+/// The first unit of a block.
+__device__ inline int first_of(const WideArguments& of, int block) {
+  return static_cast<int>(static_cast<std::int64_t>(of.units) * block / gridDim.x);
+}
+/// Whose share a unit is.
+__device__ inline int block_of(const WideArguments& of, int unit) {
+  return static_cast<int>(((static_cast<std::int64_t>(unit) + 1) * gridDim.x - 1) / of.units);
+}
+
+/// Sums of kRows rows in the threads of kWorkers warpgroups, as products leave them: a thread has two outputs that are
+/// eight apart, for two neighbouring rows of each eight.
+template <int kRows, int kWorkers>
+class WideSums {
+ public:
+  static constexpr int kOutputs = kWorkers * 64, kThreads = kWorkers * 128;
+  static constexpr int kEights = kRows / 8;
+
+  explicit __device__ WideSums(const WideArguments& of) : of_(of) {}
+
+  /// A whole tile.
+  __device__ void write(int tile, const float (&sums)[kRows / 2]) const {
+#pragma unroll
+    for (int i = 0; i < kEights; ++i) write_eight(tile, i, sums + i * 4);
+  }
+  /// A block's part of a tile, which finish() adds up.
+  __device__ void leave(int tile, const float (&sums)[kRows / 2]) {
+    const bool begins = first_of(of_, static_cast<int>(blockIdx.x)) <= tile * of_.chunks;
+    float4* const own = part(static_cast<int>(blockIdx.x), begins) + threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kEights; ++i) {
+      __stcg(own + i * kThreads, make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]));
+    }
+    (begins ? begun_ : ended_) = tile;
+  }
+  /// Behind the last leave(): adds up this block's pieces of the tiles that it shares. All blocks of the launch run by
+  /// then, for the next launch begins when they do.
+  __device__ void finish() const {
+#pragma unroll 1
+    for (const int tile : {ended_, begun_}) {
+      if (tile >= 0) add_up(tile);
+    }
+  }
+
+ private:
+  static constexpr int kAtOnce = 4;  ///< parts that a thread waits for
+
+  __device__ float4* part(int block, bool begins) const {
+    return reinterpret_cast<float4*>(of_.partials) +
+           (static_cast<std::size_t>(block) * 2 + (begins ? 1 : 0)) * (kMostWideRows / 8 * kMostWideWorkers * 128);
+  }
+  static __device__ float4 seen(const float4* at) {
+    float4 x;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "l"(at)
+                 : "memory");
+    return x;
+  }
+  static __device__ bool all_there(const float4 (&parts)[kAtOnce]) {
+    bool all = true;
+#pragma unroll
+    for (const float4& x : parts) {
+      all &= __float_as_uint(x.x) != kNothing && __float_as_uint(x.y) != kNothing && __float_as_uint(x.z) != kNothing &&
+             __float_as_uint(x.w) != kNothing;
+    }
+    return all;
+  }
+
+  /// The blocks that share a tile take turns in its pieces, eight rows of a warp each. A thread asks for the next parts
+  /// before it waits for some.
+  __device__ void add_up(int tile) const {
+    const int first = tile * of_.chunks;
+    const int begin = block_of(of_, first), blocks = block_of(of_, first + of_.chunks - 1) - begin + 1;
+    const int warp = static_cast<int>(threadIdx.x) / 32, step = kThreads / 32 % blocks;
+    int turn = (warp + blocks - (static_cast<int>(blockIdx.x) - begin)) % blocks;  // 0: this block's
+    float4* const begun = part(begin, first_of(of_, begin) <= first) + threadIdx.x;
+    float4* const others = part(begin, false) + threadIdx.x;
+    const std::size_t apart = part(1, false) - part(0, false);
+    const auto place = [&](int i, int block) {
+      return (block == 0 ? begun : others + static_cast<std::size_t>(block) * apart) + i * kThreads;
+    };
+    const auto ask = [&](int i, int block, float4(&x)[kAtOnce]) {
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) x[k] = block + k < blocks ? seen(place(i, block + k)) : float4{};
+    };
+    const auto next_of = [&](int i) {
+      do {
+        ++i;
+        turn += step;
+        if (turn >= blocks) turn -= blocks;
+      } while (i < kEights && turn != 0);
+      return i;
+    };
+    float sums[4] = {};
+    float4 x[kAtOnce];
+    int i = turn == 0 ? 0 : next_of(0), block = 0;
+    if (i < kEights) ask(i, block, x);
+#pragma unroll 1
+    while (i < kEights) {
+      const bool ends = block + kAtOnce >= blocks;
+      const int next = ends ? next_of(i) : i, next_block = ends ? 0 : block + kAtOnce;
+      float4 then[kAtOnce];
+      if (next < kEights) ask(next, next_block, then);
+      while (!all_there(x)) ask(i, block, x);
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (block + k >= blocks) continue;
+        sums[0] += x[k].x;
+        sums[1] += x[k].y;
+        sums[2] += x[k].z;
+        sums[3] += x[k].w;
+        const float nothing = __uint_as_float(kNothing);
+        __stcg(place(i, block + k), make_float4(nothing, nothing, nothing, nothing));
+      }
+      if (ends) {
+        write_eight(tile, i, sums);
+#pragma unroll
+        for (float& sum : sums) sum = 0;
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) x[k] = then[k];
+      i = next;
+      block = next_block;
+    }
+  }
+
+  __device__ void write_eight(int tile, int eight, const float* sums) const {
+    const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+    const int sixteen = tile * kOutputs + thread / 32 * 16, output = sixteen + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = eight * 8 + lane % 4 * 2 + i;
+      if (row >= of_.rows) continue;
+      const float first = sums[i], second = sums[2 + i];
+      if (of_.out != nullptr) {
+        float* const to = of_.out + static_cast<std::size_t>(row) * of_.stride + output;
+        if (output < of_.outputs) to[0] = first;
+        if (output + 8 < of_.outputs) to[8] = second;
+      } else if (sixteen < of_.outputs) {
+        const float gate = first / (1 + expf(-first));
+        of_.gated[static_cast<std::size_t>(row) * (of_.outputs / 2) + sixteen / 2 + lane / 4] =
+            __bfloat16_as_ushort(__float2bfloat16_rn(gate * second));
+      }
+    }
+  }
+
+  const WideArguments& of_;
+  int begun_ = -1, ended_ = -1;  ///< tiles that this block shares: of which it has the first unit, and has not
+};
+
+}  // namespace glimpse::kernels::cuda

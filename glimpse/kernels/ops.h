@@ -159,7 +159,9 @@ struct Read {
   std::int32_t set = 0;              ///< sets: the first
   std::int32_t per_query = 0;        ///< 1: sets [set, set + g), one for each query head; 0: one for all
   std::int32_t sink = 0, local = 0;  ///< window
-  std::int32_t scores = 0;           ///< everything: 1: attend leaves the scores too, as score makes them
+  /// Everything, and a set for all query heads: 1: attend leaves the scores too, as score makes them; those of a set at
+  /// their places in it, and the log-sum-exp of what was read.
+  std::int32_t scores = 0;
 };
 
 /// Softmax attention of every head of every row over what it reads. Freed slots and slots behind the row are skipped.

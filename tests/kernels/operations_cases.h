@@ -223,6 +223,7 @@ inline std::vector<Read> mixed_reads(OperationsBed& bed) {
     read.local = 1 + bed.below(100);
     if (read.kind == Read::Kind::window && read.sink > slots) read.sink = slots;
     if (read.kind == Read::Kind::everything) read.scores = i < 8 ? i == 0 : bed.below(2);
+    if (read.kind == Read::Kind::sets && read.per_query == 0) read.scores = i < 8 ? 1 : bed.below(2);
   }
   return reads;
 }
@@ -257,6 +258,19 @@ struct Attended {
                       [](float x, std::uint16_t bits) { return bf16_from_float(x) == bits; });
   }
 };
+/// Of a set that leaves scores, what lies behind its places may be anything on the host.
+inline void forget_behind_sets(const OperationsBed& bed, const std::vector<Read>& reads, Scored& left) {
+  const auto group = static_cast<std::size_t>(bed.of.group);
+  for (std::size_t i = 0; i < reads.size(); ++i) {
+    if (reads[i].kind != Read::Kind::sets || reads[i].scores == 0) continue;
+    const std::int32_t count = bed.set_count[static_cast<std::size_t>(reads[i].set)];
+    if (count == kEverything) continue;
+    for (std::size_t query = i * group; query < (i + 1) * group; ++query) {
+      const auto row = left.scores.begin() + static_cast<std::ptrdiff_t>(query * bed.stride);
+      std::fill(row + count, row + static_cast<std::ptrdiff_t>(bed.stride), std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+}
 inline Attended attend_on_host(Operations<Place::host>& operations, OperationsBed& bed,
                                const std::vector<Read>& reads) {
   constexpr float kUnwritten = std::numeric_limits<float>::quiet_NaN();
@@ -276,6 +290,7 @@ inline Attended attend_on_host(Operations<Place::host>& operations, OperationsBe
                      made.lse.data(),
                      made.narrow.data(),
                      {made.left.scores.data(), made.left.lse.data(), bed.stride}});
+  forget_behind_sets(bed, reads, made.left);
   return made;
 }
 

@@ -103,6 +103,7 @@ void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, Gro
 void read_made(std::span<const PassEntry> entries, int first_row, int layer, GroupLayer& to) {
   check(!to.late, "sets that are put together are read in the layer that makes them");  // no scores are left
   to.cached_reads = to.reads;
+  for (kernels::Read& read : to.cached_reads) read.scores = 0;
   const auto kv_heads = static_cast<std::size_t>(entries.front().rows.program->shape().kv_heads);
   for (const PassEntry& entry : entries) {
     const auto row = static_cast<std::size_t>(entry.rows.first_row - first_row);
@@ -314,6 +315,12 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
     }
   }
   defer_sets(static_cast<std::size_t>(entries_.front().rows.program->shape().kv_heads), to);
+  // Behind it, for a set that is made late reads no scores of others.
+  for (const kernels::cuda::HeatRow& heat : to.heats) {
+    to.reads[static_cast<std::size_t>(heat.row) * entries_.front().rows.program->shape().kv_heads +
+             static_cast<std::size_t>(heat.head)]
+        .scores = 1;
+  }
   if (!to.made.empty()) read_made(entries().subspan(group.first_entry, group.entries), group.row, layer, to);
 }
 

@@ -112,9 +112,8 @@ void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counte
       counters.v_rows += slots;
       if (makes_keys(entry, layer, head)) count_made(pass, entry, layer, head, counters);
       if (!entry.dense && has_mean_token(entry, layer, head)) ++counters.k_rows, ++counters.v_rows;
-      // Once more for what each slot got.
-      const bool fed = !entry.rows.state->has_heat() || entry.rows.program->layer(layer).heats;
-      if (entry.rows.program->feeds() && fed) counters.k_rows += slots;
+      // Once more for what each slot got; heat is made of the scores that attention leaves.
+      if (entry.rows.program->feeds() && !entry.rows.state->has_heat()) counters.k_rows += slots;
       counters.dense_k_rows += entry.tokens;
       counters.dense_v_rows += entry.tokens;
     }

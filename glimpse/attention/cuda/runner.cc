@@ -277,8 +277,8 @@ void Runner::attend_made(const GroupCall& call, const StagedLayer& place, int la
     operations_->attend({call.cache, call.rows, call.q, call.group, call.scale,
                          staging_->at<kernels::Read>(place.cached_reads), call.sets, call.out, call.lse});
   }
-  operations_->attend(
-      {made, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, nullptr, call.narrow});
+  operations_->attend({made, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, nullptr,
+                       call.narrow, call.scores});
 }
 
 /// What a layer does for a group of rows, behind the appending.

@@ -63,6 +63,9 @@ void PassTables::number_heat(PassEntry& entry) {
     block = rows.state->heat_block();
     const std::int64_t read = entry.dense ? length : std::min<std::int64_t>(length, sizes_.capacity);
     sizes_.most_heated = std::max(sizes_.most_heated, static_cast<int>(read / block + 1));
+    if (rows.decodes()) {  // of the scores that attention leaves
+      sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>((length + 31) / 32 * 32));
+    }
   }
   if (block > 0)
     sizes_.heat_stride = std::max(sizes_.heat_stride, static_cast<std::size_t>((length / block + 32) / 32 * 32));

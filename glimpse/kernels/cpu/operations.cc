@@ -61,6 +61,20 @@ Output output_of(const Cache& cache, const Rows& rows, int group, RowHead at) {
   return output;
 }
 
+/// Of a head's scores those of the set that it reads, at their places in it. Sets ascend.
+void keep_scores_of_set(const AttendOp<Place::host>& op, const RowHead& at) {
+  const Read& read = op.reads[size(at.row) * size(op.cache.kv_heads) + size(at.head)];
+  if (read.kind != Read::Kind::sets || op.sets.count[size(read.set)] == kEverything) return;
+  const std::int32_t* const slots = op.sets.slots.raw() + size(read.set) * size(op.sets.capacity);
+  const std::size_t count = size(op.sets.count[size(read.set)]);
+  for (int query = 0; query < op.group; ++query) {
+    const std::size_t of = (size(at.row) * size(op.cache.kv_heads) + size(at.head)) * size(op.group) + size(query);
+    float* const row = op.scores.scores.raw() + of * op.scores.stride;
+    for (std::size_t i = 0; i < count; ++i) row[i] = row[slots[i]];
+    op.scores.lse[of] = log_sum_exp({row, count});
+  }
+}
+
 class CpuOperations final : public Operations<Place::host> {
  public:
   explicit CpuOperations(Workers* workers)
@@ -121,6 +135,7 @@ class CpuOperations final : public Operations<Place::host> {
     if (!scored_.empty()) {
       score({op.cache, op.rows, op.q, op.group, op.scale, scored_.data(), static_cast<int>(scored_.size()), op.scores});
     }
+    for (const RowHead& at : scored_) keep_scores_of_set(op, at);
     work_.clear();
     for (int row = 0; row < op.rows.rows; ++row) add_row(op, row);
     work_.seal(op.cache.format.dim);

@@ -1,5 +1,5 @@
-// The kernels of parts.h. All are small beside attention: unite is one block for each set, add_heat reads K of what was
-// read once more. Sums have one writer each and a fixed order.
+// The kernels of parts.h. All are small beside attention: unite is one block for each set, add_heat reads the scores
+// that attention left. Sums have one writer each and a fixed order.
 #include <algorithm>
 #include <bit>
 
@@ -14,8 +14,6 @@ namespace {
 
 constexpr int kUniteThreads = 512;
 constexpr int kHeatWarps = 8;
-constexpr int kHeatThreads = kHeatWarps * 32;
-constexpr int kKeysAtOnce = 4;  ///< that a warp waits for
 constexpr int kThreads = 256;
 
 struct UniteArguments {
@@ -99,57 +97,36 @@ struct HeatArguments {
   int parts = 1;  ///< blocks that share a row's units
 };
 
-/// The group's queries lie in shared memory, [g, d]. A block takes a unit, its warps every so many of the keys, lanes
-/// pairs of dimensions.
-template <class T>
-__global__ void __launch_bounds__(kHeatThreads) heat_kernel(const __grid_constant__ HeatArguments of) {
-  extern __shared__ float queries[];
+/// A warp takes a unit, lanes its slots.
+__global__ void __launch_bounds__(kHeatWarps * 32) heat_kernel(const __grid_constant__ HeatArguments of) {
   const HeatRow row = of.op.heats.raw()[static_cast<int>(blockIdx.x) / of.parts];
   const int part = static_cast<int>(blockIdx.x) % of.parts;
   const Read read = of.op.reads.raw()[static_cast<std::size_t>(row.row) * of.cache.kv_heads + row.head];
   if (read.kind != Read::Kind::everything && read.kind != Read::Kind::sets) return;
-  const HeadView& view = view_of(of.cache, row.row, row.head);
   const std::int32_t* list = nullptr;
-  int entries = seen_slots(of.cache, row.row, view);
+  int entries = seen_slots(of.cache, row.row, view_of(of.cache, row.row, row.head));
   if (read.kind == Read::Kind::sets && of.op.sets.count.raw()[read.set] != kEverything) {
     entries = of.op.sets.count.raw()[read.set];
     list = of.op.sets.slots.raw() + static_cast<std::size_t>(read.set) * of.op.sets.capacity;
   }
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int units = (entries + row.block - 1) / row.block;
-  if (part >= units) return;
-  const int group = of.op.group;
-  const std::size_t head = (static_cast<std::size_t>(row.row) * of.cache.kv_heads + row.head) * group;
-  load_queries<kHeatThreads>(of.op.q.raw() + head * of.cache.dim, group * of.cache.dim, queries);
-  __shared__ float masses[kHeatWarps];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  for (int unit = part; unit < units; unit += of.parts) {
+  const std::size_t head = static_cast<std::size_t>(row.row) * of.cache.kv_heads + row.head;
+  for (int unit = part * kHeatWarps + warp; unit < units; unit += of.parts * kHeatWarps) {
     const int begin = unit * row.block, end = min(entries, begin + row.block);
     float mass = 0;
-    for (int first = begin + warp; first < end; first += kHeatWarps * kKeysAtOnce) {
-      KeyRow<T> keys[kKeysAtOnce];
-#pragma unroll
-      for (int k = 0; k < kKeysAtOnce; ++k) {
-        const int i = min(first + k * kHeatWarps, end - 1);
-        keys[k].load(view, list == nullptr ? i : list[i], of.cache.dim);
-      }
-#pragma unroll
-      for (int k = 0; k < kKeysAtOnce; ++k) {
-        if (first + k * kHeatWarps >= end) continue;
-        for (int j = 0; j < group; ++j) {
-          const float score = keys[k].dot(queries + j * of.cache.dim) * of.op.scale;
-          mass += expf(score - of.op.lse.raw()[head + j]);
-        }
-      }
+    for (int j = 0; j < of.op.group; ++j) {
+      const std::size_t query = head * of.op.group + j;
+      const float* const scores = of.op.scores.scores.raw() + query * of.op.scores.stride;
+      const float lse = of.op.scores.lse.raw()[query];
+      for (int i = begin + lane; i < end; i += 32) mass += expf(scores[i] - lse);
     }
-    if (threadIdx.x % 32 == 0) masses[warp] = mass;
-    __syncthreads();
-    mass = 0;
-    for (int w = 0; w < kHeatWarps; ++w) mass += masses[w];
-    __syncthreads();
-    if (threadIdx.x != 0) continue;
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) mass += __shfl_xor_sync(~0U, mass, step);
+    if (lane != 0) continue;
     const std::size_t at = (static_cast<std::size_t>(row.place) * of.cache.kv_heads + row.head) * of.op.stride +
                            (list == nullptr ? begin : list[begin]) / row.block;
-    of.op.sums.raw()[at] += static_cast<double>(mass / static_cast<float>(group));
+    of.op.sums.raw()[at] += static_cast<double>(mass / static_cast<float>(of.op.group));
     of.op.readers.raw()[at] += 1;
   }
 }
@@ -212,14 +189,11 @@ void unite(Stream& stream, const UniteOp& op) {
 }
 
 void add_heat(Stream& stream, const HeatOp& op) {
-  require_supported(op.cache.format);
   if (op.count == 0 || op.most == 0) return;
   constexpr int kMostParts = 64;
   HeatArguments of{cache_of(op.cache, op.rows), op};
-  of.parts = std::clamp(op.most, 1, kMostParts);
-  auto* const kernel = for_stored(op.cache.format.type, [](auto type) { return &heat_kernel<decltype(type)>; });
-  launch_plain(stream, kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kHeatThreads),
-               op.group * op.cache.format.dim * static_cast<int>(sizeof(float)));
+  of.parts = std::clamp((op.most + kHeatWarps - 1) / kHeatWarps, 1, kMostParts);
+  launch_plain(stream, heat_kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kHeatWarps * 32), 0);
 }
 
 void fold_heat(Stream& stream, const FoldOp& op) {

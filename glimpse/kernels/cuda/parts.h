@@ -90,14 +90,12 @@ struct HeatRow {
 };
 
 /// Adds to the sums what attention gave to each unit that was read: the mean over the group of the sum of its slots'
-/// probabilities. Reads K of what was read.
+/// probabilities, of the scores that attention left (Read::scores).
 struct HeatOp {
   KvTable<Place::device> cache;
   RowTable<Place::device> rows;
-  Pointer<const float, Place::device> q;    ///< [R, H, d] after RoPE
-  Pointer<const float, Place::device> lse;  ///< [R, H] of what was read
+  ScoreTable<Place::device> scores;  ///< [R, H, stride], at places in what was read
   int group = 1;
-  float scale = 1;
   Pointer<const Read, Place::device> reads;  ///< [R, kv_heads]; sets for all query heads
   SetTable<Place::device> sets;
   Pointer<const HeatRow, Place::device> heats;  ///< [count]

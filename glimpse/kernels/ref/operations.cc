@@ -316,12 +316,37 @@ void Operations::select(const SelectOp<Place::host>& op) {
   }
 }
 
+namespace {
+
+/// Of a head's scores those of the set that it reads, at their places in it.
+void keep_scores_of_set(const AttendOp<Place::host>& op, const RowHead& at, const Read& read) {
+  const auto set = static_cast<std::size_t>(read.set);
+  if (read.kind != Read::Kind::sets || op.sets.count[set] == kEverything) return;
+  const std::int32_t* const slots = op.sets.slots.raw() + set * static_cast<std::size_t>(op.sets.capacity);
+  const auto count = static_cast<std::size_t>(op.sets.count[set]);
+  const std::int32_t seen_slots = seen(op.cache, op.rows, at.row, at.head);
+  for (int query = 0; query < op.group; ++query) {
+    const std::size_t of = query_head(op.cache, op.group, at, query);
+    float* const row = op.scores.scores.raw() + of * op.scores.stride;
+    const std::vector<float> all(row, row + seen_slots);
+    std::vector<double> kept;
+    for (std::size_t i = 0; i < count; ++i) {
+      row[i] = all[static_cast<std::size_t>(slots[i])];
+      kept.push_back(row[i]);
+    }
+    op.scores.lse[of] = static_cast<float>(log_sum(kept));
+  }
+}
+
+}  // namespace
+
 void Operations::attend(const AttendOp<Place::host>& op) {
   const auto dim = static_cast<std::size_t>(op.cache.format.dim);
   for (int i = 0; i < op.rows.rows * op.cache.kv_heads; ++i) {
     if (op.reads[static_cast<std::size_t>(i)].scores == 0) continue;
     const RowHead at{i / op.cache.kv_heads, i % op.cache.kv_heads};
     score({op.cache, op.rows, op.q, op.group, op.scale, &at, 1, op.scores});
+    keep_scores_of_set(op, at, op.reads[static_cast<std::size_t>(i)]);
   }
   CacheRows stored(op.cache.format);
   for (int row = 0; row < op.rows.rows; ++row) {

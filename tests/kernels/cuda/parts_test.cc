@@ -196,6 +196,7 @@ std::vector<Read> some_reads(OperationsBed& bed) {
   for (std::size_t i = 0; i < reads.size(); ++i) {
     reads[i].kind = i % 4 == 0 ? Read::Kind::everything : i % 7 == 6 ? Read::Kind::nothing : Read::Kind::sets;
     reads[i].set = static_cast<std::int32_t>(i);
+    reads[i].scores = reads[i].kind == Read::Kind::nothing ? 0 : 1;
     const std::int32_t slots = bed.seen(static_cast<std::size_t>(bed.row_heads[i].row));
     bed.set_slots.resize((i + 1) * bed.stride, -1);
     std::int32_t count = 0;
@@ -243,7 +244,7 @@ TEST_F(Parts, HeatIsTheMeanProbabilityOfABlock) {
           OperationsCase{.name = "", .dim = 96, .kv_heads = 2, .group = 1, .lengths = {333}}}) {
       OperationsBed bed(c, type, 6);
       const std::vector<Read> reads = some_reads(bed);
-      const std::vector<float> lse = attend_on_host(reference_, bed, reads).lse;
+      const kernels::test::Scored left = attend_on_host(reference_, bed, reads).left;
       const DeviceBed on(*stream_, bed);
       std::vector<HeatRow> rows;
       for (std::size_t i = 0; i < reads.size(); ++i) {
@@ -253,13 +254,13 @@ TEST_F(Parts, HeatIsTheMeanProbabilityOfABlock) {
       const std::size_t stride = bed.stride / kBlock + 3, kv_heads = static_cast<std::size_t>(c.kv_heads);
       const Array<HeatRow> heats(*stream_, rows);
       const Array<Read> device_reads(*stream_, reads);
-      const Array<float> device_lse(*stream_, lse);
+      const Array<float> scores(*stream_, left.scores), lse(*stream_, left.lse);
       const Array<std::int32_t> slots(*stream_, bed.set_slots), count(*stream_, bed.set_count);
       Array<double> sums(*stream_, bed.rows() * kv_heads * stride), gains(*stream_, bed.rows() * stride);
       Array<std::int32_t> readers(*stream_, sums.size());
       sums.memory().fill(std::byte{0});
       readers.memory().fill(std::byte{0});
-      HeatOp op{on.cache(), on.rows(), on.q(), device_lse.constant(), c.group, 0.125F, device_reads.constant()};
+      HeatOp op{on.cache(), on.rows(), {scores.pointer(), lse.pointer(), bed.stride}, c.group, device_reads.constant()};
       op.sets = {slots.pointer(), count.pointer(), bed.capacity, static_cast<int>(bed.set_count.size())};
       op.heats = heats.constant();
       op.count = static_cast<int>(rows.size());
@@ -276,7 +277,7 @@ TEST_F(Parts, HeatIsTheMeanProbabilityOfABlock) {
         std::vector<double> sum(stride, 0.0);
         std::vector<int> read(stride, 0);
         for (std::size_t head = 0; head < kv_heads; ++head) {
-          const std::vector<double> mass = masses(bed, reads, row * kv_heads + head, lse);
+          const std::vector<double> mass = masses(bed, reads, row * kv_heads + head, left.lse);
           for (std::size_t unit = 0; unit < mass.size(); ++unit) {
             if (std::isnan(mass[unit])) continue;
             sum[unit] += mass[unit];

@@ -38,7 +38,7 @@ constexpr Type kTypes[] = {{"q4_0", {4, Scales::block}},        {"q4_k", {4, Sca
 
 struct Wanted {
   std::vector<std::string> types{"q4_k", "q6_k", "q8_0", "bf16"};
-  std::vector<int> rows{1, 2, 4, 8, 16, 32};
+  std::vector<int> rows{1, 2, 4, 8, 16, 32, 64};
   int hidden = 4096, feed_forward = 14336, attended = 4096, qkv = 6144;
   std::string json, command;
 };

@@ -37,8 +37,9 @@ class IndexCopies {
     writes_.clear();
   }
   Known& of(const SequenceRows& rows) { return known_[rows.sequence]; }
+  const std::vector<Copy>& copies(const SequenceRows& rows) const { return known_.at(rows.sequence).copies; }
   const Copy& copy(const SequenceRows& rows, int layer, int head) const {
-    return known_.at(rows.sequence).copies[rows.state->head(layer, head)];
+    return copies(rows)[rows.state->head(layer, head)];
   }
   /// True where the device's copies are another sequence's.
   bool is_other(const SequenceRows& rows) const {

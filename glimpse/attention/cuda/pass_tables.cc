@@ -60,7 +60,9 @@ kernels::Read read_of(const PassEntry& entry, const HeadOp& head) {
 }
 
 void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) {
-  for (const SelectOp& select : layer.selects) {
+  const std::span<const SelectOp> selects(layer.selects);
+  for (std::size_t i = 0; i < selects.size(); ++i) {
+    const SelectOp& select = selects[i];
     const plan::Selector& selector = *select.selector;
     kernels::Choice choice;
     if (is_united(select)) {
@@ -68,7 +70,7 @@ void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, Gro
       continue;
     }
     if (searches_tree(select)) {
-      add_tree_search(entry, select, row, to);
+      i += add_tree_searches(entry, selects.subspan(i), row, to) - 1;
       continue;
     }
     if (searches_units(select)) {
@@ -162,7 +164,7 @@ int first_set(const PassEntry& entry, plan::SlotId slot) {
 }
 
 void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths,
-                      std::span<const char> waits) {
+                      std::span<const char> waits, std::span<const std::int32_t* const> covered) {
   entries_.resize(batch.size());
   groups_.clear();
   prompts_.clear();
@@ -176,6 +178,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     entry.dense = reads_everything(batch[i]);
     entry.first_made = -1;
     entry.waits = waits[i] != 0;
+    entry.covered = covered[i];
     if (!entry.dense) {
       number_sets(entry);
       size_selects(entry);
@@ -203,8 +206,13 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
 void PassTables::size_selects(const PassEntry& entry) {
   const Program& program = *entry.rows.program;
   const std::int64_t most = length_step(entry.tokens);
+  const SelectOp* last_tree = nullptr;
   for (int layer = 0; layer < program.shape().layers; ++layer) {
     for (const SelectOp& select : program.layer(layer).selects) {
+      if (searches_tree(select)) {
+        if (last_tree != nullptr && searches_alike(entry, *last_tree, select)) continue;
+        last_tree = &select;
+      }
       std::int64_t capacity = select.capacity(most), scores = most;
       if (is_united(select)) {
         const UnionSize size = union_size(select, most);

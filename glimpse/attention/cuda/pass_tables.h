@@ -30,8 +30,9 @@ struct PassEntry {
   int heats = 0;            ///< so many: one, or one for each layer
   int first_kept = -1;      ///< [layers] what its layers' unions took is numbered from here; -1: nobody asks
   bool waits = false;       ///< pages of its sets may wait in the tier
-  int first_made = -1;      ///< lists of rows that are put together (MadeSet) are numbered from here; -1: none
-  int made_lists = 0;       ///< so many for each KV head
+  const std::int32_t* covered = nullptr;  ///< [layers, kv_heads] tokens that trees cover, where it searches some
+  int first_made = -1;  ///< lists of rows that are put together (MadeSet) are numbered from here; -1: none
+  int made_lists = 0;   ///< so many for each KV head
   std::int64_t first_made_row = 0, made_of_head = 0;  ///< where they lie: [kv_heads, made_of_head]
   std::int64_t observed = 0;  ///< of its prompt's rows, those from this one on flow back into the heat
 
@@ -110,8 +111,9 @@ class PassTables {
   static constexpr int kFewRows = 8;
 
   /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected. `waits`: [batch]
-  /// its sets are read where pages wait.
-  void make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths, std::span<const char> waits);
+  /// its sets are read where pages wait. `covered`: [batch] PassEntry::covered, valid as long as the entries.
+  void make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths, std::span<const char> waits,
+            std::span<const std::int32_t* const> covered);
 
   std::span<const PassEntry> entries() const { return entries_; }
   std::span<const RowGroup> groups() const { return groups_; }

@@ -1,6 +1,7 @@
 #include "glimpse/attention/cuda/read_counts.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "glimpse/attention/give_slots.h"
@@ -47,20 +48,16 @@ bool has_mean_token(const PassEntry& entry, int layer, int head) {
 }
 
 /// What the searches of a head's tree read: its units, and the clusters of those that were opened.
-std::int64_t tree_bytes(const PassReads& pass, const PassEntry& entry, const SelectOp& select) {
-  const kv::KeyIndex& index = *tree_of(entry.rows, select.writes.layer, select.first_head);
-  if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) {  // all means, the tokens of some
-    const std::int64_t means = std::int64_t{clusters->clusters()} * pass.cache.shape().format.dim;
-    return select.lists * (means + searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
+std::int64_t tree_bytes(const PassReads& pass, const PassEntry& entry, const SelectOp& select,
+                        const kernels::cuda::Tree& tree) {
+  const std::int64_t dim = pass.cache.shape().format.dim;
+  if (tree.ends == nullptr) {  // clusters of tokens: all means, the tokens of some
+    return select.lists * (tree.clusters * dim + searched_tokens(entry, select)) * std::int64_t{sizeof(float)};
   }
-  const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
-  const auto* const opened = pass.counts + pass.tables.sizes().sets;
-  std::size_t bytes = 0;
-  for (int list = 0; list < select.lists; ++list) {
-    const std::int32_t clusters = opened[first_set(entry, select.writes) + list];
-    bytes += tree.coarse().read_bytes(size(tree.coarse().count())) + tree.fine().read_bytes(size(clusters));
-  }
-  return static_cast<std::int64_t>(bytes);
+  const auto* const opened = pass.counts + pass.tables.sizes().sets + first_set(entry, select.writes);
+  const std::int64_t nodes =
+      select.lists * std::int64_t{tree.units} + std::accumulate(opened, opened + select.lists, std::int64_t{0});
+  return nodes * (dim * std::int64_t{sizeof(std::uint16_t)} + std::int64_t{sizeof(float)});
 }
 
 /// What a search of a head's units read: their rows, and the weights of its gate.
@@ -120,7 +117,9 @@ void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counte
     if (entry.dense) continue;
     for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
       if (searches_tree(select)) {
-        counters.index_bytes += tree_bytes(pass, entry, select);
+        const auto& copies = pass.trees.copies(entry.rows);
+        counters.index_bytes +=
+            tree_bytes(pass, entry, select, copies[entry.rows.state->head(layer, select.first_head)].tree);
       } else if (searches_units(select)) {
         counters.index_bytes += unit_bytes(pass, entry, select);
       } else if (select.from == SelectOp::From::index) {

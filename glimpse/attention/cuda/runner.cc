@@ -58,6 +58,7 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
 /// Sequences have their slots: what holds something of theirs on the device takes them in.
 void Runner::follow(std::span<const SequenceRows> batch) {
   lengths_.clear();
+  covered_.clear();
   pages_.begin();
   trees_.begin();
   units_.begin();
@@ -70,6 +71,7 @@ void Runner::follow(std::span<const SequenceRows> batch) {
     pages_.follow(rows);
     summaries_.follow(rows);
     trees_.follow(rows);
+    covered_.push_back(trees_.covered(rows));
     units_.follow(rows);
     low_rank_.follow(rows);
     mean_tokens_.follow(rows);
@@ -84,7 +86,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
   began_ = true;
   staging_ = &staging;
   follow(batch);
-  tables_.make(batch, lengths_, tier_.waits());
+  tables_.make(batch, lengths_, tier_.waits(), covered_);
   feedback_.begin(batch, lengths_, shape_.heads);
   audits_.begin(batch, tables_.rows(), shape_.heads);
   records_.begin(tables_, static_cast<bool>(observer), shape_.heads * shape_.head_dim);
@@ -334,7 +336,7 @@ std::span<const ReadCounters> Runner::end() {
   feedback_.end();
   heats_.end();
   counters_.clear();
-  const PassReads reads{cache_, tables_, layers_, space_.counts(), shape_.heads / shape_.kv_heads};
+  const PassReads reads{cache_, tables_, layers_, trees_, space_.counts(), shape_.heads / shape_.kv_heads};
   for (const PassEntry& entry : tables_.entries()) {
     ReadCounters& counters = counters_.emplace_back();
     if (!failures_.empty() && failures_[counters_.size() - 1]) continue;

@@ -120,6 +120,7 @@ class Runner {
   std::size_t waiting_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
               writes_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0, angles_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
+  std::vector<const std::int32_t*> covered_;  ///< [batch]
   std::vector<kv::Mark> marks_;
   ForgetSpace forget_;
   std::vector<ReadCounters> counters_;

@@ -55,14 +55,18 @@ void StagedLayers::point_to_indices(const PassTables& tables, const RowGroup& gr
   const auto rows_of = [&](int row) -> const SequenceRows& {
     return tables.entries()[size(tables.sequence_of_row()[size(group.row + row)])].rows;
   };
+  const std::vector<TreeCopy>* copies = nullptr;
+  int row = -1;
   for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
-    search.tree = indices_.trees.tree(rows_of(search.row), layer, search.head);
+    if (search.row != row) copies = &indices_.trees.copies(rows_of(search.row));
+    row = search.row;
+    search.tree = (*copies)[rows_of(row).state->head(layer, search.head)].tree;
   }
   for (kernels::cuda::UnitSearch& search : group_layer_.units) indices_.units.point(rows_of(search.row), layer, search);
   for (kernels::cuda::GateQuery& gate : group_layer_.gates) {
-    const int row = gate.row;
-    gate = indices_.units.gate_query(rows_of(row), layer, gate.head);
-    gate.row = row;
+    const int gate_row = gate.row;
+    gate = indices_.units.gate_query(rows_of(gate_row), layer, gate.head);
+    gate.row = gate_row;
   }
   for (kernels::cuda::MadeSet& made : group_layer_.made) {
     indices_.units.point(rows_of(made.row), layer, made);

@@ -6,14 +6,35 @@
 namespace glimpse::attention::cuda {
 namespace {
 
+std::int64_t covered(const PassEntry& entry, const SelectOp& select) {
+  return entry.covered[entry.rows.state->head(select.writes.layer, select.first_head)];
+}
+
 /// What is in a set whatever the scores. The buffer of new tokens is what the tree does not cover.
 kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select) {
-  const SequenceState& state = *entry.rows.state;
   kv::IndexQuery query;
   query.tokens = entry.tokens;
   query.budget = plan::budget_tokens(select.selector->budget, entry.tokens);
-  const kv::KeyIndex& index = *state.indices[state.head(select.writes.layer, select.first_head)];
-  return kv::always_in(*select.selector, query, index.covered(), 0);
+  return kv::always_in(*select.selector, query, covered(entry, select), 0);
+}
+
+/// A search of a row, but for what differs from head to head.
+kernels::cuda::TreeSearch search_of(const PassEntry& entry, const SelectOp& select, int row) {
+  const plan::Selector& selector = *select.selector;
+  const plan::Term& term = selector.terms.front();
+  const kv::AlwaysIn in = always_in(entry, select);
+  kernels::cuda::TreeSearch search;
+  search.row = row;
+  search.pooling =
+      term.group == plan::GroupPooling::mean_score ? kernels::Pooling::mean_score : kernels::Pooling::max_score;
+  search.mean_query = term.group == plan::GroupPooling::mean_query ? 1 : 0;
+  search.whole = term.index.whole_clusters ? 1 : 0;
+  search.sink = static_cast<std::int32_t>(in.sink);
+  search.tail = static_cast<std::int32_t>(in.tail);
+  search.room = in.tail > in.sink ? static_cast<std::int32_t>(in.room) : 0;
+  search.least_units = kv::kLeastUnitsRead;
+  search.candidates = kv::kCandidateBudgets * plan::budget_tokens(selector.budget, entry.tokens);
+  return search;
 }
 
 }  // namespace
@@ -22,6 +43,10 @@ bool searches_tree(const SelectOp& select) {
   const plan::Source source = select.selector->terms.front().source;
   return select.from == SelectOp::From::index &&
          (source == plan::Source::chunk_tree || source == plan::Source::token_clusters);
+}
+
+bool searches_alike(const PassEntry& entry, const SelectOp& a, const SelectOp& b) {
+  return a.selector == b.selector && covered(entry, a) == covered(entry, b);
 }
 
 std::int64_t tree_capacity(const PassEntry& entry, const SelectOp& select) {
@@ -36,28 +61,26 @@ std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select) {
   return std::min(in.room, in.tail - in.sink);
 }
 
-void add_tree_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) {
-  const plan::Selector& selector = *select.selector;
-  const plan::Term& term = selector.terms.front();
-  const kv::AlwaysIn in = always_in(entry, select);
+std::size_t add_tree_searches(const PassEntry& entry, std::span<const SelectOp> selects, int row, GroupLayer& to) {
+  std::size_t count = 0;
+  const SelectOp* last = nullptr;
   kernels::cuda::TreeSearch search;
-  search.row = row;
-  search.head = select.first_head;
-  search.pooling =
-      term.group == plan::GroupPooling::mean_score ? kernels::Pooling::mean_score : kernels::Pooling::max_score;
-  search.mean_query = term.group == plan::GroupPooling::mean_query ? 1 : 0;
-  search.whole = term.index.whole_clusters ? 1 : 0;
-  search.sink = static_cast<std::int32_t>(in.sink);
-  search.tail = static_cast<std::int32_t>(in.tail);
-  search.room = in.tail > in.sink ? static_cast<std::int32_t>(in.room) : 0;
-  search.least_units = kv::kLeastUnitsRead;
-  search.candidates = kv::kCandidateBudgets * plan::budget_tokens(selector.budget, entry.tokens);
-  const int set = first_set(entry, select.writes);
-  for (int list = 0; list < select.lists; ++list) {
-    search.set = set + list;
-    search.query = select.lists > 1 ? list : -1;
-    to.trees.push_back(search);
+  for (; count < selects.size() && (count == 0 || searches_tree(selects[count])); ++count) {
+    const SelectOp& select = selects[count];
+    // Most heads differ in little.
+    if (last == nullptr || !searches_alike(entry, *last, select)) {
+      search = search_of(entry, select, row);
+    }
+    last = &select;
+    search.head = select.first_head;
+    const int set = first_set(entry, select.writes);
+    for (int list = 0; list < select.lists; ++list) {
+      search.set = set + list;
+      search.query = select.lists > 1 ? list : -1;
+      to.trees.push_back(search);
+    }
   }
+  return count;
 }
 
 }  // namespace glimpse::attention::cuda

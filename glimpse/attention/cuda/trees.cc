@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "glimpse/attention/cuda/flat_tree.h"
@@ -41,6 +42,14 @@ KeySpan wanted(const SequenceRows& rows, const IndexItem& item, std::int64_t pro
   return {tree->is_built() ? tree->chunks().covered() : 0, chunks.covered()};
 }
 
+/// The most tokens up to which an index that covers what it can takes none in; 0: not known.
+std::int64_t idle_until(const SequenceRows& rows, const IndexItem& item) {
+  const kv::ChunkTree* const tree = chunk_tree(item);
+  if (tree != nullptr) return tree->is_built() ? tree->chunks().idle_until() : 0;
+  return std::max(item.index->covered(), rows.state->prompt_tokens) +
+         selector_of(rows, item.layer, item.head).terms.front().index.new_tokens;
+}
+
 void write(IndexItem& item, const void* to, std::int32_t value) {
   item.writes.push_back({static_cast<std::uint32_t*>(const_cast<void*>(to)), static_cast<std::uint32_t>(value)});
 }
@@ -76,13 +85,52 @@ void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t
                             [tokens](Item& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
 }
 
+const std::int32_t* Trees::covered(const SequenceRows& rows) const {
+  const auto found = settled_.find(rows.sequence);
+  return found == settled_.end() ? nullptr : found->second.covered.data();
+}
+
+bool Trees::is_settled(const SequenceRows& rows, std::int64_t tokens) const {
+  const auto found = settled_.find(rows.sequence);
+  if (found == settled_.end() || copies_.is_other(rows)) return false;
+  const Settled& settled = found->second;
+  return tokens <= settled.idle_until && settled.serial == cache_.serial(rows.sequence) &&
+         settled.state == rows.state && settled.prompt == rows.state->prompt_tokens &&
+         settled.index == rows.state->indices[settled.head].get();
+}
+
+void Trees::settle(const SequenceRows& rows, std::span<const Item> items) {
+  Settled& settled = settled_[rows.sequence];
+  settled.serial = cache_.serial(rows.sequence);
+  settled.state = rows.state;
+  settled.prompt = rows.state->prompt_tokens;
+  settled.head = rows.state->head(items.front().layer, items.front().head);
+  settled.index = items.front().index;
+  settled.idle_until = std::numeric_limits<std::int64_t>::max();
+  settled.covered.assign(rows.state->indices.size(), 0);
+  settled.most = 0;
+  for (const Item& item : items) {
+    const std::int64_t covered = item.index->covered();
+    settled.covered[rows.state->head(item.layer, item.head)] = static_cast<std::int32_t>(covered);
+    settled.idle_until = std::min(settled.idle_until, idle_until(rows, item));
+    constexpr int kStep = 1024;
+    settled.most = std::max(settled.most, (shape_of(*item.index).clusters + kStep - 1) / kStep * kStep);
+  }
+}
+
 void Trees::follow(const SequenceRows& rows) {
   if (!rows.decodes() || reads_everything(rows)) return;
+  const std::int64_t tokens = rows.kind == PassKind::draft ? rows.committed : rows.position + rows.rows;
+  if (is_settled(rows, tokens)) {
+    copies_.of(rows).build_s = 0;
+    most_ = std::max(most_, settled_[rows.sequence].most);
+    copies_.follow(rows);
+    return;
+  }
   std::vector<Item> items = items_of(rows, searches_tree);
   if (items.empty()) return;
   const bool first = items.front().index->covered() == 0;  // built late; what a later step adds is that step's work
-  extend(rows, items, rows.state->prompt_tokens,
-         rows.kind == PassKind::draft ? rows.committed : rows.position + rows.rows);
+  extend(rows, items, rows.state->prompt_tokens, tokens);
   Known& known = copies_.of(rows);
   known.build_s = first ? seconds_ : 0;
   const auto copy_of = [&](const Item& item) -> Copy& { return known.copies[rows.state->head(item.layer, item.head)]; };
@@ -103,10 +151,8 @@ void Trees::follow(const SequenceRows& rows) {
       known.writes.insert(known.writes.end(), item.writes.begin(), item.writes.end());
     }
   }
-  for (const Item& item : items) {
-    constexpr int kStep = 1024;
-    most_ = std::max(most_, (shape_of(*item.index).clusters + kStep - 1) / kStep * kStep);
-  }
+  settle(rows, items);
+  most_ = std::max(most_, settled_[rows.sequence].most);
   copies_.follow(rows);
 }
 
@@ -145,12 +191,10 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items) {
 /// Chunks from the copy's last up to `chunks`, and the clusters and units that they are in.
 void Trees::send_nodes(std::int64_t sink, const Copy& copy, Item& item, std::int32_t chunks) const {
   const kv::ChunkTree& tree = *chunk_tree(item);
-  const std::vector<std::int32_t> of = tree.clusters_of_chunks();
-  std::vector<std::int32_t> clusters;
+  std::vector<std::int32_t> clusters = tree.clusters_of_chunks(copy.tree.chunks);
   for (std::int32_t chunk = copy.tree.chunks; chunk < chunks; ++chunk) {
-    write(item, copy.tree.cluster_of + chunk, of[size(chunk)]);
+    write(item, copy.tree.cluster_of + chunk, clusters[size(chunk - copy.tree.chunks)]);
     write(item, copy.tree.ends + chunk, static_cast<std::int32_t>(tree.chunks().end(chunk)));
-    clusters.push_back(of[size(chunk)]);
   }
   send_clusters(sink, copy, item, std::move(clusters));
 }

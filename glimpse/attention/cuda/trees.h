@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,12 @@ namespace glimpse::attention::cuda {
 
 /// The tree, or the clusters, of a head in a sequence's state; null where the head searches none.
 kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head);
+
+/// A head's copy, in the sequence's memory.
+struct TreeCopy {
+  kernels::cuda::Tree tree;
+  std::size_t room = 0;  ///< chunks
+};
 
 /// Owned by a runner; borrows cache, stream and builder. One thread at a time.
 class Trees {
@@ -42,23 +49,32 @@ class Trees {
   /// seconds that building trees of the sequence took in this pass, of all threads together where the host built.
   double end(const SequenceRows& rows);
 
-  /// A head's copy, after follow().
-  const kernels::cuda::Tree& tree(const SequenceRows& rows, int layer, int head) const {
-    return copies_.copy(rows, layer, head).tree;
-  }
+  /// After follow(), of a sequence whose rows search: a head's copy, [layers, kv_heads].
+  const std::vector<TreeCopy>& copies(const SequenceRows& rows) const { return copies_.copies(rows); }
+  /// And the tokens that each head's tree covers, likewise, valid until the next follow(); null: nobody searches.
+  const std::int32_t* covered(const SequenceRows& rows) const;
   /// Clusters of a tree of the pass, at most; a bound that seldom changes, 0 where nobody searches one.
   int most() const { return most_; }
 
  private:
-  /// A head's copy, in the sequence's memory.
-  struct Copy {
-    kernels::cuda::Tree tree;
-    std::size_t room = 0;  ///< chunks
-  };
+  using Copy = TreeCopy;
   using Known = IndexCopies<Copy>::Known;
   using Item = IndexItem;
+  /// What a step found, for those behind it that find no token to take in.
+  struct Settled {
+    std::uint64_t serial = 0;
+    const SequenceState* state = nullptr;
+    std::size_t head = 0;  ///< the first of them, [layer, kv_head]
+    const kv::KeyIndex* index = nullptr;
+    std::int64_t prompt = 0;
+    std::int64_t idle_until = 0;  ///< tokens; none of the trees takes any in before
+    int most = 0;
+    std::vector<std::int32_t> covered;  ///< [layers, kv_heads]
+  };
 
   void extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens);
+  bool is_settled(const SequenceRows& rows, std::int64_t tokens) const;
+  void settle(const SequenceRows& rows, std::span<const Item> items);
   void build(const SequenceRows& rows);
   void mend(const SequenceRows& rows);
   void send_all(const SequenceRows& rows, std::span<const Item> items);
@@ -69,6 +85,7 @@ class Trees {
   IndexBuilder& builder_;
   ClusterBuilder clusters_;
   IndexCopies<Copy> copies_;
+  std::map<kv::SequenceId, Settled> settled_;  ///< an id that is used again is seen by its serial
   int most_ = 0;
   double seconds_ = 0;  ///< of the last growth
 };

@@ -28,6 +28,17 @@ std::int64_t ChunkList::buffer_tokens(std::int64_t tokens) const {
   return std::max<std::int64_t>(1, std::min({local_, budget / 2, budget - sink_}));
 }
 
+bool ChunkList::cuts_at(std::int64_t now) const {
+  // The current token stays: the buffer holds at least that one.
+  return now - covered() >= buffer_tokens(now) && now - covered() > 1;
+}
+
+std::int64_t ChunkList::idle_until() const {
+  std::int64_t now = std::max(seen_, covered());
+  while (!cuts_at(now + 1)) ++now;  // a buffer has an end
+  return now;
+}
+
 void ChunkList::cut(std::span<const Boundary> classes, std::int64_t end) {
   const std::int64_t begin = covered();
   const int length = chunk_length(fixed_ ? std::span<const Boundary>() : classes, begin, end);
@@ -39,8 +50,7 @@ void ChunkList::advance(std::span<const Boundary> classes, std::int64_t prompt_t
   if (tokens < std::max<std::int64_t>(1, prompt_tokens)) return;
   while (covered() < prompt_tokens) cut(classes, prompt_tokens);
   for (std::int64_t now = std::max(seen_ + 1, prompt_tokens); now <= tokens; ++now) {
-    // The current token stays: the buffer holds at least that one.
-    while (now - covered() >= buffer_tokens(now) && now - covered() > 1) cut(classes, now - 1);
+    while (cuts_at(now)) cut(classes, now - 1);
   }
   seen_ = std::max(seen_, tokens);
 }

@@ -29,6 +29,8 @@ class ChunkList {
   /// What is generated from now on waits as `selector` says, which differs in the budget alone.
   void serve(const plan::Selector& selector) { budget_ = selector.budget; }
 
+  /// The most tokens up to which advance() has nothing to cut, behind the prompt.
+  std::int64_t idle_until() const;
   std::int32_t count() const { return static_cast<std::int32_t>(ends_.size()); }
   std::int64_t begin(std::int32_t chunk) const { return chunk == 0 ? 0 : ends_[static_cast<std::size_t>(chunk) - 1]; }
   std::int64_t end(std::int32_t chunk) const { return ends_[static_cast<std::size_t>(chunk)]; }
@@ -41,6 +43,7 @@ class ChunkList {
 
  private:
   std::int64_t buffer_tokens(std::int64_t tokens) const;
+  bool cuts_at(std::int64_t now) const;
   void cut(std::span<const Boundary> classes, std::int64_t end);
 
   plan::Budget budget_;

@@ -213,11 +213,14 @@ std::vector<std::int32_t> ChunkTree::chunks_of(std::int32_t cluster) const {
   return chunks;
 }
 
-std::vector<std::int32_t> ChunkTree::clusters_of_chunks() const {
-  std::vector<std::int32_t> of(nodes_->next.size());
+std::vector<std::int32_t> ChunkTree::clusters_of_chunks(std::int32_t first) const {
+  std::vector<std::int32_t> of(nodes_->next.size() - at(first));
   for (std::int32_t cluster = 0; cluster < nodes_->fine.count(); ++cluster) {
-    for (std::int32_t chunk = nodes_->members[at(cluster)].first; chunk >= 0; chunk = nodes_->next[at(chunk)])
-      of[at(chunk)] = cluster;
+    const Members& members = nodes_->members[at(cluster)];
+    if (members.last < first) continue;  // they ascend
+    for (std::int32_t chunk = members.first; chunk >= 0; chunk = nodes_->next[at(chunk)]) {
+      if (chunk >= first) of[at(chunk - first)] = cluster;
+    }
   }
   return of;
 }

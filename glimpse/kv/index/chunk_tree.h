@@ -69,8 +69,8 @@ class ChunkTree final : public KeyIndex {
   const NodeLevel& coarse() const { return nodes_->coarse; }
   /// The chunks of a cluster, by position.
   std::vector<std::int32_t> chunks_of(std::int32_t cluster) const;
-  /// [chunks that are in clusters] the cluster of each.
-  std::vector<std::int32_t> clusters_of_chunks() const;
+  /// The cluster of each chunk from `first` on that is in one.
+  std::vector<std::int32_t> clusters_of_chunks(std::int32_t first = 0) const;
   /// The clusters of a unit: [first, second).
   std::pair<std::int32_t, std::int32_t> clusters_of(std::int32_t unit) const { return nodes_->clusters_of(unit); }
   std::int32_t unit_of(std::int32_t cluster) const { return nodes_->unit_of(cluster); }

@@ -19,44 +19,48 @@ void PassViews::begin(const PassTables& tables, const PageTables& pages, kernels
   staging_ = &staging;
   const std::size_t layers = size(cache_.shape().layers), heads = size(cache_.shape().kv_heads);
   sequences_ = tables.entries().size();
-  views_.resize(layers * sequences_ * heads);
+  cached_ = {cache_.shape().format, staging.add_room<kernels::HeadView>(layers * sequences_ * heads)};
+  auto* const to = staging.values<kernels::HeadView>(cached_.place);
   for (std::size_t i = 0; i < sequences_; ++i) {
     const std::span<const kernels::HeadView> views = pages.views(tables.entries()[i].rows);
     for (std::size_t layer = 0; layer < layers; ++layer) {
-      std::copy_n(views.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads,
-                  views_.begin() + static_cast<std::ptrdiff_t>(number(layer, i, 0)));
+      std::copy_n(views.begin() + static_cast<std::ptrdiff_t>(layer * heads), heads, to + number(layer, i, 0));
     }
   }
-  cached_ = {cache_.shape().format, staging.add(views_)};
 }
 
 void PassViews::add(const PassTables& tables, const MadeRows& made, kernels::cuda::Staging& staging) {
   if (!made.any()) return;
-  own_ = views_;
+  const std::size_t count = size(cache_.shape().layers) * sequences_ * size(cache_.shape().kv_heads);
+  made_ = {cache_.shape().format, staging.add_room<kernels::HeadView>(count)};
+  auto* const to = staging.values<kernels::HeadView>(made_.place);
+  std::copy_n(staging.values<kernels::HeadView>(cached_.place), count, to);
   for (std::size_t i = 0; i < sequences_; ++i) {
     const PassEntry& entry = tables.entries()[i];
     if (entry.first_made < 0) continue;
     for (int layer = 0; layer < cache_.shape().layers; ++layer) {
       for (int head = 0; head < cache_.shape().kv_heads; ++head) {
-        if (makes_rows(entry, layer, head)) own_[number(size(layer), i, size(head))] = made.view(entry, head);
+        if (makes_rows(entry, layer, head)) to[number(size(layer), i, size(head))] = made.view(entry, head);
       }
     }
   }
-  made_ = {cache_.shape().format, staging.add(own_)};
 }
 
 void PassViews::add(const PassTables& tables, const Widened& widened, kernels::cuda::Staging& staging) {
   if (!widened.any()) return;
-  own_.assign(views_.size(), {});
+  const std::size_t count = size(cache_.shape().layers) * sequences_ * size(cache_.shape().kv_heads);
+  widened_ = {widened.format(), staging.add_room<kernels::HeadView>(count)};
+  auto* const to = staging.values<kernels::HeadView>(widened_.place);
+  const auto* const views = staging.values<kernels::HeadView>(cached_.place);
+  std::fill_n(to, count, kernels::HeadView{});
   for (const kernels::PromptRows& prompt : tables.prompts()) {
     for (int layer = 0; layer < cache_.shape().layers; ++layer) {
       for (int head = 0; head < cache_.shape().kv_heads; ++head) {
         const std::size_t at = number(size(layer), size(prompt.sequence), size(head));
-        own_[at] = widened.view(views_[at], head);
+        to[at] = widened.view(views[at], head);
       }
     }
   }
-  widened_ = {widened.format(), staging.add(own_)};
 }
 
 kernels::KvTable<kernels::Place::device> PassViews::at(const Table& table, int layer) const {

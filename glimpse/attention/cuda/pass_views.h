@@ -3,7 +3,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "glimpse/attention/cuda/made_rows.h"
 #include "glimpse/attention/cuda/page_tables.h"
@@ -33,15 +32,13 @@ class PassViews {
  private:
   struct Table {
     kernels::KvFormat format;
-    std::size_t place = 0;
+    std::size_t place = 0;  ///< of its views, [layers, sequences, kv_heads]
   };
   kernels::KvTable<kernels::Place::device> at(const Table& table, int layer) const;
   std::size_t number(std::size_t layer, std::size_t sequence, std::size_t head) const;
 
   const kv::Cache& cache_;
   const kernels::cuda::Staging* staging_ = nullptr;
-  std::vector<kernels::HeadView> views_;  ///< [layers, sequences, kv_heads]
-  std::vector<kernels::HeadView> own_;
   std::size_t sequences_ = 0;
   Table cached_, made_, widened_;
 };

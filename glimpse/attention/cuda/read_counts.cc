@@ -10,10 +10,6 @@
 namespace glimpse::attention::cuda {
 namespace {
 
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
-
 /// Slots of K and V that a head of a decoding row read, of those that hold its tokens.
 std::int64_t read_slots(const PassReads& pass, const PassEntry& entry, plan::SlotId head, std::int64_t slots,
                         bool& sparse) {

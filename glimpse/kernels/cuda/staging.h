@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "glimpse/kernels/cuda/operations.h"
@@ -16,14 +17,12 @@ class Staging {
  public:
   explicit Staging(Stream& stream) : stream_(&stream) {}
 
-  void clear() { bytes_.clear(); }
+  void clear() { bytes_ = 0; }
   /// Where the values will lie.
   template <class T>
   std::size_t add(std::span<const T> values) {
-    constexpr std::size_t kAlignment = 16;
-    const std::size_t at = (bytes_.size() + kAlignment - 1) / kAlignment * kAlignment;
-    bytes_.resize(at + values.size_bytes());
-    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+    const std::size_t at = make_room(values.size_bytes());
+    if (!values.empty()) std::memcpy(host_.raw() + at, values.data(), values.size_bytes());
     return at;
   }
   template <class T>
@@ -31,17 +30,25 @@ class Staging {
     return add(std::span<const T>(values));
   }
 
+  /// The same for values that the caller writes to values(), before it sends.
+  template <class T>
+  std::size_t add_room(std::size_t count) {
+    return make_room(count * sizeof(T));
+  }
+  /// What was added, until the next thing is.
+  template <class T>
+  T* values(std::size_t place) {
+    return reinterpret_cast<T*>(host_.raw() + place);
+  }
+
   /// Queues the copy of all that was added.
   void send() {
-    if (bytes_.size() > device_.size()) {
+    if (bytes_ > device_.size()) {
       stream_->synchronize();  // what is queued may read the old block
-      const std::size_t room = bytes_.size() + bytes_.size() / 2 + 4096;
-      device_ = Memory(*stream_, room);
-      host_ = Pinned(*stream_, room);
+      device_ = Memory(*stream_, with_reserve(bytes_));
       ++moves_;
     }
-    std::memcpy(host_.raw(), bytes_.data(), bytes_.size());
-    device_.copy_in_later(host_, bytes_.size());
+    device_.copy_in_later(host_, bytes_);
   }
   /// After send().
   template <class T>
@@ -52,10 +59,25 @@ class Staging {
   int moves() const { return moves_; }
 
  private:
+  static std::size_t with_reserve(std::size_t bytes) { return bytes + bytes / 2 + 4096; }
+
+  std::size_t make_room(std::size_t bytes) {
+    constexpr std::size_t kAlignment = 16;
+    const std::size_t at = (bytes_ + kAlignment - 1) / kAlignment * kAlignment;
+    if (at + bytes > host_.size()) {
+      Pinned larger(*stream_, with_reserve(at + bytes));
+      if (bytes_ > 0) std::memcpy(larger.raw(), host_.raw(), bytes_);
+      host_ = std::move(larger);
+    }
+    std::memset(host_.raw() + bytes_, 0, at - bytes_);
+    bytes_ = at + bytes;
+    return at;
+  }
+
   Stream* stream_;
-  std::vector<std::byte> bytes_;
+  std::size_t bytes_ = 0;
   Memory device_;
-  Pinned host_;
+  Pinned host_;  ///< what will be sent is put together here
   int moves_ = 0;
 };
 

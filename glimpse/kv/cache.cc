@@ -39,6 +39,11 @@ struct HeldMark {
 struct Sequence {
   std::vector<HeadTable> heads;  ///< [layer, head]
   std::int64_t length = 0;
+  // Most steps append a token to tables that have a page for it, all alike. So these wait until a table is asked.
+  std::int32_t pending = 0;  ///< tokens that every table has beside those that it knows of
+  std::int32_t room = 0;  ///< more tokens that may wait so: every table's last page has slots for them, and is its own
+  std::uint64_t layout = 0;  ///< Cache::layout
+  bool has_copies = false;   ///< maybe: some page has a copy in the tier
   std::uint64_t serial = 0;
   std::vector<HeldMark> marks;  ///< oldest first
   /// Empty when no mark is held. While one is, no page with tokens leaves a table, so slots in it stay right.
@@ -70,10 +75,27 @@ struct Cache::State {
         pool(runs_for(cache_shape), cache_shape.format.page_bytes(), memory),
         needed(static_cast<std::size_t>(cache_shape.layers) * static_cast<std::size_t>(cache_shape.kv_heads)) {}
 
-  Sequence& at(SequenceId id) {
+  /// Its tables may not know of Sequence::pending.
+  Sequence& peek(SequenceId id) {
     check(id >= 0 && static_cast<std::size_t>(id) < sequences.size() && sequences[static_cast<std::size_t>(id)],
           "the sequence exists");
     return *sequences[static_cast<std::size_t>(id)];
+  }
+  /// To read.
+  Sequence& at(SequenceId id) {
+    Sequence& sequence = peek(id);
+    if (sequence.pending > 0) {
+      for (HeadTable& head : sequence.heads) head.take_in(sequence.pending);
+      sequence.pending = 0;
+    }
+    return sequence;
+  }
+  /// To change its tables, or who reads their pages.
+  Sequence& change(SequenceId id) {
+    Sequence& sequence = at(id);
+    sequence.room = 0;
+    sequence.layout = ++last_layout;
+    return sequence;
   }
 
   std::size_t head_index(int layer, int head) const {
@@ -95,6 +117,7 @@ struct Cache::State {
   std::vector<SequenceId> free_ids;
   std::uint64_t last_serial = 0;  ///< of marks
   std::uint64_t last_table = 0;   ///< Sequence::serial
+  std::uint64_t last_layout = 0;
   bool sparing = false;
   std::vector<std::int64_t> needed;  ///< [layer, head] pages that extend still has to add
   HeadTable::Copies copies;          ///< pages that go to the tier or come back
@@ -108,6 +131,7 @@ void Cache::State::require_pages(std::size_t pages) const {
 
 SequenceId Cache::State::install(std::unique_ptr<Sequence> sequence) {
   sequence->serial = ++last_table;
+  sequence->layout = ++last_layout;
   if (free_ids.empty()) {
     free_ids.reserve(sequences.size() + 1);  // so that destroy cannot fail
     sequences.push_back(std::move(sequence));
@@ -186,9 +210,10 @@ SequenceId Cache::create() {
 }
 
 SequenceId Cache::fork(SequenceId source) {
-  const Sequence& original = state_->at(source);
+  const Sequence& original = state_->change(source);
   auto sequence = std::make_unique<Sequence>();
   sequence->length = original.length;
+  sequence->has_copies = original.has_copies;
   sequence->heads.reserve(original.heads.size());
   for (const HeadTable& head : original.heads) sequence->heads.push_back(head.copy());
   Sequence& copy = *sequence;
@@ -229,23 +254,33 @@ SequenceId Cache::adopt(std::int64_t length, std::span<const HeadLayout> heads) 
 }
 
 void Cache::destroy(SequenceId sequence) {
-  for (HeadTable& head : state_->at(sequence).heads) head.release_pages(state_->pool, state_->tier.get());
+  for (HeadTable& head : state_->change(sequence).heads) head.release_pages(state_->pool, state_->tier.get());
   state_->sequences[static_cast<std::size_t>(sequence)].reset();
   state_->free_ids.push_back(sequence);
 }
 
 std::uint64_t Cache::serial(SequenceId sequence) const {
-  return state_->at(sequence).serial;
+  return state_->peek(sequence).serial;
+}
+
+std::uint64_t Cache::layout(SequenceId sequence) const {
+  return state_->peek(sequence).layout;
 }
 
 std::int64_t Cache::length(SequenceId sequence) const {
-  return state_->at(sequence).length;
+  return state_->peek(sequence).length;
 }
 
 void Cache::extend(SequenceId id, std::int64_t tokens) {
-  Sequence& sequence = state_->at(id);
   check(tokens >= 0, "extend takes a count");
+  if (Sequence& waits = state_->peek(id); tokens <= waits.room) {
+    waits.pending += static_cast<std::int32_t>(tokens);
+    waits.room -= static_cast<std::int32_t>(tokens);
+    waits.length += tokens;
+    return;
+  }
   if (tokens == 0) return;
+  Sequence& sequence = state_->change(id);
   if (tokens > kMaxLength - sequence.length) {
     throw UserError(fmt::format("a sequence of {} tokens cannot take {} more: the limit is {}; start a new one",
                                 sequence.length, tokens, kMaxLength));
@@ -287,15 +322,20 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
     head.append(state_->pool, static_cast<std::int32_t>(tokens), sequence.length);
   }
   sequence.length += tokens;
+  const bool alike = std::all_of(sequence.heads.begin(), sequence.heads.end(), [&](const HeadTable& head) {
+    return head.positions() == nullptr && head.slots() == sequence.length;
+  });
+  if (alike) sequence.room = static_cast<std::int32_t>((kPageTokens - sequence.length % kPageTokens) % kPageTokens);
 }
 
 std::int64_t Cache::pages_to_extend(SequenceId sequence, std::int64_t tokens) const {
+  if (tokens <= state_->peek(sequence).room) return 0;
   return state_->pages_short(state_->at(sequence), tokens);
 }
 
 std::int64_t Cache::pages_held(SequenceId sequence) const {
   std::int64_t sum = 0;
-  for (const HeadTable& head : state_->at(sequence).heads) {
+  for (const HeadTable& head : state_->peek(sequence).heads) {
     sum += static_cast<std::int64_t>(head.pages().size()) - head.waiting();
   }
   return sum;
@@ -306,13 +346,13 @@ void Cache::set_sparing(bool on) {
 }
 
 void Cache::trim(SequenceId id) {
-  Sequence& sequence = state_->at(id);
+  Sequence& sequence = state_->change(id);
   check(sequence.marks.empty(), "a sequence is not trimmed while a mark is held");
   for (HeadTable& head : sequence.heads) head.shrink_pages(state_->pool, head.used_pages());
 }
 
 void Cache::truncate(SequenceId id, std::int64_t tokens) {
-  Sequence& sequence = state_->at(id);
+  Sequence& sequence = state_->change(id);
   check(sequence.marks.empty(), "a sequence is not truncated while a mark is held");
   check(tokens >= 0 && tokens <= sequence.length, "truncated tokens are there");
   const std::int64_t kept = sequence.length - tokens;
@@ -327,23 +367,26 @@ void Cache::truncate(SequenceId id, std::int64_t tokens) {
 }
 
 kernels::HeadView Cache::view(SequenceId sequence, int layer, int head) const {
-  const HeadTable& table = state_->at(sequence).heads[state_->head_index(layer, head)];
-  return {state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(), table.slots()};
+  const Sequence& of = state_->peek(sequence);
+  const HeadTable& table = of.heads[state_->head_index(layer, head)];
+  return {state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(),
+          table.slots() + of.pending};
 }
 
 void Cache::views(SequenceId sequence, std::vector<kernels::HeadView>& views) const {
   views.clear();
-  for (const HeadTable& table : state_->at(sequence).heads) {
-    views.push_back(
-        {state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(), table.slots()});
+  const Sequence& of = state_->peek(sequence);
+  for (const HeadTable& table : of.heads) {
+    views.push_back({state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(),
+                     table.slots() + of.pending});
   }
 }
 
 void Cache::free_tokens(SequenceId id, int layer, int head, std::span<const std::int32_t> positions) {
-  Sequence& sequence = state_->at(id);
+  if (positions.empty()) return;
+  Sequence& sequence = state_->change(id);
   const std::size_t index = state_->head_index(layer, head);
   HeadTable& table = sequence.heads[index];
-  if (positions.empty()) return;
   for (std::size_t i = 0; i < positions.size(); ++i) {
     check(i == 0 || positions[i - 1] < positions[i], "positions to free ascend");
     check(table.find(positions[i]) >= 0, "a position to free is there");
@@ -367,14 +410,14 @@ void Cache::free_tokens(SequenceId id, int layer, int head, std::span<const std:
 }
 
 bool Cache::compact(SequenceId id, int layer, int head) {
-  Sequence& sequence = state_->at(id);
+  Sequence& sequence = state_->change(id);
   HeadTable& table = sequence.heads[state_->head_index(layer, head)];
   if (!sequence.marks.empty() || !table.worth_compacting()) return false;
   return table.compact(state_->pool, state_->shape.format);
 }
 
 void Cache::rewrite(SequenceId id, std::int64_t tokens) {
-  Sequence& sequence = state_->at(id);
+  Sequence& sequence = state_->change(id);
   check(tokens >= 0 && tokens <= sequence.length, "rewritten tokens are there");
   std::int64_t pages = 0;
   for (const HeadTable& head : sequence.heads) {
@@ -393,12 +436,14 @@ void Cache::rewrite(SequenceId id, std::int64_t tokens) {
 }
 
 std::int64_t Cache::live_tokens(SequenceId sequence, int layer, int head) const {
-  return state_->at(sequence).heads[state_->head_index(layer, head)].live();
+  const Sequence& of = state_->peek(sequence);
+  return of.heads[state_->head_index(layer, head)].live() + of.pending;
 }
 
 void Cache::live_tokens(SequenceId sequence, std::vector<std::int64_t>& tokens) const {
   tokens.clear();
-  for (const HeadTable& table : state_->at(sequence).heads) tokens.push_back(table.live());
+  const Sequence& of = state_->peek(sequence);
+  for (const HeadTable& table : of.heads) tokens.push_back(table.live() + of.pending);
 }
 
 void Cache::open_tier(const std::filesystem::path& folder) {
@@ -408,12 +453,13 @@ void Cache::open_tier(const std::filesystem::path& folder) {
 }
 
 bool Cache::may_spill(SequenceId sequence) const {
-  return state_->tier != nullptr && state_->at(sequence).marks.empty();
+  return state_->tier != nullptr && state_->peek(sequence).marks.empty();
 }
 
 void Cache::spill(SequenceId id, std::span<const HeadPage> pages) {
   check(may_spill(id), "pages are spilled to a tier that is open, and not while a mark is held");
-  Sequence& sequence = state_->at(id);
+  Sequence& sequence = state_->change(id);
+  sequence.has_copies = true;
   const auto table_of = [&](const HeadPage& page) -> HeadTable& {
     return sequence.heads[state_->head_index(page.layer, page.head)];
   };
@@ -430,7 +476,7 @@ void Cache::spill(SequenceId id, std::span<const HeadPage> pages) {
 }
 
 void Cache::recall(SequenceId id, std::span<const HeadPage> pages) {
-  Sequence& sequence = state_->at(id);
+  Sequence& sequence = state_->change(id);
   state_->require_pages(pages.size());
   state_->copies.clear();
   state_->copies.reserve(pages.size());
@@ -442,8 +488,8 @@ void Cache::recall(SequenceId id, std::span<const HeadPage> pages) {
 }
 
 void Cache::recall_all(SequenceId id) {
-  if (state_->tier == nullptr) return;
-  Sequence& sequence = state_->at(id);
+  if (state_->tier == nullptr || !state_->peek(id).has_copies) return;
+  Sequence& sequence = state_->change(id);
   std::size_t waiting = 0;
   for (const HeadTable& table : sequence.heads) waiting += static_cast<std::size_t>(table.waiting());
   state_->require_pages(waiting);
@@ -456,12 +502,14 @@ void Cache::recall_all(SequenceId id) {
     }
     table.forget_copies(*state_->tier);
   }
+  sequence.has_copies = false;
   state_->pool.load(state_->copies);
 }
 
 void Cache::put_away(SequenceId id, bool shared) {
   check(may_spill(id), "pages are put away to a tier that is open, and not while a mark is held");
-  Sequence& sequence = state_->at(id);
+  Sequence& sequence = state_->change(id);
+  sequence.has_copies = true;
   std::size_t slots = 0;
   for (HeadTable& table : sequence.heads) {
     slots += static_cast<std::size_t>(table.copies_to_put_away(state_->pool, shared));
@@ -479,8 +527,9 @@ void Cache::bring_back(SequenceId id) {
   state_->require_pages(away);
   state_->copies.clear();
   state_->copies.reserve(away);
-  state_->at(id).serial = ++state_->last_table;
-  for (HeadTable& table : state_->at(id).heads) {
+  Sequence& sequence = state_->change(id);
+  sequence.serial = ++state_->last_table;
+  for (HeadTable& table : sequence.heads) {
     if (table.away() > 0) table.bring_back(state_->pool, *state_->tier, state_->copies);
   }
   state_->pool.load(state_->copies);
@@ -488,12 +537,12 @@ void Cache::bring_back(SequenceId id) {
 
 std::int64_t Cache::pages_away(SequenceId sequence) const {
   std::int64_t sum = 0;
-  for (const HeadTable& table : state_->at(sequence).heads) sum += table.away();
+  for (const HeadTable& table : state_->peek(sequence).heads) sum += table.away();
   return sum;
 }
 
 std::span<const std::uint64_t> Cache::waiting_bits(SequenceId sequence, int layer, int head) const {
-  return state_->at(sequence).heads[state_->head_index(layer, head)].waiting_bits();
+  return state_->peek(sequence).heads[state_->head_index(layer, head)].waiting_bits();
 }
 
 WaitingPages Cache::waiting() const {
@@ -502,16 +551,16 @@ WaitingPages Cache::waiting() const {
 }
 
 std::int32_t Cache::waiting_slot(SequenceId sequence, const HeadPage& page) const {
-  return state_->at(sequence).heads[state_->head_index(page.layer, page.head)].copy_of(page.page);
+  return state_->peek(sequence).heads[state_->head_index(page.layer, page.head)].copy_of(page.page);
 }
 
 std::int64_t Cache::waiting_pages(SequenceId sequence, int layer, int head) const {
-  return state_->at(sequence).heads[state_->head_index(layer, head)].waiting();
+  return state_->peek(sequence).heads[state_->head_index(layer, head)].waiting();
 }
 
 const std::byte* Cache::read_page(SequenceId sequence, const HeadPage& page, Plane plane,
                                   std::vector<std::byte>& space) const {
-  const HeadTable& table = state_->at(sequence).heads[state_->head_index(page.layer, page.head)];
+  const HeadTable& table = state_->peek(sequence).heads[state_->head_index(page.layer, page.head)];
   const std::size_t bytes = state_->shape.format.page_bytes();
   check(page.page >= 0 && static_cast<std::size_t>(page.page) < table.pages().size(),
         "a head has the page that is read");
@@ -528,7 +577,7 @@ const std::byte* Cache::read_page(SequenceId sequence, const HeadPage& page, Pla
 }
 
 void Cache::write_pages(SequenceId sequence, const HeadPage& first, Plane plane, std::span<const std::byte> bytes) {
-  const HeadTable& table = state_->at(sequence).heads[state_->head_index(first.layer, first.head)];
+  const HeadTable& table = state_->peek(sequence).heads[state_->head_index(first.layer, first.head)];
   const std::size_t page_bytes = state_->shape.format.page_bytes();
   const std::size_t count = bytes.size() / page_bytes;
   const auto begin = static_cast<std::size_t>(first.page);
@@ -542,13 +591,13 @@ void Cache::write_pages(SequenceId sequence, const HeadPage& first, Plane plane,
 }
 
 Mark Cache::mark(SequenceId id) {
-  Sequence& sequence = state_->at(id);
+  Sequence& sequence = state_->peek(id);
   sequence.marks.push_back({state_->last_serial + 1, sequence.length, sequence.journal.size()});
   return {id, ++state_->last_serial};
 }
 
 void Cache::restore(const Mark& mark) {
-  Sequence& sequence = state_->at(mark.sequence);
+  Sequence& sequence = state_->change(mark.sequence);
   const auto held = state_->held(sequence, mark);
   while (sequence.journal.size() > held->journal_size) {
     const JournalEntry& entry = sequence.journal.back();
@@ -567,12 +616,12 @@ void Cache::restore(const Mark& mark) {
 }
 
 void Cache::commit(const Mark& mark) {
-  Sequence& sequence = state_->at(mark.sequence);
+  Sequence& sequence = state_->peek(mark.sequence);
   sequence.marks.erase(state_->held(sequence, mark), sequence.marks.end());
   if (!sequence.marks.empty()) return;
   for (const JournalEntry& entry : sequence.journal) {
     if (entry.kind == JournalEntry::Kind::freed) {
-      sequence.heads[static_cast<std::size_t>(entry.head)].drop_empty_pages(state_->pool);
+      state_->change(mark.sequence).heads[static_cast<std::size_t>(entry.head)].drop_empty_pages(state_->pool);
     }
   }
   sequence.journal.clear();

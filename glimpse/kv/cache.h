@@ -96,6 +96,10 @@ class Cache {
   /// recall_all it is a new one. For those that keep a copy of the table.
   std::uint64_t serial(SequenceId sequence) const;
 
+  /// Changes with the pages and positions of its tables: while it is the same, tables have at most got slots on pages
+  /// that they had, as many as the sequence has tokens more.
+  std::uint64_t layout(SequenceId sequence) const;
+
   /// Logical tokens: the position that the next appended token gets.
   std::int64_t length(SequenceId sequence) const;
 

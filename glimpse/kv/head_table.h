@@ -40,6 +40,12 @@ class HeadTable {
   /// Appends tokens at logical positions from `position` on, after copying the page they share. The pages are there.
   void append(PagePool& pool, std::int32_t tokens, std::int64_t position);
 
+  /// The same where pages for the tokens are there, nobody else reads the last one, and positions are not kept.
+  void take_in(std::int32_t tokens) {
+    slots_ += tokens;
+    live_ += tokens;
+  }
+
   /// The slot of a live position, or -1.
   std::int32_t find(std::int32_t position) const;
   /// From now on positions are kept slot by slot.

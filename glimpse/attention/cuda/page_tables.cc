@@ -83,9 +83,17 @@ void PageTables::moved(kv::SequenceId sequence, std::span<const kv::HeadPage> pa
 
 void PageTables::follow(const SequenceRows& rows) {
   Table& table = tables_[rows.sequence];
-  const std::uint64_t serial = cache_.serial(rows.sequence);
+  const std::uint64_t serial = cache_.serial(rows.sequence), layout = cache_.layout(rows.sequence);
+  const std::int64_t length = cache_.length(rows.sequence);
+  if (table.serial == serial && table.layout == layout && table.moved.empty()) {  // at most there are more slots
+    const auto more = static_cast<std::int32_t>(length - std::exchange(table.length, length));
+    for (kernels::HeadView& view : table.views) view.slots += more;
+    return;
+  }
+  table.layout = layout;
+  table.length = length;
   const bool positions = forgets_single_tokens(*rows.program);
-  bool whole = make_room(table, pages_of(cache_.length(rows.sequence)), positions);
+  bool whole = make_room(table, pages_of(length), positions);
   whole |= table.serial != serial;
   table.serial = serial;
   // A sequence's rows before those of the pass lie where they lay in the last one.

@@ -36,7 +36,8 @@ class PageTables {
 
  private:
   struct Table {
-    std::uint64_t serial = 0;
+    std::uint64_t serial = 0, layout = 0;  ///< the cache's, of the last pass
+    std::int64_t length = 0;               ///< likewise
     std::size_t pages = 0;                 ///< room of each head
     std::vector<kernels::PageId> known;    ///< [layers, kv_heads, pages] what the device has
     std::vector<kv::HeadPage> moved;       ///< to be looked at in the next pass

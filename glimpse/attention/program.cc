@@ -1,6 +1,7 @@
 #include "glimpse/attention/program.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "glimpse/attention/choose.h"
@@ -19,6 +20,11 @@ SelectOp::From where_from(const plan::Role& role, const plan::Selector& selector
   return role.attends_set ? SelectOp::From::scores : SelectOp::From::attention;
 }
 
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
 }  // namespace
 
 std::int64_t SelectOp::capacity(std::int64_t tokens) const {
@@ -27,7 +33,7 @@ std::int64_t SelectOp::capacity(std::int64_t tokens) const {
   return std::min(tokens, std::max(budget, plan::always_tokens(*selector)));
 }
 
-Program::Program(plan::Plan plan) : plan_(std::move(plan)) {
+Program::Program(plan::Plan plan) : number_(next_number()), plan_(std::move(plan)) {
   require_supported(plan_);
   dense_limits_ = plan::limits_of_dense(plan_);
   const int group = plan_.shape.group();

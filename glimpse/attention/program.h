@@ -73,6 +73,8 @@ class Program {
   Program(const Program&) = delete;  // operations point into the plan that it owns
   Program& operator=(const Program&) = delete;
 
+  /// No other program of this process has it, also when this one is gone.
+  std::uint64_t number() const { return number_; }
   const plan::ModelShape& shape() const { return plan_.shape; }
   const LayerProgram& layer(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   const HeadOp& head(int layer, int head) const { return this->layer(layer).heads[static_cast<std::size_t>(head)]; }
@@ -104,6 +106,7 @@ class Program {
  private:
   void add_layer(int layer);
 
+  std::uint64_t number_;
   plan::Plan plan_;
   std::vector<LayerProgram> layers_;
   std::vector<plan::Budget> dense_limits_;  ///< see dense_at

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "glimpse/base/error.h"
-#include "glimpse/kv/head_table.h"
-#include "glimpse/kv/page_pool.h"
-#include "glimpse/kv/page_slots.h"
+#include "glimpse/kv/cache_state.h"
 
 namespace glimpse::kv {
 namespace {
@@ -20,35 +18,6 @@ using kernels::kPageTokens;
 constexpr std::int64_t kRunTokens = std::int64_t{kRunPages} * kPageTokens;
 /// Positions and slots are int32, rounded up to pages here and there.
 constexpr std::int64_t kMaxLength = std::numeric_limits<std::int32_t>::max() - kRunTokens;
-
-/// What restore has to undo besides the length: a table that grew, or a token that was freed.
-struct JournalEntry {
-  enum class Kind : std::uint8_t { grew, freed };
-  Kind kind;
-  std::int32_t head;
-  std::int32_t value;         ///< grew: pages before; freed: slot
-  std::int32_t position = 0;  ///< freed: what was in it
-};
-
-struct HeldMark {
-  std::uint64_t serial;
-  std::int64_t length;
-  std::size_t journal_size;
-};
-
-struct Sequence {
-  std::vector<HeadTable> heads;  ///< [layer, head]
-  std::int64_t length = 0;
-  // Most steps append a token to tables that have a page for it, all alike. So these wait until a table is asked.
-  std::int32_t pending = 0;  ///< tokens that every table has beside those that it knows of
-  std::int32_t room = 0;  ///< more tokens that may wait so: every table's last page has slots for them, and is its own
-  std::uint64_t layout = 0;  ///< Cache::layout
-  bool has_copies = false;   ///< maybe: some page has a copy in the tier
-  std::uint64_t serial = 0;
-  std::vector<HeldMark> marks;  ///< oldest first
-  /// Empty when no mark is held. While one is, no page with tokens leaves a table, so slots in it stay right.
-  std::vector<JournalEntry> journal;
-};
 
 std::size_t runs_for(const CacheShape& shape) {
   check(shape.layers > 0 && shape.kv_heads > 0, "a cache has layers and heads");
@@ -69,65 +38,10 @@ std::size_t runs_for(const CacheShape& shape) {
 
 }  // namespace
 
-struct Cache::State {
-  State(const CacheShape& cache_shape, const MakePageMemory& memory)
-      : shape(cache_shape),
-        pool(runs_for(cache_shape), cache_shape.format.page_bytes(), memory),
-        needed(static_cast<std::size_t>(cache_shape.layers) * static_cast<std::size_t>(cache_shape.kv_heads)) {}
-
-  /// Its tables may not know of Sequence::pending.
-  Sequence& peek(SequenceId id) {
-    check(id >= 0 && static_cast<std::size_t>(id) < sequences.size() && sequences[static_cast<std::size_t>(id)],
-          "the sequence exists");
-    return *sequences[static_cast<std::size_t>(id)];
-  }
-  /// To read.
-  Sequence& at(SequenceId id) {
-    Sequence& sequence = peek(id);
-    if (sequence.pending > 0) {
-      for (HeadTable& head : sequence.heads) head.take_in(sequence.pending);
-      sequence.pending = 0;
-    }
-    return sequence;
-  }
-  /// To change its tables, or who reads their pages.
-  Sequence& change(SequenceId id) {
-    Sequence& sequence = at(id);
-    sequence.room = 0;
-    sequence.layout = ++last_layout;
-    return sequence;
-  }
-
-  std::size_t head_index(int layer, int head) const {
-    check(layer >= 0 && layer < shape.layers && head >= 0 && head < shape.kv_heads, "layer and head are in range");
-    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape.kv_heads) + static_cast<std::size_t>(head);
-  }
-
-  SequenceId install(std::unique_ptr<Sequence> sequence);
-  std::vector<HeldMark>::iterator held(Sequence& sequence, const Mark& mark);
-  std::int64_t pages_short(const Sequence& sequence, std::int64_t tokens);
-  std::int64_t room(const Sequence& sequence, std::int64_t asked);
-  void require_pages(std::size_t pages) const;  ///< to recall
-  void grow_layer(Sequence& sequence, int layer, bool whole_runs);
-
-  CacheShape shape;
-  PagePool pool;
-  std::unique_ptr<PageSlots> tier;                   ///< null before open_tier
-  std::vector<std::unique_ptr<Sequence>> sequences;  ///< [id], null a free id
-  std::vector<SequenceId> free_ids;
-  std::uint64_t last_serial = 0;  ///< of marks
-  std::uint64_t last_table = 0;   ///< Sequence::serial
-  std::uint64_t last_layout = 0;
-  bool sparing = false;
-  std::vector<std::int64_t> needed;  ///< [layer, head] pages that extend still has to add
-  HeadTable::Copies copies;          ///< pages that go to the tier or come back
-};
-
-void Cache::State::require_pages(std::size_t pages) const {
-  if (pages <= pool.pages_free()) return;
-  throw CacheFull(fmt::format("the KV cache is full: {} pages wait in the tier and are needed, and {} are free; {}",
-                              pages, pool.pages_free(), shape.cure));
-}
+Cache::State::State(const CacheShape& cache_shape, const MakePageMemory& memory)
+    : shape(cache_shape),
+      pool(runs_for(cache_shape), cache_shape.format.page_bytes(), memory),
+      needed(static_cast<std::size_t>(cache_shape.layers) * static_cast<std::size_t>(cache_shape.kv_heads)) {}
 
 SequenceId Cache::State::install(std::unique_ptr<Sequence> sequence) {
   sequence->serial = ++last_table;
@@ -322,10 +236,11 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
     head.append(state_->pool, static_cast<std::int32_t>(tokens), sequence.length);
   }
   sequence.length += tokens;
-  const bool alike = std::all_of(sequence.heads.begin(), sequence.heads.end(), [&](const HeadTable& head) {
+  sequence.holds_all = std::all_of(sequence.heads.begin(), sequence.heads.end(), [&](const HeadTable& head) {
     return head.positions() == nullptr && head.slots() == sequence.length;
   });
-  if (alike) sequence.room = static_cast<std::int32_t>((kPageTokens - sequence.length % kPageTokens) % kPageTokens);
+  if (!sequence.holds_all) return;
+  sequence.room = static_cast<std::int32_t>((kPageTokens - sequence.length % kPageTokens) % kPageTokens);
 }
 
 std::int64_t Cache::pages_to_extend(SequenceId sequence, std::int64_t tokens) const {
@@ -440,154 +355,14 @@ std::int64_t Cache::live_tokens(SequenceId sequence, int layer, int head) const 
   return of.heads[state_->head_index(layer, head)].live() + of.pending;
 }
 
+bool Cache::holds_all(SequenceId sequence) const {
+  return state_->peek(sequence).holds_all;
+}
+
 void Cache::live_tokens(SequenceId sequence, std::vector<std::int64_t>& tokens) const {
   tokens.clear();
   const Sequence& of = state_->peek(sequence);
   for (const HeadTable& table : of.heads) tokens.push_back(table.live() + of.pending);
-}
-
-void Cache::open_tier(const std::filesystem::path& folder) {
-  if (state_->tier == nullptr) {
-    state_->tier = std::make_unique<PageSlots>(state_->pool.make_waiting(folder), state_->shape.format.page_bytes());
-  }
-}
-
-bool Cache::may_spill(SequenceId sequence) const {
-  return state_->tier != nullptr && state_->peek(sequence).marks.empty();
-}
-
-void Cache::spill(SequenceId id, std::span<const HeadPage> pages) {
-  check(may_spill(id), "pages are spilled to a tier that is open, and not while a mark is held");
-  Sequence& sequence = state_->change(id);
-  sequence.has_copies = true;
-  const auto table_of = [&](const HeadPage& page) -> HeadTable& {
-    return sequence.heads[state_->head_index(page.layer, page.head)];
-  };
-  std::size_t slots = 0;
-  for (const HeadPage& page : pages) {
-    slots += table_of(page).copy_of(page.page) < 0;
-    table_of(page).reserve_copies();
-  }
-  state_->tier->reserve(slots);
-  state_->copies.clear();
-  state_->copies.reserve(slots);
-  for (const HeadPage& page : pages) table_of(page).spill(state_->pool, *state_->tier, page.page, state_->copies);
-  state_->pool.save(state_->copies);
-}
-
-void Cache::recall(SequenceId id, std::span<const HeadPage> pages) {
-  Sequence& sequence = state_->change(id);
-  state_->require_pages(pages.size());
-  state_->copies.clear();
-  state_->copies.reserve(pages.size());
-  for (const HeadPage& page : pages) {
-    HeadTable& table = sequence.heads[state_->head_index(page.layer, page.head)];
-    table.recall(state_->pool, *state_->tier, page.page, state_->copies);
-  }
-  state_->pool.load(state_->copies);
-}
-
-void Cache::recall_all(SequenceId id) {
-  if (state_->tier == nullptr || !state_->peek(id).has_copies) return;
-  Sequence& sequence = state_->change(id);
-  std::size_t waiting = 0;
-  for (const HeadTable& table : sequence.heads) waiting += static_cast<std::size_t>(table.waiting());
-  state_->require_pages(waiting);
-  state_->copies.clear();
-  state_->copies.reserve(waiting);
-  if (waiting > 0) sequence.serial = ++state_->last_table;
-  for (HeadTable& table : sequence.heads) {
-    for (std::int32_t page = 0; table.waiting() > 0; ++page) {
-      if (!table.resident(page)) table.recall(state_->pool, *state_->tier, page, state_->copies);
-    }
-    table.forget_copies(*state_->tier);
-  }
-  sequence.has_copies = false;
-  state_->pool.load(state_->copies);
-}
-
-void Cache::put_away(SequenceId id, bool shared) {
-  check(may_spill(id), "pages are put away to a tier that is open, and not while a mark is held");
-  Sequence& sequence = state_->change(id);
-  sequence.has_copies = true;
-  std::size_t slots = 0;
-  for (HeadTable& table : sequence.heads) {
-    slots += static_cast<std::size_t>(table.copies_to_put_away(state_->pool, shared));
-    table.reserve_away();
-  }
-  state_->tier->reserve(slots);
-  state_->copies.clear();
-  state_->copies.reserve(slots);
-  for (HeadTable& table : sequence.heads) table.put_away(state_->pool, *state_->tier, shared, state_->copies);
-  state_->pool.save(state_->copies);
-}
-
-void Cache::bring_back(SequenceId id) {
-  const auto away = static_cast<std::size_t>(pages_away(id));
-  state_->require_pages(away);
-  state_->copies.clear();
-  state_->copies.reserve(away);
-  Sequence& sequence = state_->change(id);
-  sequence.serial = ++state_->last_table;
-  for (HeadTable& table : sequence.heads) {
-    if (table.away() > 0) table.bring_back(state_->pool, *state_->tier, state_->copies);
-  }
-  state_->pool.load(state_->copies);
-}
-
-std::int64_t Cache::pages_away(SequenceId sequence) const {
-  std::int64_t sum = 0;
-  for (const HeadTable& table : state_->peek(sequence).heads) sum += table.away();
-  return sum;
-}
-
-std::span<const std::uint64_t> Cache::waiting_bits(SequenceId sequence, int layer, int head) const {
-  return state_->peek(sequence).heads[state_->head_index(layer, head)].waiting_bits();
-}
-
-WaitingPages Cache::waiting() const {
-  if (state_->tier == nullptr) return {};
-  return {state_->tier->pieces(), static_cast<std::int32_t>(state_->tier->piece_slots())};
-}
-
-std::int32_t Cache::waiting_slot(SequenceId sequence, const HeadPage& page) const {
-  return state_->peek(sequence).heads[state_->head_index(page.layer, page.head)].copy_of(page.page);
-}
-
-std::int64_t Cache::waiting_pages(SequenceId sequence, int layer, int head) const {
-  return state_->peek(sequence).heads[state_->head_index(layer, head)].waiting();
-}
-
-const std::byte* Cache::read_page(SequenceId sequence, const HeadPage& page, Plane plane,
-                                  std::vector<std::byte>& space) const {
-  const HeadTable& table = state_->peek(sequence).heads[state_->head_index(page.layer, page.head)];
-  const std::size_t bytes = state_->shape.format.page_bytes();
-  check(page.page >= 0 && static_cast<std::size_t>(page.page) < table.pages().size(),
-        "a head has the page that is read");
-  if (!table.resident(page.page)) {
-    return state_->tier->data(table.copy_of(page.page)) + (plane == Plane::v ? bytes : 0);
-  }
-  const PageId id = table.pages()[static_cast<std::size_t>(page.page)];
-  if (state_->pool.on_host()) {
-    return (plane == Plane::k ? state_->pool.k_plane() : state_->pool.v_plane()) + id * bytes;
-  }
-  space.resize(bytes);
-  state_->pool.read(plane, id, space);
-  return space.data();
-}
-
-void Cache::write_pages(SequenceId sequence, const HeadPage& first, Plane plane, std::span<const std::byte> bytes) {
-  const HeadTable& table = state_->peek(sequence).heads[state_->head_index(first.layer, first.head)];
-  const std::size_t page_bytes = state_->shape.format.page_bytes();
-  const std::size_t count = bytes.size() / page_bytes;
-  const auto begin = static_cast<std::size_t>(first.page);
-  check(bytes.size() % page_bytes == 0 && begin + count <= table.pages().size(), "whole pages of the head are written");
-  for (std::size_t page = 0, run = 1; page < count; page += run, run = 1) {
-    const PageId id = table.pages()[begin + page];
-    check(id != kNoPage, "pages that are written are resident");
-    while (page + run < count && table.pages()[begin + page + run] == id + static_cast<PageId>(run)) ++run;
-    state_->pool.write(plane, bytes.subspan(page * page_bytes, run * page_bytes), id);
-  }
 }
 
 Mark Cache::mark(SequenceId id) {

@@ -138,6 +138,8 @@ class Cache {
   bool compact(SequenceId sequence, int layer, int head);
   /// Tokens of this head that are not freed.
   std::int64_t live_tokens(SequenceId sequence, int layer, int head) const;
+  /// True where it is known, without a look at the heads, that they freed none.
+  bool holds_all(SequenceId sequence) const;
   /// Of all heads, [layers, kv_heads]; replaces `tokens`.
   void live_tokens(SequenceId sequence, std::vector<std::int64_t>& tokens) const;
 

@@ -238,6 +238,56 @@ TEST(Cache, FreeingInAForkLeavesTheSource) {
   EXPECT_TRUE(row_is(cache, fork, {1, 0, 0, 50}, 18));
 }
 
+TEST(Cache, LayoutStaysWhileTokensLieOnPagesThatAreThere) {
+  Cache cache(small_shape(4096));
+  const SequenceId sequence = cache.create();
+  extend_with_rows(cache, sequence, 20, 1);
+  const std::uint64_t layout = cache.layout(sequence);
+  const std::vector<PageId> pages(cache.view(sequence, 1, 2).pages, cache.view(sequence, 1, 2).pages + 2);
+  for (std::int32_t length = 21; length <= 2 * kPageTokens; ++length) {
+    const Mark mark = cache.mark(sequence);
+    cache.extend(sequence, 1);
+    cache.commit(mark);
+    EXPECT_EQ(cache.layout(sequence), layout);
+    EXPECT_EQ(cache.view(sequence, 1, 2).slots, length);
+    EXPECT_EQ(cache.live_tokens(sequence, 0, 1), length);
+    EXPECT_EQ(cache.pages_to_extend(sequence, 2 * kPageTokens - length), 0);
+    EXPECT_TRUE(cache.holds_all(sequence));
+  }
+  EXPECT_EQ(std::vector<PageId>(cache.view(sequence, 1, 2).pages, cache.view(sequence, 1, 2).pages + 2), pages);
+  cache.extend(sequence, 1);
+  EXPECT_NE(cache.layout(sequence), layout);
+  std::vector<std::int64_t> live;
+  cache.live_tokens(sequence, live);
+  EXPECT_THAT(live, testing::Each(2 * kPageTokens + 1));
+  cache.free_tokens(sequence, 0, 1, range(3, 5));
+  EXPECT_FALSE(cache.holds_all(sequence));
+  EXPECT_EQ(cache.live_tokens(sequence, 0, 1), 2 * kPageTokens - 1);
+}
+
+TEST(Cache, TokensOnAPageThatAForkReadsGoToAnother) {
+  Cache cache(small_shape(4096));
+  const SequenceId sequence = cache.create();
+  extend_with_rows(cache, sequence, 20, 1);
+  cache.extend(sequence, 2);
+  const std::uint64_t layout = cache.layout(sequence);
+  const SequenceId fork = cache.fork(sequence);
+  EXPECT_EQ(cache.view(fork, 1, 2).slots, 22);
+  EXPECT_EQ(cache.view(fork, 1, 2).pages[1], cache.view(sequence, 1, 2).pages[1]);
+  cache.extend(sequence, 1);
+  EXPECT_NE(cache.layout(sequence), layout);
+  EXPECT_EQ(cache.view(fork, 1, 2).slots, 22);
+  EXPECT_NE(cache.view(fork, 1, 2).pages[1], cache.view(sequence, 1, 2).pages[1]);
+  EXPECT_TRUE(row_is(cache, sequence, {1, 1, 2, 19}, 19));
+  const Mark mark = cache.mark(sequence);
+  cache.extend(sequence, 3);
+  cache.restore(mark);
+  EXPECT_EQ(cache.length(sequence), 23);
+  EXPECT_EQ(cache.view(sequence, 1, 2).slots, 23);
+  cache.truncate(sequence, 2);
+  EXPECT_EQ(cache.view(sequence, 1, 2).slots, 21);
+}
+
 TEST(Cache, FreeingWhatIsNotThereIsABug) {
   Cache cache(small_shape(512));
   const SequenceId sequence = cache.create();

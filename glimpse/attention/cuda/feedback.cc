@@ -14,7 +14,7 @@ std::size_t size(std::int64_t value) {
 
 template <class Wanted>
 bool some_head(const Program& program, const Wanted& wanted) {
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
+  for (int layer = 0; layer < program.shape().layers && program.forgets(); ++layer) {
     for (const HeadOp& head : program.layer(layer).heads) {
       if (head.kept != nullptr && wanted(head.kept->rule)) return true;
     }

@@ -15,15 +15,6 @@ bool compensates(const HeadOp& op) {
   return op.reads == HeadOp::Reads::window && op.kept != nullptr && op.kept->compensates;
 }
 
-bool compensates(const Program& program) {
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (const HeadOp& op : program.layer(layer).heads) {
-      if (compensates(op)) return true;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 /// All sums of a sequence, as the host has them.
@@ -47,7 +38,7 @@ void MeanTokens::send(const SequenceRows& rows, Known& known) const {
 }
 
 void MeanTokens::follow(const SequenceRows& rows) {
-  if (reads_everything(rows) || !compensates(*rows.program)) return;
+  if (reads_everything(rows)) return;
   constexpr std::int64_t page = kernels::kPageTokens;
   const SequenceState& state = *rows.state;
   const plan::ModelShape& shape = rows.program->shape();

@@ -12,24 +12,18 @@ namespace {
 /// More pages than these are sent as a whole table: each write costs what four page numbers do.
 constexpr std::size_t kMostWrites = std::size_t{1} << 16;
 
-template <class Rule>
-bool some_head(const Program& program, const Rule& rule) {
-  const plan::ModelShape& shape = program.shape();
-  for (int layer = 0; layer < shape.layers && program.forgets(); ++layer) {
+bool forgets_single_tokens(const Program& program) {
+  for (int layer = 0; layer < program.shape().layers && program.forgets(); ++layer) {
     for (const HeadOp& head : program.layer(layer).heads) {
-      if (head.kept != nullptr && rule(head)) return true;
+      if (head.kept != nullptr && plan::forgets_by_statistic(head.kept->rule)) return true;
     }
   }
   return false;
 }
 
-bool forgets_single_tokens(const Program& program) {
-  return some_head(program, [](const HeadOp& head) { return plan::forgets_by_statistic(head.kept->rule); });
-}
-
 /// Pages leave a head's table, and those behind move up.
-bool frees_pages(const Program& program) {
-  return some_head(program, [](const HeadOp& head) { return !head.has_tier(); });
+bool frees_pages(const HeadOp& head) {
+  return head.kept != nullptr && !head.has_tier();
 }
 
 std::size_t pages_of(std::int64_t slots) {
@@ -97,8 +91,7 @@ void PageTables::follow(const SequenceRows& rows) {
   whole |= table.serial != serial;
   table.serial = serial;
   // A sequence's rows before those of the pass lie where they lay in the last one.
-  const std::size_t from =
-      whole || frees_pages(*rows.program) ? 0 : static_cast<std::size_t>(rows.position / kernels::kPageTokens);
+  const auto last = static_cast<std::size_t>(rows.position / kernels::kPageTokens);
   before_ = writes_.size();
   cache_.views(rows.sequence, table.views);
   const auto heads = static_cast<std::size_t>(cache_.shape().kv_heads);
@@ -115,8 +108,11 @@ void PageTables::follow(const SequenceRows& rows) {
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
     for (int head = 0; head < cache_.shape().kv_heads; ++head, at += table.pages) {
       kernels::HeadView& view = table.views[number++];
-      const std::size_t pages = pages_of(view.slots);
-      for (std::size_t i = from; i < pages; ++i) {
+      const std::size_t first = whole || frees_pages(rows.program->head(layer, head)) ? 0 : last;
+      const std::size_t pages = std::max(first, pages_of(view.slots));
+      // No page that waits is known by its number.
+      const bool same = std::equal(view.pages + first, view.pages + pages, table.known.data() + at + first);
+      for (std::size_t i = first; i < pages && (whole || !same); ++i) {
         kernels::PageId& known = table.known[at + i];
         const kernels::PageId id = page_of(rows.sequence, view, {layer, head, static_cast<std::int32_t>(i)});
         if (!whole && known == id) continue;

@@ -22,7 +22,7 @@ class PageTables {
   /// Begins a pass. What the pass before it did not write is made up for.
   void begin();
   /// Then, for each of the pass's sequences, which have their slots: adds to writes() what must change on the device.
-  /// Heads that rows before the pass's own may have changed in are those of programs that free pages.
+  /// Rows before the pass's own may have moved in heads that free pages.
   void follow(const SequenceRows& rows);
   /// Pages of a followed sequence that went to the tier, or came back, since.
   void moved(kv::SequenceId sequence, std::span<const kv::HeadPage> pages);

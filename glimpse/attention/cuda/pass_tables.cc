@@ -41,54 +41,79 @@ kernels::Choice choice_of(const plan::Selector& selector, const kv::OpenBlocks& 
   return choice;
 }
 
-kernels::Read read_of(const PassEntry& entry, const HeadOp& head) {
+kernels::Read window_of(const PassEntry& entry, const plan::Selector& window) {
   kernels::Read read;
-  if (entry.dense || head.reads == HeadOp::Reads::everything) return read;
-  if (head.reads == HeadOp::Reads::window) {
-    const std::int64_t local = plan::window_tokens(*head.window, entry.tokens);
-    if (head.window->sink + local >= entry.tokens) return read;
-    read.kind = kernels::Read::Kind::window;
-    read.sink = head.window->sink;
-    read.local = static_cast<std::int32_t>(local);
-    return read;
-  }
-  const Program& program = *entry.rows.program;
-  read.kind = kernels::Read::Kind::sets;
-  read.set = first_set(entry, head.set);
-  read.per_query = program.select(head.set.layer, head.set.head).lists > 1 ? 1 : 0;
+  const std::int64_t local = plan::window_tokens(window, entry.tokens);
+  if (window.sink + local >= entry.tokens) return read;
+  read.kind = kernels::Read::Kind::window;
+  read.sink = window.sink;
+  read.local = static_cast<std::int32_t>(local);
   return read;
 }
 
-void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, GroupLayer& to) {
-  const std::span<const SelectOp> selects(layer.selects);
+/// Searches of bounds and choices from scores differ from head to head in little.
+class LastChoice {
+ public:
+  explicit LastChoice(const PassEntry& entry) : entry_(entry) {}
+
+  const kv::OpenBlocks& blocks(const plan::Selector& selector) {
+    if (of_blocks_ != &selector) blocks_ = open_blocks(entry_, selector);
+    of_blocks_ = &selector;
+    return blocks_;
+  }
+  const kernels::Choice& of(const SelectOp& select) {
+    if (of_ != select.selector || from_ != select.from) {
+      choice_ = select.from == SelectOp::From::index
+                    ? choice_of(*select.selector, blocks(*select.selector))
+                    : attention::choice_of(*select.selector, static_cast<std::size_t>(entry_.tokens));
+    }
+    of_ = select.selector;
+    from_ = select.from;
+    return choice_;
+  }
+
+ private:
+  const PassEntry& entry_;
+  const plan::Selector* of_blocks_ = nullptr;
+  const plan::Selector* of_ = nullptr;
+  SelectOp::From from_ = SelectOp::From::index;
+  kv::OpenBlocks blocks_;
+  kernels::Choice choice_;
+};
+
+void add_selects(const PassEntry& entry, int layer, int row, GroupLayer& to) {
+  const std::span<const SelectOp> selects(entry.rows.program->layer(layer).selects);
+  const std::vector<SetSource>& sources = entry.facts->layers[static_cast<std::size_t>(layer)].sources;
+  LastChoice last(entry);
   for (std::size_t i = 0; i < selects.size(); ++i) {
     const SelectOp& select = selects[i];
-    const plan::Selector& selector = *select.selector;
-    kernels::Choice choice;
-    if (is_united(select)) {
-      merges_ranks(select) ? add_rank_merge(entry, select, row, to) : add_union(entry, select, row, to);
-      continue;
-    }
-    if (searches_tree(select)) {
-      i += add_tree_searches(entry, selects.subspan(i), row, to) - 1;
-      continue;
-    }
-    if (searches_units(select)) {
-      add_unit_search(entry, select, row, to);
-      continue;
-    }
-    if (select.from == SelectOp::From::index) {
-      const kv::OpenBlocks at = open_blocks(entry, selector);
-      const auto first = static_cast<std::int32_t>(at.sink);
-      const auto last = static_cast<std::int32_t>(chooses(at) ? at.tail : at.sink);
-      to.searches.push_back({row, select.first_head, selector.block / kernels::kPageTokens, first, last});
-      choice = choice_of(selector, at);
-    } else {
-      for (int head = select.first_head; head < select.first_head + select.heads; ++head) {
-        to.scores.push_back({row, head});
+    switch (sources[i]) {
+      case SetSource::ranks:
+        add_rank_merge(entry, select, row, to);
+        continue;
+      case SetSource::united:
+        add_union(entry, select, row, to);
+        continue;
+      case SetSource::tree:
+        i += add_tree_searches(entry, selects.subspan(i), row, to) - 1;
+        continue;
+      case SetSource::units:
+        add_unit_search(entry, select, row, to);
+        continue;
+      case SetSource::bounds: {
+        const kv::OpenBlocks& at = last.blocks(*select.selector);
+        const auto first = static_cast<std::int32_t>(at.sink);
+        const auto end = static_cast<std::int32_t>(chooses(at) ? at.tail : at.sink);
+        to.searches.push_back({row, select.first_head, select.selector->block / kernels::kPageTokens, first, end});
+        break;
       }
-      choice = attention::choice_of(selector, static_cast<std::size_t>(entry.tokens));
+      case SetSource::scores:
+        for (int head = select.first_head; head < select.first_head + select.heads; ++head) {
+          to.scores.push_back({row, head});
+        }
+        break;
     }
+    kernels::Choice choice = last.of(select);
     const int set = first_set(entry, select.writes);
     for (int list = 0; list < select.lists; ++list) {
       choice.row = row;
@@ -98,6 +123,25 @@ void add_selects(const PassEntry& entry, const LayerProgram& layer, int row, Gro
       choice.set = set + list;
       to.choices.push_back(choice);
     }
+  }
+}
+
+/// What the heads of a layer read in a row.
+void add_reads(const PassEntry& entry, int layer, std::vector<kernels::Read>& to) {
+  const ProgramFacts::Layer& facts = entry.facts->layers[static_cast<std::size_t>(layer)];
+  if (entry.dense) {
+    to.resize(to.size() + facts.reads.size());
+    return;
+  }
+  const std::vector<HeadOp>& heads = entry.rows.program->layer(layer).heads;
+  for (std::size_t head = 0; head < heads.size(); ++head) {
+    kernels::Read read = facts.reads[head];
+    if (read.kind == kernels::Read::Kind::sets) {
+      read.set += entry.first_set;
+    } else if (heads[head].reads == HeadOp::Reads::window) {
+      read = window_of(entry, *heads[head].window);
+    }
+    to.push_back(read);
   }
 }
 
@@ -160,11 +204,12 @@ std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selec
 int first_set(const PassEntry& entry, plan::SlotId slot) {
   const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
   return entry.first_set +
-         entry.sets[static_cast<std::size_t>(slot.layer) * kv_heads + static_cast<std::size_t>(slot.head)];
+         entry.facts->sets[static_cast<std::size_t>(slot.layer) * kv_heads + static_cast<std::size_t>(slot.head)];
 }
 
 void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths,
-                      std::span<const char> waits, std::span<const std::int32_t* const> covered) {
+                      std::span<const char> waits, std::span<const std::int32_t* const> covered,
+                      std::span<const ProgramFacts* const> facts) {
   entries_.resize(batch.size());
   groups_.clear();
   prompts_.clear();
@@ -179,6 +224,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     entry.first_made = -1;
     entry.waits = waits[i] != 0;
     entry.covered = covered[i];
+    entry.facts = facts[i];
     if (!entry.dense) {
       number_sets(entry);
       size_selects(entry);
@@ -204,64 +250,53 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
 }
 
 void PassTables::size_selects(const PassEntry& entry) {
-  const Program& program = *entry.rows.program;
   const std::int64_t most = length_step(entry.tokens);
   const SelectOp* last_tree = nullptr;
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (const SelectOp& select : program.layer(layer).selects) {
-      if (searches_tree(select)) {
-        if (last_tree != nullptr && searches_alike(entry, *last_tree, select)) continue;
-        last_tree = &select;
-      }
-      std::int64_t capacity = select.capacity(most), scores = most;
-      if (is_united(select)) {
-        const UnionSize size = union_size(select, most);
-        capacity = std::max(capacity, size.wanted * select.selector->block);
-        if (merges_ranks(select)) {
-          sizes_.most_ranks = std::max(sizes_.most_ranks, static_cast<int>(size.wanted));
-          sizes_.most_ranked = std::max(sizes_.most_ranked, size.lists);
-        } else {
-          sizes_.most_candidates = std::max(sizes_.most_candidates, static_cast<int>(size.wanted * size.lists));
-        }
-      }
-      if (searches_tree(select)) {
-        capacity = tree_capacity(entry, select);
-        scores = 0;
-      } else if (searches_units(select)) {
-        capacity = unit_capacity(entry, select);
-        scores = (most + select.selector->block - 1) / select.selector->block;
-      } else if (select.from == SelectOp::From::index) {
-        const std::int64_t block = select.selector->block;
-        const kv::OpenBlocks at = open_blocks(entry, *select.selector);
-        // What a draft does not see of the bounds is in every set, beside the budget.
-        capacity = std::max(capacity, std::min(most, entry.tokens - at.open() * block + at.room * block));
-        scores = (most + block - 1) / block;
-        sizes_.most_blocks = std::max(sizes_.most_blocks, static_cast<std::int32_t>(scores));
-      }
-      sizes_.capacity = std::max(sizes_.capacity, static_cast<std::int32_t>(capacity));
-      sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>((scores + 31) / 32 * 32));
+  for (const SelectOp* one : entry.facts->sized) {
+    const SelectOp& select = *one;
+    if (entry.facts->trees && searches_tree(select)) {
+      if (last_tree != nullptr && searches_alike(entry, *last_tree, select)) continue;
+      last_tree = &select;
     }
+    std::int64_t capacity = select.capacity(most), scores = most;
+    if (is_united(select)) {
+      const UnionSize size = union_size(select, most);
+      capacity = std::max(capacity, size.wanted * select.selector->block);
+      if (merges_ranks(select)) {
+        sizes_.most_ranks = std::max(sizes_.most_ranks, static_cast<int>(size.wanted));
+        sizes_.most_ranked = std::max(sizes_.most_ranked, size.lists);
+      } else {
+        sizes_.most_candidates = std::max(sizes_.most_candidates, static_cast<int>(size.wanted * size.lists));
+      }
+    }
+    if (searches_tree(select)) {
+      capacity = tree_capacity(entry, select);
+      scores = 0;
+    } else if (searches_units(select)) {
+      capacity = unit_capacity(entry, select);
+      scores = (most + select.selector->block - 1) / select.selector->block;
+    } else if (select.from == SelectOp::From::index) {
+      const std::int64_t block = select.selector->block;
+      const kv::OpenBlocks at = open_blocks(entry, *select.selector);
+      // What a draft does not see of the bounds is in every set, beside the budget.
+      capacity = std::max(capacity, std::min(most, entry.tokens - at.open() * block + at.room * block));
+      scores = (most + block - 1) / block;
+      sizes_.most_blocks = std::max(sizes_.most_blocks, static_cast<std::int32_t>(scores));
+    }
+    sizes_.capacity = std::max(sizes_.capacity, static_cast<std::int32_t>(capacity));
+    sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>((scores + 31) / 32 * 32));
   }
 }
 
 void PassTables::number_sets(PassEntry& entry) {
   const Program& program = *entry.rows.program;
-  const auto kv_heads = static_cast<std::size_t>(program.shape().kv_heads);
   entry.first_set = sizes_.sets;
-  entry.sets.assign(static_cast<std::size_t>(program.shape().layers) * kv_heads, -1);
-  int next = 0;
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (const SelectOp& select : program.layer(layer).selects) {
-      entry.sets[static_cast<std::size_t>(select.writes.layer) * kv_heads +
-                 static_cast<std::size_t>(select.writes.head)] = next;
-      next += select.lists;
-      if (is_united(select)) next += union_size(select, entry.tokens).lists;
-    }
-  }
+  int next = entry.facts->set_count;
   // Where rows are put together there are lists of where they lie, the same for all layers.
   entry.first_made = -1;
   entry.made_lists = 0;
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
+  const bool makes = entry.facts->makes_keys || (entry.waits && entry.facts->has_tier);
+  for (int layer = 0; layer < program.shape().layers && makes; ++layer) {
     for (int head = 0; head < program.shape().kv_heads; ++head) {
       if (!makes_rows(entry, layer, head)) continue;
       const plan::SlotId slot = program.head(layer, head).set;
@@ -305,11 +340,9 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
   for (std::size_t i = group.first_entry; i < group.first_entry + group.entries; ++i) {
     const PassEntry& entry = entries_[i];
     const LayerProgram& program = entry.rows.program->layer(layer);
-    for (int row = 0; row < entry.rows.rows; ++row) {
-      for (const HeadOp& head : program.heads) to.reads.push_back(read_of(entry, head));
-    }
+    for (int row = 0; row < entry.rows.rows; ++row) add_reads(entry, layer, to.reads);
     const int row = entry.rows.first_row - group.row;
-    if (!entry.dense) add_selects(entry, program, row, to);
+    if (!entry.dense) add_selects(entry, layer, row, to);
     if (entry.first_made >= 0) add_made(entry, layer, row, to);
     const bool heats = entry.first_heat >= 0 && program.heats && entry.rows.decodes() && entry.rows.program->feeds();
     for (int head = 0; head < static_cast<int>(program.heads.size()) && heats; ++head) {

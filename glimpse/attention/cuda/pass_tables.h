@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/attention/cuda/program_facts.h"
 #include "glimpse/kernels/cuda/made_rows.h"
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
@@ -25,11 +26,11 @@ struct PassEntry {
   std::int64_t tokens = 0;  ///< after the pass's rows
   bool dense = true;        ///< reads everything, and selects nothing
   int first_set = 0;        ///< its sets are numbered from here
-  std::vector<int> sets;    ///< [layers, kv_heads] the first that the head publishes, counted from first_set; -1: none
-  int first_heat = -1;      ///< its rows of heat and of what flows back into it are numbered from here; -1: none
-  int heats = 0;            ///< so many: one, or one for each layer
-  int first_kept = -1;      ///< [layers] what its layers' unions took is numbered from here; -1: nobody asks
-  bool waits = false;       ///< pages of its sets may wait in the tier
+  const ProgramFacts* facts = nullptr;
+  int first_heat = -1;  ///< its rows of heat and of what flows back into it are numbered from here; -1: none
+  int heats = 0;        ///< so many: one, or one for each layer
+  int first_kept = -1;  ///< [layers] what its layers' unions took is numbered from here; -1: nobody asks
+  bool waits = false;   ///< pages of its sets may wait in the tier
   const std::int32_t* covered = nullptr;  ///< [layers, kv_heads] tokens that trees cover, where it searches some
   int first_made = -1;  ///< lists of rows that are put together (MadeSet) are numbered from here; -1: none
   int made_lists = 0;   ///< so many for each KV head
@@ -112,8 +113,9 @@ class PassTables {
 
   /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected. `waits`: [batch]
   /// its sets are read where pages wait. `covered`: [batch] PassEntry::covered, valid as long as the entries.
+  /// `facts`: [batch] likewise.
   void make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths, std::span<const char> waits,
-            std::span<const std::int32_t* const> covered);
+            std::span<const std::int32_t* const> covered, std::span<const ProgramFacts* const> facts);
 
   std::span<const PassEntry> entries() const { return entries_; }
   std::span<const RowGroup> groups() const { return groups_; }

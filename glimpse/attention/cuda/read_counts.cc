@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "glimpse/attention/give_slots.h"
@@ -9,6 +10,23 @@
 
 namespace glimpse::attention::cuda {
 namespace {
+
+/// Slots that are read of so many.
+struct Slots {
+  std::int64_t count = 0;
+  bool all = true;
+};
+
+/// Of a set's lists.
+Slots slots_of(const std::int32_t* counts, int lists, std::int64_t slots) {
+  Slots read;
+  for (const std::int32_t count : std::span(counts, static_cast<std::size_t>(lists))) {
+    read.count += count == kernels::kEverything ? slots : count;
+    read.all &= count == kernels::kEverything;
+  }
+  if (read.all) read.count = slots;
+  return read;
+}
 
 /// Slots of K and V that a head of a decoding row read, of those that hold its tokens.
 std::int64_t read_slots(const PassReads& pass, const PassEntry& entry, plan::SlotId head, std::int64_t slots,
@@ -21,19 +39,10 @@ std::int64_t read_slots(const PassReads& pass, const PassEntry& entry, plan::Slo
     sparse |= window < entry.tokens;
     return std::min(window, slots);
   }
-  const auto* const counts = pass.counts;
-  const int first = first_set(entry, op.set);
   const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
-  std::int64_t sum = 0;
-  bool all = true;
-  for (int i = 0; i < lists; ++i) {
-    const bool everything = counts[first + i] == kernels::kEverything;
-    sum += everything ? slots : counts[first + i];
-    all &= everything;
-  }
-  if (all) return slots;
-  sparse = true;
-  return sum;
+  const Slots read = slots_of(pass.counts + first_set(entry, op.set), lists, slots);
+  sparse |= !read.all;
+  return read.count;
 }
 
 /// True where a mean token stands for what a window lost.
@@ -90,10 +99,35 @@ void count_made(const PassReads& pass, const PassEntry& entry, int layer, int he
   }
 }
 
-}  // namespace
+/// What a sequence reads whose heads hold all of its tokens and make no keys; true where a head reads less than those.
+bool count_alike(const PassReads& pass, const PassEntry& entry, ReadCounters& counters) {
+  const ProgramFacts& facts = *entry.facts;
+  const bool feeds = entry.rows.program->feeds() && !entry.rows.state->has_heat();
+  const auto add = [&](const SameReads& heads, std::int64_t slots) {
+    counters.k_rows += heads.heads * slots;
+    counters.v_rows += heads.heads * slots;
+    if (feeds) counters.k_rows += heads.heads * slots;  // once more for what each slot got
+  };
+  add(facts.everything, entry.tokens);
+  bool sparse = false;
+  for (const ProgramFacts::Windows& heads : facts.windows) {
+    const std::int64_t window = heads.window->sink + plan::window_tokens(*heads.window, entry.tokens);
+    const bool less = !entry.dense && window < entry.tokens;
+    sparse |= less;
+    add(heads, less ? window : entry.tokens);
+    if (less) counters.k_rows += heads.compensated, counters.v_rows += heads.compensated;
+  }
+  for (const ProgramFacts::Sets& heads : facts.read_sets) {
+    const Slots read = entry.dense ? Slots{entry.tokens, true}
+                                   : slots_of(pass.counts + entry.first_set + heads.first, heads.lists, entry.tokens);
+    sparse |= !read.all;
+    add(heads, read.count);
+  }
+  return sparse;
+}
 
-void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counters) {
-  const PassEntry& entry = pass.tables.entries()[number];
+/// The same head by head.
+bool count_heads(const PassReads& pass, const PassEntry& entry, ReadCounters& counters) {
   bool sparse = false;
   std::vector<std::int64_t> live;
   pass.cache.live_tokens(entry.rows.sequence, live);
@@ -107,27 +141,50 @@ void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counte
       if (!entry.dense && has_mean_token(entry, layer, head)) ++counters.k_rows, ++counters.v_rows;
       // Once more for what each slot got; heat is made of the scores that attention leaves.
       if (entry.rows.program->feeds() && !entry.rows.state->has_heat()) counters.k_rows += slots;
-      counters.dense_k_rows += entry.tokens;
-      counters.dense_v_rows += entry.tokens;
     }
-    if (entry.dense) continue;
-    for (const SelectOp& select : entry.rows.program->layer(layer).selects) {
-      if (searches_tree(select)) {
-        const auto& copies = pass.trees.copies(entry.rows);
+  }
+  return sparse;
+}
+
+/// What searches and scores read before sets are made.
+void count_selects(const PassReads& pass, std::size_t number, ReadCounters& counters) {
+  const PassEntry& entry = pass.tables.entries()[number];
+  const ProgramFacts& facts = *entry.facts;
+  for (const ProgramFacts::Bounds& bounds : facts.bound_searches) {
+    counters.index_bytes +=
+        bounds.searches * (searched_blocks(entry, *bounds.selector) * bounds.selector->block / kernels::kPageTokens *
+                           static_cast<std::int64_t>(kernels::summary_bytes(pass.cache.shape().format)));
+  }
+  const std::vector<TreeCopy>* const trees = facts.trees ? &pass.trees.copies(entry.rows) : nullptr;
+  for (int layer = 0; layer < pass.cache.shape().layers; ++layer) {
+    const ProgramFacts::Layer& of_layer = facts.layers[static_cast<std::size_t>(layer)];
+    if (of_layer.scored > 0 && !pass.layers.makes_sets_late(pass.tables, number, layer)) {
+      counters.k_rows += of_layer.scored * entry.tokens;  // scores are a pass of their own over K
+    }
+    const std::vector<SelectOp>& selects = entry.rows.program->layer(layer).selects;
+    for (std::size_t i = 0; i < selects.size() && (facts.trees || facts.units); ++i) {
+      const SelectOp& select = selects[i];
+      if (of_layer.sources[i] == SetSource::tree) {
         counters.index_bytes +=
-            tree_bytes(pass, entry, select, copies[entry.rows.state->head(layer, select.first_head)].tree);
-      } else if (searches_units(select)) {
+            tree_bytes(pass, entry, select, (*trees)[entry.rows.state->head(layer, select.first_head)].tree);
+      } else if (of_layer.sources[i] == SetSource::units) {
         counters.index_bytes += unit_bytes(pass, entry, select);
-      } else if (select.from == SelectOp::From::index) {
-        counters.index_bytes += searched_blocks(entry, *select.selector) * select.selector->block /
-                                kernels::kPageTokens *
-                                static_cast<std::int64_t>(kernels::summary_bytes(pass.cache.shape().format));
-      } else if (!pass.layers.makes_sets_late(pass.tables, number, layer)) {
-        const auto scoring = std::count_if(select.queries.begin(), select.queries.end(), [](int n) { return n > 0; });
-        counters.k_rows += scoring * entry.tokens;  // scores are a pass of their own over K
       }
     }
   }
+}
+
+}  // namespace
+
+void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counters) {
+  const PassEntry& entry = pass.tables.entries()[number];
+  const bool alike = pass.cache.holds_all(entry.rows.sequence) && !entry.facts->makes_keys &&
+                     pass.cache.length(entry.rows.sequence) == entry.tokens;
+  const bool sparse = alike ? count_alike(pass, entry, counters) : count_heads(pass, entry, counters);
+  const std::int64_t dense = std::int64_t{pass.cache.shape().layers} * pass.cache.shape().kv_heads * entry.tokens;
+  counters.dense_k_rows += dense;
+  counters.dense_v_rows += dense;
+  if (!entry.dense) count_selects(pass, number, counters);
   if (sparse) {
     counters.sparse_steps = 1;
   } else {

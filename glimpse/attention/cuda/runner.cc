@@ -56,7 +56,7 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       layers_({trees_, units_, low_rank_, mean_tokens_, heats_}) {}
 
 /// Sequences have their slots: what holds something of theirs on the device takes them in.
-void Runner::follow(std::span<const SequenceRows> batch) {
+void Runner::follow(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts) {
   lengths_.clear();
   covered_.clear();
   pages_.begin();
@@ -64,29 +64,31 @@ void Runner::follow(std::span<const SequenceRows> batch) {
   units_.begin();
   low_rank_.begin();
   mean_tokens_.begin();
-  for (const SequenceRows& rows : batch) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const SequenceRows& rows = batch[i];
     check(rows.program->shape().head_dim == shape_.head_dim, "a program is made for the model's head dimension");
     if (rows.decodes()) forget(cache_, rows, forget_);
     lengths_.push_back(cache_.length(rows.sequence));
     pages_.follow(rows);
-    summaries_.follow(rows);
-    trees_.follow(rows);
-    covered_.push_back(trees_.covered(rows));
-    units_.follow(rows);
+    summaries_.follow(rows, *facts[i]);
+    if (facts[i]->trees) trees_.follow(rows);
+    covered_.push_back(facts[i]->trees ? trees_.covered(rows) : nullptr);
+    if (facts[i]->units) units_.follow(rows);
     low_rank_.follow(rows);
-    mean_tokens_.follow(rows);
+    if (facts[i]->compensates) mean_tokens_.follow(rows);
   }
-  tier_.begin(batch);
+  tier_.begin(batch, facts);
 }
 
 void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
   began_ = false;
-  summaries_.begin(batch);
+  const std::span<const ProgramFacts* const> facts = programs_.of(batch);
+  summaries_.begin(batch, facts);
   give_slots(cache_, batch, marks_);
   began_ = true;
   staging_ = &staging;
-  follow(batch);
-  tables_.make(batch, lengths_, tier_.waits(), covered_);
+  follow(batch, facts);
+  tables_.make(batch, lengths_, tier_.waits(), covered_, facts);
   feedback_.begin(batch, lengths_, shape_.heads);
   audits_.begin(batch, tables_.rows(), shape_.heads);
   records_.begin(tables_, static_cast<bool>(observer), shape_.heads * shape_.head_dim);

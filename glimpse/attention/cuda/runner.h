@@ -27,6 +27,7 @@
 #include "glimpse/attention/cuda/pass_space.h"
 #include "glimpse/attention/cuda/pass_tables.h"
 #include "glimpse/attention/cuda/pass_views.h"
+#include "glimpse/attention/cuda/program_facts.h"
 #include "glimpse/attention/cuda/staged_layers.h"
 #include "glimpse/attention/cuda/summaries.h"
 #include "glimpse/attention/cuda/tier.h"
@@ -86,7 +87,7 @@ class Runner {
 
  private:
   using Place = kernels::Place;
-  void follow(std::span<const SequenceRows> batch);
+  void follow(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts);
   void run_group(const GroupCall& call, const StagedLayer& place, int layer, float* audit_lse);
   void make_sets(const GroupCall& call, const StagedLayer& place);
   void attend_made(const GroupCall& call, const StagedLayer& place, int layer);
@@ -96,6 +97,7 @@ class Runner {
   kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
   std::unique_ptr<kernels::Operations<Place::device>> operations_;
+  ProgramsFacts programs_;
   PageTables pages_;
   Summaries summaries_;
   Feedback feedback_;

@@ -26,23 +26,13 @@ bool searches_pages(const Program& program, int layer, int head) {
   return op.from == SelectOp::From::index && bounds_hang_on_pages(op);
 }
 
-bool searches_pages(const Program& program) {
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (int head = 0; head < program.shape().kv_heads; ++head) {
-      if (searches_pages(program, layer, head)) return true;
-    }
-  }
-  return false;
-}
-
-void Summaries::begin(std::span<const SequenceRows> batch) {
+void Summaries::begin(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts) {
   if (!ended_) known_.clear();
   ended_ = true;
   ranges_.clear();
   most_ = 0;
   if (bounds_.size() > 0) return;
-  if (std::none_of(batch.begin(), batch.end(), [](const SequenceRows& rows) { return searches_pages(*rows.program); }))
-    return;
+  if (std::none_of(facts.begin(), facts.end(), [](const ProgramFacts* one) { return one->bounds; })) return;
   const std::size_t bytes = cache_.usage().pages_total * kernels::summary_bytes(cache_.shape().format);
   const std::size_t free = kernels::cuda::free_memory(stream_.device().number);
   if (bytes > free) {
@@ -56,14 +46,14 @@ void Summaries::begin(std::span<const SequenceRows> batch) {
   bounds_ = kernels::cuda::Memory(stream_, bytes);
 }
 
-void Summaries::follow(const SequenceRows& rows) {
+void Summaries::follow(const SequenceRows& rows, const ProgramFacts& facts) {
   const std::uint64_t serial = cache_.serial(rows.sequence);
   Known& known = known_[rows.sequence];
   ended_ = false;  // what is known is made by this pass
   if (known.serial != serial) known = {serial, 0};
   known.tokens = std::min(known.tokens, rows.position);  // rows from there on are written anew
-  Range range{rows.program, 0, 0};
-  if (searches_pages(*rows.program)) {
+  Range range{&facts, 0, 0};
+  if (facts.bounds) {
     const std::int64_t length = cache_.length(rows.sequence);
     range.first = static_cast<std::int32_t>(known.tokens / kernels::kPageTokens);
     range.last = static_cast<std::int32_t>(length / kernels::kPageTokens);
@@ -80,8 +70,7 @@ void Summaries::stage(int layers, kernels::cuda::Staging& staging, std::vector<s
     of_layer_.clear();
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       const Range& range = ranges_[i];
-      for (int head = 0; head < range.program->shape().kv_heads; ++head) {
-        if (!searches_pages(*range.program, layer, head)) continue;
+      for (const int head : range.program->layers[static_cast<std::size_t>(layer)].bounded) {
         of_layer_.push_back({static_cast<std::int32_t>(i), head, range.first, range.last});
       }
     }

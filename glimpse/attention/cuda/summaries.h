@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/attention/cuda/program_facts.h"
 #include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/kernels/cuda/staging.h"
 #include "glimpse/kv/cache.h"
@@ -19,9 +20,7 @@ namespace glimpse::attention::cuda {
 /// True where a search is of bounds that hang on pages: the least and the largest of their keys, for blocks of whole
 /// pages, which stay on the device, and scores that are pooled as such.
 bool bounds_hang_on_pages(const SelectOp& select);
-/// True where some head of the plan searches the bounds of its pages.
-bool searches_pages(const Program& program);
-/// The same of one head.
+/// True where a head of the plan searches the bounds of its pages.
 bool searches_pages(const Program& program, int layer, int head);
 
 /// Owned by a runner; borrows cache and stream. One thread at a time.
@@ -31,9 +30,9 @@ class Summaries {
 
   /// Before anything of a pass has changed: takes the memory where the batch needs it and there is none. Throws
   /// UserError when the device has too little left. What a pass that did not end made is made again.
-  void begin(std::span<const SequenceRows> batch);
+  void begin(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts);
   /// Then, for each of the pass's sequences in order, which have their slots.
-  void follow(const SequenceRows& rows);
+  void follow(const SequenceRows& rows, const ProgramFacts& facts);
   /// When all are followed: adds to `staging` the pages whose bounds the layers of the pass make, for each sequence and
   /// head that searches, and to `key` how many. Empty ranges are among them, so that passes of one shape have as many.
   void stage(int layers, kernels::cuda::Staging& staging, std::vector<std::int64_t>& key);
@@ -53,7 +52,7 @@ class Summaries {
     std::int64_t tokens = 0;  ///< full pages below have their bounds
   };
   struct Range {
-    const Program* program = nullptr;
+    const ProgramFacts* program = nullptr;
     std::int32_t first = 0, last = 0;
   };
 

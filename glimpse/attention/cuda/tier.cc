@@ -18,11 +18,11 @@ void for_heads(const Program& program, const See& see) {
 
 }  // namespace
 
-void Tier::begin(std::span<const SequenceRows> batch) {
+void Tier::begin(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts) {
   waits_.assign(batch.size(), 0);
   any_ = false;
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (!batch[i].decodes() || reads_everything(batch[i])) continue;
+    if (!facts[i]->has_tier || !batch[i].decodes() || reads_everything(batch[i])) continue;
     for_heads(*batch[i].program, [&](int layer, int head) {
       any_ = true;
       if (cache_.waiting_pages(batch[i].sequence, layer, head) > 0) waits_[i] = 1;

@@ -18,7 +18,7 @@ class Tier {
   explicit Tier(kv::Cache& cache) : cache_(cache) {}
 
   /// For a pass whose sequences have their slots.
-  void begin(std::span<const SequenceRows> batch);
+  void begin(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts);
   /// [batch] the sequence reads sets whose pages may wait.
   std::span<const char> waits() const { return waits_; }
   /// True where a sequence of the pass has a tier, whose sets are to come back.

@@ -18,22 +18,18 @@ bool is_united(const SelectOp& select) {
          (is_union(*select.selector) || select.joins.layer >= 0 || merges_ranks(select));
 }
 
+int union_lists(const SelectOp& select) {
+  if (select.selector->terms.front().source == plan::Source::heat) return 0;
+  return std::accumulate(select.queries.begin(), select.queries.end(), 0);
+}
+
 UnionSize union_size(const SelectOp& select, std::int64_t tokens) {
   const plan::Selector& selector = *select.selector;
   const plan::Term& first = selector.terms.front();
   if (first.source == plan::Source::heat) return {};
-  const int lists = std::accumulate(select.queries.begin(), select.queries.end(), 0);
+  const int lists = union_lists(select);
   if (merges_ranks(select)) return {plan::budget_tokens(selector.budget, tokens) / selector.block, lists};
   return {plan::term_tokens(selector, first, tokens) / selector.block, lists};
-}
-
-bool joins_sets(const Program& program) {
-  for (int layer = 0; layer < program.shape().layers; ++layer) {
-    for (const SelectOp& select : program.layer(layer).selects) {
-      if (select.joins.layer >= 0) return true;
-    }
-  }
-  return false;
 }
 
 void PassTables::number_heat(PassEntry& entry) {
@@ -42,16 +38,11 @@ void PassTables::number_heat(PassEntry& entry) {
   entry.first_heat = entry.first_kept = -1;
   entry.heats = 0;
   entry.observed = entry.tokens;
-  if (!entry.dense && joins_sets(program)) {
+  if (!entry.dense && entry.facts->joins) {
     entry.first_kept = sizes_.kept;
     sizes_.kept += program.shape().layers;
   }
-  std::int64_t block = 0;  // the least of a union
-  for (int layer = 0; layer < program.shape().layers && !entry.dense; ++layer) {
-    for (const SelectOp& select : program.layer(layer).selects) {
-      if (is_united(select) && (block == 0 || select.selector->block < block)) block = select.selector->block;
-    }
-  }
+  std::int64_t block = entry.dense ? 0 : entry.facts->united_block;
   if (rows.kind == PassKind::prompt) {
     entry.observed = std::clamp<std::int64_t>(program.observe_from(rows.prompt_end), rows.position, entry.tokens);
   }

@@ -18,9 +18,8 @@ struct UnionSize {
   std::int64_t wanted = 0;  ///< units of each
   int lists = 0;
 };
+/// UnionSize::lists, which no length changes.
+int union_lists(const SelectOp& select);
 UnionSize union_size(const SelectOp& select, std::int64_t tokens);
-
-/// True when some layer joins what another one took.
-bool joins_sets(const Program& program);
 
 }  // namespace glimpse::attention::cuda

@@ -158,6 +158,27 @@ TEST(Chunks, CoverTheTokensAndKeepABuffer) {
   }
 }
 
+TEST(Chunks, AreIdleUntilTheBufferIsFull) {
+  Stream stream(12, kDim, 1500, false);
+  for (const std::int64_t budget : {1024, 100, 20}) {
+    ChunkList chunks(tree_selector(budget));
+    chunks.advance(stream.classes, 700, 700);
+    for (int round = 0; round < 20; ++round) {
+      const std::int32_t count = chunks.count();
+      const std::int64_t idle = chunks.idle_until();
+      ChunkList skips = chunks;  // who does not ask before then misses nothing
+      chunks.advance(stream.classes, 700, idle);
+      ASSERT_EQ(chunks.count(), count);
+      ASSERT_EQ(chunks.idle_until(), idle);
+      chunks.advance(stream.classes, 700, idle + 1);
+      ASSERT_GT(chunks.count(), count);
+      skips.advance(stream.classes, 700, idle + 1);
+      ASSERT_EQ(skips.count(), chunks.count());
+      ASSERT_EQ(skips.covered(), chunks.covered());
+    }
+  }
+}
+
 TEST(KMeans, MembersAreNearestAndEqualRunsAgree) {
   Made made(13);
   std::vector<float> rows;

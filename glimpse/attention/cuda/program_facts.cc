@@ -1,0 +1,136 @@
+#include "glimpse/attention/cuda/program_facts.h"
+
+#include <algorithm>
+
+#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/summaries.h"
+#include "glimpse/attention/cuda/unions.h"
+#include "glimpse/attention/cuda/units.h"
+
+namespace glimpse::attention::cuda {
+namespace {
+
+std::size_t size(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+SetSource source_of(const SelectOp& select) {
+  if (is_united(select)) return merges_ranks(select) ? SetSource::ranks : SetSource::united;
+  if (searches_tree(select)) return SetSource::tree;
+  if (searches_units(select)) return SetSource::units;
+  return select.from == SelectOp::From::index ? SetSource::bounds : SetSource::scores;
+}
+
+bool sized_alike(const SelectOp& a, const SelectOp& b) {
+  return a.selector == b.selector && a.from == b.from && a.joins == b.joins && a.queries == b.queries &&
+         a.lists == b.lists && a.has_tier == b.has_tier;
+}
+
+void add(SameReads& to, const HeadOp& head) {
+  ++to.heads;
+  if (head.kept != nullptr && head.kept->compensates) ++to.compensated;
+}
+
+/// The one among `all` that is as asked for, made where there is none.
+template <class T, class Rule>
+T& find_or_add(std::vector<T>& all, const Rule& rule) {
+  const auto found = std::find_if(all.begin(), all.end(), rule);
+  return found == all.end() ? all.emplace_back() : *found;
+}
+
+void add_selects(const LayerProgram& layer, ProgramFacts& facts, ProgramFacts::Layer& to) {
+  for (const SelectOp& select : layer.selects) {
+    const SetSource source = source_of(select);
+    to.sources.push_back(source);
+    facts.trees |= source == SetSource::tree;
+    facts.units |= source == SetSource::units;
+    facts.bounds |= source == SetSource::bounds;
+    facts.joins |= select.joins.layer >= 0;
+    if (source == SetSource::ranks || source == SetSource::united) {
+      const std::int64_t block = select.selector->block;
+      facts.united_block = facts.united_block == 0 ? block : std::min(facts.united_block, block);
+    }
+    if (source == SetSource::bounds) {
+      auto& searches =
+          find_or_add(facts.bound_searches, [&](const auto& one) { return one.selector == select.selector; });
+      searches.selector = select.selector;
+      ++searches.searches;
+    } else if (source != SetSource::tree && source != SetSource::units) {
+      to.scored +=
+          static_cast<int>(std::count_if(select.queries.begin(), select.queries.end(), [](int n) { return n > 0; }));
+    }
+    const bool of_index = source == SetSource::tree || source == SetSource::units;
+    const bool known = !of_index && std::any_of(facts.sized.begin(), facts.sized.end(),
+                                                [&](const SelectOp* one) { return sized_alike(*one, select); });
+    if (!known) facts.sized.push_back(&select);
+  }
+}
+
+void add_reads(const Program& program, int layer, ProgramFacts& facts, ProgramFacts::Layer& to) {
+  const LayerProgram& of = program.layer(layer);
+  for (std::size_t number = 0; number < of.heads.size(); ++number) {
+    const HeadOp& head = of.heads[number];
+    facts.compensates |= head.reads == HeadOp::Reads::window && head.kept != nullptr && head.kept->compensates;
+    facts.has_tier |= head.has_tier();
+    facts.makes_keys |= head.key_rank > 0;
+    if (searches_pages(program, layer, static_cast<int>(number))) to.bounded.push_back(static_cast<int>(number));
+    kernels::Read& read = to.reads.emplace_back();
+    if (head.reads == HeadOp::Reads::everything) {
+      add(facts.everything, head);
+    } else if (head.reads == HeadOp::Reads::window) {
+      to.windows = true;
+      auto& windows = find_or_add(facts.windows, [&](const auto& one) { return one.window == head.window; });
+      windows.window = head.window;
+      add(windows, head);
+    } else {
+      const plan::SlotId slot = head.set;
+      read.kind = kernels::Read::Kind::sets;
+      read.set = facts.sets[size(slot.layer) * of.heads.size() + size(slot.head)];
+      const int lists = program.select(slot.layer, slot.head).lists;
+      read.per_query = lists > 1 ? 1 : 0;
+      auto& sets = find_or_add(facts.read_sets, [&](const auto& one) { return one.first == read.set; });
+      sets.first = read.set;
+      sets.lists = lists;
+      add(sets, head);
+    }
+  }
+}
+
+}  // namespace
+
+ProgramFacts::ProgramFacts(const Program& program) {
+  const std::size_t kv_heads = size(program.shape().kv_heads);
+  layers.resize(size(program.shape().layers));
+  sets.assign(layers.size() * kv_heads, -1);
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    for (const SelectOp& select : program.layer(static_cast<int>(layer)).selects) {
+      sets[size(select.writes.layer) * kv_heads + size(select.writes.head)] = set_count;
+      set_count += select.lists;
+      if (is_united(select)) set_count += union_lists(select);
+    }
+  }
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    add_selects(program.layer(static_cast<int>(layer)), *this, layers[layer]);
+    add_reads(program, static_cast<int>(layer), *this, layers[layer]);
+  }
+}
+
+std::span<const ProgramFacts* const> ProgramsFacts::of(std::span<const SequenceRows> batch) {
+  constexpr std::size_t kKept = 64;
+  if (known_.size() > kKept) known_.clear();
+  of_batch_.clear();
+  const Program* last = nullptr;
+  for (const SequenceRows& rows : batch) {
+    if (rows.program == last) {
+      of_batch_.push_back(of_batch_.back());
+      continue;
+    }
+    last = rows.program;
+    auto& facts = known_[last->number()];
+    if (facts == nullptr) facts = std::make_unique<const ProgramFacts>(*last);
+    of_batch_.push_back(facts.get());
+  }
+  return of_batch_;
+}
+
+}  // namespace glimpse::attention::cuda

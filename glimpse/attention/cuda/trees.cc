@@ -44,10 +44,10 @@ KeySpan wanted(const SequenceRows& rows, const IndexItem& item, std::int64_t pro
 
 /// The most tokens up to which an index that covers what it can takes none in; 0: not known.
 std::int64_t idle_until(const SequenceRows& rows, const IndexItem& item) {
+  if (item.index->covered() < rows.state->prompt_tokens) return 0;
   const kv::ChunkTree* const tree = chunk_tree(item);
   if (tree != nullptr) return tree->is_built() ? tree->chunks().idle_until() : 0;
-  return std::max(item.index->covered(), rows.state->prompt_tokens) +
-         selector_of(rows, item.layer, item.head).terms.front().index.new_tokens;
+  return item.index->covered() + selector_of(rows, item.layer, item.head).terms.front().index.new_tokens;
 }
 
 void write(IndexItem& item, const void* to, std::int32_t value) {

@@ -69,7 +69,7 @@ class Staging {
       if (bytes_ > 0) std::memcpy(larger.raw(), host_.raw(), bytes_);
       host_ = std::move(larger);
     }
-    std::memset(host_.raw() + bytes_, 0, at - bytes_);
+    if (at > bytes_) std::memset(host_.raw() + bytes_, 0, at - bytes_);
     bytes_ = at + bytes;
     return at;
   }

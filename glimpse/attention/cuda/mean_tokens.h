@@ -21,8 +21,8 @@ class MeanTokens {
 
   /// Before a pass.
   void begin() { followed_.clear(); }
-  /// For each of the pass's sequences, which have their slots and have forgotten what they forget: sends sums that the
-  /// device lacks. Throws UserError when it has no room left.
+  /// For each of the pass's sequences whose program compensates (ProgramFacts), which have their slots and have
+  /// forgotten what they forget: sends sums that the device lacks. Throws UserError when it has no room left.
   void follow(const SequenceRows& rows);
   /// When all are followed, for so many rows and query heads.
   void make_space(int rows, int heads);

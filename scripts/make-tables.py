@@ -344,18 +344,15 @@ def steps_of(file, what="step"):
 
 
 def cuda_step_table(results):
-    """Of batches beside llama.cpp; what had no room beside the largest batch is of a run with one sequence."""
-    together, alone = results.load("cuda-step-q4k", "sm90"), results.load("cuda-step-one-q4k", "sm90")
-    cells = [(key, row, steps_of(together)) for key, row in steps_of(together).items()]
-    cells += [(key, row, steps_of(alone)) for key, row in steps_of(alone).items() if key not in steps_of(together)]
-    beside = steps_of(together, "llama.cpp")
-    order = [row["arm"] for row in alone["rows"] if "arm" in row]
+    """Of batches beside llama.cpp."""
+    file = results.load("cuda-step-q4k", "sm90")
+    steps, beside = steps_of(file), steps_of(file, "llama.cpp")
     rows = []
-    for (batch, depth, arm), row, of in sorted(cells, key=lambda cell: (*cell[0][:2], order.index(cell[0][2]))):
+    for (batch, depth, arm), row in steps.items():
         name = re.sub(r"(\d)%", r"\1 %", arm.split(",")[0].replace(":", ", "))
         llama = beside.get((batch, depth, None))
         rows.append([f"{depth // 1024}K x {batch}", name, f"{row['ms']:.2f}", f"{row['kv_bytes'] / 1e9:.2f}",
-                     f"{row['of_read']:.2f}", f"{of[batch, depth, 'full']['ms'] / row['ms']:.2f}",
+                     f"{row['of_read']:.2f}", f"{steps[batch, depth, 'full']['ms'] / row['ms']:.2f}",
                      f"{llama['ms'] / row['ms']:.2f}" if llama else ""])
     return table(["tokens x sequences", "method", "ms a step", "GB of K and V", "of read bandwidth", "x dense",
                   "x llama.cpp"], rows)
@@ -502,8 +499,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
            "calibrated": "`glimpse calibrate -m MODEL --device cuda -c 8192` and the command in each file",
            "cuda-prompts": "the same runs",
            "scoreboard": "the command that [scoreboard.html](scoreboard.html) names",
-           "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`, and quest with one sequence by "
-                        "`cuda_step_bench --weights q4_k --batch 1 --json FILE`",
+           "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`",
            "cuda-index": "the command in the file",
            "cuda-bytes": "the command in the file",
            "cuda-batch": "the command in the file",

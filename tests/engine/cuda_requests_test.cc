@@ -81,6 +81,7 @@ TEST_F(Cuda, LogprobsOfAPrompt) {
     SCOPED_TRACE(model.string());
     Engine gpu(on_gpu(model)), cpu(on_cpu(model));
     const double near = model == reference::embedded_model() ? 1.0 : 0.2;
+    const double rounded = model == reference::embedded_model() ? 1e-2 : 5e-3;
     for (const std::size_t length : {2, 9, 64, 65, 700}) {
       SCOPED_TRACE(length);
       Request request = request_for(gpu, length, "full", 3);
@@ -98,8 +99,10 @@ TEST_F(Cuda, LogprobsOfAPrompt) {
       double apart = 0;
       for (std::size_t i = 0; i + 1 < length; ++i) {
         ASSERT_EQ(ours.prompt_logprobs[i].token, request.prompt[i + 1]);
-        // Products of other numbers of rows, of a token that may be all but impossible.
-        ASSERT_NEAR(ours.prompt_logprobs[i].logprob, told[i], 2e-2 + 5e-3 * std::abs(told[i])) << i;
+        // Products of other numbers of rows, of a token that may be all but impossible: up to eight rows weights are as
+        // they are, up to 128 scales and weights are bf16, beyond those weights. A real model has inputs that are large
+        // beside the others.
+        ASSERT_NEAR(ours.prompt_logprobs[i].logprob, told[i], 2e-2 + rounded * std::abs(told[i])) << i;
         apart += std::abs(ours.prompt_logprobs[i].logprob - theirs.prompt_logprobs[i].logprob);
         ASSERT_GE(ours.prompt_logprobs[i].top.size(), 2U);
         ASSERT_GE(ours.prompt_logprobs[i].top[0].logprob, ours.prompt_logprobs[i].logprob);

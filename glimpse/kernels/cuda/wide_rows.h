@@ -1,6 +1,7 @@
-// Products of weights with more rows than few_rows.h takes, on Hopper, where memory still limits them. Quantised
-// weights are rounded to bf16. A row's result does not depend on the other rows. Memory is the device's, owned by the
-// caller until the stream has passed the call. One thread at a time. Errors: as operations.h.
+// Products of weights with more rows than few_rows.h takes, on Hopper, where memory still limits them. Scales of
+// quantised weights and the weights are rounded to bf16. A row's result does not depend on the other rows. Memory is
+// the device's, owned by the caller until the stream has passed the call. One thread at a time. Errors: as
+// operations.h.
 #pragma once
 
 #include "glimpse/kernels/cuda/operations.h"

@@ -191,13 +191,13 @@ void cluster_means(Stream&, const ClusterMeansOp&) {
 void cluster_reach(Stream&, const ClusterReachOp&) {
   refuse();
 }
-bool has_wide_rows(const Stream&, int) {
+bool has_wide_rows(const Stream&, const PackedLayout&) {
   return false;
 }
-WideSpace make_wide_space(Stream&) {
+Array<float> make_wide_space(Stream&) {
   refuse();
 }
-void multiply_wide_rows(Stream&, const WideSpace&, const WideRowsOp&) {
+void multiply_wide_rows(Stream&, const Array<float>&, const WideRowsOp&) {
   refuse();
 }
 void widen(Stream&, const WidenOp&) {

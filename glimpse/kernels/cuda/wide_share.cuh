@@ -55,7 +55,8 @@ class WideSums {
     float4* const own = part(static_cast<int>(blockIdx.x), begins) + threadIdx.x;
 #pragma unroll
     for (int i = 0; i < kEights; ++i) {
-      __stcg(own + i * kThreads, make_float4(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]));
+      const float* const of = sums + i * 4;
+      __stcg(own + i * kThreads, make_float4(told(of[0]), told(of[1]), told(of[2]), told(of[3])));
     }
     (begins ? begun_ : ended_) = tile;
   }
@@ -74,6 +75,10 @@ class WideSums {
   __device__ float4* part(int block, bool begins) const {
     return reinterpret_cast<float4*>(of_.partials) +
            (static_cast<std::size_t>(block) * 2 + (begins ? 1 : 0)) * (kMostWideRows / 8 * kMostWideWorkers * 128);
+  }
+  /// Whoever waits must not wait for ever, whatever arithmetic gave.
+  static __device__ float told(float x) {
+    return __float_as_uint(x) == kNothing ? __uint_as_float(kNothing >> 1) : x;
   }
   static __device__ float4 seen(const float4* at) {
     float4 x;

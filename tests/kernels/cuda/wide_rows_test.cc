@@ -182,6 +182,37 @@ TEST_F(WideRows, GatePairsOfEight) {
   }
 }
 
+/// Blocks tell each other that a part is there by what it is not: any bits may be an input.
+TEST_F(WideRows, NoNumberStaysInItsRow) {
+  const Array<float> space = make_wide_space(*stream_);
+  for (const Packing& packing : {Packing{4, Scales::super_offset}, Packing{8, Scales::block}, kBf16Rows}) {
+    SCOPED_TRACE(packing.bits);
+    constexpr std::size_t kOutputs = 300, kInputs = 4096, kRows = 20, kBad = 7;
+    const Weights weights(packing, kOutputs, kInputs);
+    const Array<std::uint32_t> words(*stream_, weights.words);
+    std::vector<Bf16> in = normal_bf16(kRows * kInputs);
+    const auto multiplied = [&] {
+      const Array<Bf16> from(*stream_, in);
+      const Array<float> out(*stream_, kRows * kOutputs);
+      multiply_wide_rows(*stream_, space,
+                         {{weights.layout, words.constant()}, from.constant(), kRows, out.pointer(), kOutputs});
+      return out.values();
+    };
+    const std::vector<float> want = multiplied();
+    for (const Bf16 bits : {0xffff, 0x7fff, 0xff80, 0x7f81}) {
+      std::fill_n(in.begin() + kBad * kInputs, kInputs, bits);
+      const std::vector<float> got = multiplied();
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        if (i / kOutputs == kBad) {
+          ASSERT_FALSE(std::isfinite(got[i])) << i;
+        } else {
+          ASSERT_EQ(got[i], want[i]) << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(WideRows, GiveTheSameInAGraph) {
   const Array<float> space = make_wide_space(*stream_);
   const std::vector<std::uint16_t> weight = normals(4096 * 1024), in = normals(40 * 1024);

@@ -58,8 +58,9 @@ void Summaries::follow(const SequenceRows& rows, const ProgramFacts& facts) {
     range.first = static_cast<std::int32_t>(known.tokens / kernels::kPageTokens);
     range.last = static_cast<std::int32_t>(length / kernels::kPageTokens);
     known.tokens = length;
-    const auto pages = static_cast<unsigned>(std::max(1, range.last - range.first));
-    most_ = std::max(most_, static_cast<int>(std::bit_ceil(pages)));
+    // Most steps complete no page: a graph of their own leaves these launches out.
+    const int pages = range.last - range.first;
+    if (pages > 0) most_ = std::max(most_, static_cast<int>(std::bit_ceil(static_cast<unsigned>(pages))));
   }
   ranges_.push_back(range);
 }

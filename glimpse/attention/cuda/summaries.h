@@ -34,12 +34,13 @@ class Summaries {
   /// Then, for each of the pass's sequences in order, which have their slots.
   void follow(const SequenceRows& rows, const ProgramFacts& facts);
   /// When all are followed: adds to `staging` the pages whose bounds the layers of the pass make, for each sequence and
-  /// head that searches, and to `key` how many. Empty ranges are among them, so that passes of one shape have as many.
+  /// head that searches, and to `key` how many. Where there are any, empty ranges are among them, so that passes of one
+  /// shape have as many.
   void stage(int layers, kernels::cuda::Staging& staging, std::vector<std::int64_t>& key);
   /// Queues the making of a layer's bounds.
   void make(int layer, const kernels::KvTable<kernels::Place::device>& cache, const kernels::cuda::Staging& staging,
             kernels::Operations<kernels::Place::device>& operations) const;
-  /// Pages of a range, at most: a power of two, 0 where nobody searches.
+  /// Pages of a range, at most: a power of two, 0 where nobody searches or no page is full now.
   int most() const { return most_; }
   /// The pass has run.
   void end() { ended_ = true; }

@@ -58,7 +58,7 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  /// Bytes that products with more rows than kMostPackedRows take for weights as bf16.
+  /// Bytes that products of many rows take for packed weights as bf16.
   static std::size_t scratch_bytes();
   /// Queues out = in * weight^T: in [rows, inputs], out [rows, outputs]. Equal calls give equal bits.
   void multiply(const Matrix& weight, Input in, int rows, kernels::cuda::DevicePointer<float> out);

@@ -1,7 +1,8 @@
 // Bounds of pages: made from the keys of whole pages, and searched instead of them. Memory limits both: a page's keys
 // are read once, and a search reads two rows a page for all query heads of the group.
 #include "glimpse/kernels/cuda/launch.cuh"
-#include "glimpse/kernels/cuda/rows.cuh"
+#include "glimpse/kernels/cuda/share.cuh"
+#include "glimpse/kernels/cuda/stored.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {
@@ -119,6 +120,12 @@ struct EightBounds {
   }
 };
 
+/// Values to shared memory. The block synchronises.
+__device__ void load_queries(const float* from, int count, float* to) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) to[i] = from[i];
+  __syncthreads();
+}
+
 /// `parts` blocks for each search. Eight lanes have the bounds of two of its blocks of pages at a time. The group's
 /// queries lie in shared memory, [g, d].
 template <class T>
@@ -130,7 +137,7 @@ __global__ void __launch_bounds__(kThreads, kSearchBlocks) search_kernel(const _
   if (search.first + part * kSearchStep >= search.last) return;
   const std::size_t head = (static_cast<std::size_t>(search.row) * of.cache.kv_heads + search.head) * of.group;
   const int dim = of.cache.dim, pieces = dim / 8;
-  load_queries<kThreads>(of.q + head * dim, of.group * dim, reinterpret_cast<float*>(search_queries));
+  load_queries(of.q + head * dim, of.group * dim, reinterpret_cast<float*>(search_queries));
   const HeadView& view = view_of(of.cache, search.row, search.head);
   const auto* const all = reinterpret_cast<const uint4*>(of.bounds);
   const int lane = static_cast<int>(threadIdx.x) % kPageLanes;

@@ -2,8 +2,8 @@
 // Warps' sums are added in their order.
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/mean_tokens.h"
-#include "glimpse/kernels/cuda/rows.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
+#include "glimpse/kernels/cuda/stored.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/ranks.cuh"
-#include "glimpse/kernels/cuda/rows.cuh"
+#include "glimpse/kernels/cuda/share.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/ranks.cuh"
-#include "glimpse/kernels/cuda/rows.cuh"
+#include "glimpse/kernels/cuda/share.cuh"
 #include "glimpse/kernels/cuda/trees.h"
 
 namespace glimpse::kernels::cuda {

@@ -21,9 +21,9 @@ __device__ inline std::uint32_t tile_offset(int row, int piece) {
 
 /// How products find an operand: its address, and bytes between blocks of 64 columns. Adding to it adds units of
 /// 16 bytes to the address.
+inline constexpr std::uint64_t kSwizzled = std::uint64_t{1} << 62;
+inline constexpr std::uint64_t kEightRows = std::uint64_t{1024 >> 4} << 32;
 __device__ inline std::uint64_t operand(std::uint32_t address, int block_bytes) {
-  constexpr std::uint64_t kSwizzled = std::uint64_t{1} << 62;
-  constexpr std::uint64_t kEightRows = std::uint64_t{1024 >> 4} << 32;
   return kSwizzled | kEightRows | static_cast<std::uint64_t>(block_bytes >> 4) << 16 | (address & 0x3ffffU) >> 4;
 }
 
@@ -125,6 +125,7 @@ __device__ inline void multiply_rows(float (&sums)[24], std::uint64_t a, std::ui
 __device__ inline void multiply_rows(float (&sums)[32], std::uint64_t a, std::uint64_t b, int add) {
   GLIMPSE_ADD_FEW("64", GLIMPSE_NAMES_32, "%34", "%32, %33") : GLIMPSE_32(sums, 0) : "l"(a), "l"(b), "r"(add));
 }
+static_assert((kSwizzled | kEightRows) == std::uint64_t{0x40000040} << 32);  // as the products below have it
 #define GLIMPSE_ADD_HELD(columns, names, a, b, add)                                                       \
   asm volatile("{.reg .pred p; .reg .b64 b; setp.ne.b32 p, " add ", 0; mov.b64 b, {" b ", 0x40000040};\n"      \
                "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" names "}, " a ", b, p, 1, 1, 0;}"

@@ -5,8 +5,6 @@
 namespace glimpse::kernels::cuda {
 namespace {
 
-static_assert(kPackedOutputs == kWidePackedOutputs);
-
 template <int kBits, Scales kScales, int kRows>
 void launch_rows(Stream& stream, const WideArguments& of) {
   launch_wide(stream, packed_kernel<kBits, kScales, kRows>, of, kPackedThreads,

@@ -7,15 +7,13 @@
 
 #include "glimpse/kernels/cuda/feed.cuh"
 #include "glimpse/kernels/cuda/packed.cuh"
-#include "glimpse/kernels/cuda/wide_share.cuh"
+#include "glimpse/kernels/cuda/wide_packed.h"
 
 namespace glimpse::kernels::cuda {
 
-inline constexpr int kPackedWorkers = 4;  ///< warpgroups
 inline constexpr int kPackedWorkerThreads = kPackedWorkers * 128;
 inline constexpr int kPackedThreads = kPackedWorkerThreads + 128;
 inline constexpr int kPackedBlockRows = kPackedWorkers * 4;  ///< of a unit
-inline constexpr int kPackedOutputs = kPackedBlockRows * kPackedRows;
 
 template <Packing kPacking, int kRows>
 struct PackedShape {
@@ -25,13 +23,9 @@ struct PackedShape {
   static constexpr int kStageBytes = (kInputBytes + kPackedBlockRows * kSuperBytes + 1023) / 1024 * 1024;
   static constexpr int kFit = (224 << 10) / kStageBytes;
   static constexpr int kStages = kFit < 8 ? kFit : 8;
+  using Turns = WideTurns<kStages>;
   static constexpr int kBytes = kStages * kStageBytes + 1024;  ///< and what aligning takes
   static_assert(kStages > 1);
-};
-
-template <int kStages>
-struct PackedTurns {
-  std::uint64_t full[kStages], empty[kStages];
 };
 
 /// Asks for `bytes` at `from`, which join a barrier's turn.
@@ -64,9 +58,7 @@ class PackedFeed {
   using Shape = PackedShape<kPacking, kRows>;
 
  public:
-  using Turns = PackedTurns<Shape::kStages>;
-
-  __device__ PackedFeed(const WideArguments& of, int begin, int end, std::uint32_t memory, Turns& turns)
+  __device__ PackedFeed(const WideArguments& of, int begin, int end, std::uint32_t memory, typename Shape::Turns& turns)
       : of_(of), begin_(begin), end_(end), memory_(memory), turns_(turns) {
     const int lane = static_cast<int>(threadIdx.x) % 32, place = pair_place<kPacking>(lane);
     piece_ = place / 4;
@@ -143,7 +135,7 @@ class PackedFeed {
   const WideArguments& of_;
   int begin_, end_;
   std::uint32_t memory_;
-  Turns& turns_;
+  typename Shape::Turns& turns_;
   int piece_, word_;
 };
 
@@ -229,7 +221,7 @@ class SuperFactors {
 /// The warpgroups that multiply.
 template <Packing kPacking, int kRows>
 __device__ void multiply_packed(const WideArguments& of, int begin, int end, const std::byte* memory,
-                                PackedTurns<PackedShape<kPacking, kRows>::kStages>& turns) {
+                                typename PackedShape<kPacking, kRows>::Turns& turns) {
   using Shape = PackedShape<kPacking, kRows>;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const auto give_back = [&](int turn) {
@@ -277,11 +269,7 @@ __device__ void multiply_packed(const WideArguments& of, int begin, int end, con
     hold(sums);
     hold(weights[1]);
     give_back(until - 1 - begin);
-    if (first == tile * of.chunks && until == (tile + 1) * of.chunks) {
-      results.write(tile, sums);
-    } else {
-      results.leave(tile, sums);
-    }
+    results.take(tile, first, until, sums);
   }
   results.finish();
 }
@@ -292,7 +280,7 @@ __global__ void __launch_bounds__(kPackedThreads, 1) packed_kernel(const __grid_
   constexpr Packing kPacking{kBits, kScales};
   using Shape = PackedShape<kPacking, kRows>;
   using Feed = PackedFeed<kPacking, kRows>;
-  __shared__ typename Feed::Turns turns;
+  __shared__ typename Shape::Turns turns;
   extern __shared__ uint4 dynamic[];
   const std::uint32_t start = shared_address(dynamic), memory = (start + 1023U) & ~1023U;
   if (threadIdx.x == 0) {

@@ -6,8 +6,8 @@
 
 namespace glimpse::kernels::cuda {
 
-/// Outputs of a tile.
-inline constexpr int kWidePackedOutputs = 256;
+inline constexpr int kPackedWorkers = 4;                    ///< warpgroups that multiply
+inline constexpr int kPackedOutputs = kPackedWorkers * 64;  ///< of a tile
 
 void launch_wide_packed(Stream& stream, const Packing& packing, const WideArguments& of);
 

@@ -40,7 +40,7 @@ void multiply_wide_rows(Stream& stream, const Array<float>& space, const WideRow
   check(has_wide_rows(stream, layout), "a device that has products of wide rows");
   check(op.rows > 0 && op.rows <= kMostWideRows && layout.outputs > 0, "up to 64 rows");
   const bool bf16 = layout.packing.in_rows();
-  const int of_tile = bf16 ? kWideOutputs : kWidePackedOutputs;
+  const int of_tile = bf16 ? kWideOutputs : kPackedOutputs;
   const int tiles = (layout.outputs + of_tile - 1) / of_tile;
   const int chunks = bf16 ? layout.inputs / kWideInputs : static_cast<int>(layout.supers());
   check(op.out || (op.gated && layout.outputs % 16 == 0), "sums, or gates of whole sixteens");

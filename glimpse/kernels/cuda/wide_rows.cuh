@@ -18,19 +18,16 @@ template <int kRows>
 struct WideShape {
   static constexpr int kStageBytes = kWideWeightBytes + kRows * kWideInputs * 2;
   static constexpr int kStages = (200 << 10) / kStageBytes;
+  using Turns = WideTurns<kStages>;
   static constexpr int kAhead = kStages - 3;                   ///< units under way that nobody was told of
   static constexpr int kBytes = kStages * kStageBytes + 1024;  ///< and what aligning takes
   static constexpr int kSums = kRows / 2;                      ///< of a thread
 };
 
-template <int kRows>
-struct WideTurns {
-  std::uint64_t full[WideShape<kRows>::kStages], empty[WideShape<kRows>::kStages];
-};
-
 /// Brings a block's units: a thread the same piece of every sixteenth row.
 template <int kRows>
-__device__ void bring(const WideArguments& of, int begin, int end, std::uint32_t memory, WideTurns<kRows>& turns) {
+__device__ void bring(const WideArguments& of, int begin, int end, std::uint32_t memory,
+                      typename WideShape<kRows>::Turns& turns) {
   using Shape = WideShape<kRows>;
   const int thread = static_cast<int>(threadIdx.x) % 128, piece = thread % 8, row = thread / 8;
   const std::size_t row_bytes = static_cast<std::size_t>(of.inputs) * 2;
@@ -83,7 +80,8 @@ __device__ inline void multiply_unit(float (&sums)[kRows / 2], std::uint32_t wei
 }
 
 template <int kRows>
-__device__ void work(const WideArguments& of, int begin, int end, std::uint32_t memory, WideTurns<kRows>& turns) {
+__device__ void work(const WideArguments& of, int begin, int end, std::uint32_t memory,
+                     typename WideShape<kRows>::Turns& turns) {
   using Shape = WideShape<kRows>;
   WideSums<kRows, kWideWorkers> results(of);
   const int group = static_cast<int>(threadIdx.x) / 128;
@@ -110,11 +108,7 @@ __device__ void work(const WideArguments& of, int begin, int end, std::uint32_t 
     wait_products<0>();
     hold(sums);
     give_back(until - 1 - begin);
-    if (first == tile * of.chunks && until == (tile + 1) * of.chunks) {
-      results.write(tile, sums);
-    } else {
-      results.leave(tile, sums);
-    }
+    results.take(tile, first, until, sums);
   }
   results.finish();
 }
@@ -123,7 +117,7 @@ template <int kRows>
 __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_constant__ WideArguments of) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = WideShape<kRows>;
-  __shared__ WideTurns<kRows> turns;
+  __shared__ typename Shape::Turns turns;
   extern __shared__ uint4 dynamic[];
   const std::uint32_t memory = (shared_address(dynamic) + 1023U) & ~1023U;
   if (threadIdx.x == 0) {

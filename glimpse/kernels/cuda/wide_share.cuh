@@ -25,6 +25,12 @@ struct WideArguments {
   int chunks, units;  ///< units of a tile, and of all
 };
 
+/// Hands of the stages of units, from those who bring to those who multiply, and back.
+template <int kStages>
+struct WideTurns {
+  std::uint64_t full[kStages], empty[kStages];
+};
+
 /// The first unit of a block.
 __device__ inline int first_of(const WideArguments& of, int block) {
   return static_cast<int>(static_cast<std::int64_t>(of.units) * block / gridDim.x);
@@ -44,11 +50,27 @@ class WideSums {
 
   explicit __device__ WideSums(const WideArguments& of) : of_(of) {}
 
-  /// A whole tile.
-  __device__ void write(int tile, const float (&sums)[kRows / 2]) const {
+  /// Of units [begin, end) of a tile.
+  __device__ void take(int tile, int begin, int end, const float (&sums)[kRows / 2]) {
+    if (begin == tile * of_.chunks && end == (tile + 1) * of_.chunks) {
 #pragma unroll
-    for (int i = 0; i < kEights; ++i) write_eight(tile, i, sums + i * 4);
+      for (int i = 0; i < kEights; ++i) write_eight(tile, i, sums + i * 4);
+    } else {
+      leave(tile, sums);
+    }
   }
+  /// Behind the last take(): adds up this block's pieces of the tiles that it shares. All blocks of the launch run by
+  /// then, for the next launch begins when they do.
+  __device__ void finish() const {
+#pragma unroll 1
+    for (const int tile : {ended_, begun_}) {
+      if (tile >= 0) add_up(tile);
+    }
+  }
+
+ private:
+  static constexpr int kAtOnce = 4;  ///< parts that a thread waits for
+
   /// A block's part of a tile, which finish() adds up.
   __device__ void leave(int tile, const float (&sums)[kRows / 2]) {
     const bool begins = first_of(of_, static_cast<int>(blockIdx.x)) <= tile * of_.chunks;
@@ -60,17 +82,6 @@ class WideSums {
     }
     (begins ? begun_ : ended_) = tile;
   }
-  /// Behind the last leave(): adds up this block's pieces of the tiles that it shares. All blocks of the launch run by
-  /// then, for the next launch begins when they do.
-  __device__ void finish() const {
-#pragma unroll 1
-    for (const int tile : {ended_, begun_}) {
-      if (tile >= 0) add_up(tile);
-    }
-  }
-
- private:
-  static constexpr int kAtOnce = 4;  ///< parts that a thread waits for
 
   __device__ float4* part(int block, bool begins) const {
     return reinterpret_cast<float4*>(of_.partials) +

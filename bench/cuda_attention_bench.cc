@@ -98,7 +98,8 @@ class Bed {
 
   std::size_t heads() const { return static_cast<std::size_t>(batch) * kKvHeads; }
   KvTable<Place::device> cache(int layer) const {
-    return {pool_.format, views_.constant().raw() + static_cast<std::size_t>(layer) * heads(), batch, kKvHeads};
+    return {pool_.format, views_.constant().raw() + static_cast<std::size_t>(layer) * heads(), batch, kKvHeads, 0,
+            tokens};
   }
   RowTable<Place::device> rows() const { return {sequence_.constant(), behind_.constant(), batch}; }
   Pointer<const float, Place::device> q() const { return q_.constant(); }
@@ -238,15 +239,16 @@ class Bench {
     const double row = static_cast<double>(2 * pool_.format.read_bytes());
     const double dense_bytes = static_cast<double>(heads) * tokens * row;
     const double set_bytes = static_cast<double>(heads) * bed.set_length() * (row + 4);
-    const auto reads = [&](int dense_heads) {
+    const auto reads = [&](int dense_heads, int settled) {
       std::vector<Read> made(heads);
       for (std::size_t i = 0; i < heads; ++i) {
         const bool dense = static_cast<int>(i % kKvHeads) < dense_heads;
         made[i] = {dense ? Read::Kind::everything : Read::Kind::sets, static_cast<std::int32_t>(i), 0, 0, 0};
+        made[i].settled = settled;
       }
       return Array<Read>(stream_, made);
     };
-    const Array<Read> all = reads(kKvHeads), none = reads(0), quarter = reads(2), half = reads(4);
+    const Array<Read> all = reads(kKvHeads, 1), none = reads(0, 1), quarter = reads(2, 1), half = reads(4, 1);
     const auto attend = [&](const Array<Read>& which) {
       return [&](int layer) { operations_->attend(bed.attend(layer, which)); };
     };
@@ -262,7 +264,7 @@ class Bench {
     report(bed, "gathered", attend(none), set_bytes);
     report(bed, "a quarter dense", attend(quarter), dense_bytes / 4 + set_bytes * 3 / 4);
     report(bed, "half dense", attend(half), (dense_bytes + set_bytes) / 2);
-    anchor(bed, none, dense_bytes, set_bytes);
+    anchor(bed, reads(0, 0), dense_bytes, set_bytes);
     by_pages(bed, none, set_bytes);
     std::mt19937 random(6);
     if (tokens == 131072 && batch == 1) {

@@ -162,6 +162,7 @@ struct Read {
   /// Everything, and a set for all query heads: 1: attend leaves the scores too, as score makes them; those of a set at
   /// their places in it, and the log-sum-exp of what was read.
   std::int32_t scores = 0;
+  std::int32_t settled = 0;  ///< 1: sets that no launch still writes (KvTable::fresh)
 };
 
 /// Softmax attention of every head of every row over what it reads. Freed slots and slots behind the row are skipped.

@@ -40,6 +40,11 @@ struct KvTable {
   Pointer<const HeadView, place> views;  ///< [sequences, kv_heads]
   int sequences = 0;
   int kv_heads = 0;
+  /// What is known beforehand, and helps on a device. `fresh`: slots at the end of a view that a launch before may
+  /// still be writing; those before them, and sets that are settled (Read), are read at once. -1: an operation waits
+  /// for all. `longest`: slots of a view, at most; 0: unknown.
+  int fresh = -1;
+  int longest = 0;
 };
 
 /// The rows of a pass. Row r of a sequence sits `behind[r]` slots before the end of each of its heads' views: 1 is the

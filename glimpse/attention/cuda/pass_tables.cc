@@ -232,6 +232,8 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     number_heat(entry);
     if (batch[i].audit) sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>(length_step(entry.tokens)));
     const std::int32_t behind = static_cast<std::int32_t>(lengths[i] - batch[i].position);
+    sizes_.fresh = std::max(sizes_.fresh, behind);
+    sizes_.longest = std::max(sizes_.longest, static_cast<std::int32_t>(length_step(lengths[i])));
     for (int row = 0; row < batch[i].rows; ++row) {
       sequence_.push_back(static_cast<std::int32_t>(i));
       behind_.push_back(behind - row);

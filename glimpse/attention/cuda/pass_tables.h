@@ -90,6 +90,7 @@ struct PassSizes {
   int most_candidates = 0, most_heated = 0;
   int most_ranks = 0, most_ranked = 0;  ///< ranks of a list that is merged by rank, and lists of such a merge, at most
   std::int64_t made_rows = 0;           ///< rows of K and V that the pass puts together for attention
+  std::int32_t fresh = 0, longest = 0;  ///< as KvTable has them, of all views; `longest` seldom changes
 };
 
 /// True where the rows of a head's set are put together: keys are made, or pages wait.

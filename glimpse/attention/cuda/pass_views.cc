@@ -19,6 +19,8 @@ void PassViews::begin(const PassTables& tables, const PageTables& pages, kernels
   staging_ = &staging;
   const std::size_t layers = size(cache_.shape().layers), heads = size(cache_.shape().kv_heads);
   sequences_ = tables.entries().size();
+  fresh_ = tables.sizes().fresh;
+  longest_ = tables.sizes().longest;
   cached_ = {cache_.shape().format, staging.add_room<kernels::HeadView>(layers * sequences_ * heads)};
   auto* const to = staging.values<kernels::HeadView>(cached_.place);
   for (std::size_t i = 0; i < sequences_; ++i) {
@@ -65,7 +67,14 @@ void PassViews::add(const PassTables& tables, const Widened& widened, kernels::c
 
 kernels::KvTable<kernels::Place::device> PassViews::at(const Table& table, int layer) const {
   const kernels::HeadView* views = staging_->at<kernels::HeadView>(table.place).raw();
-  return {table.format, views + number(size(layer), 0, 0), static_cast<int>(sequences_), cache_.shape().kv_heads};
+  // What is put together, or widened, is the work of a launch before.
+  const int fresh = &table == &cached_ ? fresh_ : -1;
+  return {.format = table.format,
+          .views = views + number(size(layer), 0, 0),
+          .sequences = static_cast<int>(sequences_),
+          .kv_heads = cache_.shape().kv_heads,
+          .fresh = fresh,
+          .longest = longest_};
 }
 
 }  // namespace glimpse::attention::cuda

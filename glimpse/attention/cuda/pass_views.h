@@ -40,6 +40,7 @@ class PassViews {
   const kv::Cache& cache_;
   const kernels::cuda::Staging* staging_ = nullptr;
   std::size_t sequences_ = 0;
+  int fresh_ = -1, longest_ = 0;
   Table cached_, made_, widened_;
 };
 

@@ -88,6 +88,7 @@ void add_reads(const Program& program, int layer, ProgramFacts& facts, ProgramFa
       read.set = facts.sets[size(slot.layer) * of.heads.size() + size(slot.head)];
       const int lists = program.select(slot.layer, slot.head).lists;
       read.per_query = lists > 1 ? 1 : 0;
+      read.settled = slot.layer < layer ? 1 : 0;
       auto& sets = find_or_add(facts.read_sets, [&](const auto& one) { return one.first == read.set; });
       sets.first = read.set;
       sets.lists = lists;

@@ -114,6 +114,8 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
                tables_.sizes().capacity,
                static_cast<std::int64_t>(tables_.sizes().stride),
                tables_.sizes().most_blocks,
+               tables_.sizes().fresh,
+               tables_.sizes().longest,
                summaries_.most(),
                static_cast<std::int64_t>(feedback_.pieces().size()),
                static_cast<std::int64_t>(feedback_.stride()),

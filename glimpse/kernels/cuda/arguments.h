@@ -26,6 +26,8 @@ struct Cache {
   int kv_heads = 0;
   int rows = 0;
   int sequences = 0;
+  int fresh = -1;
+  int longest = 0;
   const HeadView* views = nullptr;  ///< [sequences, kv_heads]
   const std::int32_t* sequence = nullptr;
   const std::int32_t* behind = nullptr;
@@ -38,6 +40,8 @@ inline Cache cache_of(const KvTable<Place::device>& cache, const RowTable<Place:
           .kv_heads = cache.kv_heads,
           .rows = rows.rows,
           .sequences = cache.sequences,
+          .fresh = cache.fresh,
+          .longest = cache.longest,
           .views = cache.views.raw(),
           .sequence = rows.sequence.raw(),
           .behind = rows.behind.raw()};
@@ -51,9 +55,19 @@ struct Partials {
   float* values = nullptr;
   unsigned* arrived = nullptr;  ///< [ranges], zero between launches
   unsigned* taken = nullptr;    ///< ranges that were free, zero between launches
+  float* pieces = nullptr;      ///< of blocks with a range each, kNothing between launches
 };
 constexpr std::size_t partial_values(int dim) {
   return static_cast<std::size_t>(kTileQueries) * (dim + 2);
+}
+
+/// Blocks of a launch for each processor, at most; of larger heads a processor has one.
+inline constexpr int kBlocksOfProcessor = 2, kMostSharedDim = 128;
+/// What a block leaves of a piece of work that it shares where each has one range: 32 dimensions of a query head behind
+/// the maximum and the sum of weights.
+inline constexpr int kPieceDims = 32, kPieceValues = kPieceDims + 4;
+constexpr std::size_t piece_values(int dim) {
+  return static_cast<std::size_t>(kTileQueries) * (dim / kPieceDims) * kPieceValues;
 }
 
 struct AttendArguments {

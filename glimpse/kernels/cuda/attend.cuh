@@ -16,9 +16,14 @@ struct Softmax {
   float sum = 0;
 };
 
+/// Blocks that a processor has at a time.
+constexpr int attend_blocks(int dim, int warps) {
+  return dim <= kMostSharedDim && warps <= 4 ? kBlocksOfProcessor : 1;
+}
+
 template <int kDim, int kWarps>
 struct Merge {
-  static constexpr int kColumns = kDim % 64 == 0 ? 64 : kDim / 2;
+  static constexpr int kColumns = attend_blocks(kDim, kWarps) > 1 && kDim == 128 ? 32 : kDim % 64 == 0 ? 64 : kDim / 2;
   static constexpr int kRow = kColumns + 8;
   float sums[kWarps][8][kRow];
   float2 softmax[kWarps][kTileQueries];  ///< maximum, sum of weights
@@ -297,8 +302,101 @@ __device__ inline void combine(const AttendArguments& of, const Segment& s, floa
   }
 }
 
+/// What a range's block leaves of 32 dimensions of a query head: the maximum, the sum of weights, and the values from
+/// the fifth number on.
+template <int kDim>
+__device__ inline float* piece_of(const AttendArguments& of, unsigned range, int query, int part) {
+  return of.partials.pieces + range * piece_values(kDim) + (query * (kDim / kPieceDims) + part) * kPieceValues;
+}
+
+/// Where every block has one range: each adds up some of the segment's pieces, 32 dimensions of a query head each,
+/// when those of all its ranges are there. Eight lanes have a range's piece; of few ranges a warp has a piece to
+/// itself, of many all warps share one. `room`: [kWarps]. The block synchronises.
+template <int kDim, int kWarps>
+__device__ inline void combine_pieces(const AttendArguments& of, const Segment& s, unsigned range,
+                                      float (*room)[kPieceDims + 2]) {
+  constexpr int kParts = kDim / kPieceDims;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int ranges = static_cast<int>(s.ranges);
+  int sharers = 1;  // warps of a piece
+  while (sharers < kWarps && sharers * 4 < ranges) sharers *= 2;
+  const int pieces = kWarps / sharers;  // at a time
+  const float4 nothing = make_float4(__uint_as_float(kNothing), __uint_as_float(kNothing), __uint_as_float(kNothing),
+                                     __uint_as_float(kNothing));
+  const int items = s.queries * kParts;
+#pragma unroll 1
+  for (int base = static_cast<int>(range - s.first_range) * pieces; base < items; base += ranges * pieces) {
+    const int item = base + warp / sharers;
+    const int query = item / kParts, part = item % kParts;
+    float largest = -INFINITY, sum = 0;
+    float4 out = make_float4(0, 0, 0, 0);
+    const int end = item < items ? ranges : 0;
+#pragma unroll 1
+    for (int first = warp % sharers * 4; first < end; first += sharers * 4) {
+      const int other = first + lane / 8;
+      const bool counts = other < ranges;
+      auto* const piece =
+          reinterpret_cast<float4*>(piece_of<kDim>(of, s.first_range + (counts ? other : first), query, part));
+      float4 head = seen(piece), x = seen(piece + 1 + lane % 8);
+      while (!__all_sync(~0U, is_there(head) && is_there(x))) head = seen(piece), x = seen(piece + 1 + lane % 8);
+      if (counts) {
+        __stcg(piece + 1 + lane % 8, nothing);
+        if (lane % 8 == 0) __stcg(piece, nothing);
+        const float most = fmaxf(largest, head.x);
+        const float before = exp2_of(largest - or_zero(most)), now = exp2_of(head.x - or_zero(most));
+        largest = most;
+        sum = sum * before + head.y * now;
+        out = make_float4(out.x * before + x.x * now, out.y * before + x.y * now, out.z * before + x.z * now,
+                          out.w * before + x.w * now);
+      }
+    }
+#pragma unroll
+    for (int step = 8; step < 32; step *= 2) {
+      const float most = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
+      const float by = exp2_of(largest - or_zero(most));
+      largest = most;
+      const auto add = [&](float own) {
+        own *= by;
+        return own + __shfl_xor_sync(~0U, own, step);
+      };
+      sum = add(sum);
+      out = make_float4(add(out.x), add(out.y), add(out.z), add(out.w));
+    }
+    if (sharers > 1) __syncthreads();  // the room is free
+    if (lane < 8) {
+      room[warp][lane * 4] = out.x, room[warp][lane * 4 + 1] = out.y;
+      room[warp][lane * 4 + 2] = out.z, room[warp][lane * 4 + 3] = out.w;
+      if (lane == 0) room[warp][kPieceDims] = largest, room[warp][kPieceDims + 1] = sum;
+    }
+    __syncwarp();
+    if (sharers > 1) __syncthreads();
+    if (item < items && warp % sharers == 0) {
+      float most = -INFINITY, all = 0, value = 0;
+      for (int w = warp; w < warp + sharers; ++w) most = fmaxf(most, room[w][kPieceDims]);
+      for (int w = warp; w < warp + sharers; ++w) {
+        const float by = exp2_of(room[w][kPieceDims] - or_zero(most));
+        all += by * room[w][kPieceDims + 1];
+        value += by * room[w][lane];
+      }
+      value *= all > 0 ? 1 / all : 0;
+      const std::size_t to = static_cast<std::size_t>(s.first_query + query);
+      of.out[to * kDim + part * kPieceDims + lane] = value;
+      if (of.narrow != nullptr) {
+        of.narrow[to * kDim + part * kPieceDims + lane] = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+      }
+      if (part == 0 && lane == 0) {
+        const float lse = (most + log2f(all)) * kLogOf2;
+        if (of.lse != nullptr) of.lse[to] = lse;
+        if (s.scored != 0) of.score_lse[to] = lse;
+      }
+    }
+    __syncwarp();
+  }
+}
+
 template <class T, int kDim, int kTiles, int kKeys, int kWarps>
-__global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_constant__ AttendArguments of) {
+__global__ void __launch_bounds__(kWarps * 32, attend_blocks(kDim, kWarps))
+    attend_kernel(const __grid_constant__ AttendArguments of) {
   using Shape = AttendShape<T, kDim, kTiles, kKeys, kWarps>;
   using KvFeed = typename Shape::KvFeed;
   using Layout = typename KvFeed::Layout;
@@ -317,7 +415,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
   auto* masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
   const AttendSource<kKeys> source{of};
-  Sharing<AttendSource<kKeys>> sharing(source, share, of.partials.taken, true);
+  Sharing<AttendSource<kKeys>> sharing(source, share, of.partials.taken, of.cache.fresh >= 0);
   KvFeed feed(shared_address(ring), masks, of.stages, kWarps);
   // Of keys: matrices (keys 0-7 | 8-15) of two pieces each; of values: two halves of the keys, then the next piece.
   const std::uint32_t first_key = Layout::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -327,8 +425,11 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
     for (int from = 0; from < sharing.count(); from += kBatch) {
       const int count = min(kBatch, sharing.count() - from);
       sharing.list(from);
-      queries.ask(of.q, share.segments[0]);
-      feed.start(share.segments, count);
+      const bool waited = sharing.waited();
+      if (waited) queries.ask(of.q, share.segments[0]);
+      feed.start(share.segments, count, waited);
+      sharing.set_waited();
+      if (!waited) queries.ask(of.q, share.segments[0]);
       queries.store();
       for (int n = 0; n < count; ++n) {
         const Segment& s = share.segments[n];
@@ -413,6 +514,12 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
                     if (of.lse != nullptr) of.lse[to] = lse;
                     if (s.scored != 0) of.score_lse[to] = lse;
                   }
+                } else if (sharing.apart()) {
+                  float* const piece = piece_of<kDim>(of, sharing.range(), query, d / kPieceDims);
+                  __stcg(reinterpret_cast<float2*>(piece + 4 + d % kPieceDims), make_float2(told(out.x), told(out.y)));
+                  if (d % kPieceDims == 0) {
+                    __stcg(reinterpret_cast<float4*>(piece), make_float4(told(largest), told(sum), 0, 0));
+                  }
                 } else {
                   *reinterpret_cast<float2*>(partial + query * kDim + d) = out;
                   if (d == 0) {
@@ -432,8 +539,13 @@ __global__ void __launch_bounds__(kWarps * 32, 1) attend_kernel(const __grid_con
           merge_warps.template operator()<kColumns, 8>();
         }
         if (n + 1 < count) queries.store();
-        if (s.ranges > 1 && arrive_last(s, of.partials, share) && threadIdx.x == 0)
+        if (s.ranges == 1) continue;
+        if (sharing.apart()) {
+          combine_pieces<kDim, kWarps>(of, s, sharing.range(),
+                                       reinterpret_cast<float(*)[kPieceDims + 2]>(&merge.sums[0][0][0]));
+        } else if (arrive_last(s, of.partials, share) && threadIdx.x == 0) {
           share.mine[s.begin == 0 ? 1 : 0] = s;
+        }
       }
     }
     // Last, so that nobody waits for it: a range shares at most its first and its last segment.

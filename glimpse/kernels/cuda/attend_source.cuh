@@ -27,6 +27,7 @@ struct AttendSource {
     u.count = 0;
     return u;
   }
+  __device__ static bool waits(const Unit& u) { return u.read.kind == Read::Kind::sets && u.read.settled == 0; }
   __device__ void settle(Unit& u) const {
     if (u.read.kind == Read::Kind::sets && !apart(u)) u.count = of.set_count[u.read.set];
   }
@@ -71,6 +72,7 @@ struct AttendSource {
     s.v = u.view.v_plane;
     s.pages = u.view.pages;
     s.positions = u.view.positions;
+    s.old = u.view.slots - of.cache.fresh;
     const int first = apart(u) ? piece : piece * of.slice;
     s.first_query = (u.row * of.cache.kv_heads + u.head) * of.group + first;
     s.queries = apart(u) ? 1 : min(of.slice, of.group - first);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "glimpse/kernels/cuda/mma.cuh"
+#include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/stored.cuh"
 
 namespace glimpse::kernels::cuda {
@@ -26,6 +27,7 @@ struct Segment {
   std::int32_t first_query = 0;  ///< in [R, H]
   std::int32_t queries = 0;
   std::int32_t scored = 0;               ///< 1: attend leaves its scores
+  std::int32_t old = 0;                  ///< slots that no launch still writes
   unsigned first_range = 0, ranges = 1;  ///< that share this work
 };
 
@@ -93,8 +95,9 @@ class Feed {
   __device__ Feed(std::uint32_t ring, std::uint32_t* masks, int stages, int warps)
       : ring_(ring), masks_(masks), stages_(stages), warps_(warps) {}
 
-  /// Starts with the first of `count` segments: `stages` tiles are under way after it.
-  __device__ void start(const Segment* segments, int count) {
+  /// Starts with the first of `count` segments: `stages` tiles are under way after it. Unless the block has `waited`
+  /// for the launch before, it does so when it comes to a row that may still be written, or in the end.
+  __device__ void start(const Segment* segments, int count, bool waited) {
     segments_ = segments;
     count_ = count;
     segment_ = 0;
@@ -118,10 +121,15 @@ class Feed {
 #pragma unroll 1
     for (int i = 0; i < stages_; ++i) {
       paged_ = taken_from(first, i);
+      if (!waited && (paged_.segment >= count_ || __any_sync(~0U, paged_.slot >= segments_[paged_.segment].old))) {
+        wait_for_launch_before();
+        waited = true;
+      }
       if (paged_.segment < count_) copy();
       close_copies();
       put_ = put_ + 1 == stages_ ? 0 : put_ + 1;
     }
+    if (!waited) wait_for_launch_before();
     ask_page();
     ask_slot();
   }

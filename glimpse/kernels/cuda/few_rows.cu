@@ -216,9 +216,10 @@ void unpack(Stream& stream, const UnpackOp& op) {
 void unpack_rows(Stream& stream, const UnpackRowsOp& op) {
   check(!op.weight.layout.packing.in_rows(), "packed weights");
   if (op.rows == 0) return;
-  launch(
-      unpack_rows_kernel, UnpackRowsArguments{op.weight.words.raw(), op.weight.layout, op.tokens.raw(), op.out.raw()},
-      dim3(static_cast<unsigned>(op.rows), kThreads), 0, {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
+  launch(unpack_rows_kernel,
+         UnpackRowsArguments{op.weight.words.raw(), op.weight.layout, op.tokens.raw(), op.out.raw()},
+         dim3(static_cast<unsigned>(op.rows), kThreads), 0,
+         {limits_of(stream), static_cast<cudaStream_t>(stream.raw()), false});
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "glimpse/kernels/cuda/few_rows.h"
+#include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/super_product.cuh"
 
 namespace glimpse::kernels::cuda {
@@ -121,10 +122,10 @@ __global__ __launch_bounds__(32 * few_rows_warps(kScales),
   };
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) ask_for_next(stage);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-#endif
+  const bool holds = of.op.end == FewRowsOp::End::gate;
+  let_next_begin(!holds);
+  wait_for_launch_before();
+  let_next_begin(holds);
   Ring place{ring};
   float* const scales = all + sum_floats<kPacking, kRows>(warps);
   const bool scaled = static_cast<bool>(of.op.squares);

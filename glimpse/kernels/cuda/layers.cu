@@ -30,12 +30,11 @@ __device__ float block_sum(float own) {
   return sum;
 }
 
-/// The next launch may take its place, and this one waits until what it reads is written.
-__device__ void begin() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-#endif
+/// This launch waits until what it reads is written; the next may begin before that, unless this one `holds` it.
+__device__ void begin(bool holds = false) {
+  let_next_begin(!holds);
+  wait_for_launch_before();
+  let_next_begin(holds);
 }
 
 /// A block for each row.
@@ -187,7 +186,7 @@ __global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments)
 
 /// A thread for four values of a row.
 __global__ void gate_kernel(const __grid_constant__ GateOp of) {
-  begin();
+  begin(true);
   const std::size_t fours = static_cast<std::size_t>(of.width) / 4;
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(of.rows) * fours) return;
@@ -278,12 +277,13 @@ __global__ void copy_pages_kernel(const __grid_constant__ CopyPagesOp of) {
 }
 
 template <class Op>
-void launch_blocks(Stream& stream, void (*kernel)(Op), const Op& op, std::size_t blocks, int threads = kThreads) {
+void launch_blocks(Stream& stream, void (*kernel)(Op), const Op& op, std::size_t blocks, int threads = kThreads,
+                   bool early = true) {
   if (blocks == 0) return;
   Limits limits;
   limits.clusters = stream.device().capability >= 90;
   launch(kernel, op, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(threads)), 0,
-         {limits, static_cast<cudaStream_t>(stream.raw())});
+         {limits, static_cast<cudaStream_t>(stream.raw()), early});
 }
 
 std::size_t blocks_of(std::size_t threads) {
@@ -296,7 +296,7 @@ std::size_t size(int value) {
 }  // namespace
 
 void embed(Stream& stream, const EmbedOp& op) {
-  launch_blocks(stream, embed_kernel, op, size(op.rows));
+  launch_blocks(stream, embed_kernel, op, size(op.rows), kThreads, false);
 }
 void normalise(Stream& stream, const NormaliseOp& op) {
   check(op.width % 4 == 0 && op.width <= 16 * kMostThreads, "a row of up to 16,384 values, in fours");

@@ -40,8 +40,10 @@ class DeviceOperations final : public Operations<Place::device> {
   explicit DeviceOperations(Stream& stream)
       : stream_(stream),
         limits_(limits_of(stream.device())),
-        partials_(stream, 2 * kRangesOfBlock * processors() * partial_values(kDims.back())),
-        arrived_(stream, kRangesOfBlock * processors() + 1) {
+        partials_(stream, 2 * kRangesOfBlock * blocks() * partial_values(kMostSharedDim)),
+        pieces_(stream, blocks() * piece_values(kMostSharedDim)),
+        arrived_(stream, kRangesOfBlock * blocks() + 1) {
+    pieces_.memory().fill(std::byte{0xff});
     arrived_.memory().fill(std::byte{0});
   }
 
@@ -205,16 +207,18 @@ class DeviceOperations final : public Operations<Place::device> {
   int search_parts(int most, int count) const {
     return std::clamp(kSearchBlocks * limits_.processors / count, 1, parts_of(most, kSearchStep));
   }
-  std::size_t processors() const { return static_cast<std::size_t>(limits_.processors); }
+  static_assert(partial_values(kDims.back()) <= kBlocksOfProcessor * partial_values(kMostSharedDim));
+  static_assert(piece_values(kDims.back()) <= kBlocksOfProcessor * piece_values(kMostSharedDim));
+  std::size_t blocks() const { return static_cast<std::size_t>(kBlocksOfProcessor * limits_.processors); }
   cudaStream_t raw_stream() const { return static_cast<cudaStream_t>(stream_.raw()); }
   Partials partials() const {
     unsigned* const counters = arrived_.pointer().raw();
-    return {partials_.pointer().raw(), counters + 1, counters};
+    return {partials_.pointer().raw(), counters + 1, counters, pieces_.pointer().raw()};
   }
 
   Stream& stream_;
   Limits limits_;
-  Array<float> partials_;
+  Array<float> partials_, pieces_;
   Array<unsigned> arrived_;
   std::vector<Array<std::uint32_t>> spills_;  ///< the last is used; graphs may use those before
   std::vector<Array<float>> mean_sums_;       ///< likewise

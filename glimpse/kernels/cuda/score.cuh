@@ -24,6 +24,7 @@ struct ScoreSource {
     u.seen = seen_slots(of.cache, u.row, u.view);
     return u;
   }
+  __device__ static bool waits(const Unit&) { return false; }
   __device__ void settle(Unit&) const {}
   __device__ int pieces(const Unit&) const { return of.slices; }
   __device__ Piece piece(const Unit& u, int) const {
@@ -33,6 +34,7 @@ struct ScoreSource {
     s.k = u.view.k_plane;
     s.pages = u.view.pages;
     s.positions = u.view.positions;
+    s.old = u.view.slots - of.cache.fresh;
     s.entries = s.local = s.sink = u.seen;
     s.sink_tiles = (u.seen + kScoreKeys - 1) / kScoreKeys;
     s.first_query = (u.row * of.cache.kv_heads + u.head) * of.group + piece * of.slice;
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
   auto* const masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
   const ScoreSource source{of};
-  Sharing<ScoreSource> sharing(source, share, of.partials.taken, true);
+  Sharing<ScoreSource> sharing(source, share, of.partials.taken, of.cache.fresh >= 0);
   KeyFeed feed(shared_address(ring), masks, of.stages, kWarps);
   const std::uint32_t first_key = Layout::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   constexpr float kLog2OfE = 1.4426950408889634F;
@@ -115,8 +117,9 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
     for (int from = 0; from < sharing.count(); from += kBatch) {
       const int count = min(kBatch, sharing.count() - from);
       sharing.list(from);
+      feed.start(share.segments, count, sharing.waited());
+      sharing.set_waited();
       queries.ask(of.q, share.segments[0]);
-      feed.start(share.segments, count);
       for (int n = 0; n < count; ++n) {
         const Segment& s = share.segments[n];
         if (n > 0) queries.ask(of.q, s);

@@ -23,11 +23,14 @@ inline constexpr unsigned kFreeFrom = 384 * kRunWeight;
 inline constexpr unsigned kLeastFree = 16 * kRunWeight;
 inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: adding those up takes longer than it saves
 
-/// What the largest range may have of an equal share where many pieces begin ranges of their own.
+/// Below this weight a block few pieces begin ranges of their own. What the largest of those may have of an equal share
+/// where the pieces are not so few, and tiles of a range, at least: smaller ones take longer to add up than to read.
+inline constexpr unsigned kApartUpTo = 1024 * kRunWeight;
 inline constexpr float kUnequal = 1.08F;
+inline constexpr unsigned kLeastTiles = 4;
 
 inline constexpr int kFewUnits = 64;
-inline constexpr int kUnitBytes = 80;
+inline constexpr int kUnitBytes = 88;
 
 /// Segments that are listed at a time.
 inline constexpr int kBatch = 8;
@@ -38,6 +41,7 @@ struct Share {
   unsigned sums[32];
   alignas(8) unsigned char units[kFewUnits * kUnitBytes];  ///< where there are few: what they read, at hand
   int last_arrived = 0;
+  int waits = 0;
   unsigned range = 0;
 };
 
@@ -53,45 +57,57 @@ struct Piece {
   __device__ unsigned whole() const { return tiles * weight; }
 };
 
-/// With programmatic launches a kernel's blocks may be there before the launch before it is through. `early`: the next
-/// launch may do the same from now on.
-__device__ inline void let_next_begin(bool early) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (early) cudaTriggerProgrammaticLaunchCompletion();
-#endif
+/// What no sum is: of the values that are no numbers, arithmetic gives another one. It stands where a block's result is
+/// not there yet.
+inline constexpr unsigned kNothing = ~0U;
+/// Whoever waits must not wait for ever, whatever arithmetic gave.
+__device__ inline float told(float x) {
+  return __float_as_uint(x) == kNothing ? __uint_as_float(kNothing >> 1) : x;
 }
-__device__ inline void wait_for_launch_before() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaGridDependencySynchronize();
-#endif
+__device__ inline float4 seen(const float4* at) {
+  float4 x;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(at)
+               : "memory");
+  return x;
+}
+__device__ inline bool is_there(const float4& x) {
+  return __float_as_uint(x.x) != kNothing && __float_as_uint(x.y) != kNothing && __float_as_uint(x.z) != kNothing &&
+         __float_as_uint(x.w) != kNothing;
 }
 
 /// The work of a launch as a row of weights, cut into ranges: block b has range b; what follows is for whoever is free.
 /// Source: `int units()`; `Unit load(int unit)` reads what no kernel writes, `void settle(Unit&)` the rest;
+/// `bool waits(const Unit&)`: a launch before may still write that;
 /// `int pieces(const Unit&)`; `Piece piece(const Unit&, int)`; `void fill(Segment&, const Unit&, int piece)` for all
 /// but the tiles and the ranges. The sum of the weights is below 2^32; launches are cut where it might not be.
 template <class Source>
 class Sharing {
  public:
-  /// Begins the kernel: waits for the launch before.
+  /// Begins the kernel, and waits for the launch before unless `early` lets it read old slots and settled sets at once.
   __device__ Sharing(const Source& source, Share& share, unsigned* taken, bool early)
       : source_(source), share_(share), taken_(taken) {
-    let_next_begin(early);
+    let_next_begin();
     const int units = source.units();
     few_ = units <= kFewUnits;
     // Of few units one warp reads what they are, as far as may be before the launch before is through.
     if (few_ && threadIdx.x < 32) {
+      bool waits = !early;
 #pragma unroll 1
-      for (int u = static_cast<int>(threadIdx.x); u < units; u += 32) kept(u) = source.load(u);
-    }
-    wait_for_launch_before();
-    if (few_) {
-      if (threadIdx.x < 32) {
-#pragma unroll 1
-        for (int u = static_cast<int>(threadIdx.x); u < units; u += 32) source.settle(kept(u));
+      for (int u = static_cast<int>(threadIdx.x); u < units; u += 32) {
+        kept(u) = source.load(u);
+        waits |= source.waits(kept(u));
       }
-      __syncthreads();
+      waits = __any_sync(~0U, waits);
+      if (waits) wait_for_launch_before();
+#pragma unroll 1
+      for (int u = static_cast<int>(threadIdx.x); u < units; u += 32) source.settle(kept(u));
+      if (threadIdx.x == 0) share.waits = waits;
     }
+    if (few_) __syncthreads();
+    waited_ = !few_ || share.waits != 0;
+    if (waited_) wait_for_launch_before();
     const int threads = few_ ? 32 : static_cast<int>(blockDim.x);
     const int each = few_ ? (units + 31) / 32 : (units + threads - 1) / threads;
     first_ = min(units, (few_ ? static_cast<int>(threadIdx.x) % 32 : static_cast<int>(threadIdx.x)) * each);
@@ -113,7 +129,7 @@ class Sharing {
     if (few_) {
       total_ = __reduce_add_sync(~0U, own_);
       number = __reduce_add_sync(~0U, number);
-      if (total_ < kFreeFrom * blocks && number * 2 <= blocks && place(number)) return;
+      if (total_ < kApartUpTo * blocks && number * 2 <= blocks && place(number)) return;
     }
     before_ = sum_before(own_, total_);
     if (total_ >= kFreeFrom * blocks && units >= kFreeUnits) {
@@ -161,6 +177,17 @@ class Sharing {
   }
   __device__ unsigned range() const {
     return range_;
+  }
+  /// Whether the block has waited for the launch before.
+  __device__ bool waited() const {
+    return waited_;
+  }
+  __device__ void set_waited() {
+    waited_ = true;
+  }
+  /// Whether every block has at most one range, all of one piece.
+  __device__ bool apart() const {
+    return apart_;
   }
 
   /// Segments of the range.
@@ -239,7 +266,8 @@ class Sharing {
   __device__ bool place(unsigned number) {
     const float scale = __fdividef(static_cast<float>(gridDim.x - number) * (1 - 1e-6F), static_cast<float>(total_));
     const auto ranges_of = [&](const Piece& piece) {
-      return min(piece.tiles, 1 + static_cast<unsigned>(static_cast<float>(piece.whole()) * scale));
+      return min(max(piece.tiles / kLeastTiles, 1U),
+                 1 + static_cast<unsigned>(static_cast<float>(piece.whole()) * scale));
     };
     unsigned own = 0;
     float most = 0;  // of a range
@@ -257,7 +285,8 @@ class Sharing {
     }
     if (number * 4 > gridDim.x) {
       most = __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(most)));
-      if (most * static_cast<float>(gridDim.x) > kUnequal * static_cast<float>(total_)) return false;
+      const float equal = __fdividef(static_cast<float>(total_), static_cast<float>(gridDim.x));
+      if (most > fmaxf(kUnequal * equal, 2 * kLeastTiles * kHeaviest)) return false;
     }
     apart_ = true;
     unsigned all = 0;
@@ -339,6 +368,7 @@ class Sharing {
   unsigned range_ = 0, each_ = 1, fixed_ = 0, each_free_ = 1;
   bool few_ = false, free_ = false, started_ = false;
   bool apart_ = false;  ///< every piece begins a range
+  bool waited_ = false;
 };
 
 /// Where a range's part of shared work goes, and where the i-th range of it has its own.

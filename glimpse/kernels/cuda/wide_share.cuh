@@ -12,8 +12,6 @@ namespace glimpse::kernels::cuda {
 
 /// The most warpgroups that multiply in a block, 64 outputs each.
 inline constexpr int kMostWideWorkers = 4;
-/// What no sum is: of the values that are no numbers, arithmetic gives another one.
-inline constexpr unsigned kNothing = ~0U;
 
 struct WideArguments {
   const std::byte* weight;
@@ -87,25 +85,10 @@ class WideSums {
     return reinterpret_cast<float4*>(of_.partials) +
            (static_cast<std::size_t>(block) * 2 + (begins ? 1 : 0)) * (kMostWideRows / 8 * kMostWideWorkers * 128);
   }
-  /// Whoever waits must not wait for ever, whatever arithmetic gave.
-  static __device__ float told(float x) {
-    return __float_as_uint(x) == kNothing ? __uint_as_float(kNothing >> 1) : x;
-  }
-  static __device__ float4 seen(const float4* at) {
-    float4 x;
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
-                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
-                 : "l"(at)
-                 : "memory");
-    return x;
-  }
   static __device__ bool all_there(const float4 (&parts)[kAtOnce]) {
     bool all = true;
 #pragma unroll
-    for (const float4& x : parts) {
-      all &= __float_as_uint(x.x) != kNothing && __float_as_uint(x.y) != kNothing && __float_as_uint(x.z) != kNothing &&
-             __float_as_uint(x.w) != kNothing;
-    }
+    for (const float4& x : parts) all &= is_there(x);
     return all;
   }
 

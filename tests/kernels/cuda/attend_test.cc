@@ -12,6 +12,9 @@ using kernels::test::Attended;
 using kernels::test::score_on_host;
 using kernels::test::Scored;
 
+/// A length of which the kernel for much work is taken.
+constexpr int kMany = 1 << 23;
+
 class DeviceAttend {
  public:
   DeviceAttend(Stream& stream, const OperationsBed& bed, const std::vector<Read>& reads)
@@ -41,6 +44,7 @@ class DeviceAttend {
   Attended made() const {
     return {out_.values(), lse_.values(), narrow_.values(), {scores_.values(), score_lse_.values()}};
   }
+  DeviceBed& on() { return on_; }
   void poison() {
     out_.memory().fill(std::byte{0xff});
     lse_.memory().fill(std::byte{0xff});
@@ -61,9 +65,10 @@ class DeviceAttend {
 class Attend : public CudaTest {
  protected:
   /// Five runs with the same bits, those of the reference but for rounding.
-  void expect_five_alike(OperationsBed& bed, const std::vector<Read>& reads) {
+  void expect_five_alike(OperationsBed& bed, const std::vector<Read>& reads, int longest = 0) {
     const Attended want = attend_on_host(reference_, bed, reads);
     DeviceAttend device(*stream_, bed, reads);
+    device.on().longest = longest;
     Attended first;
     for (int run = 0; run < 5; ++run) {
       device.poison();
@@ -86,21 +91,89 @@ class Attend : public CudaTest {
 
 TEST_F(Attend, MixedReadsEqualTheReference) {
   each_case([&](OperationsBed& bed) {
-    const std::vector<Read> reads = mixed_reads(bed);
+    std::vector<Read> reads = mixed_reads(bed);
     const Attended want = attend_on_host(reference_, bed, reads);
+    for (Read& read : reads) read.settled = 1;
     DeviceAttend device(*stream_, bed, reads);
-    operations_->attend(device.op());
-    const Attended got = device.made();
-    expect_near(got.out, want.out, kNear);
-    expect_near(got.lse, want.lse, kNear);
-    expect_near(got.left.scores, want.left.scores, kNear);
-    expect_near(got.left.lse, want.left.lse, kNear);
-    EXPECT_TRUE(got.narrowed());
-    device.poison();
-    operations_->attend(device.op());
-    EXPECT_TRUE(same_bits(device.made().out, got.out)) << "two runs differ";
-    EXPECT_TRUE(same_bits(device.made().lse, got.lse)) << "two runs differ";
+    for (const int longest : {0, kMany}) {
+      device.on().longest = longest;
+      device.on().fresh = -1;
+      device.poison();
+      operations_->attend(device.op());
+      const Attended got = device.made();
+      expect_near(got.out, want.out, kNear);
+      expect_near(got.lse, want.lse, kNear);
+      expect_near(got.left.scores, want.left.scores, kNear);
+      expect_near(got.left.lse, want.left.lse, kNear);
+      EXPECT_TRUE(got.narrowed());
+      for (const int fresh : {-1, 0, 100}) {
+        device.on().fresh = fresh;
+        device.poison();
+        operations_->attend(device.op());
+        EXPECT_TRUE(same_bits(device.made().out, got.out)) << "another run differs, fresh " << fresh;
+        EXPECT_TRUE(same_bits(device.made().lse, got.lse)) << "another run differs, fresh " << fresh;
+      }
+    }
   });
+}
+
+/// Attention begins while the launches before it write the newest rows and choose a set: it reads both behind them.
+TEST_F(Attend, WaitsForFreshRowsAndSetsThatAreNotSettled) {
+  const OperationsBed bed({.name = "", .dim = 128, .kv_heads = 8, .group = 4, .lengths = {3000, 900}, .behind = {1, 2}},
+                          KvType::bf16, 5);
+  const std::size_t heads = bed.row_heads.size();
+  constexpr int kBlock = 100;
+  std::vector<Read> reads(heads);
+  std::vector<Choice> choices;
+  std::vector<float> scores[2] = {std::vector<float>(bed.queries() * bed.stride), {}};
+  scores[1] = scores[0];
+  for (std::size_t i = 0; i < heads; i += 2) {
+    const auto set = static_cast<std::int32_t>(i);
+    reads[i] = {.kind = Read::Kind::sets, .set = set};
+    choices.push_back({.row = bed.row_heads[i].row,
+                       .head = bed.row_heads[i].head,
+                       .set = set,
+                       .pooling = Pooling::max_score,
+                       .wanted = 4,
+                       .block = kBlock,
+                       .tail_units = 1000});
+  }
+  for (std::size_t i = 0; i < scores[0].size(); ++i) {
+    scores[0][i] = static_cast<float>(i % bed.stride);
+    scores[1][i] = -scores[0][i];
+  }
+  std::vector<float> k[2] = {bed.k, bed.k}, v[2] = {bed.v, bed.v};
+  for (float& x : k[1]) x *= -2;
+  for (float& x : v[1]) x *= -2;
+  DeviceAttend device(*stream_, bed, reads);
+  const Array<Choice> device_choices(*stream_, choices);
+  const Array<float> lse(*stream_, bed.queries());
+  const Array<float> of_scores[2] = {{*stream_, scores[0]}, {*stream_, scores[1]}};
+  const Array<float> of_k[2] = {{*stream_, k[0]}, {*stream_, k[1]}}, of_v[2] = {{*stream_, v[0]}, {*stream_, v[1]}};
+  const auto queue = [&](int which) {
+    const AttendOp<Place::device> op = device.op();
+    operations_->append({op.cache, op.rows, of_k[which].constant(), of_v[which].constant()});
+    operations_->select({op.cache,
+                         op.rows,
+                         op.group,
+                         {of_scores[which].pointer(), lse.pointer(), bed.stride},
+                         device_choices.constant(),
+                         static_cast<int>(choices.size()),
+                         op.sets});
+    operations_->attend(op);
+  };
+  std::vector<float> want[2];
+  for (int which = 0; which < 2; ++which) {
+    queue(which);
+    want[which] = device.made().out;
+  }
+  ASSERT_FALSE(same_bits(want[0], want[1]));
+  device.on().fresh = 2;
+  for (int run = 0; run < 20; ++run) {
+    device.poison();
+    queue(run % 2);
+    EXPECT_TRUE(same_bits(device.made().out, want[run % 2])) << "run " << run;
+  }
 }
 
 TEST_F(Attend, EveryGroupUpToSeventeen) {
@@ -158,13 +231,14 @@ TEST_F(Attend, RefusesWhatItHasNoKernelFor) {
   EXPECT_THROW(require_supported({KvType::bf16, 72}), std::runtime_error);
 }
 
-/// One bed's scores against the reference, twice.
+/// One bed's scores against the reference, and again; whatever may be read before the launch before is through.
 void expect_scores(Stream& stream, Operations<Place::device>& operations, const OperationsBed& bed) {
   ref::Operations reference;
   const Scored want = score_on_host(reference, bed);
-  const DeviceBed on(stream, bed);
+  DeviceBed on(stream, bed);
   const Array<RowHead> heads(stream, bed.row_heads);
-  const auto run = [&] {
+  const auto run = [&](int fresh) {
+    on.fresh = fresh;
     const Array<float> scores(stream, std::vector<float>(want.scores.size(), kNan));
     const Array<float> lse(stream, std::vector<float>(want.lse.size(), kNan));
     operations.score({on.cache(),
@@ -177,12 +251,14 @@ void expect_scores(Stream& stream, Operations<Place::device>& operations, const 
                       {scores.pointer(), lse.pointer(), bed.stride}});
     return Scored{scores.values(), lse.values()};
   };
-  const Scored got = run();
+  const Scored got = run(-1);
   expect_near(got.scores, want.scores, kNear);
   expect_near(got.lse, want.lse, kNear);
-  const Scored again = run();
-  EXPECT_TRUE(same_bits(again.scores, got.scores));
-  EXPECT_TRUE(same_bits(again.lse, got.lse));
+  for (const int fresh : {-1, 0, 100}) {
+    const Scored again = run(fresh);
+    EXPECT_TRUE(same_bits(again.scores, got.scores)) << "fresh " << fresh;
+    EXPECT_TRUE(same_bits(again.lse, got.lse)) << "fresh " << fresh;
+  }
 }
 
 TEST_F(Score, EqualTheReferenceAndNothingBehindIsWritten) {
@@ -191,7 +267,10 @@ TEST_F(Score, EqualTheReferenceAndNothingBehindIsWritten) {
 
 /// Enough work for ranges that go to whoever is free, of sequences of very different lengths.
 OperationsBed much_work() {
-  return {{.name = "", .kv_heads = 8, .group = 1, .lengths = {131072, 60000, 12000, 5000}}, KvType::bf16, 7};
+  return {
+      {.name = "", .kv_heads = 8, .group = 1, .lengths = {131072, 60000, 12000, 5000, 7000, 5000, 5000, 9000, 5000}},
+      KvType::bf16,
+      7};
 }
 
 TEST_F(Score, FreeRanges) {
@@ -203,7 +282,7 @@ TEST_F(Attend, FreeRanges) {
   const std::vector<Read> reads(bed.row_heads.size());  // everything
   bed.set_slots.assign(1, 0);
   bed.set_count.assign(1, 0);
-  expect_five_alike(bed, reads);
+  for (const int longest : {0, kMany}) expect_five_alike(bed, reads, longest);
 }
 
 TEST_F(Append, StoresTheBitsOfTheReference) {

@@ -64,7 +64,9 @@ class DeviceBed {
     views_ = Array<HeadView>(stream, views);
   }
 
-  KvTable<Place::device> cache() const { return {of.format, views_.constant(), of.cache().sequences, of.of.kv_heads}; }
+  KvTable<Place::device> cache() const {
+    return {of.format, views_.constant(), of.cache().sequences, of.of.kv_heads, fresh, longest};
+  }
   RowTable<Place::device> rows() const {
     return {sequence_.constant(), behind_.constant(), static_cast<int>(of.rows())};
   }
@@ -73,6 +75,7 @@ class DeviceBed {
   std::vector<std::byte> v_bytes() const { return v_.values(); }
 
   const OperationsBed& of;
+  int fresh = -1, longest = 0;  ///< of cache()
 
  private:
   Stream& stream_;

@@ -126,20 +126,34 @@ __device__ void load_queries(const float* from, int count, float* to) {
   __syncthreads();
 }
 
+/// A block's first bounds come to the second-level cache while the launch before ends: page tables are complete, and
+/// what that launch makes of the bounds is read behind it.
+__device__ void ask_for_bounds(const SearchArguments& of, const Search& search, const HeadView& view, int first) {
+  const std::size_t bytes = static_cast<std::size_t>(of.cache.dim) * 4, each = (bytes + 127) / 128;  // lines of a page
+  const int pages = min(search.last - first, kSearchStep) * search.pages;
+  for (int i = static_cast<int>(threadIdx.x); i < pages * static_cast<int>(each); i += kThreads) {
+    const int page = i / static_cast<int>(each), line = i % static_cast<int>(each);
+    const std::size_t number = view.pages[static_cast<std::size_t>(first) * search.pages + page];
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(of.bounds + number * bytes + line * 128));
+  }
+}
+
 /// `parts` blocks for each search. Eight lanes have the bounds of two of its blocks of pages at a time. The group's
 /// queries lie in shared memory, [g, d].
 template <class T>
 __global__ void __launch_bounds__(kThreads, kSearchBlocks) search_kernel(const __grid_constant__ SearchArguments of) {
   extern __shared__ float4 search_queries[];
-  begin_kernel(of.cache, true);
+  let_next_begin();
   const Search search = of.searches[static_cast<int>(blockIdx.x) / of.parts];
   const int part = static_cast<int>(blockIdx.x) % of.parts;
-  if (search.first + part * kSearchStep >= search.last) return;
   const std::size_t head = (static_cast<std::size_t>(search.row) * of.cache.kv_heads + search.head) * of.group;
   const int dim = of.cache.dim, pieces = dim / 8;
-  load_queries(of.q + head * dim, of.group * dim, reinterpret_cast<float*>(search_queries));
-  const HeadView& view = view_of(of.cache, search.row, search.head);
+  const HeadView view = view_of(of.cache, search.row, search.head);
   const auto* const all = reinterpret_cast<const uint4*>(of.bounds);
+  ask_for_bounds(of, search, view, search.first + part * kSearchStep);
+  wait_for_launch_before();
+  if (search.first + part * kSearchStep >= search.last) return;
+  load_queries(of.q + head * dim, of.group * dim, reinterpret_cast<float*>(search_queries));
   const int lane = static_cast<int>(threadIdx.x) % kPageLanes;
   float* const scores = of.scores + head * of.stride;
   const int step = of.parts * kSearchStep;

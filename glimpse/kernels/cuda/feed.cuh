@@ -282,7 +282,7 @@ class Feed {
       const std::byte* const from = plane + std::size_t{there ? rows[i] : 0} * 32 + piece * 16;
       const std::uint32_t place =
           Layout::kSwizzled ? Layout::moved(first, i * (32 / kPieces), 0) : to + Layout::offset(at / kPieces, piece);
-      copy_16_bytes<kPlanes == 2>(place, from, there);
+      copy_16_bytes<true>(place, from, there);
     }
   }
 

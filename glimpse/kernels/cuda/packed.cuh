@@ -30,8 +30,16 @@ __device__ int place_offset(int number) {
   return SuperBytes<kPacking>::kHalves ? number % 2 * 64 : 0;
 }
 
+/// For what is read once in a pass: the second-level cache gives it up first, and keeps the code of kernels, tables and
+/// activations.
+__device__ inline std::uint64_t read_once() {
+  std::uint64_t policy = 0;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 __device__ inline void copy_later(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(read_once())
+               : "memory");
 }
 __device__ inline void end_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -44,7 +52,9 @@ __device__ inline void wait_for_copies() {
 
 /// 16 bytes, or zeros where `from` is behind the end.
 __device__ inline void copy_or_clear_later(std::uint32_t to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(there ? 16 : 0), "l"(read_once())
+               : "memory");
 }
 
 /// A matrix in the memory of the device.

@@ -22,9 +22,9 @@ template <int kBlocks, int kThreads>
 __device__ void select_in(const SelectArguments& of) {
   extern __shared__ uint4 memory[];
   auto& room = *reinterpret_cast<Room*>(memory);
-  if (threadIdx.x == 0) warm(of.choices + blockIdx.x / kBlocks, 1);
-  begin_kernel(of.cache, true);
+  let_next_begin();
   Selection<kBlocks, kThreads> selection(of, room, reinterpret_cast<std::uint32_t*>(memory + kRoomPieces));
+  wait_for_launch_before();
   selection.run();
 }
 

@@ -4,61 +4,14 @@
 // the key of the last one taken; then the sets are written in order.
 #pragma once
 
-#include <cooperative_groups.h>
-
-#include "glimpse/kernels/cuda/pooling.cuh"
-#include "glimpse/kernels/cuda/ranks.cuh"
-#include "glimpse/kernels/cuda/share.cuh"
+#include "glimpse/kernels/cuda/selection_room.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace selection {
 
-using Wide = unsigned long long;
-
-constexpr int kThreads = 512;
-constexpr int kDigits = 256;
-constexpr int kCopies = 16;  ///< of the counters: threads of a warp seldom meet at one
-constexpr int kKept = 2048;  ///< keys that the first two rounds leave to choose from, at most
-constexpr int kClusterBlocks = 8;
-constexpr double kUnitOfMass = 4398046511104.0;  ///< 2^42: sums of whole numbers do not depend on their order
-
-/// The value that order_of (ranks.cuh) made a key of.
-__device__ inline float value_of(std::uint32_t key) {
-  return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7fffffffU : ~key);
-}
-constexpr std::uint32_t kZeroKey = 0x80000000U;
-__device__ inline Wide mass_of(std::uint32_t key) {
-  return key <= kZeroKey ? 0 : __double2ull_rn(fmin(static_cast<double>(value_of(key)), 1048576.0) * kUnitOfMass);
-}
-
-struct Room {
-  Choice choice;
-  std::uint32_t counters[kDigits * kCopies];
-  Wide totals[2][kDigits];  ///< of this block, read by the others of the cluster
-  Wide masses[kDigits];
-  Wide warp_sums[kThreads / 32];
-  std::uint32_t bounds[2];  ///< least and largest key of this block
-  Wide held;                ///< what is always in, of this block
-  int taken[2];             ///< of this block: surely, and units that equal the last one taken
-  int warp_taken[kThreads / 32][2];
-  std::uint32_t kept[kKept];  ///< keys in the range that the first round left
-  std::uint32_t kept_count;
-  std::uint32_t digit;
-  Wide left;
-  bool whole;  ///< all that the counter at `digit` has is taken
-};
-
-constexpr int kRoomPieces = (static_cast<int>(sizeof(Room)) + 15) / 16;
-constexpr std::size_t kRoomBytes = kRoomPieces * 16;
-
-/// Which units are taken: all of a larger key, and so many that equal it, the lowest first.
-struct Cut {
-  std::uint32_t key = ~0U;
-  Wide equal = 0;
-};
-
 template <int kBlocks, int kThreads>
 class Selection {
+  using Cluster = Blocks<kBlocks>;
   static constexpr int kWarps = kThreads / 32;
 
  public:
@@ -118,33 +71,11 @@ class Selection {
       if (all > held) cut = search<true>(all - held);
     }
     write(cut);
-    synchronise();  // nobody leaves while others read its shared memory
+    Cluster::synchronise();  // nobody leaves while others read its shared memory
   }
 
  private:
-  __device__ static void synchronise() {
-    if constexpr (kBlocks > 1) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-      cooperative_groups::this_cluster().sync();
-#endif
-    } else {
-      __syncthreads();
-    }
-  }
-  /// The same object in the shared memory of another block of the cluster.
-  template <class T>
-  __device__ static const T* of_block(const T* own, int block) {
-    if constexpr (kBlocks > 1) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-      return cooperative_groups::this_cluster().map_shared_rank(own, block);
-#endif
-    }
-    return own;
-  }
-
-  __device__ bool always_in(int unit) const {
-    return unit < head_units_ || unit >= tail_units_;
-  }
+  __device__ bool always_in(int unit) const { return unit < head_units_ || unit >= tail_units_; }
   __device__ static std::uint32_t least_key(double value) {
     float least = static_cast<float>(value);
     if (static_cast<double>(least) < value) least = nextafterf(least, INFINITY);
@@ -256,9 +187,9 @@ class Selection {
     }
   }
   __device__ Wide total_held() {
-    synchronise();
+    Cluster::synchronise();
     Wide held = 0;
-    for (int b = 0; b < kBlocks; ++b) held += *of_block(&room_.held, b);
+    for (int b = 0; b < kBlocks; ++b) held += *Cluster::of_block(&room_.held, b);
     return held;
   }
 
@@ -279,11 +210,11 @@ class Selection {
       atomicMin(&room_.bounds[0], low);
       atomicMax(&room_.bounds[1], high);
     }
-    synchronise();
+    Cluster::synchronise();
     least = ~0U, most = 0;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      const std::uint32_t* const other = of_block(room_.bounds, b);
+      const std::uint32_t* const other = Cluster::of_block(room_.bounds, b);
       least = min(least, other[0]);
       most = max(most, other[1]);
     }
@@ -309,16 +240,18 @@ class Selection {
     int shift = max(0, 32 - __clz(most - base) - 8);
     std::uint32_t extent = most - base;
     Wide left = wanted;
+    bool alone = kBlocks == 1;  // all that is left is here
     for (int round = 0;; ++round) {
-      count<kMass>(base, extent, round, shift);
-      synchronise();
-      if (!find(left, round)) return all;  // only in the first round: all that can be chosen
+      count<kMass>(base, extent, round, shift, alone);
+      Cluster::meet(alone);
+      if (!find(left, round, alone)) return all;  // only in the first round: all that can be chosen
       base += room_.digit << shift;
       left = room_.left;
       if (!kMass && room_.whole) return {base - 1, 0};
       if (shift == 0) break;
       extent = (1U << shift) - 1;
       shift = max(0, shift - 8);
+      if (round == 1 && !alone) alone = gather(base, extent);
     }
     if constexpr (kMass) {
       const Wide each = mass_of(base);
@@ -328,13 +261,14 @@ class Selection {
   }
 
   /// Counters of 1 << shift keys each over the keys from `base` to base + extent, into totals[round % 2]. The second
-  /// round keeps the keys in its range, which are few, for those behind it.
+  /// round keeps the keys that it counts, and later ones read those; where a block is `alone`, what gather() brought.
   template <bool kMass>
-  __device__ void count(std::uint32_t base, std::uint32_t extent, int round, int shift) {
-    auto* const zero = reinterpret_cast<uint4*>(room_.counters);
-    for (int i = static_cast<int>(threadIdx.x); i < kDigits * kCopies / 4; i += kThreads)
+  __device__ void count(std::uint32_t base, std::uint32_t extent, int round, int shift, bool alone) {
+    const int copies = mine_ <= kFewCounted ? kFewCopies : kCopies;
+    uint4* const zero = reinterpret_cast<uint4*>(room_.counters);
+    for (int i = static_cast<int>(threadIdx.x); i < kDigits * copies / 4; i += kThreads)
       zero[i] = make_uint4(0, 0, 0, 0);
-    if (threadIdx.x < kDigits) room_.masses[threadIdx.x] = 0;
+    if (kMass && threadIdx.x < kDigits) room_.masses[threadIdx.x] = 0;
     if (threadIdx.x == 0 && round == 0) room_.kept_count = 0;
     __syncthreads();
     const auto add = [&](std::uint32_t key) {
@@ -342,13 +276,16 @@ class Selection {
       if constexpr (kMass) {
         atomicAdd(room_.masses + digit, mass_of(key));
       } else {
-        atomicAdd(room_.counters + digit * kCopies + threadIdx.x % kCopies, 1U);
+        atomicAdd(room_.counters + digit * copies + threadIdx.x % copies, 1U);
       }
     };
     const auto is_in = [&](std::uint32_t key) { return key >= base && key - base <= extent; };
-    if (round > 1 && room_.kept_count <= kKept) {
-      for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(room_.kept_count); i += kThreads) {
-        if (is_in(room_.kept[i])) add(room_.kept[i]);
+    if (round > 1 && (room_.kept_count <= kKept || (kBlocks > 1 && alone))) {
+      const bool brought = kBlocks > 1 && alone;
+      const std::uint32_t* const from = brought ? room_.gathered : room_.kept;
+      const int keys = brought ? gathered_ : static_cast<int>(room_.kept_count);
+      for (int i = static_cast<int>(threadIdx.x); i < keys; i += kThreads) {
+        if (is_in(from[i])) add(from[i]);
       }
     } else {
 #pragma unroll 2
@@ -365,26 +302,66 @@ class Selection {
     }
     __syncthreads();
     if (threadIdx.x < kDigits) {
-      Wide sum = room_.masses[threadIdx.x];
-      unsigned counted = 0;
-#pragma unroll
-      for (int c = 0; c < kCopies; ++c) {
-        counted += room_.counters[threadIdx.x * kCopies + (c + threadIdx.x) % kCopies];
+      Wide sum = 0;
+      if constexpr (kMass) {
+        sum = room_.masses[threadIdx.x];
+      } else {
+        unsigned counted = 0;
+#pragma unroll 4
+        for (int c = 0; c < copies; ++c) {
+          counted += room_.counters[threadIdx.x * copies + (c + threadIdx.x) % copies];
+        }
+        sum = counted;
       }
-      room_.totals[round % 2][threadIdx.x] = sum + counted;
+      room_.totals[round % 2][threadIdx.x] = sum;
     }
+  }
+
+  /// Brings the keys from `base` to base + extent of all blocks here, where they are few: true if so.
+  __device__ bool gather(std::uint32_t base, std::uint32_t extent) {
+    if (threadIdx.x == 0) room_.left_over_count = room_.kept_count <= kKept ? 0 : kGathered + 1;
+    __syncthreads();
+    if (room_.kept_count <= kKept) {
+      for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(room_.kept_count); i += kThreads) {
+        const std::uint32_t key = room_.kept[i];
+        if (key < base || key - base > extent) continue;
+        const std::uint32_t place = atomicAdd(&room_.left_over_count, 1U);
+        if (place < kGathered) room_.left_over[place] = key;
+      }
+    }
+    Cluster::synchronise();
+    // A warp for each block.
+    static_assert(kWarps >= kBlocks);
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    const int count = lane < kBlocks ? static_cast<int>(*Cluster::of_block(&room_.left_over_count, lane % kBlocks)) : 0;
+    const int sum = sum_up(min(count, kGathered + 1), lane);
+    const int all = __shfl_sync(~0U, sum, 31);
+    if (all > kGathered) return false;
+    if (warp < kBlocks) {
+      const int length = __shfl_sync(~0U, count, warp), first = __shfl_sync(~0U, sum, warp) - length;
+      const std::uint32_t* const other = Cluster::of_block(room_.left_over, warp);
+      for (int i = lane; i < length; i += 32) room_.gathered[first + i] = other[i];
+    }
+    gathered_ = all;
+    __syncthreads();
+    return true;
   }
 
   /// The digit at which the sum from the largest one on reaches `wanted`, and what is left of it there, in room_; false
   /// where it does not.
-  __device__ bool find(Wide wanted, int round) {
+  __device__ bool find(Wide wanted, int round, bool alone) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int warp = static_cast<int>(threadIdx.x) / 32;
     const int digit = kDigits - 1 - static_cast<int>(threadIdx.x);
     Wide own = 0;
     if (digit >= 0) {
+      const Wide* const totals = &room_.totals[round % 2][digit];
+      if (alone) {
+        own = *totals;
+      } else {
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) own += *of_block(&room_.totals[round % 2][digit], b);
+        for (int b = 0; b < kBlocks; ++b) own += *Cluster::of_block(totals, b);
+      }
     }
     Wide sum = own;
     for (int step = 1; step < 32; step *= 2) {
@@ -394,9 +371,11 @@ class Selection {
     if (lane == 31) room_.warp_sums[warp] = sum;
     __syncthreads();
     Wide all = 0;
-    for (int w = 0; w < kWarps; ++w) {
-      if (w < warp) sum += room_.warp_sums[w];
-      all += room_.warp_sums[w];
+#pragma unroll
+    for (int w = 0; w < kDigits / 32; ++w) {
+      const Wide of_warp = room_.warp_sums[w];
+      if (w < warp) sum += of_warp;
+      all += of_warp;
     }
     if (digit >= 0 && sum >= wanted && sum - own < wanted) {
       room_.digit = static_cast<std::uint32_t>(digit);
@@ -458,45 +437,48 @@ class Selection {
     equal = __reduce_add_sync(~0U, equal);
     if (lane == 0) room_.warp_taken[warp][0] = sure, room_.warp_taken[warp][1] = equal;
     __syncthreads();
-    if (threadIdx.x < 2) {
-      int sum = 0;
-      for (int w = 0; w < kWarps; ++w) sum += room_.warp_taken[w][threadIdx.x];
-      room_.taken[threadIdx.x] = sum;
+    if (warp == 0) {
+      int sums[2];
+      for (int i = 0; i < 2; ++i) {
+        const int own = lane < kWarps ? room_.warp_taken[lane][i] : 0;
+        sums[i] = sum_up(own, lane);
+        if (lane < kWarps) room_.warp_taken[lane][i] = sums[i] - own;
+      }
+      if (lane == 31) room_.taken[0] = sums[0], room_.taken[1] = sums[1];
+      if (kBlocks == 1 && lane == 31) {
+        for (int i = 0; i < 2; ++i) room_.before[i] = 0, room_.all[i] = sums[i];
+      }
     }
-    synchronise();
-    const Wide most = cut.equal;
-    const auto taken_of = [&](Wide equals_before, int these) {
-      return static_cast<int>(min(most > equals_before ? most - equals_before : 0, static_cast<Wide>(these)));
-    };
-    int others[kBlocks][2];
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      const int* const other = of_block(room_.taken, b);
-      others[b][0] = other[0], others[b][1] = other[1];
+    Cluster::synchronise();
+    if constexpr (kBlocks > 1) {
+      if (warp == 0) {
+        for (int i = 0; i < 2; ++i) {
+          const int own = lane < kBlocks ? *Cluster::of_block(&room_.taken[i], lane % kBlocks) : 0;
+          const int sum = sum_up(own, lane);
+          if (lane == rank_) room_.before[i] = sum - own;
+          if (lane == 31) room_.all[i] = sum;
+        }
+      }
+      __syncthreads();
     }
-    Wide equals = 0, equals_here = 0;
-    int before = 0, all = 0;
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      const int taken = others[b][0] + taken_of(equals, others[b][1]);
-      if (b < rank_) before += taken;
-      if (b == rank_) equals_here = equals;
-      equals += static_cast<Wide>(others[b][1]);
-      all += taken;
-    }
-    for (int w = 0; w < warp; ++w) {
-      before += room_.warp_taken[w][0] + taken_of(equals_here, room_.warp_taken[w][1]);
-      equals_here += static_cast<Wide>(room_.warp_taken[w][1]);
-    }
+    // Of units that equal the last one taken, the first so many are taken.
+    const int most = static_cast<int>(min(cut.equal, Wide{0x7fffffff}));
+    const int all = room_.all[0] + min(most, room_.all[1]);
     if (all == units_) {
       if (rank_ == 0 && threadIdx.x == 0) of_.set_count[choice_.set] = kEverything;
       return;
     }
+    const int here = room_.before[0] + min(most, room_.before[1]);  // the first place of this block
+    const int taken_here = room_.before[0] + room_.taken[0] + min(most, room_.before[1] + room_.taken[1]) - here;
+    int equals = room_.before[1] + room_.warp_taken[warp][1];
+    int before = room_.before[0] + room_.warp_taken[warp][0] + min(most, equals);
     std::int32_t* const to = of_.set_slots + static_cast<std::size_t>(choice_.set) * of_.set_capacity;
+    const int block = choice_.block;
+    const bool together = block > 1 && taken_here <= kKept;
     for (int i = begin; i < end; i += 128) {
       const unsigned is = standing(i + lane * 4, cut);
       int all_equal = 0, all_taken = 0;
-      Wide number = equals_here + static_cast<Wide>(lanes_before(__popc(is >> 4), all_equal));
+      int number = equals + lanes_before(__popc(is >> 4), all_equal);
       unsigned taken = is & 15U;
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
@@ -504,13 +486,19 @@ class Selection {
       }
       int place = before + lanes_before(__popc(taken), all_taken);
       const int unit = first_ + i + lane * 4;
-      if (choice_.block == 1) {
+      if (block == 1) {
         for (unsigned bits = taken; bits != 0; bits &= bits - 1, ++place) {
           if (place < of_.set_capacity) to[place] = unit + __ffs(static_cast<int>(bits)) - 1;
         }
       } else {
-        for (unsigned bits = taken; bits != 0; bits &= bits - 1, ++place)
-          put_unit(to, unit + __ffs(static_cast<int>(bits)) - 1, place);
+        for (unsigned bits = taken; bits != 0; bits &= bits - 1, ++place) {
+          const int one = unit + __ffs(static_cast<int>(bits)) - 1;
+          if (together) {
+            room_.kept[place - here] = static_cast<std::uint32_t>(one);
+          } else {
+            put_unit(to, one, place);
+          }
+        }
       }
       // The last unit, which may be short, is the last of those taken or none of them.
       const int last = units_ - 1 - unit;
@@ -519,9 +507,26 @@ class Selection {
         const Wide count = static_cast<Wide>(all) * choice_.block - missing;
         of_.set_count[choice_.set] = static_cast<int>(min(count, static_cast<Wide>(of_.set_capacity)));
       }
-      equals_here += static_cast<Wide>(all_equal);
+      equals += all_equal;
       before += all_taken;
     }
+    if (!together) return;
+    __syncthreads();
+    const Wide first = static_cast<Wide>(here) * static_cast<Wide>(block);
+    for (int i = static_cast<int>(threadIdx.x); i < taken_here * block; i += kThreads) {
+      const int number = i / block;
+      const int slot = static_cast<int>(room_.kept[number]) * block + i - number * block;
+      if (slot < slots_ && first + i < of_.set_capacity) to[first + i] = slot;
+    }
+  }
+  /// Sum over the lanes up to this one.
+  __device__ static int sum_up(int own, int lane) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(~0U, own, step);
+      if (lane >= step) own += other;
+    }
+    return own;
   }
   /// Writes a unit's slots to its place among those taken.
   __device__ void put_unit(std::int32_t* to, int unit, int place) const {
@@ -536,8 +541,9 @@ class Selection {
   const Choice& choice_;
   std::uint32_t* keys_ = nullptr;
   int rank_ = 0, slots_ = 0, units_ = 0, first_ = 0, mine_ = 0, head_units_ = 0, tail_units_ = 0;
-  int scored_ = 0;  ///< scores of a query head: of slots, or of units
-  int each_ = 1;    ///< of them a unit has
+  int scored_ = 0;    ///< scores of a query head: of slots, or of units
+  int each_ = 1;      ///< of them a unit has
+  int gathered_ = 0;  ///< keys that gather() brought
   Pooled pooled_;
   bool fast_ = false;                     ///< scores are pooled by pool_four() and lie at aligned places
   std::uint32_t above_ = ~0U, most_ = 0;  ///< of this thread's keys: the least one less never() + 1, the largest

@@ -30,9 +30,11 @@ struct PackedShape {
 
 /// Asks for `bytes` at `from`, which join a barrier's turn.
 __device__ inline void copy_bulk(std::uint32_t to, const void* from, int bytes, std::uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(read_once())
+      : "memory");
 }
 /// Arrives, and says how many bytes are to come.
 __device__ inline void arrive_expecting(std::uint32_t barrier, int bytes) {

@@ -119,10 +119,13 @@ TEST_F(Attend, MixedReadsEqualTheReference) {
 
 /// Attention begins while the launches before it write the newest rows and choose a set: it reads both behind them.
 TEST_F(Attend, WaitsForFreshRowsAndSetsThatAreNotSettled) {
-  const OperationsBed bed({.name = "", .dim = 128, .kv_heads = 8, .group = 4, .lengths = {3000, 900}, .behind = {1, 2}},
-                          KvType::bf16, 5);
+  OperationsBed bed({.name = "", .dim = 128, .kv_heads = 8, .group = 4, .lengths = {3000, 900}, .behind = {1, 2}},
+                    KvType::bf16, 5);
   const std::size_t heads = bed.row_heads.size();
-  constexpr int kBlock = 100;
+  constexpr int kBlock = 100, kWanted = 4;
+  bed.capacity = kWanted * kBlock;
+  bed.set_slots.assign(heads * static_cast<std::size_t>(bed.capacity), 0);
+  bed.set_count.assign(heads, 0);
   std::vector<Read> reads(heads);
   std::vector<Choice> choices;
   std::vector<float> scores[2] = {std::vector<float>(bed.queries() * bed.stride), {}};
@@ -134,7 +137,7 @@ TEST_F(Attend, WaitsForFreshRowsAndSetsThatAreNotSettled) {
                        .head = bed.row_heads[i].head,
                        .set = set,
                        .pooling = Pooling::max_score,
-                       .wanted = 4,
+                       .wanted = kWanted,
                        .block = kBlock,
                        .tail_units = 1000});
   }

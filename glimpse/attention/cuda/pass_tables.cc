@@ -10,6 +10,7 @@
 #include "glimpse/attention/cuda/units.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kv/index/block_search.h"
 
 namespace glimpse::attention::cuda {
@@ -216,6 +217,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
   sequence_.clear();
   behind_.clear();
   sizes_ = {};
+  std::int32_t fresh = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     PassEntry& entry = entries_[i];
     entry.rows = batch[i];
@@ -232,7 +234,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     number_heat(entry);
     if (batch[i].audit) sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>(length_step(entry.tokens)));
     const std::int32_t behind = static_cast<std::int32_t>(lengths[i] - batch[i].position);
-    sizes_.fresh = std::max(sizes_.fresh, behind);
+    fresh = std::max(fresh, behind);
     sizes_.longest = std::max(sizes_.longest, static_cast<std::int32_t>(length_step(lengths[i])));
     for (int row = 0; row < batch[i].rows; ++row) {
       sequence_.push_back(static_cast<std::int32_t>(i));
@@ -248,6 +250,8 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     groups_.back().rows += batch[i].rows;
     ++groups_.back().entries;
   }
+  // Products of few rows alone say when earlier layers are complete (kernels/cuda/order.cuh).
+  sizes_.fresh = rows() <= kernels::cuda::kBf16FewRows ? fresh : -1;
   place_made();
 }
 

@@ -88,9 +88,9 @@ struct PassSizes {
   int kept = 0;   ///< rows of what unions took
   /// What the lists of a union hold together, at most, and the units that a head reads whose probabilities flow back.
   int most_candidates = 0, most_heated = 0;
-  int most_ranks = 0, most_ranked = 0;  ///< ranks of a list that is merged by rank, and lists of such a merge, at most
-  std::int64_t made_rows = 0;           ///< rows of K and V that the pass puts together for attention
-  std::int32_t fresh = 0, longest = 0;  ///< as KvTable has them, of all views; `longest` seldom changes
+  int most_ranks = 0, most_ranked = 0;   ///< ranks of a list that is merged by rank, and lists of such a merge, at most
+  std::int64_t made_rows = 0;            ///< rows of K and V that the pass puts together for attention
+  std::int32_t fresh = -1, longest = 0;  ///< as KvTable has them, of all views; `longest` seldom changes
 };
 
 /// True where the rows of a head's set are put together: keys are made, or pages wait.

@@ -292,19 +292,16 @@ __global__ void __launch_bounds__(kPackedThreads, 1) packed_kernel(const __grid_
     }
     show_to_products();
   }
-  const bool holds = of.gated != nullptr;
-  let_next_begin(!holds);
+  let_next_begin();
   const int begin = first_of(of, static_cast<int>(blockIdx.x)), end = first_of(of, static_cast<int>(blockIdx.x) + 1);
   __syncthreads();
   if (threadIdx.x >= kPackedWorkerThreads) {
     const Feed feed(of, begin, end, memory, turns);
     feed.ask_for_first_weights();
     wait_for_launch_before();
-    let_next_begin(holds);
     feed.run();
   } else {
     wait_for_launch_before();
-    let_next_begin(holds);
     multiply_packed<kPacking, kRows>(of, begin, end, reinterpret_cast<const std::byte*>(dynamic) + (memory - start),
                                      turns);
   }

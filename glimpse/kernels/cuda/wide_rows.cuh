@@ -126,8 +126,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
       make_turns(shared_address(&turns.empty[i]), kWideWorkerThreads / 32);
     }
   }
-  const bool holds = of.gated != nullptr;
-  let_next_begin(!holds);
+  let_next_begin();
   const int begin = first_of(of, static_cast<int>(blockIdx.x)), end = first_of(of, static_cast<int>(blockIdx.x) + 1);
   // Weights never change: the first are on their way while the launch before ends.
   if (threadIdx.x < kWideOutputs && begin < end) {
@@ -140,7 +139,6 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
     }
   }
   wait_for_launch_before();
-  let_next_begin(holds);
   __syncthreads();
   if (threadIdx.x >= kWideWorkerThreads) {
     bring<kRows>(of, begin, end, memory, turns);

@@ -1,6 +1,5 @@
 #include "glimpse/attention/cpu/head_records.h"
 
-#include "glimpse/attention/cpu/runner.h"
 #include "glimpse/attention/head_record.h"
 
 namespace glimpse::attention {

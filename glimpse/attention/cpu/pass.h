@@ -14,8 +14,9 @@
 
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/cpu/items.h"
-#include "glimpse/attention/cpu/runner.h"
+#include "glimpse/attention/cpu/runner_shape.h"
 #include "glimpse/attention/forget.h"
+#include "glimpse/attention/records.h"
 #include "glimpse/attention/tier.h"
 #include "glimpse/base/buffer.h"
 #include "glimpse/kernels/attention.h"
@@ -186,6 +187,8 @@ struct Pass {
   }
   /// All query heads of a KV head of the entry's first row, reading every slot.
   HeadOutput output_of(int index, int head);
+  /// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
+  kernels::PrefillItem prompt_item(const Item& item, const float* q);
   /// Gives an output room for scores; returns where.
   std::size_t keep_scores(HeadOutput& output) {
     output.first_score = score_floats;

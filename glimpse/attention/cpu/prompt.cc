@@ -162,7 +162,7 @@ void observe_rows(Pass& pass, const Call& call, const Item& item, kernels::Prefi
 /// What the rows of an output saw is known from its parts.
 void observe_few_rows(Pass& pass, const Call& call, const HeadOutput& output) {
   const Item item{Item::Kind::prefill, output.batch, output.head, 0, output.rows};
-  kernels::PrefillItem work = prompt_item(pass, item, call.q);
+  kernels::PrefillItem work = pass.prompt_item(item, call.q);
   ThreadScratch& thread = pass.thread(call.ith);
   thread.lse.resize(std::max(thread.lse.size(), static_cast<std::size_t>(output.queries)));
   pass.work.sum(output, thread.partial_lse, thread.lse.data());
@@ -263,7 +263,7 @@ void run_few_rows(Pass& pass, const Call& call, const Part& part) {
   const std::span<std::byte> workspace = pass.thread(call.ith).prefill;
   float* const partial = pass.work.partial(output, part.partial);
   kernels::PrefillItem work =
-      prompt_item(pass, {Item::Kind::prefill, output.batch, output.head, 0, output.rows}, call.q);
+      pass.prompt_item({Item::Kind::prefill, output.batch, output.head, 0, output.rows}, call.q);
   if (verifies_few(entry)) {
     kernels::attend_rows(format,
                          {.head = work.head,
@@ -301,26 +301,11 @@ void finish_few_rows(Pass& pass, const Call& call, const HeadOutput& output) {
   if (entry.tokens > entry.prompt.observe_from) observe_few_rows(pass, call, output);
 }
 
-/// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
-kernels::PrefillItem prompt_item(Pass& pass, const Item& item, const float* q) {
-  const BatchEntry& entry = pass.entry(item.batch);
-  const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
-  kernels::PrefillItem work;
-  work.head = &view;
-  work.query = pass.head_query(entry, q, item.begin, item.head);
-  work.query_stride = static_cast<std::size_t>(pass.shape.heads) * static_cast<std::size_t>(pass.shape.head_dim);
-  work.group = pass.group;
-  work.scale = pass.scale;
-  work.first_slot = pass.first_slot(entry, view) + item.begin;
-  work.rows = item.end - item.begin;
-  return work;
-}
-
 void run_prompt(Pass& pass, const Call& call, const Item& item) {
   BatchEntry& entry = pass.entry(item.batch);
   const PromptWork& prompt = entry.prompt;
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(item.head)];
-  kernels::PrefillItem work = prompt_item(pass, item, call.q);
+  kernels::PrefillItem work = pass.prompt_item(item, call.q);
   work.out = call.out + (work.query - call.q);
   work.out_stride = work.query_stride;
   const HeadOp& op = entry.head(call.layer, item.head);

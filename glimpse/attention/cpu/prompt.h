@@ -17,9 +17,6 @@ void add_prompt(Pass& pass, BatchEntry& entry, int index, int layer);
 /// True when a prompt's end, or a correction, makes or mends indices of the layer.
 bool grows_indices(Pass& pass, const BatchEntry& entry, int layer);
 
-/// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
-kernels::PrefillItem prompt_item(Pass& pass, const Item& item, const float* q);
-
 /// Items of the kind prefill.
 void run_prompt(Pass& pass, const Call& call, const Item& item);
 

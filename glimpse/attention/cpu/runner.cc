@@ -1,7 +1,6 @@
 #include "glimpse/attention/cpu/runner.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "glimpse/attention/cpu/audit.h"
 #include "glimpse/attention/cpu/decode.h"
@@ -119,28 +118,6 @@ void drain(Pass& pass, int threads, const RunItem& run_item, const RunPart& run_
 }
 
 }  // namespace
-
-Pass::Pass(const RunnerShape& runner_shape, kv::Cache& kv_cache)
-    : shape(runner_shape),
-      cache(&kv_cache),
-      group(runner_shape.heads / runner_shape.kv_heads),
-      scale(1.0f / std::sqrt(static_cast<float>(runner_shape.head_dim))) {
-  threads.resize(static_cast<std::size_t>(shape.threads));
-  for (ThreadScratch& thread : threads) thread.heads.resize(static_cast<std::size_t>(shape.kv_heads));
-}
-
-HeadOutput Pass::output_of(int index, int head) {
-  const BatchEntry& of = entry(index);
-  HeadOutput output;
-  output.view = &of.views[static_cast<std::size_t>(head)];
-  output.query = static_cast<std::size_t>(of.rows.first_row) * static_cast<std::size_t>(shape.heads) +
-                 static_cast<std::size_t>(head) * static_cast<std::size_t>(group);
-  output.queries = group;
-  output.entries = output.view->slots;
-  output.batch = index;
-  output.head = head;
-  return output;
-}
 
 Runner::Runner(const RunnerShape& shape, kv::Cache& cache) : pass_(std::make_unique<Pass>(shape, cache)) {}
 Runner::~Runner() = default;

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/attention/cpu/runner_shape.h"
 #include "glimpse/attention/records.h"
-#include "glimpse/kernels/rotation.h"
 #include "glimpse/kv/cache.h"
 #include "glimpse/plan/plan.h"
 
@@ -31,12 +31,6 @@ struct RowsToAppend {
   const float* k = nullptr;  ///< [rows, d], `stride` floats from row to row
   const float* v = nullptr;
   std::size_t stride = 0;
-};
-
-struct RunnerShape {
-  int layers = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  int threads = 1;
-  kernels::Rotation* rotation = nullptr;  ///< needed by plans that read keys of low rank
 };
 
 struct Pass;

@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "glimpse/attention/cpu/prompt.h"
-
 namespace glimpse::attention {
 namespace {
 
@@ -132,8 +130,8 @@ void run_tile(Pass& pass, const Call& call, const Item& item) {
     if (thread.lse.size() < lse_floats) thread.lse.resize(lse_floats);
     for (int row = 0; row < rows; row += step) {
       kernels::ColumnSumsItem columns;
-      columns.tile = prompt_item(
-          pass, {Item::Kind::prefill, item.batch, item.head, first_row + row, first_row + std::min(rows, row + step)},
+      columns.tile = pass.prompt_item(
+          {Item::Kind::prefill, item.batch, item.head, first_row + row, first_row + std::min(rows, row + step)},
           call.q);
       columns.tile.lse = thread.lse.data();
       kernels::prefill_lse(pass.cache->shape().format, columns.tile, thread.prefill);

@@ -213,7 +213,7 @@ Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan)
   require_no_pass(runtime, "Engine::load");
   runtime.require(plan);
   const SessionReader reader(file);
-  const SavedSession session = read_session(reader, session_model(runtime));
+  const SavedSession session = read_session(reader, session_model(runtime.loaded, runtime.cache()));
   const bool same_plan = session.plan == plan;
   const std::int64_t context = runtime.options.context;
   if (session.length() > context) {
@@ -226,7 +226,7 @@ Sequence Engine::load(const std::filesystem::path& file, const plan::Plan& plan)
   }
   auto impl = std::make_unique<Sequence::Impl>(runtime, impl_);
   impl->sequence = with_room(runtime, [&] {
-    return adopt(reader, session, {&plan, session.length(), same_plan}, runtime);
+    return adopt(reader, session, {&plan, session.length(), same_plan}, runtime.home());
   });
   if (!same_plan) impl->sequence.attention.prompt_tokens = session.prompt_tokens;
   return Sequence(std::move(impl));

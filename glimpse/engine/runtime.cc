@@ -66,17 +66,17 @@ Runtime::Runtime(const EngineOptions& wanted)
       passes(loaded, device),
       sliced(loaded, device),
       prefixes(options.prefix_bytes),
-      store(*this) {
+      store(options, loaded, cache()) {
   if (options.slice_layers > 0 && !device.executor->slices()) {
     throw UserError(
         "slices of layers (--slice-layers) run on the CPU alone; on a GPU give --prefill-chunk, how many rows of a "
         "prompt a stream waits for");
   }
-  if (store.on()) prefixes.on_evict([this](const KeptPrefix& prefix) { store.save(prefix, *this); });
+  if (store.on()) prefixes.on_evict([this](const KeptPrefix& prefix) { store.save(prefix, cache(), programs.gates); });
 }
 
 Runtime::~Runtime() {
-  for (const KeptPrefix& prefix : prefixes.all()) store.save(prefix, *this);
+  for (const KeptPrefix& prefix : prefixes.all()) store.save(prefix, cache(), programs.gates);
 }
 
 Busy::Busy(Runtime& runtime, std::string_view call) : flag_(runtime.busy) {

@@ -11,6 +11,7 @@
 #include "glimpse/engine/prefix/prefix_cache.h"
 #include "glimpse/engine/prefix/prefix_store.h"
 #include "glimpse/engine/programs.h"
+#include "glimpse/engine/session/saved.h"
 
 namespace glimpse::engine {
 
@@ -32,6 +33,7 @@ struct Runtime {
   bool busy = false;  ///< inside a public call that runs passes: callbacks may not start another
 
   kv::Cache& cache() const { return *device.cache; }
+  SessionHome home() { return {loaded, cache(), programs}; }
   /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
   void require(const plan::Plan& plan) { require_plan(plan, loaded, device, programs); }
 };

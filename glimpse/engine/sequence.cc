@@ -137,7 +137,7 @@ void Sequence::save(const std::filesystem::path& file, std::span<const float> lo
     throw UserError(fmt::format("{} logits to save with a session; give those of the last token, {}, or none",
                                 logits.size(), vocabulary));
   }
-  save_sequence(mine.sequence, logits, file, runtime);
+  save_sequence(mine.sequence, logits, file, runtime.loaded, runtime.cache());
 }
 
 }  // namespace glimpse::engine

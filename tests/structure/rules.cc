@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -58,6 +59,23 @@ bool lists(std::string_view folders, const std::string& folder) {
     if (word == "*" || word == folder) return true;
   }
   return false;
+}
+
+/// Of a header, its source and `NAME_impl.h` the same.
+std::string without_ending(const std::string& path) {
+  const std::string name = path.substr(0, path.rfind('.'));
+  constexpr std::string_view kImpl = "_impl";
+  return name.ends_with(kImpl) ? name.substr(0, name.size() - kImpl.size()) : name;
+}
+
+using Arrows = std::map<std::string, std::set<std::string>>;
+
+bool leads(const Arrows& arrows, const std::string& from, const std::string& to, std::set<std::string>& seen) {
+  if (from == to) return true;
+  const auto next = arrows.find(from);
+  if (next == arrows.end() || !seen.insert(from).second) return false;
+  return std::any_of(next->second.begin(), next->second.end(),
+                     [&](const std::string& other) { return leads(arrows, other, to, seen); });
 }
 
 /// Words of a CMake file without comments; parentheses are words of their own.
@@ -164,6 +182,27 @@ std::string length_problem(const SourceFile& file) {
   const auto lines = std::count(file.text.begin(), file.text.end(), '\n');
   if (lines <= kMostLines) return "";
   return file.path + " has " + std::to_string(lines) + " lines, more than " + std::to_string(kMostLines);
+}
+
+std::vector<std::string> circle_problems(const std::vector<SourceFile>& files, const std::string& folder) {
+  Arrows arrows;
+  for (const SourceFile& file : files) {
+    if (!starts_with(file.path, folder)) continue;
+    const std::string from = without_ending(file.path);
+    for (const std::string& include : includes_of(file.text)) {
+      const std::string to = without_ending(include);
+      if (starts_with(to, folder) && to != from) arrows[from].insert(to);
+    }
+  }
+  std::vector<std::string> problems;
+  for (const auto& [from, to] : arrows) {
+    for (const std::string& other : to) {
+      std::set<std::string> seen;
+      if (leads(arrows, other, from, seen))
+        problems.push_back(from + " includes " + other + ", which leads back to it");
+    }
+  }
+  return problems;
 }
 
 std::string edge_problem(const std::string& from, const std::string& to) {

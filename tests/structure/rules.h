@@ -31,6 +31,9 @@ std::vector<std::string> folder_order(std::string_view cmake);
 std::string include_problem(const SourceFile& file, const std::string& include, const std::set<std::string>& depends);
 std::string header_problem(const SourceFile& file);
 std::string length_problem(const SourceFile& file);
+/// A sentence for each include that is a part of a circle, of files whose path begins with `folder`. A header, its
+/// source and NAME_impl.h are one.
+std::vector<std::string> circle_problems(const std::vector<SourceFile>& files, const std::string& folder);
 /// Folders that must never see each other, whatever the CMakeLists say.
 std::string edge_problem(const std::string& from, const std::string& to);
 

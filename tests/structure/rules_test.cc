@@ -75,6 +75,20 @@ TEST(Rules, HeadersSayWhatTheyAreAndAreReadOnce) {
   EXPECT_THAT(header_problem({"a.h", "// A thing.\n#ifndef A\n"}), HasSubstr("pragma"));
 }
 
+TEST(Rules, AnIncludeLeadsNowhereBack) {
+  const auto file = [](const std::string& path, const std::string& includes) {
+    return SourceFile{path, "#include \"" + includes + "\"\n"};
+  };
+  const std::vector<SourceFile> files{
+      file("glimpse/kv/a.h", "glimpse/kv/b.h"), file("glimpse/kv/b.cc", "glimpse/kv/c.h"),
+      file("glimpse/kv/c.cc", "glimpse/kv/b.h"), file("glimpse/kv/d.cc", "glimpse/kv/d.h"),
+      file("glimpse/kv/d_impl.h", "glimpse/kv/d.h")};
+  EXPECT_THAT(circle_problems(files, "glimpse/kv/"),
+              testing::ElementsAre("glimpse/kv/b includes glimpse/kv/c, which leads back to it",
+                                   "glimpse/kv/c includes glimpse/kv/b, which leads back to it"));
+  EXPECT_THAT(circle_problems(files, "glimpse/plan/"), testing::IsEmpty());
+}
+
 TEST(Rules, FilesEndAtSixHundredLines) {
   EXPECT_EQ(length_problem({"a.cc", std::string(600, '\n')}), "");
   EXPECT_THAT(length_problem({"a.cc", std::string(601, '\n')}), HasSubstr("601 lines"));

@@ -1,4 +1,5 @@
 // The rules held against this repository's files.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -87,6 +88,13 @@ TEST(Tree, DependsPointBackInTheOrderOfFolders) {
       EXPECT_EQ(edge_problem(folder, other), "");
     }
     before.insert(folder);
+  }
+}
+
+TEST(Tree, RoomsLeadNowhereBack) {
+  const auto files = code({"glimpse"});
+  for (const char* folder : {"glimpse/attention/cpu/", "glimpse/engine/", "glimpse/exec/"}) {
+    EXPECT_THAT(circle_problems(files, folder), testing::IsEmpty());
   }
 }
 

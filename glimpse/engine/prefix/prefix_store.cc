@@ -9,8 +9,6 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
 #include "glimpse/engine/failure.h"
-#include "glimpse/engine/runtime.h"
-#include "glimpse/engine/session/saved.h"
 
 namespace glimpse::engine {
 namespace {
@@ -63,14 +61,14 @@ std::string name_of(const SessionModel& model, const KeptPrefix& prefix) {
 
 }  // namespace
 
-PrefixStore::PrefixStore(const Runtime& runtime)
-    : folder_(runtime.options.prefix_folder), most_bytes_(runtime.options.prefix_folder_bytes) {
+PrefixStore::PrefixStore(const EngineOptions& options, const LoadedModel& loaded, const kv::Cache& cache)
+    : folder_(options.prefix_folder), most_bytes_(options.prefix_folder_bytes) {
   if (!on()) return;
   if (const std::string why = why_read_only(folder_ / "prefix"); !why.empty()) {
     throw UserError(
         fmt::format("the folder '{}' of kept prefixes: {}; give one that can be written to", folder_.string(), why));
   }
-  model_ = session_model(runtime);
+  model_ = session_model(loaded, cache);
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code failed;
   for (fs::directory_iterator entry(folder_, failed), end; !failed && entry != end; entry.increment(failed)) {
@@ -108,20 +106,20 @@ void PrefixStore::read(const fs::path& file) {
   stored_.push_back(std::move(stored));
 }
 
-void PrefixStore::save(const KeptPrefix& prefix, const Runtime& runtime) noexcept {
+void PrefixStore::save(const KeptPrefix& prefix, const kv::Cache& cache, const attention::GateFiles& gates) noexcept {
   if (!on()) return;
   try {
     const fs::path file = folder_ / name_of(model_, prefix);
     if (has(file)) return;
     const ActiveSequence& sequence = prefix.sequence;
-    const auto pages = runtime.cache().pages_held(sequence.id);
-    const std::int64_t bytes = pages * 2 * static_cast<std::int64_t>(runtime.cache().shape().format.page_bytes());
+    const auto pages = cache.pages_held(sequence.id);
+    const std::int64_t bytes = pages * 2 * static_cast<std::int64_t>(cache.shape().format.page_bytes());
     if (bytes > most_bytes_) return;
     make_room(bytes);
     const std::vector<std::byte> made = provenance(sequence.made, prefix.salt);
-    const attention::SequenceState fresh(sequence.plan(), runtime.programs.gates);
+    const attention::SequenceState fresh(sequence.plan(), gates);
     const SequenceParts parts{&sequence, prefix.at_end() ? &sequence.attention : &fresh, sequence.logits, made};
-    save_parts(parts, file, runtime);
+    save_parts(parts, file, model_, cache);
     read(file);
     make_room(0);
   } catch (...) {
@@ -174,25 +172,20 @@ const StoredPrefix* PrefixStore::find(const Asked& asked, const std::string& sal
   return best;
 }
 
-void PrefixStore::load(const StoredPrefix& prefix, Runtime& runtime) {
-  const SessionReader reader(prefix.file);
-  const SavedSession session = read_session(reader, model_);
-  if (!stored_in(reader, session).serves_as(prefix)) reader.refuse("is another prefix than it was");
-  runtime.require(session.plan);
+OpenedPrefix PrefixStore::open(const StoredPrefix& prefix) {
+  OpenedPrefix opened(prefix.file);
+  opened.session = read_session(opened.reader, model_);
+  if (!stored_in(opened.reader, opened.session).serves_as(prefix))
+    opened.reader.refuse("is another prefix than it was");
+  opened.made = prefix.made;
+  opened.salt = prefix.salt;
+  opened.at_end = prefix.at_end;
   // It was used last of all.
   const auto place = std::find_if(stored_.begin(), stored_.end(), [&](const auto& each) { return &each == &prefix; });
   if (place != stored_.end()) stored_.splice(stored_.end(), stored_, place);
-  // Making room may save others, and drop this one of the list: nothing of it is used from here on.
-  const MadeRows made = prefix.made;
-  const std::string salt = prefix.salt;
-  const bool at_end = prefix.at_end;
   std::error_code failed;
   fs::last_write_time(prefix.file, fs::file_time_type::clock::now(), failed);
-  ActiveSequence sequence = with_room(runtime, [&] {
-    return adopt(reader, session, {&session.plan, session.length(), at_end}, runtime);
-  });
-  sequence.made = made;
-  runtime.prefixes.keep(runtime.cache(), std::move(sequence), salt);
+  return opened;
 }
 
 void PrefixStore::forget(const fs::path& file) {

@@ -11,11 +11,9 @@
 #include <vector>
 
 #include "glimpse/engine/prefix/prefix_cache.h"
-#include "glimpse/engine/session/content.h"
+#include "glimpse/engine/session/saved.h"
 
 namespace glimpse::engine {
-
-struct Runtime;
 
 struct StoredPrefix {
   std::filesystem::path file;
@@ -33,18 +31,29 @@ struct StoredPrefix {
   }
 };
 
+/// A stored prefix that was read back.
+struct OpenedPrefix {
+  explicit OpenedPrefix(const std::filesystem::path& file) : reader(file) {}
+
+  SessionReader reader;
+  SavedSession session;
+  MadeRows made;
+  std::string salt;
+  bool at_end = false;
+};
+
 class PrefixStore {
  public:
   /// Where EngineOptions::prefix_folder names none: off. Throws UserError for a folder that cannot be written to.
-  explicit PrefixStore(const Runtime& runtime);
+  PrefixStore(const EngineOptions& options, const LoadedModel& loaded, const kv::Cache& cache);
 
   bool on() const { return !folder_.empty(); }
   /// Writes what is not there yet. What fails is logged: the folder is a help and no promise.
-  void save(const KeptPrefix& prefix, const Runtime& runtime) noexcept;
+  void save(const KeptPrefix& prefix, const kv::Cache& cache, const attention::GateFiles& gates) noexcept;
   /// The one that serves most of the prompt, or null. Valid until the next call.
   const StoredPrefix* find(const Asked& asked, const std::string& salt) const;
-  /// Reads it back and keeps it. Throws UserError where it is damaged, gone, or does not fit.
-  void load(const StoredPrefix& prefix, Runtime& runtime);
+  /// Reads what its sequence is made of. Throws UserError where it is damaged or gone.
+  OpenedPrefix open(const StoredPrefix& prefix);
   /// It is not looked at any more; the file stays until the same prefix is written again.
   void forget(const std::filesystem::path& file);
   std::size_t size() const { return stored_.size(); }

@@ -22,7 +22,4 @@ struct Batch {
 /// CacheFull while others leave no room.
 void make_batch(Requests& requests, Batch& batch);
 
-/// The next rows of a request's prompt.
-PassEntry chunk_entry(const Runtime& runtime, ActiveRequest& request);
-
 }  // namespace glimpse::engine

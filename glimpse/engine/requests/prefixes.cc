@@ -6,8 +6,6 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/fork.h"
-#include "glimpse/engine/requests/finish.h"
-#include "glimpse/engine/requests/shared_prompt.h"
 #include "glimpse/kv/cache.h"
 
 namespace glimpse::engine {
@@ -80,6 +78,19 @@ void take(Requests& requests, ActiveRequest& request, const ActiveSequence& sour
   request.result.stats.reused_tokens = request.result.stats.prefix_found = share.tokens;
 }
 
+/// Reads a stored prefix back and keeps it. Throws UserError where it is damaged, gone, or does not fit.
+void keep_stored(Runtime& runtime, const StoredPrefix& stored) {
+  // Making room may save others and drop this one of the store's list: nothing of it is used behind this line.
+  const OpenedPrefix opened = runtime.store.open(stored);
+  const SavedSession& session = opened.session;
+  runtime.require(session.plan);
+  ActiveSequence sequence = with_room(runtime, [&] {
+    return adopt(opened.reader, session, {&session.plan, session.length(), opened.at_end}, runtime.home());
+  });
+  sequence.made = opened.made;
+  runtime.prefixes.keep(runtime.cache(), std::move(sequence), opened.salt);
+}
+
 /// True when a stored prefix that serves more than `have` tokens was read back, or could not be and is forgotten: what
 /// is kept is another than before.
 bool read_stored(Runtime& runtime, const Asked& asked, const std::string& salt, std::int64_t have) {
@@ -88,7 +99,7 @@ bool read_stored(Runtime& runtime, const Asked& asked, const std::string& salt, 
   const Admitted share = admitted(stored->offered(), asked);
   if (share.tokens < have + (share.at_end ? 1 : kernels::kPageTokens)) return false;
   const std::filesystem::path file = stored->file;
-  if_there_is_room([&] { runtime.store.load(*stored, runtime); });
+  if_there_is_room([&] { keep_stored(runtime, *stored); });
   if (runtime.prefixes.find(asked, salt).share.tokens < share.tokens) runtime.store.forget(file);
   return true;
 }

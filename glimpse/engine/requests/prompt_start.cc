@@ -27,7 +27,7 @@ void load_session(Runtime& runtime, ActiveRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   const double cpu = cpu_seconds();
   const SessionReader reader(file);
-  const SavedSession session = read_session(reader, session_model(runtime));
+  const SavedSession session = read_session(reader, session_model(runtime.loaded, runtime.cache()));
   const plan::Plan& plan = request.request.plan;
   const std::span<const Token> prompt(request.request.prompt);
   use.file_tokens = session.length();
@@ -42,7 +42,7 @@ void load_session(Runtime& runtime, ActiveRequest& request) {
   use.loaded_tokens = share.tokens;
   use.why_less = std::move(share.why_less);
   if (share.tokens > 0) {
-    request.sequence = adopt(reader, session, {&plan, share.tokens, share.state}, runtime);
+    request.sequence = adopt(reader, session, {&plan, share.tokens, share.state}, runtime.home());
     if (!share.state) request.sequence->open_prompt = true;
     request.sequence->on_sets = request.request.on_sets;
     request.prefilled = share.tokens;
@@ -91,7 +91,8 @@ std::exception_ptr save_grown(const Runtime& runtime, ActiveRequest& request, st
       use.read_only = why_read_only(*request.request.session);
       if (!use.read_only.empty()) return {};
     }
-    use.saved_bytes = save_sequence(*request.sequence, logits, *request.request.session, runtime);
+    use.saved_bytes =
+        save_sequence(*request.sequence, logits, *request.request.session, runtime.loaded, runtime.cache());
     use.saved_tokens = length;
   } catch (...) {  // the prompt is paid for: the answer goes on
     const std::exception_ptr why = std::current_exception();

@@ -3,9 +3,9 @@
 #include <limits>
 #include <utility>
 
-#include "glimpse/engine/requests/batch.h"
+#include "glimpse/engine/requests/chunk_entry.h"
 #include "glimpse/engine/requests/finish.h"
-#include "glimpse/engine/requests/step.h"
+#include "glimpse/engine/requests/results.h"
 
 namespace glimpse::engine {
 namespace {

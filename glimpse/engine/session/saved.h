@@ -6,13 +6,21 @@
 #include <span>
 
 #include "glimpse/engine/active_sequence.h"
-#include "glimpse/engine/runtime.h"
+#include "glimpse/engine/loaded_model.h"
+#include "glimpse/engine/programs.h"
 #include "glimpse/engine/session/content.h"
 
 namespace glimpse::engine {
 
-/// The model and cache that sessions of this runtime belong to.
-SessionModel session_model(const Runtime& runtime);
+/// What sessions of a model in such a cache belong to.
+SessionModel session_model(const LoadedModel& loaded, const kv::Cache& cache);
+
+/// Where a session's sequence comes to live: an engine's model, cache and programs.
+struct SessionHome {
+  const LoadedModel& loaded;
+  kv::Cache& cache;
+  Programs& programs;
+};
 
 /// What of a saved session becomes a sequence: its first `tokens` under a plan, with all that attention keeps or
 /// without.
@@ -22,7 +30,8 @@ struct Adopted {
   bool state = false;  ///< of all tokens alone
 };
 /// Throws UserError for a section that fails its check and a full cache, and there is no sequence then.
-ActiveSequence adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted, Runtime& runtime);
+ActiveSequence adopt(const SessionReader& reader, const SavedSession& session, const Adopted& wanted,
+                     const SessionHome& home);
 
 /// What of a sequence is saved.
 struct SequenceParts {
@@ -32,11 +41,12 @@ struct SequenceParts {
   std::span<const std::byte> made = {};             ///< SessionSource::made
 };
 /// Returns the bytes written. Throws UserError; what was there before is left as it is.
-std::int64_t save_parts(const SequenceParts& parts, const std::filesystem::path& file, const Runtime& runtime);
+std::int64_t save_parts(const SequenceParts& parts, const std::filesystem::path& file, const SessionModel& model,
+                        const kv::Cache& cache);
 
 /// Writes the sequence, and logits [vocabulary] of its last token where they are given. Returns the bytes written.
 /// Throws UserError; what was there before is left as it is.
 std::int64_t save_sequence(const ActiveSequence& sequence, std::span<const float> logits,
-                           const std::filesystem::path& file, const Runtime& runtime);
+                           const std::filesystem::path& file, const LoadedModel& loaded, const kv::Cache& cache);
 
 }  // namespace glimpse::engine

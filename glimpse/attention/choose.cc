@@ -88,13 +88,13 @@ void SelectionScratch::reserve(std::size_t tokens) {
   workspace.resize(kernels::select_workspace(room));
 }
 
-void choose(const kernels::Choice& choice, std::span<const HeadScores> heads, std::size_t tokens,
-            SelectionScratch& scratch, std::vector<std::int32_t>& set) {
+std::span<const std::int32_t> choose(const kernels::Choice& choice, std::span<const HeadScores> heads,
+                                     std::size_t tokens, SelectionScratch& scratch) {
   const std::span<float> pooled(scratch.pooled.data(), tokens);
   kernels::pool(choice, heads, {scratch.head_pooled.data(), tokens}, pooled);
   const std::size_t count =
       kernels::choose(choice, pooled, {scratch.blocks, scratch.chosen, scratch.workspace}, scratch.list.data());
-  set.assign(scratch.list.data(), scratch.list.data() + count);
+  return {scratch.list.data(), count};
 }
 
 void choose_before_tile(const plan::Selector& selector, std::int64_t budget, std::span<float> pooled,

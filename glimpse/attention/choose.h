@@ -43,9 +43,10 @@ kernels::Choice choice_of(const plan::Selector& selector, std::size_t tokens);
 using kernels::HeadScores;
 
 /// The set for the scores of tokens [0, N), pooled over `heads`: sink, local window and current token, filled up from
-/// the best scores within the budget (methods.md section 1). Writes ascending positions.
-void choose(const kernels::Choice& choice, std::span<const HeadScores> heads, std::size_t tokens,
-            SelectionScratch& scratch, std::vector<std::int32_t>& set);
+/// the best scores within the budget (methods.md section 1). Ascending positions, valid until the scratch is used
+/// again.
+std::span<const std::int32_t> choose(const kernels::Choice& choice, std::span<const HeadScores> heads,
+                                     std::size_t tokens, SelectionScratch& scratch);
 
 /// LessIsMore: the best of every query head rank by rank, until the budget is full. What is always in the set has no
 /// rank.
@@ -62,8 +63,9 @@ struct Candidates {
 /// True when a set is a union of candidates: several terms, terms with a budget of their own, or heat.
 bool is_union(const plan::Selector& selector);
 /// EvoSparse (section 3): sink, local, what was inherited and what the scoring heads choose, then heat. Writes the
-/// set and what was chosen by score.
-void choose_union(const plan::Selector& selector, const Candidates& from, SelectionScratch& scratch, PublishedSet& set);
+/// set, and to `chosen` what was chosen by score.
+void choose_union(const plan::Selector& selector, const Candidates& from, SelectionScratch& scratch,
+                  std::vector<std::int32_t>& set, std::vector<ScoredUnit>& chosen);
 
 /// True when a prompt tile scores by its mean query, so that it needs no log-sum-exps of its rows.
 bool pools_queries(const plan::Term& term);

@@ -146,8 +146,8 @@ void choose_by_rank(const plan::Selector& selector, std::span<const HeadScores> 
 }
 
 void choose_union(const plan::Selector& selector, const Candidates& from, SelectionScratch& scratch,
-                  PublishedSet& set) {
-  set.chosen.clear();
+                  std::vector<std::int32_t>& set, std::vector<ScoredUnit>& chosen) {
+  chosen.clear();
   UnitSet units(selector, from.tokens, scratch);
   const plan::Term& first = selector.terms.front();
   if (first.source != plan::Source::heat) {
@@ -159,14 +159,14 @@ void choose_union(const plan::Selector& selector, const Candidates& from, Select
       for (int j = 0; j < head.group; ++j) {
         const auto scores = unit_scores(head, static_cast<std::size_t>(j), selector, from.tokens, scratch);
         for (std::size_t i = 0; i < scores.size(); ++i) most[i] = std::max(most[i], scores[i]);
-        best_of(scores, k, scratch, set.chosen);
+        best_of(scores, k, scratch, chosen);
       }
     }
-    for (ScoredUnit& chosen : set.chosen) chosen.score = most[static_cast<std::size_t>(chosen.unit)];
-    keep_best(set.chosen);
+    for (ScoredUnit& unit : chosen) unit.score = most[static_cast<std::size_t>(unit.unit)];
+    keep_best(chosen);
   }
-  for (const ScoredUnit& chosen : from.inherited) units.take(static_cast<std::size_t>(chosen.unit));
-  for (const ScoredUnit& chosen : set.chosen) units.take(static_cast<std::size_t>(chosen.unit));
+  for (const ScoredUnit& unit : from.inherited) units.take(static_cast<std::size_t>(unit.unit));
+  for (const ScoredUnit& unit : chosen) units.take(static_cast<std::size_t>(unit.unit));
   if (selector.terms.back().source == plan::Source::heat && units.room() > 0) {
     check(from.heat.size() >= units.count(), "heat covers the context");
     const std::span<float> open(scratch.blocks.data(), units.count());
@@ -174,7 +174,7 @@ void choose_union(const plan::Selector& selector, const Candidates& from, Select
     const std::size_t count = kernels::select_top_k(open, units.room(), scratch.chosen, scratch.workspace);
     for (std::size_t i = 0; i < count; ++i) units.take(static_cast<std::size_t>(scratch.chosen[i]));
   }
-  units.write(set.lists[0]);
+  units.write(set);
 }
 
 }  // namespace glimpse::attention

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/attention/sets.h"
 #include "glimpse/kernels/views.h"
 
 namespace glimpse::attention {

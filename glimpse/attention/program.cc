@@ -43,7 +43,36 @@ Program::Program(plan::Plan plan) : number_(next_number()), plan_(std::move(plan
     return role.kind == RoleKind::select && plan::reads_heat(plan_.selectors[static_cast<std::size_t>(role.selector)]);
   });
   layers_.resize(static_cast<std::size_t>(plan_.shape.layers));
-  for (int layer = 0; layer < plan_.shape.layers; ++layer) add_layer(layer);
+  int sets = 0;
+  for (int layer = 0; layer < plan_.shape.layers; ++layer) {
+    add_layer(layer);
+    for (SelectOp& select : layers_[static_cast<std::size_t>(layer)].selects) {
+      select.first_set = sets;
+      sets += select.lists;
+    }
+  }
+}
+
+int set_count(const Program& program) {
+  for (int layer = program.shape().layers - 1; layer >= 0; --layer) {
+    const std::vector<SelectOp>& selects = program.layer(layer).selects;
+    if (!selects.empty()) return selects.back().first_set + selects.back().lists;
+  }
+  return 0;
+}
+
+std::int64_t set_capacity(const Program& program, std::int64_t tokens) {
+  std::int64_t capacity = 0;
+  const plan::Selector* last = nullptr;  // that many heads have
+  for (int layer = 0; layer < program.shape().layers; ++layer) {
+    for (const SelectOp& select : program.layer(layer).selects) {
+      if (select.selector == last) continue;
+      last = select.selector;
+      // What an index lacks of the text is in its sets, whatever the budget.
+      capacity = std::max(capacity, select.from == SelectOp::From::index ? tokens : select.capacity(tokens));
+    }
+  }
+  return capacity;
 }
 
 void Program::add_layer(int layer) {

@@ -31,6 +31,7 @@ struct SelectOp {
   int first_head = 0, heads = 1;             ///< KV heads that make it together: one, or all of the layer
   const plan::Selector* selector = nullptr;  ///< owned by the program
   plan::SlotId writes;                       ///< where it is published
+  int first_set = 0;                         ///< the number of its first list among all that a step makes
   plan::SlotId joins;        ///< a slot whose chosen tokens join it (Combine::union_sets); layer -1: none
   std::vector<int> queries;  ///< [heads] query heads of each that score
   int lists = 1;             ///< in the slot: one, or one for each query head of the group
@@ -114,6 +115,10 @@ class Program {
   bool reads_landmarks_ = false;
   bool reads_heat_ = false;
 };
+
+/// Lists of the sets that a step makes, and the tokens that each may hold at a context of up to `tokens`.
+int set_count(const Program& program);
+std::int64_t set_capacity(const Program& program, std::int64_t tokens);
 
 /// Throws what Program's constructor throws.
 void require_supported(const plan::Plan& plan);

@@ -1,5 +1,5 @@
-// What attention keeps of a sequence (SequenceState) as bytes and back. Left out: published sets, which the next step
-// makes anew, and text boundaries, which the tokens give. Functions of their arguments; any thread.
+// What attention keeps of a sequence (SequenceState) as bytes and back. Left out: text boundaries, which the tokens
+// give. Functions of their arguments; any thread.
 #pragma once
 
 #include <cstdint>

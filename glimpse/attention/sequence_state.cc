@@ -17,8 +17,7 @@ std::shared_ptr<kv::Gates> gates_of(const plan::Selector& selector, const GateFi
 
 }  // namespace
 
-SequenceState::SequenceState(const plan::Plan& plan, const GateFiles& files)
-    : sets(plan), kv_heads_(plan.shape.kv_heads) {
+SequenceState::SequenceState(const plan::Plan& plan, const GateFiles& files) : kv_heads_(plan.shape.kv_heads) {
   indices.resize(plan.roles.size());
   statistics.resize(plan.roles.size());
   dropped.resize(plan.roles.size());
@@ -60,7 +59,6 @@ SequenceState::SequenceState(const SequenceState& other) {
 
 SequenceState& SequenceState::operator=(const SequenceState& other) {
   if (this == &other) return *this;
-  sets = other.sets;
   indices.clear();
   for (const auto& index : other.indices) indices.push_back(index ? index->clone() : nullptr);
   key_ranks = other.key_ranks;

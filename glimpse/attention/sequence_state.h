@@ -1,7 +1,7 @@
-// What attention keeps of one sequence between steps, beside its K and V: published sets, key indices, heat,
-// statistics that evicting methods decide by, mean tokens of what streams dropped. A value owned by the sequence; the
-// runner's threads write distinct heads of it during a pass. What is added here is saved with a session
-// (saved_state.h), or follows from what is.
+// What attention keeps of one sequence between steps, beside its K and V: key indices, heat, statistics that evicting
+// methods decide by, mean tokens of what streams dropped. A value owned by the sequence; the runner's threads write
+// distinct heads of it during a pass. What is added here is saved with a session (saved_state.h), or follows from what
+// is.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "glimpse/attention/sets.h"
 #include "glimpse/base/boundary.h"
 #include "glimpse/base/copy_on_write.h"
 #include "glimpse/kv/index/key_index.h"
@@ -78,7 +77,6 @@ class SequenceState {
   /// Those of the plan, each once; shared by copies. The runner prepares them before a pass.
   std::span<const std::shared_ptr<kv::Gates>> gates() const { return gates_; }
 
-  PublishedSets sets;
   std::vector<std::unique_ptr<kv::KeyIndex>> indices;  ///< [layer, kv_head]; null where the role keeps none
   std::vector<int> key_ranks;                          ///< [layer] the largest that a head reads with; 0: none
   /// [layer] the prompt's keys; null before they are made. Shared by copies: nobody changes them.

@@ -74,10 +74,10 @@ class Sequence {
   std::vector<float> statistic(int layer, int kv_head) const;
   /// Positions that the head has not forgotten.
   std::vector<std::int32_t> live(int layer, int kv_head) const;
-  /// The units of its index (pages, chunks, clusters: kv::KeyIndex::units_of) that a head's search chose in the step
-  /// before, when nothing came after that step: a list for each set that it made, one or one for each query head, each
-  /// ascending. Empty for a head without an index, before the first step, and where the head read everything.
-  std::vector<std::vector<std::int32_t>> chosen_units(int layer, int kv_head) const;
+  /// The units of its index (pages, chunks, clusters: kv::KeyIndex::units_of) that a head's search chose to make `set`,
+  /// which it handed on in the step before (SetTrace), when nothing came after that step; ascending. Empty for a head
+  /// without an index.
+  std::vector<std::int32_t> units_of(int layer, int kv_head, std::span<const std::int32_t> set) const;
 
  private:
   friend class Engine;

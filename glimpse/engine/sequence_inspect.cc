@@ -34,17 +34,13 @@ std::vector<std::int32_t> Sequence::live(int layer, int kv_head) const {
   return kv::live_positions(impl().runtime->cache(), impl().sequence.id, layer, kv_head);
 }
 
-std::vector<std::vector<std::int32_t>> Sequence::chosen_units(int layer, int kv_head) const {
+std::vector<std::int32_t> Sequence::units_of(int layer, int kv_head, std::span<const std::int32_t> set) const {
   require_head(*impl().runtime, layer, kv_head);
   const ActiveSequence& sequence = impl().sequence;
-  const attention::SequenceState& state = sequence.attention;
-  const kv::KeyIndex* const index = state.indices[state.head(layer, kv_head)].get();
-  const attention::PublishedSet& set = state.sets.at({layer, kv_head});
-  if (index == nullptr || set.everything || sequence.steps == 0) return {};
+  const kv::KeyIndex* const index = sequence.attention.indices[sequence.attention.head(layer, kv_head)].get();
+  if (index == nullptr) return {};
   impl().runtime->device.backend->require_records("saying what an index chose");
-  std::vector<std::vector<std::int32_t>> units;
-  for (const std::vector<std::int32_t>& list : set.lists) units.push_back(index->units_of(list, sequence.length));
-  return units;
+  return index->units_of(set, sequence.length);
 }
 
 std::vector<float> Sequence::value(int layer, int kv_head, std::int64_t position) const {

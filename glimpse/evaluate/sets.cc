@@ -32,6 +32,13 @@ class KeptTrace {
     return evaluate::coverage({head_.layer, head_.kv_head, {tokens_}, head_.query}, rows, head_dim);
   }
 
+  plan::SlotId at() const { return {head_.layer, head_.kv_head}; }
+  /// What it handed on: a list, or one for each query head.
+  std::span<const std::vector<std::int32_t>> published() const {
+    if (!trace_.publishes || trace_.publishes_all) return {};
+    return head_.sets.empty() ? std::span(&published_, 1) : std::span(head_.sets);
+  }
+
   engine::SetTrace view() const {
     engine::SetTrace view = trace_;
     view.tokens = tokens_;
@@ -51,20 +58,18 @@ class KeptTrace {
 class ChosenUnits {
  public:
   explicit ChosenUnits(const plan::ModelShape& shape)
-      : layers_(shape.layers),
-        kv_heads_(shape.kv_heads),
+      : kv_heads_(shape.kv_heads),
         lists_(static_cast<std::size_t>(shape.group())),
         histories_(static_cast<std::size_t>(shape.layers * shape.kv_heads) * lists_) {}
 
-  /// After a decode step of the sequence.
-  void follow(const engine::Sequence& sequence) {
-    for (int layer = 0; layer < layers_; ++layer) {
-      for (int head = 0; head < kv_heads_; ++head) {
-        std::vector<std::vector<std::int32_t>> units = sequence.chosen_units(layer, head);
-        UnitHistory* const histories = &histories_[static_cast<std::size_t>(layer * kv_heads_ + head) * lists_];
-        for (std::size_t j = 0; j < lists_; ++j) {
-          j < units.size() ? histories[j].add(std::move(units[j])) : histories[j].interrupt();
-        }
+  /// After a decode step of the sequence, whose heads said what they did.
+  void follow(const engine::Sequence& sequence, std::span<const KeptTrace> heads) {
+    for (const KeptTrace& head : heads) {
+      const auto [layer, kv_head] = head.at();
+      const std::span<const std::vector<std::int32_t>> lists = head.published();
+      UnitHistory* const histories = &histories_[static_cast<std::size_t>(layer * kv_heads_ + kv_head) * lists_];
+      for (std::size_t j = 0; j < lists_; ++j) {
+        j < lists.size() ? histories[j].add(sequence.units_of(layer, kv_head, lists[j])) : histories[j].interrupt();
       }
     }
   }
@@ -76,7 +81,7 @@ class ChosenUnits {
   }
 
  private:
-  int layers_, kv_heads_;
+  int kv_heads_;
   std::size_t lists_;                   ///< of a head, at most
   std::vector<UnitHistory> histories_;  ///< [layers, kv_heads, lists]
 };
@@ -115,7 +120,7 @@ SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsTe
     heads.clear();
     sequence.decode(token);
     keys.follow(sequence);
-    units.follow(sequence);
+    units.follow(sequence, heads);
     for (const KeptTrace& head : heads) {
       // Rounding may carry a sum of probabilities over 1.
       const double mass = std::min(head.coverage(keys, shape.head_dim), 1.0);

@@ -115,19 +115,26 @@ TEST(Program, WhatReadsASetComesAfterWhatMakesIt) {
   for (const plan::Plan& plan : plans({"llama", "", 32, 32, 8, 128, 131072})) {
     const Program program(plan);
     std::set<plan::SlotId> made;
+    int lists = 0;
     for (int layer = 0; layer < plan.shape.layers; ++layer) {
       for (const SelectOp& select : program.layer(layer).selects) {
         if (select.joins.layer >= 0) {
           EXPECT_EQ(made.count(select.joins), 1u) << plan.policy;
         }
       }
-      for (const SelectOp& select : program.layer(layer).selects) made.insert(select.writes);
+      for (const SelectOp& select : program.layer(layer).selects) {
+        made.insert(select.writes);
+        EXPECT_EQ(select.first_set, lists) << plan.policy;
+        lists += select.lists;
+        EXPECT_GE(set_capacity(program, 5000), select.capacity(5000)) << plan.policy;
+      }
       for (const HeadOp& op : program.layer(layer).heads) {
         if (op.reads == HeadOp::Reads::set) {
           EXPECT_EQ(made.count(op.set), 1u) << plan.policy;
         }
       }
     }
+    EXPECT_EQ(set_count(program), lists) << plan.policy;
   }
 }
 

@@ -25,22 +25,28 @@ double captured_mass(const HeadScores& head, std::span<const std::int32_t> list,
   return std::min(sum, 1.0);
 }
 
+/// Where a head's coverage goes, and space.
+struct Captured {
+  ThreadScratch& thread;
+  Coverage& coverage;
+};
+
+/// Adds what the lists of a slot capture of a head's scores of all tokens.
+void add_mass(Pass& pass, const BatchEntry& entry, plan::SlotId slot, const HeadScores& head, const Captured& to) {
+  const int set = entry.set_of(slot), lists = entry.lists_of(slot);
+  if (pass.sets.everything(set)) return to.coverage.add(1);
+  for (int j = 0; j < lists; ++j) {
+    HeadScores own = head;
+    if (lists > 1) own = {head.scores + static_cast<std::size_t>(j) * head.stride, head.stride, head.lse + j, 1};
+    to.coverage.add(captured_mass(own, pass.sets.list(set + j), to.thread));
+  }
+}
+
 }  // namespace
 
-/// The selecting thread's scores of all tokens are still there.
-void note_coverage(BatchEntry& entry, plan::SlotId at, const HeadScores& head, const PublishedSet& set,
-                   ThreadScratch& thread) {
+void note_coverage(Pass& pass, BatchEntry& entry, plan::SlotId at, const HeadScores& head, ThreadScratch& thread) {
   Coverage& known = entry.known[entry.rows.state->head(at.layer, at.head)];
-  if (set.everything) {
-    known.add(1);
-    return;
-  }
-  const bool per_query = set.lists.size() > 1;
-  for (std::size_t j = 0; j < set.lists.size(); ++j) {
-    HeadScores own = head;
-    if (per_query) own = {head.scores + j * head.stride, head.stride, head.lse + j, 1};
-    known.add(captured_mass(own, set.lists[j], thread));
-  }
+  add_mass(pass, entry, entry.rows.program->select(at.layer, at.head).writes, head, {thread, known});
 }
 
 /// Attend phase, one item a head: the truth about what the head reads in this step.
@@ -59,15 +65,9 @@ void run_audit(Pass& pass, const Call& call, const Item& item) {
   const Stopwatch watch(&entry.audit_s[static_cast<std::size_t>(item.head)]);  // one item a head and layer
   const HeadOp& op = entry.head(call.layer, item.head);
   Coverage& audited = entry.audited[entry.rows.state->head(call.layer, item.head)];
-  PublishedSet window;
-  const PublishedSet* set = nullptr;
-  if (!entry.dense && op.reads == HeadOp::Reads::set) {
-    set = &entry.rows.state->sets.at(op.set);
-  } else if (!entry.dense && op.reads == HeadOp::Reads::window) {
-    window_positions(*op.window, entry.tokens, window.lists.emplace_back());
-    set = &window;
-  }
-  if (set == nullptr || set->everything) {
+  const bool reads_set = !entry.dense && op.reads == HeadOp::Reads::set;
+  const bool reads_window = !entry.dense && op.reads == HeadOp::Reads::window;
+  if ((!reads_set && !reads_window) || (reads_set && pass.sets.everything(entry.set_of(op.set)))) {
     audited.add(1);
     return;
   }
@@ -87,12 +87,10 @@ void run_audit(Pass& pass, const Call& call, const Item& item) {
   for (std::size_t j = 0; j < queries; ++j) {
     lse[j] = kernels::log_sum_exp({thread.audit_scores.data() + j * tokens, tokens});
   }
-  const bool per_query = set->lists.size() > 1;
-  for (std::size_t j = 0; j < set->lists.size(); ++j) {
-    HeadScores own{thread.audit_scores.data(), tokens, lse, pass.group};
-    if (per_query) own = {thread.audit_scores.data() + j * tokens, tokens, lse + j, 1};
-    audited.add(captured_mass(own, set->lists[j], thread));
-  }
+  const HeadScores scored{thread.audit_scores.data(), tokens, lse, pass.group};
+  if (reads_set) return add_mass(pass, entry, op.set, scored, {thread, audited});
+  window_positions(*op.window, entry.tokens, thread.set);
+  audited.add(captured_mass(scored, thread.set, thread));
 }
 
 /// In the order of layers and heads, whoever computed them.

@@ -7,9 +7,8 @@
 
 namespace glimpse::attention {
 
-/// By the thread that chose `set`: its scores of all tokens are still there.
-void note_coverage(BatchEntry& entry, plan::SlotId at, const HeadScores& head, const PublishedSet& set,
-                   ThreadScratch& thread);
+/// By the thread that chose the head's set, which is published: its scores of all tokens are still there.
+void note_coverage(Pass& pass, BatchEntry& entry, plan::SlotId at, const HeadScores& head, ThreadScratch& thread);
 
 /// Attend phase, one item a head: the truth about what the head reads in this step.
 void add_audit(Pass& pass, BatchEntry& entry, int index);

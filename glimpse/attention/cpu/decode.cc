@@ -65,13 +65,14 @@ void add_window(Pass& pass, BatchEntry& entry, const HeadOp& op, HeadOutput outp
 
 void add_lists(Pass& pass, BatchEntry& entry, int layer, HeadOutput output) {
   const HeadOp& op = entry.head(layer, output.head);
-  const PublishedSet& set = entry.rows.state->sets.at(op.set);
+  const int lists = entry.lists_of(op.set);
   if (op.key_rank > 0 && entry.rows.state->low_rank[static_cast<std::size_t>(layer)]) output.key_rank = op.key_rank;
-  if (set.lists.size() > 1) output.queries = 1;  // a list each
+  if (lists > 1) output.queries = 1;  // a list each
   entry.sparse = true;
-  for (const std::vector<std::int32_t>& list : set.lists) {
-    output.list = list.data();
-    output.entries = static_cast<std::int32_t>(list.size());
+  const int first = entry.set_of(op.set);
+  for (int set = first; set < first + lists; ++set) {
+    output.list = pass.sets.list(set).data();
+    output.entries = static_cast<std::int32_t>(pass.sets.list(set).size());
     add_output(pass, entry, output);
     count_rows(entry, output.entries);
     if (output.key_rank > 0) count_low_rank(pass, entry, layer, output);
@@ -87,7 +88,7 @@ void add_decode(Pass& pass, BatchEntry& entry, int index, int layer) {
     const HeadOp& op = entry.head(layer, head);
     const HeadOutput output = pass.output_of(index, head);
     if (entry.dense || op.reads == HeadOp::Reads::everything ||
-        (op.reads == HeadOp::Reads::set && entry.rows.state->sets.at(op.set).everything)) {
+        (op.reads == HeadOp::Reads::set && pass.sets.everything(entry.set_of(op.set)))) {
       add_everything(pass, entry, layer, output);
     } else if (op.reads == HeadOp::Reads::window) {
       add_window(pass, entry, op, output);

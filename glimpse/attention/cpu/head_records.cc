@@ -10,8 +10,12 @@ void record_heads(Pass& pass, int layer, const float* q, const std::function<voi
     BatchEntry& entry = pass.batch[b];
     if (!entry.rows.decodes()) continue;
     for (int head = 0; head < pass.shape.kv_heads && !entry.failure; ++head) {
-      const HeadSets sets = sets_of(entry.rows, {layer, head}, entry.dense,
-                                    [&](plan::SlotId slot) { return &entry.rows.state->sets.at(slot); });
+      std::array<PublishedSet, 2> named;
+      std::size_t count = 0;
+      const HeadSets sets = sets_of(entry.rows, {layer, head}, entry.dense, [&](plan::SlotId slot) {
+        named[count] = pass.sets.published(entry.set_of(slot), entry.lists_of(slot), entry.tokens);
+        return &named[count++];
+      });
       HeadRecord record = describe_head(*pass.cache, entry.rows, {layer, head}, sets, read);
       record.batch_index = static_cast<int>(b);
       record.query = pass.head_query(entry, q, 0, head);

@@ -14,6 +14,7 @@
 
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/cpu/items.h"
+#include "glimpse/attention/cpu/pass_sets.h"
 #include "glimpse/attention/cpu/runner_shape.h"
 #include "glimpse/attention/forget.h"
 #include "glimpse/attention/records.h"
@@ -69,6 +70,7 @@ struct BatchEntry {
   std::int64_t tokens = 0;   ///< after the pass's rows: N of the last row
   bool dense = true;         ///< the plan reads everything at this length
   bool sparse = false;       ///< decoding: a head of some layer reads less than every token
+  int first_set = 0;         ///< decoding, and not dense: its sets are numbered from here
   bool ends_prompt = false;  ///< all up to here counts as prompt from now on: indices are made of it
   ReadCounters counters;
   std::vector<kernels::HeadView> views;           ///< [kv_heads] of the layer being run
@@ -84,6 +86,9 @@ struct BatchEntry {
 
   const LayerProgram& layer(int layer) const { return rows.program->layer(layer); }
   const HeadOp& head(int layer, int head) const { return rows.program->head(layer, head); }
+  /// The first set of a slot, and how many it has: one, or one for each query head.
+  int set_of(plan::SlotId slot) const { return first_set + rows.program->select(slot.layer, slot.head).first_set; }
+  int lists_of(plan::SlotId slot) const { return rows.program->select(slot.layer, slot.head).lists; }
   bool learns() const { return rows.kind != PassKind::correct && rows.kind != PassKind::verify; }
   bool feeds() const { return rows.decodes() && rows.program->feeds(); }
   bool stopped() const { return rows.stop != nullptr && rows.stop->load(std::memory_order_relaxed); }
@@ -120,6 +125,7 @@ struct ThreadScratch {
   kv::IndexScratch index;
   std::vector<std::byte> prefill;
   std::vector<float> lse, partial_lse;
+  std::vector<std::int32_t> set;
   std::vector<float> queries;
   std::vector<float> weights;
   std::vector<HeadScores> heads;
@@ -154,6 +160,7 @@ struct Pass {
 
   kernels::WorkList<HeadOutput> work;  ///< of the phase that is being run
   kernels::TakeList<Item> items;       ///< and what comes before its parts
+  PassSets sets;
   std::vector<float> scores;
   std::size_t score_floats = 0;  ///< of them, that outputs of the phase have
   std::size_t score_stride = 0;

@@ -82,6 +82,19 @@ void size_scratch(Pass& pass) {
   }
 }
 
+/// Room for what the pass's decoding rows choose.
+void open_sets(Pass& pass) {
+  int sets = 0;
+  std::int64_t capacity = 0;
+  for (BatchEntry& entry : pass.entries()) {
+    if (!entry.rows.decodes() || entry.dense) continue;
+    entry.first_set = sets;
+    sets += set_count(*entry.rows.program);
+    capacity = std::max(capacity, set_capacity(*entry.rows.program, entry.tokens));
+  }
+  pass.sets.open(sets, capacity);
+}
+
 void append_rows(Pass& pass, const BatchEntry& entry, const RowsToAppend& rows) {
   const kernels::HeadView view = pass.cache->view(entry.rows.sequence, rows.layer, rows.kv_head);
   kernels::AppendItem item;
@@ -133,6 +146,7 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   pass.batch_size = batch.size();
   for (std::size_t i = 0; i < batch.size(); ++i) open_entry(pass, pass.batch[i], batch[i]);
   size_scratch(pass);
+  open_sets(pass);
   pass.counters.clear();
   pass.counters.reserve(batch.size());
   pass.arrived.store(0);

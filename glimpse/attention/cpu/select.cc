@@ -45,10 +45,6 @@ void add_decode_selects(Pass& pass, BatchEntry& entry, int index, int layer) {
   }
 }
 
-void publish(PublishedSet& set, std::size_t list, std::int64_t tokens) {
-  set.everything = (list == 0 || set.everything) && static_cast<std::int64_t>(set.lists[list].size()) >= tokens;
-}
-
 }  // namespace
 
 void build_select(Pass& pass, int layer) {
@@ -104,19 +100,19 @@ void run_search(Pass& pass, const Call& call, const Item& item) {
     const Stopwatch watch(first ? &entry.index_build_s[static_cast<std::size_t>(item.head)] : nullptr);
     index.extend(source, entry.rows.kind == PassKind::draft ? entry.rows.committed : entry.tokens);
   }
-  PublishedSet& set = state.sets.at({call.layer, item.head});
-  const auto lists = static_cast<std::size_t>(select.lists);
-  for (std::size_t j = 0; j < lists; ++j) {
+  ThreadScratch& thread = pass.thread(call.ith);
+  const int set = entry.set_of(select.writes);
+  for (int j = 0; j < select.lists; ++j) {
     kv::IndexQuery query;
-    query.queries = pass.head_query(entry, call.q, 0, item.head) + j * static_cast<std::size_t>(pass.shape.head_dim);
-    query.group = lists > 1 ? 1 : pass.group;
+    query.queries = pass.head_query(entry, call.q, 0, item.head) + j * pass.shape.head_dim;
+    query.group = select.lists > 1 ? 1 : pass.group;
     query.scale = pass.scale;
     query.tokens = entry.tokens;
     query.budget = plan::budget_tokens(select.selector->budget, entry.tokens);
-    entry.index_bytes[static_cast<std::size_t>(item.head)] +=
-        index.search(query, pass.thread(call.ith).index, set.lists[j]);
-    publish(set, j, entry.tokens);
+    entry.index_bytes[static_cast<std::size_t>(item.head)] += index.search(query, thread.index, thread.set);
+    pass.sets.publish(set + j, thread.set);
   }
+  pass.sets.close(set, select.lists, entry.tokens);
 }
 
 /// The prompt's last chunk builds what searches will read; a correction mends it.
@@ -150,16 +146,16 @@ void select_head(Pass& pass, const Call& call, int batch_index, int head) {
   const kernels::Choice choice = choice_of(*select.selector, tokens);
   const float* head_scores = pass.scores.data() + entry.score_offset[static_cast<std::size_t>(head)];
   const float* lse = entry.lse.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(pass.group);
-  PublishedSet& set = entry.rows.state->sets.at({call.layer, head});
+  const int set = entry.set_of(select.writes);
   for (int j = 0; j < select.lists; ++j) {
     const auto offset = static_cast<std::size_t>(j);
     const HeadScores of{head_scores + offset * pass.score_stride, pass.score_stride, lse + offset,
                         select.lists > 1 ? 1 : pass.group};
-    choose(choice, {&of, 1}, tokens, pass.thread(call.ith).selection, set.lists[offset]);
-    publish(set, offset, entry.tokens);
+    pass.sets.publish(set + j, choose(choice, {&of, 1}, tokens, pass.thread(call.ith).selection));
   }
+  pass.sets.close(set, select.lists, entry.tokens);
   if (!select.weighs) return;
-  note_coverage(entry, {call.layer, head}, {head_scores, pass.score_stride, lse, pass.group}, set,
+  note_coverage(pass, entry, {call.layer, head}, {head_scores, pass.score_stride, lse, pass.group},
                 pass.thread(call.ith));
 }
 
@@ -176,30 +172,32 @@ void select_layer(Pass& pass, const Call& call, int batch_index) {
                           entry.lse.data() + head * static_cast<std::size_t>(pass.group), select.queries[head]};
   }
   const std::span<const HeadScores> heads(thread.heads);
-  PublishedSet& set = state.sets.at({call.layer, 0});
+  const int set = entry.set_of(select.writes);
   const auto tokens = static_cast<std::size_t>(entry.tokens);
   if (first.heads == plan::HeadPooling::rank_merge) {
-    choose_by_rank(how, heads, tokens, thread.selection, set.lists[0]);
+    choose_by_rank(how, heads, tokens, thread.selection, thread.set);
+    pass.sets.publish(set, thread.set);
   } else if (is_union(how) || select.joins.layer >= 0) {
     Candidates from;
     from.tokens = tokens;
     if (first.source != plan::Source::heat) from.heads = heads;
-    if (select.joins.layer >= 0) from.inherited = state.sets.at(select.joins).chosen;
+    if (select.joins.layer >= 0) from.inherited = pass.sets.chosen(entry.set_of(select.joins));
     if (state.has_heat()) {
       auto& heat = state.heat(call.layer);
       const auto block = static_cast<std::size_t>(state.heat_block());
       if (heat.size() < (tokens + block - 1) / block) heat.resize((tokens + block - 1) / block, 0.0F);
       from.heat = heat;
     }
-    choose_union(how, from, thread.selection, set);
+    choose_union(how, from, thread.selection, thread.set, pass.sets.chosen(set));
+    pass.sets.publish(set, thread.set);
   } else {
-    choose(choice_of(how, tokens), heads, tokens, thread.selection, set.lists[0]);
+    pass.sets.publish(set, choose(choice_of(how, tokens), heads, tokens, thread.selection));
   }
-  publish(set, 0, entry.tokens);
+  pass.sets.close(set, 1, entry.tokens);
   if (!select.weighs) return;
   for (int head = 0; head < pass.shape.kv_heads; ++head) {
     const HeadScores& scored = heads[static_cast<std::size_t>(head)];
-    if (scored.group > 0) note_coverage(entry, {call.layer, head}, scored, set, thread);
+    if (scored.group > 0) note_coverage(pass, entry, {call.layer, head}, scored, thread);
   }
 }
 

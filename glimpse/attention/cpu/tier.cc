@@ -11,9 +11,10 @@ void recall_set(Pass& pass, BatchEntry& entry, int layer, int head) {
   if (drafts) pass.drafted_steps = kept_steps;
   const kv::SequenceId sequence = entry.rows.sequence;
   pass.tier.begin(*pass.cache, entry.rows, {layer, head}, drafts ? pass.drafted_steps : kept_steps);
-  const PublishedSet& set = state.sets.at({layer, head});
-  if (set.everything) pass.tier.take_everything();
-  for (const auto& list : set.lists) pass.tier.take(list);
+  const int set = entry.set_of({layer, head});
+  for (int i = set; i < set + entry.lists_of({layer, head}); ++i) {
+    pass.sets.everything(i) ? pass.tier.take_everything() : pass.tier.take(pass.sets.list(i));
+  }
   pass.tier.end();
   if (!pass.tier.evicted().empty()) pass.cache->spill(sequence, pass.tier.evicted());
   pass.cache->recall(sequence, pass.tier.missing());

@@ -159,8 +159,8 @@ struct Read {
   std::int32_t set = 0;              ///< sets: the first
   std::int32_t per_query = 0;        ///< 1: sets [set, set + g), one for each query head; 0: one for all
   std::int32_t sink = 0, local = 0;  ///< window
-  /// Everything, and a set for all query heads: 1: attend leaves the scores too, as score makes them; those of a set at
-  /// their places in it, and the log-sum-exp of what was read.
+  /// Everything, and a set for all query heads (cpu: whatever is read): 1: attend leaves the scores too, as score makes
+  /// them; those of a set at their places in it, and the log-sum-exp of what was read.
   std::int32_t scores = 0;
   std::int32_t settled = 0;  ///< 1: sets that no launch still writes (KvTable::fresh)
 };

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <numeric>
 #include <thread>
+#include <vector>
+
+#include "glimpse/kernels/cpu/row_outputs.h"
 
 namespace glimpse::kernels {
 namespace {
@@ -116,6 +120,52 @@ TEST(WorkList, PartialResultsLieApartAndOneThreadFinishesAnOutput) {
       ASSERT_EQ(wrong[i].load(), 0) << "output " << i;
     }
   }
+}
+
+/// What the heads of one row that sees 20 of 24 slots read, output by output.
+std::vector<std::vector<std::int32_t>> entries_read(const std::vector<Read>& reads, const SetTable<Place::host>& sets) {
+  const std::vector<HeadView> views(reads.size(), HeadView{.slots = 24});
+  const std::int32_t sequence = 0, behind = 5;
+  const AttendOp<Place::host> op{
+      .cache = {.views = views.data(), .sequences = 1, .kv_heads = static_cast<int>(reads.size())},
+      .rows = {&sequence, &behind, 1},
+      .group = 2,
+      .reads = reads.data(),
+      .sets = sets};
+  WorkList<> work;
+  std::vector<int> heads;
+  add_attended(op, 0, work, [&](const Output& output, int head) {
+    EXPECT_EQ(output.view, &views[static_cast<std::size_t>(head)]);
+    EXPECT_EQ(output.query / 2, static_cast<std::size_t>(head));
+    heads.push_back(head);
+    return output;
+  });
+  work.seal(8);
+  EXPECT_EQ(heads.size(), static_cast<std::size_t>(work.outputs()));
+  std::vector<std::vector<std::int32_t>> read(static_cast<std::size_t>(work.outputs()));
+  work.drain(1, [&](const Part& part, const Part*) {
+    const Output& output = work.output(part);
+    for (std::int32_t i = part.begin; i < part.end; ++i) {
+      read[static_cast<std::size_t>(part.output)].push_back(output.list == nullptr ? i : output.list[i]);
+    }
+  });
+  return read;
+}
+
+TEST(RowOutputs, AreWhatEachHeadReads) {
+  std::vector<std::int32_t> all(20);
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::int32_t> slots{3, 9, 19, 0, 0, 7}, counts{3, kEverything};
+  const SetTable<Place::host> sets{slots.data(), counts.data(), 3, 2};
+  const auto window = [](std::int32_t sink, std::int32_t local) {
+    return Read{.kind = Read::Kind::window, .sink = sink, .local = local};
+  };
+  const Read of_sets{.kind = Read::Kind::sets}, apart{.kind = Read::Kind::sets, .per_query = 1};
+  const auto read = entries_read({Read{.kind = Read::Kind::nothing}, Read{}, window(0, 0), window(1, 2), window(8, 12),
+                                  window(9, 12), of_sets, apart},
+                                 sets);
+  const std::vector<std::vector<std::int32_t>> want{{}, all, {}, {0, 18, 19}, all, all, {3, 9, 19}, {3, 9, 19}, all};
+  EXPECT_EQ(read, want);
 }
 
 }  // namespace

@@ -21,82 +21,73 @@ std::int64_t stream_slot(const kernels::HeadView& view, std::int64_t tokens, std
   return position < gap_begin ? position : position - (tokens - view.slots);
 }
 
-void count_rows(BatchEntry& entry, std::int64_t rows) {
-  entry.counters.k_rows += rows;
-  entry.counters.v_rows += rows;
+using kernels::Read;
+
+/// A set is chosen from the scores that the head's own attention leaves.
+bool selects_behind(const BatchEntry& entry, int layer, int head) {
+  return !entry.dense && entry.head(layer, head).select >= 0 &&
+         entry.rows.program->select(layer, head).from == SelectOp::From::attention;
 }
 
-/// Adds an output whose scores are kept where somebody asks for them.
-int add_output(Pass& pass, BatchEntry& entry, HeadOutput& output) {
-  output.keeps_scores = entry.feeds() || output.selects;
+Read read_of(const Pass& pass, const BatchEntry& entry, int layer, int head) {
+  const HeadOp& op = entry.head(layer, head);
+  Read read;
+  read.scores = entry.feeds() || selects_behind(entry, layer, head) ? 1 : 0;
+  if (entry.dense) return read;
+  if (op.reads == HeadOp::Reads::window) {
+    const std::int64_t local = plan::window_tokens(*op.window, entry.tokens);
+    if (op.window->sink + local >= entry.tokens) return read;
+    read.kind = Read::Kind::window;
+    read.sink = op.window->sink;
+    read.local = static_cast<std::int32_t>(local);
+  } else if (op.reads == HeadOp::Reads::set && !pass.sets.everything(entry.set_of(op.set))) {
+    read.kind = Read::Kind::sets;
+    read.set = entry.set_of(op.set);
+    read.per_query = entry.lists_of(op.set) > 1 ? 1 : 0;
+  }
+  return read;
+}
+
+/// Says what else is done with an output, gives its scores room and counts what it reads.
+HeadOutput followed(Pass& pass, BatchEntry& entry, int layer, HeadOutput output) {
+  const HeadOp& op = entry.head(layer, output.head);
+  const Read& read = pass.tables.read(entry.rows.first_row, output.head);
+  output.selects = selects_behind(entry, layer, output.head);
   if (output.keeps_scores) {
     const std::size_t first = pass.keep_scores(output);
     if (output.selects) entry.score_offset[static_cast<std::size_t>(output.head)] = first;
   }
-  return pass.work.add(output);
-}
-
-void add_everything(Pass& pass, BatchEntry& entry, int layer, HeadOutput output) {
-  const HeadOp& op = entry.head(layer, output.head);
-  output.selects = !entry.dense && op.select >= 0 &&
-                   entry.rows.program->select(layer, output.head).from == SelectOp::From::attention;
-  add_output(pass, entry, output);
-  const std::int64_t live = pass.cache->live_tokens(entry.rows.sequence, layer, output.head);
-  entry.sparse |= live < entry.tokens;
-  count_rows(entry, live);
-}
-
-void add_window(Pass& pass, BatchEntry& entry, const HeadOp& op, HeadOutput output) {
-  const std::int32_t sink = op.window->sink;
-  const auto local = static_cast<std::int32_t>(plan::window_tokens(*op.window, entry.tokens));
-  const bool all = sink + local >= entry.tokens;
-  output.compensates = !all && op.kept != nullptr && op.kept->compensates;
-  const int number = add_output(pass, entry, output);
-  const std::int32_t read = all ? output.entries : sink + local;
-  entry.sparse |= read < entry.tokens;
-  count_rows(entry, read);
-  if (all) return;
-  pass.work.add_range(number, 0, sink);
-  pass.work.add_range(number, output.entries - local, output.entries);
-  if (!output.compensates) return;
-  pass.work.add_part(number, 0, 0);
-  count_rows(entry, 1);
-}
-
-void add_lists(Pass& pass, BatchEntry& entry, int layer, HeadOutput output) {
-  const HeadOp& op = entry.head(layer, output.head);
-  const int lists = entry.lists_of(op.set);
-  if (op.key_rank > 0 && entry.rows.state->low_rank[static_cast<std::size_t>(layer)]) output.key_rank = op.key_rank;
-  if (lists > 1) output.queries = 1;  // a list each
-  entry.sparse = true;
-  const int first = entry.set_of(op.set);
-  for (int set = first; set < first + lists; ++set) {
-    output.list = pass.sets.list(set).data();
-    output.entries = static_cast<std::int32_t>(pass.sets.list(set).size());
-    add_output(pass, entry, output);
-    count_rows(entry, output.entries);
-    if (output.key_rank > 0) count_low_rank(pass, entry, layer, output);
-    ++output.query;
+  std::int64_t rows = output.entries;
+  if (read.kind == Read::Kind::everything) {
+    rows = pass.cache->live_tokens(entry.rows.sequence, layer, output.head);
+  } else if (read.kind == Read::Kind::window) {
+    output.compensates = op.kept != nullptr && op.kept->compensates;
+    rows = read.sink + read.local + (output.compensates ? 1 : 0);
+  } else if (op.key_rank > 0 && entry.rows.state->low_rank[static_cast<std::size_t>(layer)]) {
+    output.key_rank = op.key_rank;
+    count_low_rank(pass, entry, layer, output);
   }
+  entry.sparse |= read.kind != Read::Kind::everything || rows < entry.tokens;
+  entry.counters.k_rows += rows;
+  entry.counters.v_rows += rows;
+  return output;
 }
 
-void add_decode(Pass& pass, BatchEntry& entry, int index, int layer) {
-  const int first = pass.work.outputs();
+void add_decode(Pass& pass, BatchEntry& entry, int layer, const kernels::AttendOp<kernels::Place::host>& op) {
+  const int row = entry.rows.first_row;
   for (int head = 0; head < pass.shape.kv_heads; ++head) {
     entry.counters.dense_k_rows += entry.tokens;
     entry.counters.dense_v_rows += entry.tokens;
-    const HeadOp& op = entry.head(layer, head);
-    const HeadOutput output = pass.output_of(index, head);
-    if (entry.dense || op.reads == HeadOp::Reads::everything ||
-        (op.reads == HeadOp::Reads::set && pass.sets.everything(entry.set_of(op.set)))) {
-      add_everything(pass, entry, layer, output);
-    } else if (op.reads == HeadOp::Reads::window) {
-      add_window(pass, entry, op, output);
-    } else {
-      add_lists(pass, entry, layer, output);
-    }
+    pass.tables.read(row, head) = read_of(pass, entry, layer, head);
   }
-  pass.work.add_whole(first);
+  const int index = static_cast<int>(&entry - pass.batch.data());
+  const int first = pass.work.outputs();
+  kernels::add_attended(op, row, pass.work, [&](const kernels::Output& output, int head) {
+    return followed(pass, entry, layer, {output, index, head});
+  });
+  for (int number = first; number < pass.work.outputs(); ++number) {
+    if (pass.work.output(number).compensates) pass.work.add_part(number, 0, 0);
+  }
 }
 
 /// Takes what left the window before `end` into the sums of one head: after a prompt nearly all of it, so whole runs of
@@ -159,7 +150,8 @@ void finish_output(Pass& pass, const Call& call, const HeadOutput& output) {
   BatchEntry& entry = pass.entry(output.batch);
   pass.work.merge(output, call.out + output.query * static_cast<std::size_t>(pass.shape.head_dim));
   if (!output.keeps_scores) return;
-  const std::size_t query = output.query - pass.output_of(output.batch, 0).query;
+  const std::size_t query =
+      output.query - static_cast<std::size_t>(entry.rows.first_row) * static_cast<std::size_t>(pass.shape.heads);
   pass.work.sum(output, pass.thread(call.ith).lse, entry.lse.data() + query);
   if (entry.feeds()) feed(pass, call, entry, output);
   if (output.selects) select_head(pass, call, output.batch, output.head);
@@ -173,6 +165,12 @@ void build_attend(Pass& pass, int layer) {
     if (!pass.batch[b].rows.decodes() && !pass.batch[b].failure)
       add_prompt(pass, pass.batch[b], static_cast<int>(b), layer);
   }
+  const kernels::AttendOp<kernels::Place::host> op{.cache = pass.tables.cache(pass.cache->shape().format),
+                                                   .rows = pass.tables.rows(),
+                                                   .group = pass.group,
+                                                   .scale = pass.scale,
+                                                   .reads = pass.tables.reads.data(),
+                                                   .sets = pass.sets.table()};
   for (std::size_t b = 0; b < pass.batch_size; ++b) {
     BatchEntry& entry = pass.batch[b];
     if (!entry.rows.decodes() || entry.failure) continue;
@@ -181,7 +179,7 @@ void build_attend(Pass& pass, int layer) {
       if (!entry.dense && select.of_layer() && select.from == SelectOp::From::attention) selecting = select.heads;
     }
     pass.layer_remaining[b].store(selecting, std::memory_order_relaxed);
-    add_decode(pass, entry, static_cast<int>(b), layer);
+    add_decode(pass, entry, layer, op);
     if (entry.rows.audit) add_audit(pass, entry, static_cast<int>(b));
   }
   pass.seal_work(pass.shape.head_dim);

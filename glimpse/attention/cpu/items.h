@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "glimpse/kernels/cpu/row_outputs.h"
 #include "glimpse/kernels/cpu/run_part.h"
 
 namespace glimpse::attention {

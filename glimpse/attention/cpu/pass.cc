@@ -14,16 +14,8 @@ Pass::Pass(const RunnerShape& runner_shape, kv::Cache& kv_cache)
 }
 
 HeadOutput Pass::output_of(int index, int head) {
-  const BatchEntry& of = entry(index);
-  HeadOutput output;
-  output.view = &of.views[static_cast<std::size_t>(head)];
-  output.query = static_cast<std::size_t>(of.rows.first_row) * static_cast<std::size_t>(shape.heads) +
-                 static_cast<std::size_t>(head) * static_cast<std::size_t>(group);
-  output.queries = group;
-  output.entries = output.view->slots;
-  output.batch = index;
-  output.head = head;
-  return output;
+  const kernels::RowHead at{entry(index).rows.first_row, head};
+  return {kernels::output_of(tables.cache(cache->shape().format), tables.rows(), group, at), index, head};
 }
 
 kernels::PrefillItem Pass::prompt_item(const Item& item, const float* q) {

@@ -73,7 +73,7 @@ struct BatchEntry {
   int first_set = 0;         ///< decoding, and not dense: its sets are numbered from here
   bool ends_prompt = false;  ///< all up to here counts as prompt from now on: indices are made of it
   ReadCounters counters;
-  std::vector<kernels::HeadView> views;           ///< [kv_heads] of the layer being run
+  std::span<kernels::HeadView> views;             ///< [kv_heads] of the layer being run
   std::vector<std::size_t> score_offset;          ///< [kv_heads] floats into `scores`
   std::vector<float> lse;                         ///< [heads] of the layer being run
   std::vector<std::size_t> index_bytes;           ///< [kv_heads] read by searches
@@ -136,6 +136,22 @@ struct ThreadScratch {
   RowPages rows;
 };
 
+/// The tables of a pass that attention's operations read (kernels/tables.h).
+struct RowTables {
+  int kv_heads = 0;
+  std::vector<kernels::HeadView> views;        ///< [batch, kv_heads] of the layer being run
+  std::vector<std::int32_t> sequence, behind;  ///< [rows]
+  std::vector<kernels::Read> reads;            ///< [rows, kv_heads] of decoding rows in the layer being run
+
+  kernels::Read& read(int row, int head) { return reads[static_cast<std::size_t>(row * kv_heads + head)]; }
+  kernels::KvTable<kernels::Place::host> cache(const kernels::KvFormat& format) const {
+    return {format, views.data(), static_cast<int>(views.size()) / kv_heads, kv_heads};
+  }
+  kernels::RowTable<kernels::Place::host> rows() const {
+    return {sequence.data(), behind.data(), static_cast<int>(sequence.size())};
+  }
+};
+
 /// One thread's call of a phase.
 struct Call {
   int layer = 0;
@@ -158,6 +174,7 @@ struct Pass {
   BatchEntry& entry(int index) { return batch[static_cast<std::size_t>(index)]; }
   ThreadScratch& thread(int ith) { return threads[static_cast<std::size_t>(ith)]; }
 
+  RowTables tables;
   kernels::WorkList<HeadOutput> work;  ///< of the phase that is being run
   kernels::TakeList<Item> items;       ///< and what comes before its parts
   PassSets sets;
@@ -182,17 +199,16 @@ struct Pass {
   std::atomic<bool> stopped{false};  ///< `failure` is set: work lists may be half made, and nobody touches them
   bool began = false;
 
-  /// Slot of the entry's first row. What is corrected lies in heads that never freed a token.
-  static std::int32_t first_slot(const BatchEntry& entry, const kernels::HeadView& view) {
-    if (entry.rows.kind == PassKind::correct) return static_cast<std::int32_t>(entry.rows.position);
-    return view.slots - entry.rows.rows;
+  /// Slot of the entry's first row.
+  std::int32_t first_slot(const BatchEntry& entry, const kernels::HeadView& view) const {
+    return view.slots - tables.behind[static_cast<std::size_t>(entry.rows.first_row)];
   }
   void open_work() {
     work.clear();
     items.clear();
     score_floats = 0;
   }
-  /// All query heads of a KV head of the entry's first row, reading every slot.
+  /// All query heads of a KV head of the entry's first row, reading every slot that it sees.
   HeadOutput output_of(int index, int head);
   /// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
   kernels::PrefillItem prompt_item(const Item& item, const float* q);

@@ -62,6 +62,7 @@ void add_few_rows(Pass& pass, const BatchEntry& entry, int index) {
     HeadOutput output = pass.output_of(index, head);
     output.rows = entry.rows.rows;
     output.queries *= output.rows;
+    output.entries = output.view->slots;
     pass.work.add(output);
     most = std::max(most, output.entries);
   }

@@ -27,7 +27,6 @@ void open_entry(Pass& pass, BatchEntry& entry, const SequenceRows& rows) {
   entry.dense = reads_everything(rows);
   entry.ends_prompt = ends_prompt(rows);
   entry.counters = {};
-  entry.views.resize(kv_heads);
   entry.score_offset.resize(kv_heads);
   entry.lse.resize(static_cast<std::size_t>(pass.shape.heads));
   entry.index_bytes.assign(kv_heads, 0);
@@ -80,6 +79,26 @@ void size_scratch(Pass& pass) {
     pass.layer_remaining = std::make_unique<std::atomic<int>[]>(pass.batch_size);
     pass.layer_remaining_size = pass.batch_size;
   }
+}
+
+/// Where the rows of the pass lie: those of an entry have their slots.
+void open_tables(Pass& pass) {
+  RowTables& tables = pass.tables;
+  const auto kv_heads = static_cast<std::size_t>(pass.shape.kv_heads);
+  tables.kv_heads = pass.shape.kv_heads;
+  tables.views.resize(pass.batch_size * kv_heads);
+  tables.sequence.clear();
+  tables.behind.clear();
+  for (std::size_t b = 0; b < pass.batch_size; ++b) {
+    BatchEntry& entry = pass.batch[b];
+    entry.views = std::span(tables.views).subspan(b * kv_heads, kv_heads);
+    const std::int64_t behind = pass.cache->length(entry.rows.sequence) - entry.rows.position;
+    for (int row = 0; row < entry.rows.rows; ++row) {
+      tables.sequence.push_back(static_cast<std::int32_t>(b));
+      tables.behind.push_back(static_cast<std::int32_t>(behind - row));
+    }
+  }
+  tables.reads.resize(tables.sequence.size() * kv_heads);
 }
 
 /// Room for what the pass's decoding rows choose.
@@ -145,6 +164,7 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   if (pass.batch.size() < batch.size()) pass.batch.resize(batch.size());
   pass.batch_size = batch.size();
   for (std::size_t i = 0; i < batch.size(); ++i) open_entry(pass, pass.batch[i], batch[i]);
+  open_tables(pass);
   size_scratch(pass);
   open_sets(pass);
   pass.counters.clear();

@@ -8,13 +8,11 @@
 #include "glimpse/kernels/attention.h"
 #include "glimpse/kernels/choose.h"
 #include "glimpse/kernels/cpu/page_bounds.h"
+#include "glimpse/kernels/cpu/row_outputs.h"
 #include "glimpse/kernels/cpu/run_part.h"
 
 namespace glimpse::kernels {
 namespace {
-
-using Cache = KvTable<Place::host>;
-using Rows = RowTable<Place::host>;
 
 struct ThreadSpace {
   std::vector<float> pooled, one, units;
@@ -36,43 +34,6 @@ struct ThreadSpace {
 
 std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
-}
-
-const HeadView& view_of(const Cache& cache, const Rows& rows, RowHead at) {
-  return cache.views[size(rows.sequence[size(at.row)]) * size(cache.kv_heads) + size(at.head)];
-}
-
-std::int32_t seen(const Cache& cache, const Rows& rows, RowHead at) {
-  return view_of(cache, rows, at).slots - rows.behind[size(at.row)] + 1;
-}
-
-/// The number of a KV head's first query head in [R, H].
-std::size_t first_query(const Cache& cache, int group, RowHead at) {
-  return (size(at.row) * size(cache.kv_heads) + size(at.head)) * size(group);
-}
-
-/// All query heads of a KV head that reads every slot.
-Output output_of(const Cache& cache, const Rows& rows, int group, RowHead at) {
-  Output output;
-  output.view = &view_of(cache, rows, at);
-  output.query = first_query(cache, group, at);
-  output.queries = group;
-  output.entries = seen(cache, rows, at);
-  return output;
-}
-
-/// Of a head's scores those of the set that it reads, at their places in it. Sets ascend.
-void keep_scores_of_set(const AttendOp<Place::host>& op, const RowHead& at) {
-  const Read& read = op.reads[size(at.row) * size(op.cache.kv_heads) + size(at.head)];
-  if (read.kind != Read::Kind::sets || op.sets.count[size(read.set)] == kEverything) return;
-  const std::int32_t* const slots = op.sets.slots.raw() + size(read.set) * size(op.sets.capacity);
-  const std::size_t count = size(op.sets.count[size(read.set)]);
-  for (int query = 0; query < op.group; ++query) {
-    const std::size_t of = (size(at.row) * size(op.cache.kv_heads) + size(at.head)) * size(op.group) + size(query);
-    float* const row = op.scores.scores.raw() + of * op.scores.stride;
-    for (std::size_t i = 0; i < count; ++i) row[i] = row[slots[i]];
-    op.scores.lse[of] = log_sum_exp({row, count});
-  }
 }
 
 class CpuOperations final : public Operations<Place::host> {
@@ -128,18 +89,17 @@ class CpuOperations final : public Operations<Place::host> {
   }
 
   void attend(const AttendOp<Place::host>& op) override {
-    scored_.clear();
-    for (int i = 0; i < op.rows.rows * op.cache.kv_heads; ++i) {
-      if (op.reads[size(i)].scores != 0) scored_.push_back({i / op.cache.kv_heads, i % op.cache.kv_heads});
-    }
-    if (!scored_.empty()) {
-      score({op.cache, op.rows, op.q, op.group, op.scale, scored_.data(), static_cast<int>(scored_.size()), op.scores});
-    }
-    for (const RowHead& at : scored_) keep_scores_of_set(op, at);
     work_.clear();
-    for (int row = 0; row < op.rows.rows; ++row) add_row(op, row);
+    for (int row = 0; row < op.rows.rows; ++row) {
+      add_attended(op, row, work_, [&](Output output, int) {
+        output.first_score = output.query * op.scores.stride;
+        check(!output.keeps_scores || size(output.entries) <= op.scores.stride,
+              "a row of scores has room for all slots");
+        return output;
+      });
+    }
     work_.seal(op.cache.format.dim);
-    const Reading reading{op.cache.format, op.q.raw(), op.scale, nullptr, 0};
+    const Reading reading{op.cache.format, op.q.raw(), op.scale, op.scores.scores.raw(), op.scores.stride};
     drain([&](const Part& part, const Part* next, int thread) {
       attend_part(reading, work_, part, next);
       if (!work_.finish(part)) return;
@@ -149,7 +109,9 @@ class CpuOperations final : public Operations<Place::host> {
       for (std::size_t i = 0; op.narrow && i < size(output.queries) * size(op.cache.format.dim); ++i) {
         op.narrow.raw()[at + i] = bf16_from_float(op.out.raw()[at + i]);
       }
-      if (op.lse) work_.sum(output, spaces_[size(thread)].lse, op.lse.raw() + output.query);
+      std::vector<float>& space = spaces_[size(thread)].lse;
+      if (op.lse) work_.sum(output, space, op.lse.raw() + output.query);
+      if (output.keeps_scores) work_.sum(output, space, op.scores.lse.raw() + output.query);
     });
   }
 
@@ -259,40 +221,6 @@ class CpuOperations final : public Operations<Place::host> {
     }
   }
 
-  /// Query head `query` of a KV head where each reads its own set, else all.
-  void add_output(const AttendOp<Place::host>& op, RowHead at, int query) {
-    const Read& read = op.reads[size(at.row) * size(op.cache.kv_heads) + size(at.head)];
-    Output output = output_of(op.cache, op.rows, op.group, at);
-    if (query >= 0) {
-      output.query += size(query);
-      output.queries = 1;
-    }
-    const bool window = read.kind == Read::Kind::window && read.sink + read.local < output.entries;
-    if (read.kind == Read::Kind::nothing || (window && read.sink + read.local == 0)) output.entries = 0;
-    if (read.kind == Read::Kind::sets) {
-      const std::size_t set = size(read.set + std::max(query, 0));
-      const std::int32_t count = op.sets.count[set];
-      if (count != kEverything) {
-        output.list = op.sets.slots.raw() + set * size(op.sets.capacity);
-        output.entries = count;
-      }
-    }
-    const int number = work_.add(output);
-    if (!window) return;
-    work_.add_range(number, 0, read.sink);
-    work_.add_range(number, output.entries - read.local, output.entries);
-  }
-
-  void add_row(const AttendOp<Place::host>& op, int row) {
-    const int first = work_.outputs();
-    for (int head = 0; head < op.cache.kv_heads; ++head) {
-      const Read& read = op.reads[size(row) * size(op.cache.kv_heads) + size(head)];
-      const bool apart = read.kind == Read::Kind::sets && read.per_query != 0;
-      for (int query = apart ? 0 : -1; query < (apart ? op.group : 0); ++query) add_output(op, {row, head}, query);
-    }
-    work_.add_whole(first);
-  }
-
   static void select_set(const SelectOp<Place::host>& op, const Choice& choice, ThreadSpace& space) {
     const std::size_t slots = size(seen(op.cache, op.rows, {choice.row, choice.head}));
     const std::size_t scored = choice.by_unit != 0 ? (slots + size(choice.block) - 1) / size(choice.block) : slots;
@@ -317,7 +245,6 @@ class CpuOperations final : public Operations<Place::host> {
 
   Workers* workers_;
   std::vector<ThreadSpace> spaces_;
-  std::vector<RowHead> scored_;  ///< heads whose scores attend leaves
   WorkList<> work_;
 };
 

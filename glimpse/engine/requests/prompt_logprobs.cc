@@ -9,7 +9,7 @@ namespace glimpse::engine {
 void take_prompt_logprobs(Runtime& runtime, ActiveRequest& request, const ChunkRows& rows) {
   const std::vector<Token>& prompt = request.request.prompt;
   const std::size_t vocabulary = runtime.loaded.vocabulary();
-  const auto first = static_cast<std::size_t>(request.prefilled);
+  const std::size_t first = static_cast<std::size_t>(request.sequence->length) - rows.count;
   // A row tells of the token behind it; that of the last one is the answer's.
   const std::size_t end = std::min(static_cast<std::size_t>(request.sequence->length), prompt.size() - 1);
   for (std::size_t at = first; at < end; at += exec::kLogitRows) {

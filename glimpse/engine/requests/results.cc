@@ -14,14 +14,19 @@
 namespace glimpse::engine {
 namespace {
 
-/// A chunk of the request's prompt is in, with the logits [vocabulary] of the prompt's last token where it ends there.
-void take_chunk(Requests& requests, ActiveRequest& request, std::span<const float> logits, double seconds) {
+/// A chunk of the request's prompt is in, whatever has been asked for meanwhile.
+void count_chunk(const Requests& requests, ActiveRequest& request, double seconds) {
   RequestStats& stats = request.result.stats;
   stats.prefilled_tokens += request.sequence->length - request.prefilled;
   stats.prefill_s += seconds;
   stats.attention = request.sequence->stats;
   request.prefilled = request.sequence->length;
   request.served = requests.steps;
+}
+
+/// What a chunk that is in means, with the logits [vocabulary] of the prompt's last token where it ends there.
+void take_chunk(Requests& requests, ActiveRequest& request, std::span<const float> logits) {
+  const RequestStats& stats = request.result.stats;
   keep_prompt(requests, request, logits);
   if (request.prefilled == stats.prompt_tokens) {
     request.phase = Phase::decode;
@@ -48,6 +53,12 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
     const std::exception_ptr& failure = ran.passes.failures()[i];
     if (failure && !entries[i].is_stopped()) fail_live(requests, *ran.owners[i], failure);
   }
+  const auto is_chunk = [](const PassEntry& entry) { return entry.kind == attention::PassKind::prompt; };
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (is_chunk(entries[i]) && !ran.passes.failures()[i] && ran.owners[i]->phase == Phase::prefill) {
+      count_chunk(requests, *ran.owners[i], seconds);
+    }
+  }
   end_cancelled(requests);
   for (ActiveRequest* request : ran.owners) {
     if (request->phase != Phase::decode) continue;
@@ -56,11 +67,10 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
     ++request->uncorrected;
   }
   const std::size_t vocabulary = runtime.loaded.vocabulary();
-  const auto is_chunk = [](const PassEntry& entry) { return entry.kind == attention::PassKind::prompt; };
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (!entries[i].keeps_rows || ran.owners[i]->phase != Phase::prefill) continue;
     try {
-      take_prompt_logprobs(runtime, *ran.owners[i], {ran.passes, i});
+      take_prompt_logprobs(runtime, *ran.owners[i], {ran.passes, i, entries[i].tokens.size()});
     } catch (...) {
       fail_live(requests, *ran.owners[i], std::current_exception());
     }
@@ -83,7 +93,7 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const Own own = next_own(entries[i]);
     if (is_chunk(entries[i]) && ran.owners[i]->phase == Phase::prefill) {
-      take_chunk(requests, *ran.owners[i], own.logits, seconds);
+      take_chunk(requests, *ran.owners[i], own.logits);
     }
   }
   row = 0;

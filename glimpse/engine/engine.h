@@ -3,9 +3,8 @@
 //
 // Two levels. Requests: submit, step until idle, take results. Sequences: prefill, decode and fork by hand, for
 // evaluation and benchmarks. One thread at a time calls an Engine, but for cancel_soon, which any thread may call;
-// callbacks run on that thread, but on_sets, which runs on one of the pass's threads, one call at a time. Call step,
-// and what else runs a pass, always from the same thread: OpenMP keeps a team of threads for each thread that ever ran
-// one, until that thread ends.
+// callbacks run on that thread. Call step, and what else runs a pass, always from the same thread: OpenMP keeps a team
+// of threads for each thread that ever ran one, until that thread ends.
 //
 // Requests share the cache. One that does not fit beside the others waits, those that came first begin first. A step
 // takes a row of every request that decodes and chunks of prompts, in turn. When the cache is full, the newest request

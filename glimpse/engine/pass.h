@@ -1,5 +1,5 @@
-// One forward pass over rows of several sequences, and what it leaves in them. One thread at a time; on_sets is called
-// on one of the pass's threads. Inside engine only.
+// One forward pass over rows of several sequences, and what it leaves in them. One thread at a time, which on_sets is
+// called on. Inside engine only.
 #pragma once
 
 #include <atomic>

@@ -72,7 +72,8 @@ class Executor {
   /// Wall time of attention in all passes so far, as one thread saw it. Seconds; none where it is not measured.
   virtual std::optional<double> attention_seconds() const = 0;
   virtual RowCosts row_costs() const = 0;
-  /// What attention did, head by head (see attention::HeadRecord); empty turns it off.
+  /// What attention did, head by head (see attention::HeadRecord), said behind the last layer by the thread that calls
+  /// forward(); empty turns it off.
   virtual void set_observer(std::function<void(const attention::HeadRecord&)> observer) = 0;
   /// While on, passes sum up how far each layer's attention turns the residual stream; turning it on starts anew.
   virtual void measure_change(bool on) = 0;

@@ -471,6 +471,7 @@ TEST_P(ComposedOutputs, AreAttentionToTheTracedSets) {
     entry.position = cache.length(sequence);
     entry.prompt_end = entry.position + rows;
     runner.begin({&entry, 1});
+    methods::Rows queries[kLayers], outputs[kLayers];
     for (int layer = 0; layer < kLayers; ++layer) {
       for (int head = 0; head < kKvHeads; ++head) {
         const std::vector<float> k = made(rows), v = made(rows);
@@ -483,23 +484,25 @@ TEST_P(ComposedOutputs, AreAttentionToTheTracedSets) {
       runner.appended(layer, 1);
       if (runner.needs_select(layer)) runner.select(layer, q.data(), 0, 1);
       runner.attend(layer, q.data(), out.data(), 0, 1);
-      methods::Rows queries, outputs;
-      take(queries, q);
-      take(outputs, out);
-      for (int head = 0; decode && head < kHeads; ++head) {
+      take(queries[layer], q);
+      take(outputs[layer], out);
+    }
+    runner.end();
+    for (int layer = 0; decode && layer < kLayers; ++layer) {
+      for (int head = 0; head < kHeads; ++head) {
+        const auto query = static_cast<std::size_t>(head);
         Read& from = read[layer][head / kGroup];
         const std::int64_t tokens = entry.position + 1;
         if (from.all) from.sets = {methods::sink_and_window(tokens, 0, tokens)};
         sparse += !from.all;
         const methods::Set& set = from.sets.at(from.sets.size() > 1 ? static_cast<std::size_t>(head % kGroup) : 0);
-        const methods::Row expected = attended(queries[static_cast<std::size_t>(head)], layer, head / kGroup, set);
+        const methods::Row expected = attended(queries[layer][query], layer, head / kGroup, set);
         for (std::size_t d = 0; d < kDim; ++d) {
-          ASSERT_NEAR(outputs[static_cast<std::size_t>(head)][d], expected[d], 2e-5)
+          ASSERT_NEAR(outputs[layer][query][d], expected[d], 2e-5)
               << "position " << entry.position << ", layer " << layer << ", head " << head;
         }
       }
     }
-    runner.end();
   };
   pass(kPrompt, false);
   for (int step = 0; step < kSteps && !HasFatalFailure(); ++step) pass(1, true);

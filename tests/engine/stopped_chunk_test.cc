@@ -89,10 +89,11 @@ class StoppedChunk : public testing::TestWithParam<const char*> {
       }
     }
     executor_->measure_change(true);
-    executor_->set_observer([&](const attention::HeadRecord& record) {
-      if (record.layer == 0) stop = true;
-    });
-    const exec::StepResult result = executor_->forward({tokens, rows, output_rows});
+    executor_->begin_slices({tokens, rows, output_rows});
+    executor_->run_slice(1);
+    stop = true;  // between the first layer and the second
+    executor_->run_slice(model_.config().layers);
+    const exec::StepResult result = executor_->end_slices();
     Seen seen;
     seen.logits.assign(result.logits.begin(), result.logits.end());
     seen.change = executor_->attention_change();

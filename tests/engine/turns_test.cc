@@ -69,7 +69,8 @@ TEST(Cancelled, InTheMiddleOfAChunkThatRunsAlone) {
   }
 }
 
-TEST(Cancelled, InTheMiddleOfAChunkBesideOthers) {
+// The chunk is in when the heads of those beside it are told.
+TEST(Cancelled, BehindAChunkBesideOthers) {
   Engine engine(with_room_for(2048));
   Request watched = request_of(engine, {"tidal", "tidal"}, 200, 4);
   watched.max_tokens = 12;

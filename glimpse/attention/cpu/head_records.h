@@ -1,4 +1,4 @@
-// What each head read and handed on, for traces and tests.
+// What each head read and handed on, for traces and tests: said when the pass has run, from its sets.
 // Inside attention/cpu only; see runner.h for threads.
 #pragma once
 
@@ -6,7 +6,12 @@
 
 namespace glimpse::attention {
 
-/// One thread, when the layer has attended.
-void record_heads(Pass& pass, int layer, const float* q, const std::function<void(const HeadRecord&)>& see);
+/// Before the first layer: somebody watches, so that queries are kept; or nobody.
+void open_records(Pass& pass, bool watched);
+/// By one thread, when a layer has attended.
+void keep_queries(Pass& pass, int layer, const float* q);
+/// When all layers have: layer by layer, of decoding rows that did not fail. Who watches one sequence fails that one
+/// alone.
+void tell_heads(Pass& pass, const std::function<void(const HeadRecord&)>& see);
 
 }  // namespace glimpse::attention

@@ -189,6 +189,7 @@ struct Pass {
   ForgetSpace forget;
   std::vector<kv::Mark> marks;
   std::vector<ReadCounters> counters;  ///< [batch], filled by Runner::end()
+  std::vector<float> queries;          ///< [layers, batch, H, d] of decoding rows, where somebody watches
   std::vector<int> heat_readers;
 
   double seconds = 0;  ///< of thread 0 in select and attend

@@ -167,6 +167,7 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   open_tables(pass);
   size_scratch(pass);
   open_sets(pass);
+  open_records(pass, static_cast<bool>(observer));
   pass.counters.clear();
   pass.counters.reserve(batch.size());
   pass.arrived.store(0);
@@ -265,7 +266,7 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
       },
       [&](const Part& part, const Part* next) { run_part(pass, call, part, next); });
   if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
-  if (observer) pass.guarded([&] { record_heads(pass, layer, q, observer); });
+  keep_queries(pass, layer, q);
   silence(pass, out);
 }
 
@@ -295,6 +296,7 @@ std::span<const ReadCounters> Runner::end() {
     std::swap(failure, pass.failure);
     std::rethrow_exception(failure);
   }
+  if (observer) tell_heads(pass, observer);
   pass.counters.clear();
   for (BatchEntry& entry : pass.entries()) {
     for (const double seconds : entry.index_build_s) entry.counters.index_build_s += seconds;

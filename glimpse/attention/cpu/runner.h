@@ -68,7 +68,8 @@ class Runner {
   /// When it was left out, before end(): every sequence fails as Stopped.
   void abandon();
 
-  /// Counters of each sequence of the batch, in order, valid until the next begin(). Throws what a phase could not.
+  /// Tells the observer what heads did. Counters of each sequence of the batch, in order, valid until the next begin().
+  /// Throws what a phase could not.
   std::span<const ReadCounters> end();
   /// What ended entry `index`'s part of the last pass; null when it is whole. Of one that failed, the cache holds the
   /// pass's rows, not all of them written, and the state may have taken in part of them.
@@ -79,7 +80,8 @@ class Runner {
   /// Wall time that one of the threads spent selecting and attending, since the runner was made. Seconds.
   double seconds() const;
 
-  /// Called for every (sequence, layer, KV head) of decode rows by one thread at a time; empty turns it off.
+  /// Called by end() for every (sequence, layer, KV head) of decode rows, layer by layer; empty turns it off. Set
+  /// before begin().
   std::function<void(const HeadRecord&)> observer;
 
  private:

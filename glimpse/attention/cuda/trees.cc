@@ -54,6 +54,51 @@ void write(IndexItem& item, const void* to, std::int32_t value) {
   item.writes.push_back({static_cast<std::uint32_t*>(const_cast<void*>(to)), static_cast<std::uint32_t>(value)});
 }
 
+/// The centroids, radii and sizes of clusters that changed, and of the units that hold them.
+void send_clusters(std::int64_t sink, const TreeCopy& copy, IndexItem& item, std::vector<std::int32_t> clusters) {
+  const kv::ChunkTree& tree = *chunk_tree(item);
+  const auto unique = [](std::vector<std::int32_t>& values) {
+    std::sort(values.begin(), values.end());
+    values.erase(std::unique(values.begin(), values.end()), values.end());
+  };
+  const auto dim = size(tree.fine().dim());
+  const auto send_node = [&](const kv::NodeLevel& level, std::int32_t node, std::int32_t place) {
+    const std::uint16_t* const from = level.rows().data() + size(node) * dim;
+    const std::uint16_t* const to = copy.tree.centroids + size(place) * dim;
+    for (std::size_t i = 0; i < dim; i += 2) {
+      std::int32_t word = 0;
+      std::memcpy(&word, from + i, sizeof word);
+      write(item, to + i, word);
+    }
+    std::int32_t radius = 0;
+    std::memcpy(&radius, level.radii().data() + node, sizeof radius);
+    write(item, copy.tree.radii + place, radius);
+  };
+  unique(clusters);
+  std::vector<std::int32_t> units;
+  for (const std::int32_t cluster : clusters) {
+    send_node(tree.fine(), cluster, copy.tree.units + cluster);
+    write(item, copy.tree.costs + cluster, cost_of(tree, cluster, sink));
+    units.push_back(tree.unit_of(cluster));
+  }
+  unique(units);
+  for (const std::int32_t unit : units) {
+    send_node(tree.coarse(), unit, unit);
+    write(item, copy.tree.unit_tokens + unit, tree.unit_tokens(unit));
+  }
+}
+
+/// Chunks up to `chunks` that a copy has not, and what they changed.
+void send_nodes(std::int64_t sink, const TreeCopy& copy, IndexItem& item, std::int32_t chunks) {
+  const kv::ChunkTree& tree = *chunk_tree(item);
+  std::vector<std::int32_t> clusters = tree.clusters_of_chunks(copy.tree.chunks);
+  for (std::int32_t chunk = copy.tree.chunks; chunk < chunks; ++chunk) {
+    write(item, copy.tree.cluster_of + chunk, clusters[size(chunk - copy.tree.chunks)]);
+    write(item, copy.tree.ends + chunk, static_cast<std::int32_t>(tree.chunks().end(chunk)));
+  }
+  send_clusters(sink, copy, item, std::move(clusters));
+}
+
 }  // namespace
 
 kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head) {
@@ -189,49 +234,6 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items) {
 }
 
 /// Chunks from the copy's last up to `chunks`, and the clusters and units that they are in.
-void Trees::send_nodes(std::int64_t sink, const Copy& copy, Item& item, std::int32_t chunks) const {
-  const kv::ChunkTree& tree = *chunk_tree(item);
-  std::vector<std::int32_t> clusters = tree.clusters_of_chunks(copy.tree.chunks);
-  for (std::int32_t chunk = copy.tree.chunks; chunk < chunks; ++chunk) {
-    write(item, copy.tree.cluster_of + chunk, clusters[size(chunk - copy.tree.chunks)]);
-    write(item, copy.tree.ends + chunk, static_cast<std::int32_t>(tree.chunks().end(chunk)));
-  }
-  send_clusters(sink, copy, item, std::move(clusters));
-}
-
-void Trees::send_clusters(std::int64_t sink, const Copy& copy, Item& item, std::vector<std::int32_t> clusters) {
-  const kv::ChunkTree& tree = *chunk_tree(item);
-  const auto unique = [](std::vector<std::int32_t>& values) {
-    std::sort(values.begin(), values.end());
-    values.erase(std::unique(values.begin(), values.end()), values.end());
-  };
-  const auto dim = size(tree.fine().dim());
-  const auto send_node = [&](const kv::NodeLevel& level, std::int32_t node, std::int32_t place) {
-    const std::uint16_t* const from = level.rows().data() + size(node) * dim;
-    const std::uint16_t* const to = copy.tree.centroids + size(place) * dim;
-    for (std::size_t i = 0; i < dim; i += 2) {
-      std::int32_t word = 0;
-      std::memcpy(&word, from + i, sizeof word);
-      write(item, to + i, word);
-    }
-    std::int32_t radius = 0;
-    std::memcpy(&radius, level.radii().data() + node, sizeof radius);
-    write(item, copy.tree.radii + place, radius);
-  };
-  unique(clusters);
-  std::vector<std::int32_t> units;
-  for (const std::int32_t cluster : clusters) {
-    send_node(tree.fine(), cluster, copy.tree.units + cluster);
-    write(item, copy.tree.costs + cluster, cost_of(tree, cluster, sink));
-    units.push_back(tree.unit_of(cluster));
-  }
-  unique(units);
-  for (const std::int32_t unit : units) {
-    send_node(tree.coarse(), unit, unit);
-    write(item, copy.tree.unit_tokens + unit, tree.unit_tokens(unit));
-  }
-}
-
 double Trees::end(const SequenceRows& rows) {
   if (rows.decodes()) return copies_.take_seconds(rows);
   seconds_ = 0;

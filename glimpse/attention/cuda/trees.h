@@ -78,8 +78,6 @@ class Trees {
   void build(const SequenceRows& rows);
   void mend(const SequenceRows& rows);
   void send_all(const SequenceRows& rows, std::span<const Item> items);
-  void send_nodes(std::int64_t sink, const Copy& copy, Item& item, std::int32_t chunks) const;
-  static void send_clusters(std::int64_t sink, const Copy& copy, Item& item, std::vector<std::int32_t> clusters);
 
   const kv::Cache& cache_;
   IndexBuilder& builder_;

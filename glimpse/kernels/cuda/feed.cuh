@@ -91,9 +91,9 @@ class Feed {
   static constexpr int kStageBytes = kRowsBytes + (kScales * 4 + kApart - 1) / kApart * kApart;
   static constexpr int kMostStages = kStageBytes >= 8192 ? 3 : 6;  ///< that there is room for
 
-  /// `ring`: this warp's stages; `masks`: [stages] of this warp.
-  __device__ Feed(std::uint32_t ring, std::uint32_t* masks, int stages, int warps)
-      : ring_(ring), masks_(masks), stages_(stages), warps_(warps) {}
+  /// `ring`: this warp's stages; `masks`: [stages] of this warp. `once`: see copy_16_bytes().
+  __device__ Feed(std::uint32_t ring, std::uint32_t* masks, int stages, int warps, bool once = true)
+      : ring_(ring), masks_(masks), stages_(stages), warps_(warps), once_(once) {}
 
   /// Starts with the first of `count` segments: `stages` tiles are under way after it. Unless the block has `waited`
   /// for the launch before, it does so when it comes to a row that may still be written, or in the end.
@@ -256,8 +256,12 @@ class Feed {
     for (int i = 0; i < kKeys * kPieces / 32; ++i) {
       rows[i] = __shfl_sync(~0U, own, (i * 32 + lane) / kPieces);
     }
-    copy_plane(stage, s.k, rows);
-    if constexpr (kPlanes == 2) copy_plane(stage + kPlaneBytes, s.v, rows);
+    if (kPlanes == 2 || once_) {
+      copy_plane<true>(stage, s.k, rows);
+    } else {
+      copy_plane<false>(stage, s.k, rows);
+    }
+    if constexpr (kPlanes == 2) copy_plane<true>(stage + kPlaneBytes, s.v, rows);
     if constexpr (kScaled<T>) {
       static_assert(kScales % 32 == 0);
       const std::size_t from = present ? std::size_t{page} * kUnit + kPageTokens * kDim + in_page * 4 : 0;
@@ -269,7 +273,7 @@ class Feed {
     }
   }
   /// A plane as a whole: what lies together is asked for together.
-  template <int kCount>
+  template <bool kOnce, int kCount>
   __device__ static void copy_plane(std::uint32_t to, const std::byte* plane, const std::uint32_t (&rows)[kCount]) {
     constexpr int kPieces = Layout::kPieces;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -282,13 +286,14 @@ class Feed {
       const std::byte* const from = plane + std::size_t{there ? rows[i] : 0} * 32 + piece * 16;
       const std::uint32_t place =
           Layout::kSwizzled ? Layout::moved(first, i * (32 / kPieces), 0) : to + Layout::offset(at / kPieces, piece);
-      copy_16_bytes<true>(place, from, there);
+      copy_16_bytes<kOnce>(place, from, there);
     }
   }
 
   std::uint32_t ring_;
   std::uint32_t* masks_;
   int stages_, warps_;
+  bool once_;
   const Segment* segments_ = nullptr;
   int count_ = 0, segment_ = 0, tile_ = 0;  ///< the next tile of this warp
   Asked named_, paged_;

@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
 
   const ScoreSource source{of};
   Sharing<ScoreSource> sharing(source, share, of.partials.taken, of.cache.fresh >= 0);
-  KeyFeed feed(shared_address(ring), masks, of.stages, kWarps);
+  // With few heads the code of the launches behind counts more than a sixtieth of the time.
+  KeyFeed feed(shared_address(ring), masks, of.stages, kWarps, of.count <= kFewUnits);
   const std::uint32_t first_key = Layout::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   constexpr float kLog2OfE = 1.4426950408889634F;
 

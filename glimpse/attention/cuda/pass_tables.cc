@@ -1,13 +1,10 @@
 #include "glimpse/attention/cuda/pass_tables.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "glimpse/attention/choose.h"
-#include "glimpse/attention/cuda/layer_lists.h"
-#include "glimpse/attention/cuda/tiles.h"
-#include "glimpse/attention/cuda/unions.h"
-#include "glimpse/attention/cuda/units.h"
+#include "glimpse/attention/cuda/set_source.h"
+#include "glimpse/attention/cuda/tile_rows.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/few_rows.h"
@@ -190,22 +187,9 @@ void defer_sets(std::size_t kv_heads, GroupLayer& to) {
 
 }  // namespace
 
-std::int64_t length_step(std::int64_t tokens) {
-  constexpr std::int64_t kLeast = 1024;
-  const std::int64_t step =
-      std::max(kLeast, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens))) / 8);
-  return (tokens + step - 1) / step * step;
-}
-
 std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector) {
   const kv::OpenBlocks at = open_blocks(entry, selector);
   return chooses(at) ? at.open() : 0;
-}
-
-int first_set(const PassEntry& entry, plan::SlotId slot) {
-  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
-  return entry.first_set +
-         entry.facts->sets[static_cast<std::size_t>(slot.layer) * kv_heads + static_cast<std::size_t>(slot.head)];
 }
 
 void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths,
@@ -314,6 +298,36 @@ void PassTables::number_sets(PassEntry& entry) {
     next += program.shape().kv_heads * entry.made_lists;
   }
   sizes_.sets += next;
+}
+
+void PassTables::number_heat(PassEntry& entry) {
+  const SequenceRows& rows = entry.rows;
+  const Program& program = *rows.program;
+  entry.first_heat = entry.first_kept = -1;
+  entry.heats = 0;
+  entry.observed = entry.tokens;
+  if (!entry.dense && entry.facts->joins) {
+    entry.first_kept = sizes_.kept;
+    sizes_.kept += program.shape().layers;
+  }
+  std::int64_t block = entry.dense ? 0 : entry.facts->united_block;
+  if (rows.kind == PassKind::prompt) {
+    entry.observed = std::clamp<std::int64_t>(program.observe_from(rows.prompt_end), rows.position, entry.tokens);
+  }
+  const std::int64_t length = length_step(entry.tokens);
+  if (rows.state->has_heat() && (rows.decodes() || entry.observed < entry.tokens)) {
+    entry.first_heat = sizes_.heats;
+    entry.heats = program.heat().per_layer ? program.shape().layers : 1;
+    sizes_.heats += entry.heats;
+    block = rows.state->heat_block();
+    const std::int64_t read = entry.dense ? length : std::min<std::int64_t>(length, sizes_.capacity);
+    sizes_.most_heated = std::max(sizes_.most_heated, static_cast<int>(read / block + 1));
+    if (rows.decodes()) {  // of the scores that attention leaves
+      sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>((length + 31) / 32 * 32));
+    }
+  }
+  if (block > 0)
+    sizes_.heat_stride = std::max(sizes_.heat_stride, static_cast<std::size_t>((length / block + 32) / 32 * 32));
 }
 
 void PassTables::place_made() {

@@ -7,70 +7,17 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
-#include "glimpse/attention/cuda/program_facts.h"
-#include "glimpse/kernels/cuda/made_rows.h"
-#include "glimpse/kernels/cuda/mean_tokens.h"
-#include "glimpse/kernels/cuda/parts.h"
-#include "glimpse/kernels/cuda/trees.h"
-#include "glimpse/kernels/cuda/units.h"
+#include "glimpse/attention/cuda/layer_lists.h"
+#include "glimpse/attention/cuda/pass_entry.h"
 #include "glimpse/kernels/ops.h"
 
 namespace glimpse::attention::cuda {
-
-/// Lengths in steps of an eighth of a power of two: launches are sized by it, and a graph of them holds for a while.
-std::int64_t length_step(std::int64_t tokens);
-
-/// A sequence's rows in a pass.
-struct PassEntry {
-  SequenceRows rows;
-  std::int64_t tokens = 0;  ///< after the pass's rows
-  bool dense = true;        ///< reads everything, and selects nothing
-  int first_set = 0;        ///< its sets are numbered from here
-  const ProgramFacts* facts = nullptr;
-  int first_heat = -1;  ///< its rows of heat and of what flows back into it are numbered from here; -1: none
-  int heats = 0;        ///< so many: one, or one for each layer
-  int first_kept = -1;  ///< [layers] what its layers' unions took is numbered from here; -1: nobody asks
-  bool waits = false;   ///< pages of its sets may wait in the tier
-  const std::int32_t* covered = nullptr;  ///< [layers, kv_heads] tokens that trees cover, where it searches some
-  int first_made = -1;  ///< lists of rows that are put together (MadeSet) are numbered from here; -1: none
-  int made_lists = 0;   ///< so many for each KV head
-  std::int64_t first_made_row = 0, made_of_head = 0;  ///< where they lie: [kv_heads, made_of_head]
-  std::int64_t observed = 0;  ///< of its prompt's rows, those from this one on flow back into the heat
-
-  int heat_of(int layer) const { return first_heat + (heats > 1 ? layer : 0); }
-};
 
 /// Consecutive rows that one operation takes: each reads for itself.
 struct RowGroup {
   int row = 0, rows = 0;        ///< in the pass
   std::size_t first_entry = 0;  ///< entries [first_entry, first_entry + entries)
   std::size_t entries = 0;
-};
-
-/// True when a set is made by a search of a head's tree.
-bool searches_tree(const SelectOp& select);
-
-/// What a layer does for a group.
-struct GroupLayer {
-  std::vector<kernels::RowHead> scores;          ///< rows counted from the group's first
-  std::vector<kernels::Search> searches;         ///< likewise
-  std::vector<kernels::Choice> choices;          ///< likewise
-  std::vector<kernels::cuda::Union> unions;      ///< likewise
-  std::vector<std::int32_t> union_queries;       ///< query heads whose choices they join
-  std::vector<kernels::cuda::RankMerge> ranks;   ///< likewise
-  std::vector<kernels::Choice> united;           ///< likewise: by what unions and merges make of the units
-  std::vector<kernels::cuda::TreeSearch> trees;  ///< likewise; which trees, the caller says
-  std::vector<kernels::cuda::UnitSearch> units;  ///< likewise
-  std::vector<kernels::cuda::GateQuery> gates;   ///< likewise: queries that searches of units count; whose, the caller
-  std::vector<kernels::cuda::MadeSet> made;      ///< likewise; whose factors, the caller says
-  std::vector<kernels::cuda::MeanToken> means;   ///< likewise, added by MeanTokens
-  std::vector<kernels::cuda::HeatRow> heats;     ///< likewise: heads whose probabilities flow back
-  std::vector<kernels::RowHead> audits;          ///< likewise: heads whose keys are scored once more, behind all else
-  std::vector<kernels::Read> reads;              ///< [rows, kv_heads]
-  std::vector<kernels::Read> cached_reads;       ///< the same where nothing is put together; empty: nothing is
-  /// Attention leaves the scores that sets are made from, and they are made behind it: nobody reads them before, and
-  /// all heads that are scored read everything. Then `scores` is empty.
-  bool late = false;
 };
 
 /// How much a pass's entries ask of memory and launches.
@@ -93,18 +40,8 @@ struct PassSizes {
   std::int32_t fresh = -1, longest = 0;  ///< as KvTable has them, of all views; `longest` seldom changes
 };
 
-/// True where the rows of a head's set are put together: keys are made, or pages wait.
-bool makes_rows(const PassEntry& entry, int layer, int head);
-/// True where a head's keys of the prompt are made from factors: those of positions below made_end(), but for outliers.
-bool makes_keys(const PassEntry& entry, int layer, int head);
-std::int64_t made_end(const PassEntry& entry, int layer, int head);
 /// Blocks that a search of this selector scores for an entry; 0: the budget takes all of them, or none.
 std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selector);
-/// Tokens that a search of a tree takes, at most, and units that a search of them scores.
-std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select);
-std::int64_t searched_units(const PassEntry& entry, const SelectOp& select);
-/// The first of the sets that an entry's slot has.
-int first_set(const PassEntry& entry, plan::SlotId slot);
 
 /// Host data of a pass; vectors are kept between passes.
 class PassTables {

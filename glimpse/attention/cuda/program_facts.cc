@@ -2,23 +2,11 @@
 
 #include <algorithm>
 
-#include "glimpse/attention/cuda/pass_tables.h"
-#include "glimpse/attention/cuda/summaries.h"
-#include "glimpse/attention/cuda/unions.h"
-#include "glimpse/attention/cuda/units.h"
-
 namespace glimpse::attention::cuda {
 namespace {
 
 std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
-}
-
-SetSource source_of(const SelectOp& select) {
-  if (is_united(select)) return merges_ranks(select) ? SetSource::ranks : SetSource::united;
-  if (searches_tree(select)) return SetSource::tree;
-  if (searches_units(select)) return SetSource::units;
-  return select.from == SelectOp::From::index ? SetSource::bounds : SetSource::scores;
 }
 
 bool sized_alike(const SelectOp& a, const SelectOp& b) {

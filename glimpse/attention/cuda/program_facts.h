@@ -9,19 +9,10 @@
 #include <vector>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/attention/cuda/set_source.h"
 #include "glimpse/kernels/ops.h"
 
 namespace glimpse::attention::cuda {
-
-/// How a set is made.
-enum class SetSource : std::uint8_t {
-  ranks,   ///< of lists that are merged by rank
-  united,  ///< of what several lists hold
-  tree,    ///< by a search of a head's tree
-  units,   ///< by a search of a head's units
-  bounds,  ///< by a search of bounds that hang on pages
-  scores,  ///< from scores of keys
-};
 
 /// Heads of all layers that read alike.
 struct SameReads {

@@ -9,23 +9,6 @@
 
 namespace glimpse::attention::cuda {
 
-bool bounds_hang_on_pages(const SelectOp& select) {
-  using plan::GroupPooling;
-  const plan::Selector& selector = *select.selector;
-  const plan::Term& term = selector.terms.front();
-  const bool pools = term.group == GroupPooling::max_score || term.group == GroupPooling::mean_score ||
-                     term.group == GroupPooling::none;
-  return term.source == plan::Source::page_bounds && term.index.digest == plan::Digest::min_max &&
-         selector.block % kernels::kPageTokens == 0 && pools && !select.has_tier;
-}
-
-bool searches_pages(const Program& program, int layer, int head) {
-  const int select = program.head(layer, head).select;
-  if (select < 0) return false;
-  const SelectOp& op = program.layer(layer).selects[static_cast<std::size_t>(select)];
-  return op.from == SelectOp::From::index && bounds_hang_on_pages(op);
-}
-
 void Summaries::begin(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts) {
   if (!ended_) known_.clear();
   ended_ = true;

@@ -17,12 +17,6 @@
 
 namespace glimpse::attention::cuda {
 
-/// True where a search is of bounds that hang on pages: the least and the largest of their keys, for blocks of whole
-/// pages, which stay on the device, and scores that are pooled as such.
-bool bounds_hang_on_pages(const SelectOp& select);
-/// True where a head of the plan searches the bounds of its pages.
-bool searches_pages(const Program& program, int layer, int head);
-
 /// Owned by a runner; borrows cache and stream. One thread at a time.
 class Summaries {
  public:

@@ -15,13 +15,6 @@ std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-std::int64_t start_of(const SequenceRows& rows, int tile) {
-  return rows.position + static_cast<std::int64_t>(tile) * rows.program->tile_tokens();
-}
-int tiles_of(const SequenceRows& rows) {
-  return (rows.rows + rows.program->tile_tokens() - 1) / rows.program->tile_tokens();
-}
-
 /// True where a tile that begins there reads all that its set could have.
 bool covers(const SequenceRows& rows, const plan::Selector& selector, std::int64_t start) {
   return plan::budget_tokens(selector.budget, start) >= start || start < rows.program->min_context();
@@ -45,14 +38,6 @@ kernels::Choice choice_before(const plan::Selector& selector, std::int64_t start
 }
 
 }  // namespace
-
-bool reads_tiles(const SequenceRows& rows) {
-  if (rows.kind != PassKind::prompt || rows.program->tile_tokens() == 0) return false;
-  for (int tile = 0; tile < tiles_of(rows); ++tile) {
-    if (!rows.program->dense_at(start_of(rows, tile))) return true;
-  }
-  return false;
-}
 
 kernels::PromptRows Tiles::piece(const Prompt& prompt, int tile) const {
   const int first = tile * prompt.tile;

@@ -11,13 +11,11 @@
 #include <vector>
 
 #include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/tile_rows.h"
 #include "glimpse/kernels/cuda/staging.h"
 #include "glimpse/kernels/cuda/tiles.h"
 
 namespace glimpse::attention::cuda {
-
-/// True for a prompt's rows some of whose tiles read a part of what lies before them.
-bool reads_tiles(const SequenceRows& rows);
 
 /// What an operation of a prompt's tiles is told.
 struct TileCall {

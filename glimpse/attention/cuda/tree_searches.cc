@@ -1,5 +1,6 @@
 // What a pass asks of LycheeCluster's trees and ClusterKV's clusters.
 #include "glimpse/attention/cuda/layer_lists.h"
+#include "glimpse/attention/cuda/set_source.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/chunk_tree.h"
 
@@ -38,12 +39,6 @@ kernels::cuda::TreeSearch search_of(const PassEntry& entry, const SelectOp& sele
 }
 
 }  // namespace
-
-bool searches_tree(const SelectOp& select) {
-  const plan::Source source = select.selector->terms.front().source;
-  return select.from == SelectOp::From::index &&
-         (source == plan::Source::chunk_tree || source == plan::Source::token_clusters);
-}
 
 bool searches_alike(const PassEntry& entry, const SelectOp& a, const SelectOp& b) {
   return a.selector == b.selector && covered(entry, a) == covered(entry, b);

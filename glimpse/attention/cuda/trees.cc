@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "glimpse/attention/cuda/flat_tree.h"
-#include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/attention/cuda/set_source.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/key_index.h"

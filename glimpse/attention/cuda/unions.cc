@@ -1,27 +1,12 @@
-#include "glimpse/attention/cuda/unions.h"
-
+// What a pass asks of sets that several candidates make (attention::is_union, Combine::union_sets,
+// HeadPooling::rank_merge).
 #include <algorithm>
-#include <bit>
-#include <numeric>
 
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/cuda/layer_lists.h"
+#include "glimpse/attention/cuda/set_source.h"
 
 namespace glimpse::attention::cuda {
-
-bool merges_ranks(const SelectOp& select) {
-  return select.selector->terms.front().heads == plan::HeadPooling::rank_merge;
-}
-
-bool is_united(const SelectOp& select) {
-  return select.from != SelectOp::From::index && select.of_layer() &&
-         (is_union(*select.selector) || select.joins.layer >= 0 || merges_ranks(select));
-}
-
-int union_lists(const SelectOp& select) {
-  if (select.selector->terms.front().source == plan::Source::heat) return 0;
-  return std::accumulate(select.queries.begin(), select.queries.end(), 0);
-}
 
 UnionSize union_size(const SelectOp& select, std::int64_t tokens) {
   const plan::Selector& selector = *select.selector;
@@ -30,36 +15,6 @@ UnionSize union_size(const SelectOp& select, std::int64_t tokens) {
   const int lists = union_lists(select);
   if (merges_ranks(select)) return {plan::budget_tokens(selector.budget, tokens) / selector.block, lists};
   return {plan::term_tokens(selector, first, tokens) / selector.block, lists};
-}
-
-void PassTables::number_heat(PassEntry& entry) {
-  const SequenceRows& rows = entry.rows;
-  const Program& program = *rows.program;
-  entry.first_heat = entry.first_kept = -1;
-  entry.heats = 0;
-  entry.observed = entry.tokens;
-  if (!entry.dense && entry.facts->joins) {
-    entry.first_kept = sizes_.kept;
-    sizes_.kept += program.shape().layers;
-  }
-  std::int64_t block = entry.dense ? 0 : entry.facts->united_block;
-  if (rows.kind == PassKind::prompt) {
-    entry.observed = std::clamp<std::int64_t>(program.observe_from(rows.prompt_end), rows.position, entry.tokens);
-  }
-  const std::int64_t length = length_step(entry.tokens);
-  if (rows.state->has_heat() && (rows.decodes() || entry.observed < entry.tokens)) {
-    entry.first_heat = sizes_.heats;
-    entry.heats = program.heat().per_layer ? program.shape().layers : 1;
-    sizes_.heats += entry.heats;
-    block = rows.state->heat_block();
-    const std::int64_t read = entry.dense ? length : std::min<std::int64_t>(length, sizes_.capacity);
-    sizes_.most_heated = std::max(sizes_.most_heated, static_cast<int>(read / block + 1));
-    if (rows.decodes()) {  // of the scores that attention leaves
-      sizes_.stride = std::max(sizes_.stride, static_cast<std::size_t>((length + 31) / 32 * 32));
-    }
-  }
-  if (block > 0)
-    sizes_.heat_stride = std::max(sizes_.heat_stride, static_cast<std::size_t>((length / block + 32) / 32 * 32));
 }
 
 void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) {

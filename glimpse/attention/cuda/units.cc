@@ -5,8 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "glimpse/attention/cuda/pass_tables.h"
-#include "glimpse/attention/cuda/summaries.h"
+#include "glimpse/attention/cuda/set_source.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 #include "glimpse/kv/index/gate_index.h"
@@ -69,10 +68,6 @@ void send_new(UnitCopy& copy, const IndexItem& item, std::vector<kernels::cuda::
 }
 
 }  // namespace
-
-bool searches_units(const SelectOp& select) {
-  return select.from == SelectOp::From::index && !searches_tree(select) && !bounds_hang_on_pages(select);
-}
 
 kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head) {
   return index_of(rows, layer, head, searches_units);

@@ -16,9 +16,7 @@
 
 namespace glimpse::attention::cuda {
 
-/// True when a set is made by a search of units that the host's index holds.
-bool searches_units(const SelectOp& select);
-/// That index of a head; null where it has none.
+/// The index of a head that a search of units reads (searches_units); null where it has none.
 kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head);
 
 /// A head's copy on the device, in its sequence's memory.

@@ -1,0 +1,58 @@
+#include "glimpse/attention/cuda/set_source.h"
+
+#include <numeric>
+
+#include "glimpse/attention/choose.h"
+#include "glimpse/kernels/views.h"
+
+namespace glimpse::attention::cuda {
+
+SetSource source_of(const SelectOp& select) {
+  if (is_united(select)) return merges_ranks(select) ? SetSource::ranks : SetSource::united;
+  if (searches_tree(select)) return SetSource::tree;
+  if (searches_units(select)) return SetSource::units;
+  return select.from == SelectOp::From::index ? SetSource::bounds : SetSource::scores;
+}
+
+bool merges_ranks(const SelectOp& select) {
+  return select.selector->terms.front().heads == plan::HeadPooling::rank_merge;
+}
+
+bool is_united(const SelectOp& select) {
+  return select.from != SelectOp::From::index && select.of_layer() &&
+         (is_union(*select.selector) || select.joins.layer >= 0 || merges_ranks(select));
+}
+
+int union_lists(const SelectOp& select) {
+  if (select.selector->terms.front().source == plan::Source::heat) return 0;
+  return std::accumulate(select.queries.begin(), select.queries.end(), 0);
+}
+
+bool searches_tree(const SelectOp& select) {
+  const plan::Source source = select.selector->terms.front().source;
+  return select.from == SelectOp::From::index &&
+         (source == plan::Source::chunk_tree || source == plan::Source::token_clusters);
+}
+
+bool searches_units(const SelectOp& select) {
+  return select.from == SelectOp::From::index && !searches_tree(select) && !bounds_hang_on_pages(select);
+}
+
+bool bounds_hang_on_pages(const SelectOp& select) {
+  using plan::GroupPooling;
+  const plan::Selector& selector = *select.selector;
+  const plan::Term& term = selector.terms.front();
+  const bool pools = term.group == GroupPooling::max_score || term.group == GroupPooling::mean_score ||
+                     term.group == GroupPooling::none;
+  return term.source == plan::Source::page_bounds && term.index.digest == plan::Digest::min_max &&
+         selector.block % kernels::kPageTokens == 0 && pools && !select.has_tier;
+}
+
+bool searches_pages(const Program& program, int layer, int head) {
+  const int select = program.head(layer, head).select;
+  if (select < 0) return false;
+  const SelectOp& op = program.layer(layer).selects[static_cast<std::size_t>(select)];
+  return op.from == SelectOp::From::index && bounds_hang_on_pages(op);
+}
+
+}  // namespace glimpse::attention::cuda

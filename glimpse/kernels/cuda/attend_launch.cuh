@@ -13,6 +13,7 @@ void launch_attend_as(AttendArguments of, Limits limits, cudaStream_t stream) {
   constexpr int kKeys = kScaled<T> && kTiles == 1 && kDim <= 128 ? 32 : 16;
   constexpr int kBlocks = attend_blocks(kDim, kWarps), kReserved = 1024;  // bytes of a block's memory
   using Shape = AttendShape<T, kDim, kTiles, kKeys, kWarps>;
+  static_assert(Shape::kFixed + Shape::kStage <= (kLeastShared + kReserved) / kBlocks - kReserved);
   limits.shared_bytes = (limits.shared_bytes + kReserved) / kBlocks - kReserved;
   of.stages = stages_that_fit(limits, Shape::kFixed, Shape::kStage, Shape::KvFeed::kMostStages);
   const int bytes = Shape::kFixed + of.stages * Shape::kStage;

@@ -5,6 +5,9 @@
 
 namespace glimpse::kernels::cuda {
 
+/// Bytes that one block may have on every device that the kernels run on.
+inline constexpr int kLeastShared = 99 << 10;
+
 /// Stages that fit beside what is fixed, at most `most`.
 inline int stages_that_fit(const Limits& limits, int fixed, int stage, int most) {
   const int fit = (limits.shared_bytes - fixed) / stage;

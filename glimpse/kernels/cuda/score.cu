@@ -8,6 +8,7 @@ template <class T, int kDim, int kTiles>
 void launch_as(ScoreArguments of, const Limits& limits, cudaStream_t stream) {
   constexpr int kWarps = kDim > 128 ? 4 : 8;
   using Shape = ScoreShape<T, kDim, kTiles, kWarps>;
+  static_assert(Shape::kFixed + Shape::kStage <= kLeastShared);
   of.stages = stages_that_fit(limits, Shape::kFixed, Shape::kStage, kScaled<T> ? Shape::KeyFeed::kMostStages : 3);
   const int bytes = Shape::kFixed + of.stages * Shape::kStage;
   auto* const kernel = score_kernel<T, kDim, kTiles, kWarps>;

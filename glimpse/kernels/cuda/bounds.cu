@@ -145,21 +145,21 @@ __global__ void __launch_bounds__(kThreads, kSearchBlocks) search_kernel(const _
   extern __shared__ float4 search_queries[];
   let_next_begin();
   const Search search = of.searches[static_cast<int>(blockIdx.x) / of.parts];
-  const int part = static_cast<int>(blockIdx.x) % of.parts;
+  const int own_first = search.first + static_cast<int>(blockIdx.x) % of.parts * kSearchStep;
   const std::size_t head = (static_cast<std::size_t>(search.row) * of.cache.kv_heads + search.head) * of.group;
   const int dim = of.cache.dim, pieces = dim / 8;
   const HeadView view = view_of(of.cache, search.row, search.head);
   const auto* const all = reinterpret_cast<const uint4*>(of.bounds);
-  ask_for_bounds(of, search, view, search.first + part * kSearchStep);
+  ask_for_bounds(of, search, view, own_first);
   wait_for_launch_before();
-  if (search.first + part * kSearchStep >= search.last) return;
+  if (own_first >= search.last) return;
   load_queries(of.q + head * dim, of.group * dim, reinterpret_cast<float*>(search_queries));
   const int lane = static_cast<int>(threadIdx.x) % kPageLanes;
   float* const scores = of.scores + head * of.stride;
   const int step = of.parts * kSearchStep;
   const int own = static_cast<int>(threadIdx.x) % 32 / kPageLanes;  // of the warp's neighbouring blocks
   constexpr int kOfWarp = 32 / kPageLanes;
-  const int begin = search.first + part * kSearchStep + static_cast<int>(threadIdx.x) / 32 * kOfWarp;
+  const int begin = own_first + static_cast<int>(threadIdx.x) / 32 * kOfWarp;
   for (int first = begin; first < search.last; first += step) {
     const PageId* pages[kBlocksAtOnce];
     int block[kBlocksAtOnce];

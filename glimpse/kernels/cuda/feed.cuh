@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "glimpse/kernels/cuda/copies.cuh"
 #include "glimpse/kernels/cuda/mma.cuh"
 #include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/stored.cuh"
@@ -50,34 +51,6 @@ struct TileLayout {
            static_cast<std::uint32_t>((pieces ^ (rows & 7)) * 16);
   }
 };
-
-/// `once`: it is not read again, so that page tables and the like stay in the cache instead.
-template <bool kOnce>
-__device__ inline void copy_16_bytes(std::uint32_t to, const void* from, bool present) {
-  if constexpr (kOnce) {
-    std::uint64_t policy = 0;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-                 "r"(present ? 16 : 0), "l"(policy)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(present ? 16 : 0)
-                 : "memory");
-  }
-}
-__device__ inline void copy_4_bytes(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ inline void copy_4_bytes(std::uint32_t to, const void* from, bool present) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(present ? 4 : 0) : "memory");
-}
-__device__ inline void close_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int kLeft>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
 
 /// T: of the cache. Scales of bytes lie behind a stage's planes: those of K, then those of V.
 template <class T, int kDim, int kKeys, int kPlanes>

@@ -29,8 +29,8 @@ __global__ void unpack_kernel(const __grid_constant__ UnpackArguments of) {
   copy_super<kPacking>(
       shared_address(block),
       of.weights + ((static_cast<std::size_t>(of.first_block) + blockIdx.x) * of.supers + super) * kBytes, lane);
-  end_copies();
-  wait_for_copies<0>();
+  close_copies();
+  wait_copies<0>();
   __syncwarp();
   const SuperScales scales = read_super_scales<kPacking>(block);
   const Widening widening;
@@ -114,10 +114,7 @@ __device__ float value_at(const UnpackRowsArguments& of, int output, int input) 
 
 /// A block for each row.
 __global__ void unpack_rows_kernel(const __grid_constant__ UnpackRowsArguments of) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-#endif
+  begin_launch();
   const int token = of.tokens[blockIdx.x];
   const int inputs = of.layout.inputs;
   for (int i = static_cast<int>(threadIdx.x); i < inputs; i += kThreads) {

@@ -118,14 +118,11 @@ __global__ __launch_bounds__(32 * few_rows_warps(kScales),
         asked = asked_row < of.block_rows ? asked_row * supers + warp : kNone;
       }
     }
-    end_copies();
+    close_copies();
   };
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) ask_for_next(stage);
-  const bool holds = of.op.end == FewRowsOp::End::gate;
-  let_next_begin(!holds);
-  wait_for_launch_before();
-  let_next_begin(holds);
+  begin_launch(of.op.end == FewRowsOp::End::gate);
   Ring place{ring};
   float* const scales = all + sum_floats<kPacking, kRows>(warps);
   const bool scaled = static_cast<bool>(of.op.squares);

@@ -30,16 +30,9 @@ __device__ float block_sum(float own) {
   return sum;
 }
 
-/// This launch waits until what it reads is written; the next may begin before that, unless this one `holds` it.
-__device__ void begin(bool holds = false) {
-  let_next_begin(!holds);
-  wait_for_launch_before();
-  let_next_begin(holds);
-}
-
 /// A block for each row.
 __global__ void embed_kernel(const __grid_constant__ EmbedOp of) {
-  begin();
+  begin_launch();
   const std::size_t from = static_cast<std::size_t>(of.tokens.raw()[blockIdx.x]) * of.width;
   const std::size_t to = static_cast<std::size_t>(blockIdx.x) * of.width;
   for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
@@ -58,7 +51,7 @@ __global__ void normalise_kernel(const __grid_constant__ NormaliseOp of) {
     const int i = turn * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     weight[turn] = i < fours ? reinterpret_cast<const float4*>(of.weight.raw())[i] : make_float4(0, 0, 0, 0);
   }
-  begin();
+  begin_launch();
   float4* const row = reinterpret_cast<float4*>(of.residual.raw()) + at;
   const float4* const delta = of.delta ? reinterpret_cast<const float4*>(of.delta.raw()) + at : nullptr;
   float4 x[kTurns];
@@ -117,7 +110,7 @@ struct HeadOut {
 
 /// A warp for each head of q, k and v of each row; a thread for each pair of dimensions.
 __global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments) {
-  begin();
+  begin_launch();
   const QkvOp& of = arguments.op;
   const Cache& cache = arguments.cache;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -186,7 +179,7 @@ __global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments)
 
 /// A thread for four values of a row.
 __global__ void gate_kernel(const __grid_constant__ GateOp of) {
-  begin(true);
+  begin_launch(true);
   const std::size_t fours = static_cast<std::size_t>(of.width) / 4;
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<std::size_t>(of.rows) * fours) return;
@@ -200,7 +193,7 @@ __global__ void gate_kernel(const __grid_constant__ GateOp of) {
 }
 
 __global__ void take_rows_kernel(const __grid_constant__ TakeRowsOp of) {
-  begin();
+  begin_launch();
   const std::size_t from = static_cast<std::size_t>(of.which.raw()[blockIdx.x]) * of.width;
   const std::size_t to = static_cast<std::size_t>(blockIdx.x) * of.width;
   for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
@@ -209,7 +202,7 @@ __global__ void take_rows_kernel(const __grid_constant__ TakeRowsOp of) {
 }
 
 __global__ void narrow_kernel(const __grid_constant__ NarrowOp of) {
-  begin();
+  begin_launch();
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= of.count / 4) return;
   const float4 four = reinterpret_cast<const float4*>(of.from.raw())[i];
@@ -218,7 +211,7 @@ __global__ void narrow_kernel(const __grid_constant__ NarrowOp of) {
 }
 
 __global__ void write_kernel(const __grid_constant__ WriteOp of) {
-  begin();
+  begin_launch();
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i < of.count) *of.writes.raw()[i].to = of.writes.raw()[i].value;
 }
@@ -227,7 +220,7 @@ __global__ void write_kernel(const __grid_constant__ WriteOp of) {
 template <class Word>
 __global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_constant__ MoveRowsOp of) {
   constexpr int kPieces = 4;
-  begin();
+  begin_launch();
   constexpr std::size_t kBytes = sizeof(Word);
   const int pieces = of.bytes / static_cast<int>(kBytes);
   const std::size_t all = static_cast<std::size_t>(of.count) * pieces;
@@ -258,7 +251,7 @@ __global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_co
 
 /// A block for a page. All of it is asked for before any of it is written: the way is long.
 __global__ void copy_pages_kernel(const __grid_constant__ CopyPagesOp of) {
-  begin();
+  begin_launch();
   const PageCopy page = of.pages.raw()[blockIdx.x];
   const int pieces = of.bytes / 16;
   auto* const k = reinterpret_cast<uint4*>(of.k.raw() + page.at);

@@ -21,4 +21,11 @@ __device__ inline void wait_for_launch_before() {
 #endif
 }
 
+/// Waits; the next launch may begin before that, unless this one `holds` it.
+__device__ inline void begin_launch(bool holds = false) {
+  let_next_begin(!holds);
+  wait_for_launch_before();
+  let_next_begin(holds);
+}
+
 }  // namespace glimpse::kernels::cuda

@@ -4,6 +4,7 @@
 
 #include <cuda_fp16.h>
 
+#include "glimpse/kernels/cuda/copies.cuh"
 #include "glimpse/kernels/cuda/mma.cuh"
 #include "glimpse/kernels/cuda/packed.h"
 
@@ -30,33 +31,6 @@ __device__ int place_offset(int number) {
   return SuperBytes<kPacking>::kHalves ? number % 2 * 64 : 0;
 }
 
-/// For what is read once in a pass: the second-level cache gives it up first, and keeps the code of kernels, tables and
-/// activations.
-__device__ inline std::uint64_t read_once() {
-  std::uint64_t policy = 0;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-__device__ inline void copy_later(std::uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(read_once())
-               : "memory");
-}
-__device__ inline void end_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-/// Waits for all groups of this thread's copies but the last kLater.
-template <int kLater>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLater) : "memory");
-}
-
-/// 16 bytes, or zeros where `from` is behind the end.
-__device__ inline void copy_or_clear_later(std::uint32_t to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-               "r"(there ? 16 : 0), "l"(read_once())
-               : "memory");
-}
-
 /// A matrix in the memory of the device.
 struct MatrixBytes {
   const std::byte* words;
@@ -77,7 +51,7 @@ __device__ inline void copy_bf16_super(std::uint32_t to, const MatrixBytes& of, 
 #pragma unroll
   for (int row = 0; row < kPackedRows; ++row) {
     const bool there = input < of.inputs && block_row * kPackedRows + row < of.outputs;
-    copy_or_clear_later(to + bf16_place(row, lane), there ? from + row * row_bytes : of.words, there);
+    copy_16_bytes<true>(to + bf16_place(row, lane), there ? from + row * row_bytes : of.words, there);
   }
 }
 
@@ -88,8 +62,8 @@ __device__ void copy_super(std::uint32_t to, const std::byte* from, int lane) {
   to += static_cast<std::uint32_t>(lane) * 16;
   from += lane * 16;
 #pragma unroll
-  for (int i = 0; i < kPieces / 32; ++i) copy_later(to + i * 512, from + i * 512);
-  if (lane < kPieces % 32) copy_later(to + kPieces / 32 * 512, from + kPieces / 32 * 512);
+  for (int i = 0; i < kPieces / 32; ++i) copy_16_bytes<true>(to + i * 512, from + i * 512, true);
+  if (lane < kPieces % 32) copy_16_bytes<true>(to + kPieces / 32 * 512, from + kPieces / 32 * 512, true);
 }
 
 /// What a thread has of a tile's integers.

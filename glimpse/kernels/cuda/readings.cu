@@ -1,5 +1,6 @@
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/ranks.cuh"
 #include "glimpse/kernels/cuda/readings.h"
 
@@ -12,10 +13,7 @@ constexpr int kCopies = 16;  // of the counters: threads of a warp seldom meet a
 
 /// The next launch may take its place, and this one waits until what it reads is written.
 __device__ void begin() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-#endif
+  begin_launch();
 }
 
 __device__ bool is_finite(float x) {

@@ -290,7 +290,7 @@ __device__ void multiply_block_rows(const ProductShape& of, int first, int warps
       for (int super = warp; super < of.supers; super += warps) {
         SuperInputs<kPacking, kRows> next;
         next.load(inputs_of(super + warps < of.supers ? super + warps : warp));
-        wait_for_copies<kStages - 1>();
+        wait_copies<kStages - 1>();
         __syncwarp();
         const std::byte* const at = ring.begin + ring.stage * SuperBytes<kPacking>::kPlace +
                                     place_offset<kPacking>(block_row * of.supers + super);

@@ -187,6 +187,11 @@ __device__ inline void make_turns(std::uint32_t barrier, int count) {
 __device__ inline void arrive(std::uint32_t barrier) {
   asm volatile("{.reg .b64 turn; mbarrier.arrive.shared::cta.b64 turn, [%0];}" ::"r"(barrier) : "memory");
 }
+/// Arrives, and says how many bytes are to come.
+__device__ inline void arrive_expecting(std::uint32_t barrier, int bytes) {
+  asm volatile("{.reg .b64 turn; mbarrier.arrive.expect_tx.shared::cta.b64 turn, [%0], %1;}" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
 __device__ inline bool is_over(std::uint32_t barrier, int parity) {
   int over = 0;
   asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"

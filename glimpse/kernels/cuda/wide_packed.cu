@@ -7,7 +7,7 @@ namespace {
 
 template <int kBits, Scales kScales, int kRows>
 void launch_rows(Stream& stream, const WideArguments& of) {
-  launch_wide(stream, packed_kernel<kBits, kScales, kRows>, of, kPackedThreads,
+  launch_wide(stream, packed_kernel<kBits, kScales, kRows>, of, of.units, kPackedThreads,
               PackedShape<Packing{kBits, kScales}, kRows>::kBytes);
 }
 

@@ -36,11 +36,6 @@ __device__ inline void copy_bulk(std::uint32_t to, const void* from, int bytes, 
       "l"(from), "r"(bytes), "r"(barrier), "l"(read_once())
       : "memory");
 }
-/// Arrives, and says how many bytes are to come.
-__device__ inline void arrive_expecting(std::uint32_t barrier, int bytes) {
-  asm volatile("{.reg .b64 turn; mbarrier.arrive.expect_tx.shared::cta.b64 turn, [%0], %1;}" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
 /// Arrives when this thread's copies by cp.async are there.
 __device__ inline void arrive_behind_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

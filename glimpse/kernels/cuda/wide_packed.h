@@ -12,13 +12,14 @@ inline constexpr int kPackedOutputs = kPackedWorkers * 64;  ///< of a tile
 void launch_wide_packed(Stream& stream, const Packing& packing, const WideArguments& of);
 
 /// As many blocks as the device has processors, or units.
-template <class Kernel>
-void launch_wide(Stream& stream, Kernel* kernel, const WideArguments& of, int threads, int bytes) {
+template <class Arguments>
+void launch_wide(Stream& stream, void (*kernel)(Arguments), const Arguments& arguments, int units, int threads,
+                 int bytes) {
   allow_shared(kernel, bytes);
   Limits limits;
   limits.clusters = true;
-  const int blocks = of.units < stream.device().processors ? of.units : stream.device().processors;
-  launch(kernel, of, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(threads)), bytes,
+  const int blocks = units < stream.device().processors ? units : stream.device().processors;
+  launch(kernel, arguments, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(threads)), bytes,
          {limits, static_cast<cudaStream_t>(stream.raw())});
 }
 

@@ -10,7 +10,9 @@ namespace {
 
 template <int kRows>
 void launch_of(Stream& stream, const WideArguments& of) {
-  launch_wide(stream, wide_kernel<kRows>, of, kWideThreads, WideShape<kRows>::kBytes);
+  const WideBf16Arguments arguments{box_map(of.weight, of.inputs, of.outputs, kWideOutputs),
+                                    box_map(of.in, of.inputs, of.rows, kRows), of};
+  launch_wide(stream, wide_kernel<kRows>, arguments, of.units, kWideThreads, WideShape<kRows>::kBytes);
 }
 
 void launch_bf16(Stream& stream, const WideArguments& of) {

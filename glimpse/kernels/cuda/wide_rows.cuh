@@ -1,71 +1,63 @@
-// The kernel of wide_rows.h for bf16, for code for compute capability 9.0a. A unit is 128 outputs by 64 inputs. A
-// warpgroup brings weights and inputs by cp.async, several units ahead, and two multiply 64 outputs each by all rows
-// (wgmma).
+// The kernel of wide_rows.h for bf16, for code for compute capability 9.0a. A unit is 128 outputs by 64 inputs. One
+// thread asks for boxes of weights and inputs, several units ahead, and two warpgroups multiply 64 outputs each by all
+// rows (wgmma).
 #pragma once
 
-#include "glimpse/kernels/cuda/feed.cuh"
+#include "glimpse/kernels/cuda/boxes.cuh"
+#include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/wide_share.cuh"
 
 namespace glimpse::kernels::cuda {
 
-inline constexpr int kWideOutputs = 128, kWideInputs = 64;  ///< of a unit
-inline constexpr int kWideWorkers = 2;                      ///< warpgroups
+inline constexpr int kWideOutputs = 128, kWideInputs = kBoxWidth;  ///< of a unit
+inline constexpr int kWideWorkers = 2;                             ///< warpgroups
 inline constexpr int kWideWorkerThreads = kWideWorkers * 128;
-inline constexpr int kWideThreads = kWideWorkerThreads + 128;
+inline constexpr int kWideThreads = kWideWorkerThreads + 32;
 inline constexpr int kWideWeightBytes = kWideOutputs * kWideInputs * 2;
+
+struct WideBf16Arguments {
+  CUtensorMap weight, in;
+  WideArguments of;
+};
 
 template <int kRows>
 struct WideShape {
   static constexpr int kStageBytes = kWideWeightBytes + kRows * kWideInputs * 2;
   static constexpr int kStages = (200 << 10) / kStageBytes;
   using Turns = WideTurns<kStages>;
-  static constexpr int kAhead = kStages - 3;                   ///< units under way that nobody was told of
   static constexpr int kBytes = kStages * kStageBytes + 1024;  ///< and what aligning takes
   static constexpr int kSums = kRows / 2;                      ///< of a thread
 };
 
-/// Brings a block's units: a thread the same piece of every sixteenth row.
+/// Brings a block's units; one thread.
 template <int kRows>
-__device__ void bring(const WideArguments& of, int begin, int end, std::uint32_t memory,
+__device__ void bring(const WideBf16Arguments& arguments, int begin, int end, std::uint32_t memory,
                       typename WideShape<kRows>::Turns& turns) {
   using Shape = WideShape<kRows>;
-  const int thread = static_cast<int>(threadIdx.x) % 128, piece = thread % 8, row = thread / 8;
-  const std::size_t row_bytes = static_cast<std::size_t>(of.inputs) * 2;
-  const std::uint32_t place = memory + tile_offset(row, piece);
-  const auto tell = [&](int unit) {
-    show_to_products();
-    __syncwarp();
-    if (thread % 32 == 0) arrive(shared_address(&turns.full[(unit - begin) % Shape::kStages]));
+  const int chunks = arguments.of.chunks;
+  const auto full = [&](int turn) { return shared_address(&turns.full[turn % Shape::kStages]); };
+  const auto place = [&](int turn) {
+    return memory + static_cast<std::uint32_t>(turn % Shape::kStages * Shape::kStageBytes);
   };
-  for (int unit = begin; unit < end; ++unit) {
-    const int turn = unit - begin, stage = turn % Shape::kStages;
-    wait_turn(shared_address(&turns.empty[stage]), turn / Shape::kStages % 2 ^ 1);
-    const int tile = unit / of.chunks, chunk = unit % of.chunks;
-    const std::size_t column =
-        static_cast<std::size_t>(chunk) * (kWideInputs * 2) + static_cast<std::size_t>(piece) * 16;
-    const std::uint32_t to = place + static_cast<std::uint32_t>(stage * Shape::kStageBytes);
-    const std::byte* const weights = of.weight + column;
-#pragma unroll
-    for (int i = 0; i < kWideOutputs / 16; ++i) {
-      const int output = tile * kWideOutputs + i * 16 + row;
-      const bool there = output < of.outputs;
-      copy_16_bytes<true>(to + i * 2048, weights + (there ? output : 0) * row_bytes, there);
-    }
-    const std::byte* const inputs = of.in + column;
-#pragma unroll
-    for (int i = 0; i < kRows / 16; ++i) {
-      const int number = i * 16 + row;
-      const bool there = number < of.rows;
-      copy_16_bytes<false>(to + kWideWeightBytes + i * 2048, inputs + (there ? number : 0) * row_bytes, there);
-    }
-    close_copies();
-    if (turn >= Shape::kAhead) {
-      wait_copies<Shape::kAhead>();
-      tell(unit - Shape::kAhead);
-    }
+  const auto ask_for_weights = [&](int turn) {
+    const int unit = begin + turn;
+    arrive_expecting(full(turn), Shape::kStageBytes);
+    copy_box<true>(place(turn), arguments.weight, unit / chunks * kWideOutputs, unit % chunks * kWideInputs,
+                   full(turn));
+  };
+  const auto ask_for_inputs = [&](int turn) {
+    copy_box<false>(place(turn) + kWideWeightBytes, arguments.in, 0, (begin + turn) % chunks * kWideInputs, full(turn));
+  };
+  const int units = end - begin, first = min(units, Shape::kStages);
+  // Weights never change: the first are on their way while the launch before ends.
+  for (int turn = 0; turn < first; ++turn) ask_for_weights(turn);
+  wait_for_launch_before();
+  for (int turn = 0; turn < first; ++turn) ask_for_inputs(turn);
+  for (int turn = first; turn < units; ++turn) {
+    wait_turn(shared_address(&turns.empty[turn % Shape::kStages]), turn / Shape::kStages % 2 ^ 1);
+    ask_for_weights(turn);
+    ask_for_inputs(turn);
   }
-  wait_copies<0>();
-  for (int unit = max(begin, end - Shape::kAhead); unit < end; ++unit) tell(unit);
 }
 
 /// sums (+)= 64 outputs by all rows of a unit.
@@ -114,35 +106,27 @@ __device__ void work(const WideArguments& of, int begin, int end, std::uint32_t 
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_constant__ WideArguments of) {
+__global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_constant__ WideBf16Arguments arguments) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shape = WideShape<kRows>;
+  const WideArguments& of = arguments.of;
   __shared__ typename Shape::Turns turns;
   extern __shared__ uint4 dynamic[];
   const std::uint32_t memory = (shared_address(dynamic) + 1023U) & ~1023U;
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shape::kStages; ++i) {
-      make_turns(shared_address(&turns.full[i]), 4);
+      make_turns(shared_address(&turns.full[i]), 1);
       make_turns(shared_address(&turns.empty[i]), kWideWorkerThreads / 32);
     }
+    show_to_products();
   }
   let_next_begin();
   const int begin = first_of(of, static_cast<int>(blockIdx.x)), end = first_of(of, static_cast<int>(blockIdx.x) + 1);
-  // Weights never change: the first are on their way while the launch before ends.
-  if (threadIdx.x < kWideOutputs && begin < end) {
-    const int output = begin / of.chunks * kWideOutputs + static_cast<int>(threadIdx.x), chunk = begin % of.chunks;
-    const int bytes = min(Shape::kStages, of.chunks - chunk) * kWideInputs * 2;
-    if (output < of.outputs) {
-      const std::byte* const from =
-          of.weight + static_cast<std::size_t>(output) * of.inputs * 2 + chunk * kWideInputs * 2;
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-    }
-  }
-  wait_for_launch_before();
   __syncthreads();
   if (threadIdx.x >= kWideWorkerThreads) {
-    bring<kRows>(of, begin, end, memory, turns);
+    if (threadIdx.x == kWideWorkerThreads) bring<kRows>(arguments, begin, end, memory, turns);
   } else {
+    wait_for_launch_before();
     work<kRows>(of, begin, end, memory, turns);
   }
 #endif

@@ -52,9 +52,19 @@ __device__ inline void row_scales(const FewRowsOp& op, float* scales) {
   }
 }
 
+/// What an output is added to, and the norm's weight of it.
+struct Residual {
+  float value, norm;
+};
+__device__ inline Residual residual_of(const FewRowsArguments& of, int row, int output) {
+  if (of.op.end != FewRowsOp::End::add) return {};
+  return {of.op.out.raw()[static_cast<std::size_t>(row) * of.weight.outputs + output], of.op.norm.raw()[output]};
+}
+
 /// What becomes of the sum of one output of one row; 16 neighbouring threads have a row's. `counts`: it is a row and an
-/// output that there are.
-__device__ inline void finish(const FewRowsArguments& of, int row, int output, float sum, bool counts) {
+/// output that there are. `before`: residual_of() it.
+__device__ inline void finish(const FewRowsArguments& of, int row, int output, float sum, bool counts,
+                              const Residual& before) {
   const FewRowsOp& op = of.op;
   const std::size_t from = static_cast<std::size_t>(row);
   if (op.end == FewRowsOp::End::store) {
@@ -71,9 +81,9 @@ __device__ inline void finish(const FewRowsArguments& of, int row, int output, f
   float square = 0;
   if (counts) {
     const std::size_t at = from * of.weight.outputs + output;
-    const float value = op.out.raw()[at] + sum;
+    const float value = before.value + sum;
     op.out.raw()[at] = value;
-    op.narrow.raw()[at] = __bfloat16_as_ushort(__float2bfloat16_rn(value * op.norm.raw()[output]));
+    op.narrow.raw()[at] = __bfloat16_as_ushort(__float2bfloat16_rn(value * before.norm));
     square = value * value;
   }
 #pragma unroll
@@ -126,15 +136,17 @@ __global__ __launch_bounds__(32 * few_rows_warps(kScales),
   Ring place{ring};
   float* const scales = all + sum_floats<kPacking, kRows>(warps);
   const bool scaled = static_cast<bool>(of.op.squares);
-  multiply_block_rows<kPacking, kRows, kStages>(
+  // Of many block rows none adds to the residual; of more than eight rows a thread has several outputs.
+  multiply_block_rows<kPacking, kRows, kStages, !kMany && kRows <= 8>(
       {of.op.in.raw(), of.weight.inputs, of.op.rows, supers, of.block_rows}, static_cast<int>(blockIdx.x), warps,
       widening, place, all, ask_for_next,
       [&] {
         if (scaled) row_scales(of.op, scales);
       },
-      [&](int row, int output, float sum, bool counts) {
+      [&](int row, int output) { return residual_of(of, row, output); },
+      [&](int row, int output, float sum, bool counts, const Residual& before) {
         if (scaled && counts) sum *= scales[row];
-        finish(of, row, output, sum, counts && output < of.weight.outputs);
+        finish(of, row, output, sum, counts && output < of.weight.outputs, before);
       });
 }
 

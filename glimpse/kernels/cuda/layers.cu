@@ -110,7 +110,7 @@ struct HeadOut {
 
 /// A warp for each head of q, k and v of each row; a thread for each pair of dimensions.
 __global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments) {
-  begin_launch();
+  let_next_begin();
   const QkvOp& of = arguments.op;
   const Cache& cache = arguments.cache;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -129,6 +129,7 @@ __global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments)
   const HeadView& view = view_of(cache, row, is_q ? 0 : head);
   const HeadOut to{is_q ? of.q.raw() + (static_cast<std::size_t>(row) * of.heads + head) * cache.dim : nullptr,
                    OwnRow(cache, is_k ? view.k_plane : view.v_plane, is_q ? 0 : own_row(cache, row, view))};
+  wait_for_launch_before();  // where a row goes, no launch of a layer writes
   float scale = 1;
   if (norm != nullptr) {
     float squares = 0;

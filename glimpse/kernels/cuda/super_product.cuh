@@ -267,11 +267,13 @@ struct Ring {
 /// The block's product of block rows `first`, `first + gridDim.x` and so on. Its warps divide the super blocks of a
 /// row, which lie in each one's ring of kStages; ask(stage) asks for one more of those to come. prepare() runs once,
 /// while the first inputs come; the threads meet before what it wrote is read.
-/// end(row, output, sum, counts) takes the sums, 16 neighbouring threads those of a row; whole warps call it. `counts`:
-/// it is a row and an output that there are, or might be.
-template <Packing kPacking, int kRows, int kStages, class Ask, class Prepare, class End>
+/// end(row, output, sum, counts, looked) takes the sums, 16 neighbouring threads those of a row; whole warps call it.
+/// `counts`: it is a row and an output that there are, or might be. `looked` is look(row, output), where it counts:
+/// kLooks asks for the first of a thread before the sums are made, so that it is there when they are.
+template <Packing kPacking, int kRows, int kStages, bool kLooks, class Ask, class Prepare, class Look, class End>
 __device__ void multiply_block_rows(const ProductShape& of, int first, int warps, const Widening& widening, Ring& ring,
-                                    float* all, const Ask& ask, const Prepare& prepare, const End& end) {
+                                    float* all, const Ask& ask, const Prepare& prepare, const Look& look,
+                                    const End& end) {
   constexpr int kOfWarp = kRows * kPackedRows;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const auto inputs_of = [&](int super) {
@@ -281,7 +283,16 @@ __device__ void multiply_block_rows(const ProductShape& of, int first, int warps
   if (first < of.block_rows && warp < of.supers) now.load(inputs_of(warp));
   prepare();
   const int step = static_cast<int>(gridDim.x);
+  const int of_row = (of.rows * kPackedRows + 31) / 32 * 32;  // whole warps
+  const int thread = static_cast<int>(threadIdx.x);
   for (int begin = first; begin < of.block_rows; begin += kRowsAtOnce<kRows> * step) {
+    decltype(look(0, 0)) looked{};
+    if constexpr (kLooks) {
+      const int time = thread / of_row, at = thread % of_row;
+      if (time < kRowsAtOnce<kRows> && begin + time * step < of.block_rows && at / kPackedRows < of.rows) {
+        looked = look(at / kPackedRows, (begin + time * step) * kPackedRows + at % kPackedRows);
+      }
+    }
     float* const sums_of_time = all + ring.place * (kRowsAtOnce<kRows> * warps * kOfWarp);
     if constexpr (kSumPlaces<kPacking, kRows> == 2) ring.place ^= 1;
     int times = 0;
@@ -309,15 +320,16 @@ __device__ void multiply_block_rows(const ProductShape& of, int first, int warps
     }
     __syncthreads();
     // The warps' sums, added in their order.
-    const int of_row = (of.rows * kPackedRows + 31) / 32 * 32;  // whole warps
-    for (int i = static_cast<int>(threadIdx.x); i < times * of_row; i += static_cast<int>(blockDim.x)) {
+    for (int i = thread; i < times * of_row; i += static_cast<int>(blockDim.x)) {
       const int time = i / of_row, at = i % of_row;
       const int row = at / kPackedRows;
       const bool counts = row < of.rows;
       const float* const from = sums_of_time + time * (warps * kOfWarp) + at;
       float sum = 0;
       for (int w = 0; w < warps; ++w) sum += counts ? from[w * kOfWarp] : 0.0F;
-      end(row, (begin + time * step) * kPackedRows + at % kPackedRows, sum, counts);
+      const int output = (begin + time * step) * kPackedRows + at % kPackedRows;
+      if (counts && (!kLooks || i != thread)) looked = look(row, output);
+      end(row, output, sum, counts, looked);
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <numeric>
 
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/sequence_state.h"
@@ -33,6 +34,26 @@ std::int64_t SelectOp::capacity(std::int64_t tokens) const {
   return std::min(tokens, std::max(budget, plan::always_tokens(*selector)));
 }
 
+bool SelectOp::merges_ranks() const {
+  return selector->terms.front().heads == plan::HeadPooling::rank_merge;
+}
+
+bool SelectOp::is_united() const {
+  return from != From::index && of_layer() && (is_union(*selector) || joins.layer >= 0 || merges_ranks());
+}
+
+kernels::Read HeadOp::read_at(std::int64_t tokens, int first_set) const {
+  kernels::Read of = read;
+  if (reads == Reads::set) of.set += first_set;
+  if (reads != Reads::window) return of;
+  const std::int64_t local = plan::window_tokens(*window, tokens);
+  if (window->sink + local >= tokens) return of;
+  of.kind = kernels::Read::Kind::window;
+  of.sink = window->sink;
+  of.local = static_cast<std::int32_t>(local);
+  return of;
+}
+
 Program::Program(plan::Plan plan) : number_(next_number()), plan_(std::move(plan)) {
   require_supported(plan_);
   dense_limits_ = plan::limits_of_dense(plan_);
@@ -48,7 +69,17 @@ Program::Program(plan::Plan plan) : number_(next_number()), plan_(std::move(plan
     add_layer(layer);
     for (SelectOp& select : layers_[static_cast<std::size_t>(layer)].selects) {
       select.first_set = sets;
-      sets += select.lists;
+      if (select.is_united() && select.selector->terms.front().source != plan::Source::heat)
+        select.parts = std::accumulate(select.queries.begin(), select.queries.end(), 0);
+      sets += select.lists + select.parts;
+    }
+    for (HeadOp& op : layers_[static_cast<std::size_t>(layer)].heads) {
+      if (op.reads != HeadOp::Reads::set) continue;
+      const SelectOp& makes = select(op.set.layer, op.set.head);
+      op.read.kind = kernels::Read::Kind::sets;
+      op.read.set = makes.first_set;
+      op.read.per_query = makes.lists > 1 ? 1 : 0;
+      op.read.settled = op.set.layer < layer ? 1 : 0;
     }
   }
 }
@@ -56,7 +87,7 @@ Program::Program(plan::Plan plan) : number_(next_number()), plan_(std::move(plan
 int set_count(const Program& program) {
   for (int layer = program.shape().layers - 1; layer >= 0; --layer) {
     const std::vector<SelectOp>& selects = program.layer(layer).selects;
-    if (!selects.empty()) return selects.back().first_set + selects.back().lists;
+    if (!selects.empty()) return selects.back().first_set + selects.back().lists + selects.back().parts;
   }
   return 0;
 }

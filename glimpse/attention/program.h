@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "glimpse/kernels/ops.h"
 #include "glimpse/plan/plan.h"
 
 namespace glimpse::attention {
@@ -31,13 +32,19 @@ struct SelectOp {
   int first_head = 0, heads = 1;             ///< KV heads that make it together: one, or all of the layer
   const plan::Selector* selector = nullptr;  ///< owned by the program
   plan::SlotId writes;                       ///< where it is published
-  int first_set = 0;                         ///< the number of its first list among all that a step makes
+  int first_set = 0;                         ///< the number of its first list among those of the program
   plan::SlotId joins;        ///< a slot whose chosen tokens join it (Combine::union_sets); layer -1: none
   std::vector<int> queries;  ///< [heads] query heads of each that score
   int lists = 1;             ///< in the slot: one, or one for each query head of the group
-  bool weighs = false;       ///< log-sum-exps are known, so what the set captures is free to say
-  bool has_tier = false;     ///< as its heads have
+  /// Lists that a device may put a united set together from, numbered behind its own: one for each scoring query head.
+  int parts = 0;
+  bool weighs = false;    ///< log-sum-exps are known, so what the set captures is free to say
+  bool has_tier = false;  ///< as its heads have
   bool of_layer() const { return selector->per == plan::SetPer::layer; }
+  /// It is put together from candidates, joins what an earlier layer took, or is merged by rank.
+  bool is_united() const;
+  /// The last of these.
+  bool merges_ranks() const;
   /// Tokens that each of its lists may hold at a context of up to `tokens`.
   std::int64_t capacity(std::int64_t tokens) const;
 };
@@ -51,9 +58,13 @@ struct HeadOp {
   const plan::Selector* window = nullptr;       ///< Reads::window: its sink and local tokens
   const plan::Budget* budget = nullptr;         ///< that the plan gives its set or window; null: none
   int select = -1;                              ///< the layer's SelectOp that it makes or has a part in; -1: none
+  kernels::Read read;                           ///< read_at() of all but windows, with sets counted from 0
   int key_rank = 0;                             ///< keys of the prompt are made from so many singular vectors
   const plan::Retention* kept = nullptr;        ///< what it forgets; null: nothing
 
+  /// What it reads in a row that sees `tokens` and is not dense (Program::dense_at). `first_set`: where the row's sets
+  /// are numbered from.
+  kernels::Read read_at(std::int64_t tokens, int first_set) const;
   /// Pages that its sets do not need may wait in the host's tier.
   bool has_tier() const { return kept != nullptr && kept->rule == plan::RetentionRule::host_tier; }
 };
@@ -116,7 +127,8 @@ class Program {
   bool reads_heat_ = false;
 };
 
-/// Lists of the sets that a step makes, and the tokens that each may hold at a context of up to `tokens`.
+/// Lists of the sets that a step makes, their parts among them, and the tokens that each may hold at a context of up to
+/// `tokens`.
 int set_count(const Program& program);
 std::int64_t set_capacity(const Program& program, std::int64_t tokens);
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -111,6 +112,69 @@ TEST(Program, SaysOfEveryHeadWhatItsPlanSays) {
   EXPECT_GT(selecting, 1000);
 }
 
+/// Query heads that score for a layer's set where several candidates make it (LessIsMore, EvoSparse), else 0.
+int scoring_heads(const plan::Plan& plan, int layer) {
+  const plan::Role& role = plan.role(layer, 0);
+  const plan::Selector& how = plan.selectors[static_cast<std::size_t>(role.selector)];
+  const plan::Term& first = how.terms.front();
+  const bool heat = std::any_of(how.terms.begin(), how.terms.end(),
+                                [](const plan::Term& term) { return term.source == plan::Source::heat; });
+  if (how.per != plan::SetPer::layer) return 0;
+  const bool united = how.terms.size() > 1 || first.budget.has_value() || heat || role.reads.layer >= 0 ||
+                      first.heads == plan::HeadPooling::rank_merge;
+  if (!united || first.source == plan::Source::heat) return 0;
+  return first.query_heads.empty() ? plan.shape.heads : static_cast<int>(first.query_heads.size());
+}
+
+/// What a head reads of so many tokens, by the words of its plan. `first`: where the sets of slots are numbered from.
+kernels::Read read_of(const plan::Plan& plan, plan::SlotId at, std::int64_t tokens,
+                      const std::map<plan::SlotId, int>& first) {
+  const plan::Role& role = plan.role(at.layer, at.head);
+  kernels::Read read;
+  if (role.kind == RoleKind::stream) {
+    const plan::Selector& window = plan.selectors[static_cast<std::size_t>(role.selector)];
+    if (window.sink + plan::window_tokens(window, tokens) >= tokens) return read;
+    read.kind = kernels::Read::Kind::window;
+    read.sink = window.sink;
+    read.local = static_cast<std::int32_t>(plan::window_tokens(window, tokens));
+  } else if (role.kind == RoleKind::reuse || role.attends_set) {
+    const plan::SlotId slot = role.kind == RoleKind::reuse ? role.reads : slot_of(plan, at.layer, at.head);
+    const plan::Role& maker = plan.role(slot.layer, slot.head);
+    const plan::Selector& how = plan.selectors[static_cast<std::size_t>(maker.selector)];
+    read.kind = kernels::Read::Kind::sets;
+    read.set = first.at(slot);
+    read.per_query = how.per == plan::SetPer::query_head && plan.shape.group() > 1 ? 1 : 0;
+    read.settled = slot.layer < at.layer ? 1 : 0;
+  }
+  return read;
+}
+
+TEST(Program, HeadsReadWhatTheirRolesSayAtALength) {
+  std::map<kernels::Read::Kind, int> seen;
+  for (const plan::Plan& plan : plans({"llama", "", 30, 9, 3, 64, 8192})) {
+    SCOPED_TRACE(plan.policy);
+    const Program program(plan);
+    std::map<plan::SlotId, int> first;
+    for (int layer = 0; layer < plan.shape.layers; ++layer) {
+      for (const SelectOp& select : program.layer(layer).selects) first[select.writes] = 7 + select.first_set;
+      for (int head = 0; head < plan.shape.kv_heads; ++head) {
+        for (const std::int64_t tokens : {4, 96, 3000}) {
+          const kernels::Read read = program.head(layer, head).read_at(tokens, 7);
+          const kernels::Read wanted = read_of(plan, {layer, head}, tokens, first);
+          EXPECT_EQ(read.kind, wanted.kind);
+          EXPECT_EQ(read.set, wanted.set);
+          EXPECT_EQ(read.per_query, wanted.per_query);
+          EXPECT_EQ(read.settled, wanted.settled);
+          EXPECT_EQ(read.sink, wanted.sink);
+          EXPECT_EQ(read.local, wanted.local);
+          ++seen[read.kind];
+        }
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 3u);  // nothing is what no role reads
+}
+
 TEST(Program, WhatReadsASetComesAfterWhatMakesIt) {
   for (const plan::Plan& plan : plans({"llama", "", 32, 32, 8, 128, 131072})) {
     const Program program(plan);
@@ -125,7 +189,8 @@ TEST(Program, WhatReadsASetComesAfterWhatMakesIt) {
       for (const SelectOp& select : program.layer(layer).selects) {
         made.insert(select.writes);
         EXPECT_EQ(select.first_set, lists) << plan.policy;
-        lists += select.lists;
+        lists += select.lists + select.parts;
+        EXPECT_EQ(select.parts, scoring_heads(plan, select.writes.layer)) << plan.policy;
         EXPECT_GE(set_capacity(program, 5000), select.capacity(5000)) << plan.policy;
       }
       for (const HeadOp& op : program.layer(layer).heads) {

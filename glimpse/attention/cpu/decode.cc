@@ -32,19 +32,9 @@ bool selects_behind(const BatchEntry& entry, int layer, int head) {
 Read read_of(const Pass& pass, const BatchEntry& entry, int layer, int head) {
   const HeadOp& op = entry.head(layer, head);
   Read read;
+  if (!entry.dense) read = op.read_at(entry.tokens, entry.first_set);
+  if (read.kind == Read::Kind::sets && pass.sets.everything(read.set)) read = {};
   read.scores = entry.feeds() || selects_behind(entry, layer, head) ? 1 : 0;
-  if (entry.dense) return read;
-  if (op.reads == HeadOp::Reads::window) {
-    const std::int64_t local = plan::window_tokens(*op.window, entry.tokens);
-    if (op.window->sink + local >= entry.tokens) return read;
-    read.kind = Read::Kind::window;
-    read.sink = op.window->sink;
-    read.local = static_cast<std::int32_t>(local);
-  } else if (op.reads == HeadOp::Reads::set && !pass.sets.everything(entry.set_of(op.set))) {
-    read.kind = Read::Kind::sets;
-    read.set = entry.set_of(op.set);
-    read.per_query = entry.lists_of(op.set) > 1 ? 1 : 0;
-  }
   return read;
 }
 

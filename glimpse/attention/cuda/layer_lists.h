@@ -61,7 +61,7 @@ std::int64_t searched_units(const PassEntry& entry, const SelectOp& select);
 /// How long the lists of a union are.
 struct UnionSize {
   std::int64_t wanted = 0;  ///< units of each
-  int lists = 0;            ///< union_lists()
+  int lists = 0;            ///< SelectOp::parts
 };
 UnionSize union_size(const SelectOp& select, std::int64_t tokens);
 

@@ -13,9 +13,7 @@ std::int64_t length_step(std::int64_t tokens) {
 }
 
 int first_set(const PassEntry& entry, plan::SlotId slot) {
-  const auto kv_heads = static_cast<std::size_t>(entry.rows.program->shape().kv_heads);
-  return entry.first_set +
-         entry.facts->sets[static_cast<std::size_t>(slot.layer) * kv_heads + static_cast<std::size_t>(slot.head)];
+  return entry.first_set + entry.rows.program->select(slot.layer, slot.head).first_set;
 }
 
 }  // namespace glimpse::attention::cuda

@@ -39,16 +39,6 @@ kernels::Choice choice_of(const plan::Selector& selector, const kv::OpenBlocks& 
   return choice;
 }
 
-kernels::Read window_of(const PassEntry& entry, const plan::Selector& window) {
-  kernels::Read read;
-  const std::int64_t local = plan::window_tokens(window, entry.tokens);
-  if (window.sink + local >= entry.tokens) return read;
-  read.kind = kernels::Read::Kind::window;
-  read.sink = window.sink;
-  read.local = static_cast<std::int32_t>(local);
-  return read;
-}
-
 /// Searches of bounds and choices from scores differ from head to head in little.
 class LastChoice {
  public:
@@ -126,21 +116,12 @@ void add_selects(const PassEntry& entry, int layer, int row, GroupLayer& to) {
 
 /// What the heads of a layer read in a row.
 void add_reads(const PassEntry& entry, int layer, std::vector<kernels::Read>& to) {
-  const ProgramFacts::Layer& facts = entry.facts->layers[static_cast<std::size_t>(layer)];
+  const std::vector<HeadOp>& heads = entry.rows.program->layer(layer).heads;
   if (entry.dense) {
-    to.resize(to.size() + facts.reads.size());
+    to.resize(to.size() + heads.size());
     return;
   }
-  const std::vector<HeadOp>& heads = entry.rows.program->layer(layer).heads;
-  for (std::size_t head = 0; head < heads.size(); ++head) {
-    kernels::Read read = facts.reads[head];
-    if (read.kind == kernels::Read::Kind::sets) {
-      read.set += entry.first_set;
-    } else if (heads[head].reads == HeadOp::Reads::window) {
-      read = window_of(entry, *heads[head].window);
-    }
-    to.push_back(read);
-  }
+  for (const HeadOp& head : heads) to.push_back(head.read_at(entry.tokens, entry.first_set));
 }
 
 /// Where rows of a group's entries are put together their lists are read instead.
@@ -249,10 +230,10 @@ void PassTables::size_selects(const PassEntry& entry) {
       last_tree = &select;
     }
     std::int64_t capacity = select.capacity(most), scores = most;
-    if (is_united(select)) {
+    if (select.is_united()) {
       const UnionSize size = union_size(select, most);
       capacity = std::max(capacity, size.wanted * select.selector->block);
-      if (merges_ranks(select)) {
+      if (select.merges_ranks()) {
         sizes_.most_ranks = std::max(sizes_.most_ranks, static_cast<int>(size.wanted));
         sizes_.most_ranked = std::max(sizes_.most_ranked, size.lists);
       } else {
@@ -281,7 +262,7 @@ void PassTables::size_selects(const PassEntry& entry) {
 void PassTables::number_sets(PassEntry& entry) {
   const Program& program = *entry.rows.program;
   entry.first_set = sizes_.sets;
-  int next = entry.facts->set_count;
+  int next = set_count(program);
   // Where rows are put together there are lists of where they lie, the same for all layers.
   entry.first_made = -1;
   entry.made_lists = 0;

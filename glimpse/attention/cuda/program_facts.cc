@@ -14,9 +14,9 @@ bool sized_alike(const SelectOp& a, const SelectOp& b) {
          a.lists == b.lists && a.has_tier == b.has_tier;
 }
 
-void add(SameReads& to, const HeadOp& head) {
-  ++to.heads;
-  if (head.kept != nullptr && head.kept->compensates) ++to.compensated;
+bool read_alike(const HeadOp& a, const HeadOp& b) {
+  const auto compensates = [](const HeadOp& head) { return head.kept != nullptr && head.kept->compensates; };
+  return a.reads == b.reads && a.window == b.window && a.read.set == b.read.set && compensates(a) == compensates(b);
 }
 
 /// The one among `all` that is as asked for, made where there is none.
@@ -62,42 +62,16 @@ void add_reads(const Program& program, int layer, ProgramFacts& facts, ProgramFa
     facts.has_tier |= head.has_tier();
     facts.makes_keys |= head.key_rank > 0;
     if (searches_pages(program, layer, static_cast<int>(number))) to.bounded.push_back(static_cast<int>(number));
-    kernels::Read& read = to.reads.emplace_back();
-    if (head.reads == HeadOp::Reads::everything) {
-      add(facts.everything, head);
-    } else if (head.reads == HeadOp::Reads::window) {
-      to.windows = true;
-      auto& windows = find_or_add(facts.windows, [&](const auto& one) { return one.window == head.window; });
-      windows.window = head.window;
-      add(windows, head);
-    } else {
-      const plan::SlotId slot = head.set;
-      read.kind = kernels::Read::Kind::sets;
-      read.set = facts.sets[size(slot.layer) * of.heads.size() + size(slot.head)];
-      const int lists = program.select(slot.layer, slot.head).lists;
-      read.per_query = lists > 1 ? 1 : 0;
-      read.settled = slot.layer < layer ? 1 : 0;
-      auto& sets = find_or_add(facts.read_sets, [&](const auto& one) { return one.first == read.set; });
-      sets.first = read.set;
-      sets.lists = lists;
-      add(sets, head);
-    }
+    auto& same = find_or_add(facts.reads, [&](const auto& one) { return read_alike(*one.head, head); });
+    if (same.head == nullptr) same.head = &head;
+    ++same.heads;
   }
 }
 
 }  // namespace
 
 ProgramFacts::ProgramFacts(const Program& program) {
-  const std::size_t kv_heads = size(program.shape().kv_heads);
   layers.resize(size(program.shape().layers));
-  sets.assign(layers.size() * kv_heads, -1);
-  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-    for (const SelectOp& select : program.layer(static_cast<int>(layer)).selects) {
-      sets[size(select.writes.layer) * kv_heads + size(select.writes.head)] = set_count;
-      set_count += select.lists;
-      if (is_united(select)) set_count += union_lists(select);
-    }
-  }
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     add_selects(program.layer(static_cast<int>(layer)), *this, layers[layer]);
     add_reads(program, static_cast<int>(layer), *this, layers[layer]);

@@ -17,39 +17,28 @@ struct Slots {
   bool all = true;
 };
 
-/// Of a set's lists.
-Slots slots_of(const std::int32_t* counts, int lists, std::int64_t slots) {
-  Slots read;
-  for (const std::int32_t count : std::span(counts, static_cast<std::size_t>(lists))) {
-    read.count += count == kernels::kEverything ? slots : count;
-    read.all &= count == kernels::kEverything;
+/// Of so many.
+Slots slots_of(const PassReads& pass, const kernels::Read& read, std::int64_t slots) {
+  if (read.kind == kernels::Read::Kind::everything) return {slots, true};
+  if (read.kind == kernels::Read::Kind::window) return {std::min<std::int64_t>(read.sink + read.local, slots), false};
+  Slots sum;
+  const auto lists = static_cast<std::size_t>(read.per_query != 0 ? pass.group : 1);
+  for (const std::int32_t count : std::span(pass.counts + read.set, lists)) {
+    sum.count += count == kernels::kEverything ? slots : count;
+    sum.all &= count == kernels::kEverything;
   }
-  if (read.all) read.count = slots;
-  return read;
+  if (sum.all) sum.count = slots;
+  return sum;
 }
 
-/// Slots of K and V that a head of a decoding row read, of those that hold its tokens.
-std::int64_t read_slots(const PassReads& pass, const PassEntry& entry, plan::SlotId head, std::int64_t slots,
-                        bool& sparse) {
-  const HeadOp& op = entry.rows.program->head(head.layer, head.head);
-  sparse |= slots < entry.tokens;
-  if (entry.dense || op.reads == HeadOp::Reads::everything) return slots;
-  if (op.reads == HeadOp::Reads::window) {
-    const std::int64_t window = op.window->sink + plan::window_tokens(*op.window, entry.tokens);
-    sparse |= window < entry.tokens;
-    return std::min(window, slots);
-  }
-  const int lists = entry.rows.program->select(op.set.layer, op.set.head).lists;
-  const Slots read = slots_of(pass.counts + first_set(entry, op.set), lists, slots);
-  sparse |= !read.all;
-  return read.count;
+/// What a head reads in an entry's row.
+kernels::Read read_of(const PassEntry& entry, const HeadOp& head) {
+  return entry.dense ? kernels::Read{} : head.read_at(entry.tokens, entry.first_set);
 }
 
 /// True where a mean token stands for what a window lost.
-bool has_mean_token(const PassEntry& entry, int layer, int head) {
-  const HeadOp& op = entry.rows.program->head(layer, head);
-  return op.reads == HeadOp::Reads::window && op.kept != nullptr && op.kept->compensates &&
-         op.window->sink + plan::window_tokens(*op.window, entry.tokens) < entry.tokens;
+bool has_mean_token(const HeadOp& head, const kernels::Read& read) {
+  return read.kind == kernels::Read::Kind::window && head.kept != nullptr && head.kept->compensates;
 }
 
 /// What the searches of a head's tree read: its units, and the clusters of those that were opened.
@@ -103,25 +92,15 @@ void count_made(const PassReads& pass, const PassEntry& entry, int layer, int he
 bool count_alike(const PassReads& pass, const PassEntry& entry, ReadCounters& counters) {
   const ProgramFacts& facts = *entry.facts;
   const bool feeds = entry.rows.program->feeds() && !entry.rows.state->has_heat();
-  const auto add = [&](const SameReads& heads, std::int64_t slots) {
-    counters.k_rows += heads.heads * slots;
-    counters.v_rows += heads.heads * slots;
-    if (feeds) counters.k_rows += heads.heads * slots;  // once more for what each slot got
-  };
-  add(facts.everything, entry.tokens);
   bool sparse = false;
-  for (const ProgramFacts::Windows& heads : facts.windows) {
-    const std::int64_t window = heads.window->sink + plan::window_tokens(*heads.window, entry.tokens);
-    const bool less = !entry.dense && window < entry.tokens;
-    sparse |= less;
-    add(heads, less ? window : entry.tokens);
-    if (less) counters.k_rows += heads.compensated, counters.v_rows += heads.compensated;
-  }
-  for (const ProgramFacts::Sets& heads : facts.read_sets) {
-    const Slots read = entry.dense ? Slots{entry.tokens, true}
-                                   : slots_of(pass.counts + entry.first_set + heads.first, heads.lists, entry.tokens);
-    sparse |= !read.all;
-    add(heads, read.count);
+  for (const ProgramFacts::SameReads& same : facts.reads) {
+    const kernels::Read read = read_of(entry, *same.head);
+    const Slots slots = slots_of(pass, read, entry.tokens);
+    sparse |= !slots.all;
+    const int means = has_mean_token(*same.head, read) ? same.heads : 0;
+    counters.k_rows += same.heads * slots.count + means;
+    counters.v_rows += same.heads * slots.count + means;
+    if (feeds) counters.k_rows += same.heads * slots.count;  // once more for what each slot got
   }
   return sparse;
 }
@@ -134,13 +113,17 @@ bool count_heads(const PassReads& pass, const PassEntry& entry, ReadCounters& co
   std::size_t at = 0;
   for (int layer = 0; layer < pass.cache.shape().layers; ++layer) {
     for (int head = 0; head < pass.cache.shape().kv_heads; ++head) {
-      const std::int64_t slots = read_slots(pass, entry, {layer, head}, live[at++], sparse);
-      counters.k_rows += slots;
-      counters.v_rows += slots;
+      const HeadOp& op = entry.rows.program->head(layer, head);
+      const kernels::Read read = read_of(entry, op);
+      const std::int64_t held = live[at++];
+      const Slots slots = slots_of(pass, read, held);
+      sparse |= !slots.all || held < entry.tokens;
+      const int means = has_mean_token(op, read) ? 1 : 0;
+      counters.k_rows += slots.count + means;
+      counters.v_rows += slots.count + means;
       if (makes_keys(entry, layer, head)) count_made(pass, entry, layer, head, counters);
-      if (!entry.dense && has_mean_token(entry, layer, head)) ++counters.k_rows, ++counters.v_rows;
       // Once more for what each slot got; heat is made of the scores that attention leaves.
-      if (entry.rows.program->feeds() && !entry.rows.state->has_heat()) counters.k_rows += slots;
+      if (entry.rows.program->feeds() && !entry.rows.state->has_heat()) counters.k_rows += slots.count;
     }
   }
   return sparse;

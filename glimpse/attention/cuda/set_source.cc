@@ -1,31 +1,14 @@
 #include "glimpse/attention/cuda/set_source.h"
 
-#include <numeric>
-
-#include "glimpse/attention/choose.h"
 #include "glimpse/kernels/views.h"
 
 namespace glimpse::attention::cuda {
 
 SetSource source_of(const SelectOp& select) {
-  if (is_united(select)) return merges_ranks(select) ? SetSource::ranks : SetSource::united;
+  if (select.is_united()) return select.merges_ranks() ? SetSource::ranks : SetSource::united;
   if (searches_tree(select)) return SetSource::tree;
   if (searches_units(select)) return SetSource::units;
   return select.from == SelectOp::From::index ? SetSource::bounds : SetSource::scores;
-}
-
-bool merges_ranks(const SelectOp& select) {
-  return select.selector->terms.front().heads == plan::HeadPooling::rank_merge;
-}
-
-bool is_united(const SelectOp& select) {
-  return select.from != SelectOp::From::index && select.of_layer() &&
-         (is_union(*select.selector) || select.joins.layer >= 0 || merges_ranks(select));
-}
-
-int union_lists(const SelectOp& select) {
-  if (select.selector->terms.front().source == plan::Source::heat) return 0;
-  return std::accumulate(select.queries.begin(), select.queries.end(), 0);
 }
 
 bool searches_tree(const SelectOp& select) {

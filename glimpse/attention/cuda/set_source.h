@@ -20,12 +20,6 @@ enum class SetSource : std::uint8_t {
 
 SetSource source_of(const SelectOp& select);
 
-/// True when a set is put together from parts, joins what an earlier layer took, or is merged by rank.
-bool is_united(const SelectOp& select);
-/// The last of these.
-bool merges_ranks(const SelectOp& select);
-/// The lists that a united set is made from, one for each scoring query head.
-int union_lists(const SelectOp& select);
 /// True when a set is made by a search of a head's tree.
 bool searches_tree(const SelectOp& select);
 /// True when a set is made by a search of units that the host's index holds.

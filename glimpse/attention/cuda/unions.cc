@@ -4,7 +4,6 @@
 
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/cuda/layer_lists.h"
-#include "glimpse/attention/cuda/set_source.h"
 
 namespace glimpse::attention::cuda {
 
@@ -12,9 +11,8 @@ UnionSize union_size(const SelectOp& select, std::int64_t tokens) {
   const plan::Selector& selector = *select.selector;
   const plan::Term& first = selector.terms.front();
   if (first.source == plan::Source::heat) return {};
-  const int lists = union_lists(select);
-  if (merges_ranks(select)) return {plan::budget_tokens(selector.budget, tokens) / selector.block, lists};
-  return {plan::term_tokens(selector, first, tokens) / selector.block, lists};
+  if (select.merges_ranks()) return {plan::budget_tokens(selector.budget, tokens) / selector.block, select.parts};
+  return {plan::term_tokens(selector, first, tokens) / selector.block, select.parts};
 }
 
 void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) {

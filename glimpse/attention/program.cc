@@ -42,6 +42,10 @@ bool SelectOp::is_united() const {
   return from != From::index && of_layer() && (is_union(*selector) || joins.layer >= 0 || merges_ranks());
 }
 
+int SelectOp::scored_heads() const {
+  return static_cast<int>(std::count_if(queries.begin(), queries.end(), [](int count) { return count > 0; }));
+}
+
 kernels::Read HeadOp::read_at(std::int64_t tokens, int first_set) const {
   kernels::Read of = read;
   if (reads == Reads::set) of.set += first_set;

@@ -45,6 +45,8 @@ struct SelectOp {
   bool is_united() const;
   /// The last of these.
   bool merges_ranks() const;
+  /// KV heads that score.
+  int scored_heads() const;
   /// Tokens that each of its lists may hold at a context of up to `tokens`.
   std::int64_t capacity(std::int64_t tokens) const;
 };
@@ -65,6 +67,8 @@ struct HeadOp {
   /// What it reads in a row that sees `tokens` and is not dense (Program::dense_at). `first_set`: where the row's sets
   /// are numbered from.
   kernels::Read read_at(std::int64_t tokens, int first_set) const;
+  /// A mean token stands for what its window lost.
+  bool compensates() const { return reads == Reads::window && kept != nullptr && kept->compensates; }
   /// Pages that its sets do not need may wait in the host's tier.
   bool has_tier() const { return kept != nullptr && kept->rule == plan::RetentionRule::host_tier; }
 };

@@ -38,37 +38,24 @@ Read read_of(const Pass& pass, const BatchEntry& entry, int layer, int head) {
   return read;
 }
 
-/// Says what else is done with an output, gives its scores room and counts what it reads.
+/// Says what else is done with an output, and gives its scores room.
 HeadOutput followed(Pass& pass, BatchEntry& entry, int layer, HeadOutput output) {
   const HeadOp& op = entry.head(layer, output.head);
-  const Read& read = pass.tables.read(entry.rows.first_row, output.head);
+  const Read& read = pass.tables.read(layer, entry.rows.first_row, output.head);
   output.selects = selects_behind(entry, layer, output.head);
   if (output.keeps_scores) {
     const std::size_t first = pass.keep_scores(output);
     if (output.selects) entry.score_offset[static_cast<std::size_t>(output.head)] = first;
   }
-  std::int64_t rows = output.entries;
-  if (read.kind == Read::Kind::everything) {
-    rows = pass.cache->live_tokens(entry.rows.sequence, layer, output.head);
-  } else if (read.kind == Read::Kind::window) {
-    output.compensates = op.kept != nullptr && op.kept->compensates;
-    rows = read.sink + read.local + (output.compensates ? 1 : 0);
-  } else if (op.key_rank > 0 && entry.rows.state->low_rank[static_cast<std::size_t>(layer)]) {
-    output.key_rank = op.key_rank;
-    count_low_rank(pass, entry, layer, output);
-  }
-  entry.sparse |= read.kind != Read::Kind::everything || rows < entry.tokens;
-  entry.counters.k_rows += rows;
-  entry.counters.v_rows += rows;
+  output.compensates = read.kind == Read::Kind::window && op.compensates();
+  if (makes_keys(entry, {layer, output.head}, read)) output.key_rank = op.key_rank;
   return output;
 }
 
 void add_decode(Pass& pass, BatchEntry& entry, int layer, const kernels::AttendOp<kernels::Place::host>& op) {
   const int row = entry.rows.first_row;
   for (int head = 0; head < pass.shape.kv_heads; ++head) {
-    entry.counters.dense_k_rows += entry.tokens;
-    entry.counters.dense_v_rows += entry.tokens;
-    pass.tables.read(row, head) = read_of(pass, entry, layer, head);
+    pass.tables.read(layer, row, head) = read_of(pass, entry, layer, head);
   }
   const int index = static_cast<int>(&entry - pass.batch.data());
   const int first = pass.work.outputs();
@@ -159,7 +146,7 @@ void build_attend(Pass& pass, int layer) {
                                                    .rows = pass.tables.rows(),
                                                    .group = pass.group,
                                                    .scale = pass.scale,
-                                                   .reads = pass.tables.reads.data(),
+                                                   .reads = pass.tables.reads_of(layer),
                                                    .sets = pass.sets.table()};
   for (std::size_t b = 0; b < pass.batch_size; ++b) {
     BatchEntry& entry = pass.batch[b];

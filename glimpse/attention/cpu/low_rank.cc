@@ -53,6 +53,26 @@ LowRankHead low_rank_head(BatchEntry& entry, int layer, int head) {
   return low;
 }
 
+/// Of one list of a set.
+void count_list(Pass& pass, BatchEntry& entry, plan::SlotId at, std::span<const std::int32_t> list) {
+  const LowRankHead low = low_rank_head(entry, at.layer, at.head);
+  const int rank = entry.head(at.layer, at.head).key_rank;
+  const auto before = [&](std::int64_t position) {
+    return std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(position)) - list.begin();
+  };
+  std::int64_t rows = before(low.end);
+  for (const std::int32_t chunk : low.outliers) {
+    const std::int64_t first = std::int64_t{chunk} * low.chunk;
+    if (first >= low.end) break;
+    rows -= before(std::min(first + low.chunk, low.end)) - before(first);
+  }
+  if (rows == 0) return;
+  entry.counters.low_rank_rows += rows;
+  // A row of U each, and the head's B once.
+  entry.counters.low_rank_bytes += rows * static_cast<std::int64_t>(low.keys->row_bytes(rank)) +
+                                   std::int64_t{rank} * pass.shape.head_dim * std::int64_t{sizeof(float)};
+}
+
 }  // namespace
 
 bool wants_factors(const BatchEntry& entry, int layer) {
@@ -77,23 +97,14 @@ void factor_keys(Pass& pass, const Item& item, int layer) {
       std::make_shared<const kv::LowRankKeys>(keys, state.key_ranks[static_cast<std::size_t>(layer)]);
 }
 
-void count_low_rank(Pass& pass, BatchEntry& entry, int layer, const HeadOutput& output) {
-  const LowRankHead low = low_rank_head(entry, layer, output.head);
-  const std::int32_t* last = output.list + output.entries;
-  const auto before = [&](std::int64_t position) {
-    return std::lower_bound(output.list, last, static_cast<std::int32_t>(position)) - output.list;
-  };
-  std::int64_t rows = before(low.end);
-  for (const std::int32_t chunk : low.outliers) {
-    const std::int64_t first = std::int64_t{chunk} * low.chunk;
-    if (first >= low.end) break;
-    rows -= before(std::min(first + low.chunk, low.end)) - before(first);
-  }
-  if (rows == 0) return;
-  entry.counters.low_rank_rows += rows;
-  // A row of U each, and the head's B once.
-  entry.counters.low_rank_bytes += rows * static_cast<std::int64_t>(low.keys->row_bytes(output.key_rank)) +
-                                   std::int64_t{output.key_rank} * pass.shape.head_dim * std::int64_t{sizeof(float)};
+bool makes_keys(const BatchEntry& entry, plan::SlotId at, const kernels::Read& read) {
+  return read.kind == kernels::Read::Kind::sets && entry.head(at.layer, at.head).key_rank > 0 &&
+         entry.rows.state->low_rank[static_cast<std::size_t>(at.layer)] != nullptr;
+}
+
+void count_low_rank(Pass& pass, BatchEntry& entry, plan::SlotId at, const kernels::Read& read) {
+  const int lists = read.per_query != 0 ? pass.group : 1;
+  for (int set = read.set; set < read.set + lists; ++set) count_list(pass, entry, at, pass.sets.list(set));
 }
 
 /// Attends to a part of a list by way of pages of its own: made keys there, everything else copied.

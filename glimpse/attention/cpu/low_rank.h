@@ -11,8 +11,10 @@ namespace glimpse::attention {
 bool wants_factors(const BatchEntry& entry, int layer);
 void factor_keys(Pass& pass, const Item& item, int layer);
 
-/// Counts what an output reads from factors.
-void count_low_rank(Pass& pass, BatchEntry& entry, int layer, const HeadOutput& output);
+/// True where keys that a head's set names are made.
+bool makes_keys(const BatchEntry& entry, plan::SlotId at, const kernels::Read& read);
+/// Counts what such a head read from factors. After the pass.
+void count_low_rank(Pass& pass, BatchEntry& entry, plan::SlotId at, const kernels::Read& read);
 
 /// Attends to a part of a list by way of pages of its own: made keys there, everything else copied.
 void run_low_rank(Pass& pass, const Call& call, const Part& part);

@@ -1,6 +1,6 @@
 // A pass that runs: its sequences, the work of the phase that is being run, and the buffers that a Runner keeps
 // between passes. Data that the rooms beside it work on (decode, prompt, tiles, select, feed, tier, audit,
-// low_rank, records). Inside attention/cpu only; see runner.h for threads.
+// low_rank, head_records, read_counts). Inside attention/cpu only; see runner.h for threads.
 #pragma once
 
 #include <array>
@@ -69,7 +69,6 @@ struct BatchEntry {
   SequenceRows rows;
   std::int64_t tokens = 0;   ///< after the pass's rows: N of the last row
   bool dense = true;         ///< the plan reads everything at this length
-  bool sparse = false;       ///< decoding: a head of some layer reads less than every token
   int first_set = 0;         ///< decoding, and not dense: its sets are numbered from here
   bool ends_prompt = false;  ///< all up to here counts as prompt from now on: indices are made of it
   ReadCounters counters;
@@ -141,9 +140,13 @@ struct RowTables {
   int kv_heads = 0;
   std::vector<kernels::HeadView> views;        ///< [batch, kv_heads] of the layer being run
   std::vector<std::int32_t> sequence, behind;  ///< [rows]
-  std::vector<kernels::Read> reads;            ///< [rows, kv_heads] of decoding rows in the layer being run
+  std::vector<kernels::Read> reads;            ///< [layers, rows, kv_heads] of decoding rows; empty: no row decodes
 
-  kernels::Read& read(int row, int head) { return reads[static_cast<std::size_t>(row * kv_heads + head)]; }
+  /// [rows, kv_heads]
+  kernels::Read* reads_of(int layer) {
+    return reads.data() + static_cast<std::size_t>(layer) * sequence.size() * static_cast<std::size_t>(kv_heads);
+  }
+  kernels::Read& read(int layer, int row, int head) { return reads_of(layer)[row * kv_heads + head]; }
   kernels::KvTable<kernels::Place::host> cache(const kernels::KvFormat& format) const {
     return {format, views.data(), static_cast<int>(views.size()) / kv_heads, kv_heads};
   }
@@ -191,6 +194,7 @@ struct Pass {
   std::vector<ReadCounters> counters;  ///< [batch], filled by Runner::end()
   std::vector<float> queries;          ///< [layers, batch, H, d] of decoding rows, where somebody watches
   std::vector<int> heat_readers;
+  std::vector<std::int64_t> live;  ///< [layers, kv_heads] tokens that the heads of an entry keep
 
   double seconds = 0;  ///< of thread 0 in select and attend
 

@@ -233,11 +233,6 @@ void add_prompt(Pass& pass, BatchEntry& entry, int index, int layer) {
   if (prompt.tiles > 0 && entry.layer(layer).tiles_follow) open_tiles(pass, entry, layer);
   if (entry.ends_prompt) entry.rows.state->low_rank[static_cast<std::size_t>(layer)].reset();
   if (wants_factors(entry, layer)) pass.items.add({Item::Kind::factor, index});
-  for (int head = 0; head < pass.shape.kv_heads && entry.rows.kind == PassKind::verify; ++head) {
-    const std::int64_t live = pass.cache->live_tokens(entry.rows.sequence, layer, head);
-    entry.counters.k_rows += live;
-    entry.counters.v_rows += live;
-  }
   if (splits_keys(pass, entry)) {
     add_few_rows(pass, entry, index);
   } else {

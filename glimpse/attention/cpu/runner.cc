@@ -9,6 +9,7 @@
 #include "glimpse/attention/cpu/low_rank.h"
 #include "glimpse/attention/cpu/pass.h"
 #include "glimpse/attention/cpu/prompt.h"
+#include "glimpse/attention/cpu/read_counts.h"
 #include "glimpse/attention/cpu/select.h"
 #include "glimpse/attention/cpu/tier.h"
 #include "glimpse/attention/cpu/tiles.h"
@@ -34,7 +35,6 @@ void open_entry(Pass& pass, BatchEntry& entry, const SequenceRows& rows) {
   entry.audited.assign(rows.audit ? static_cast<std::size_t>(pass.shape.layers) * kv_heads : 0, {});
   entry.index_build_s.assign(kv_heads + 1, 0);
   entry.audit_s.assign(kv_heads, 0);
-  entry.sparse = false;
   if (entry.feeds() && rows.state->has_heat()) {
     entry.heat_feed.resize(static_cast<std::size_t>(pass.shape.layers) * kv_heads);
     for (auto& feed : entry.heat_feed) feed.clear();
@@ -98,7 +98,10 @@ void open_tables(Pass& pass) {
       tables.behind.push_back(static_cast<std::int32_t>(behind - row));
     }
   }
-  tables.reads.resize(tables.sequence.size() * kv_heads);
+  const bool decodes = std::any_of(pass.entries().begin(), pass.entries().end(),
+                                   [](const BatchEntry& entry) { return entry.rows.decodes(); });
+  const std::size_t layers = decodes ? static_cast<std::size_t>(pass.shape.layers) : 0;
+  tables.reads.resize(layers * tables.sequence.size() * kv_heads);
 }
 
 /// Room for what the pass's decoding rows choose.
@@ -305,15 +308,12 @@ std::span<const ReadCounters> Runner::end() {
     } else if (entry.rows.decodes()) {
       for (const std::size_t bytes : entry.index_bytes) entry.counters.index_bytes += static_cast<std::int64_t>(bytes);
       for (const double seconds : entry.audit_s) entry.counters.audit_s += seconds;
-      if (entry.sparse) {
-        entry.counters.sparse_steps = 1;
-      } else {
-        entry.counters.add_dense_step(dense_reason(entry.rows));
-      }
+      count_reads(pass, entry);
       end_feedback(pass, entry);
       end_coverage(entry);
       if (entry.rows.kind != PassKind::draft) ++entry.rows.state->decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {
+      count_reads(pass, entry);
       entry.counters.add_dense_step(DenseReason::verify);
     } else if (entry.learns()) {
       if (entry.ends_prompt) entry.rows.state->prompt_tokens = entry.tokens;

@@ -9,9 +9,8 @@
 namespace glimpse::attention {
 namespace {
 
-/// Parts that score all keys for one set; returns how many heads score.
-int add_scores(Pass& pass, BatchEntry& entry, int index, const SelectOp& select) {
-  int scored = 0;
+/// Parts that score all keys for one set.
+void add_scores(Pass& pass, BatchEntry& entry, int index, const SelectOp& select) {
   for (int i = 0; i < select.heads; ++i) {
     const int queries = select.queries[static_cast<std::size_t>(i)];
     if (queries == 0) continue;
@@ -21,10 +20,7 @@ int add_scores(Pass& pass, BatchEntry& entry, int index, const SelectOp& select)
     output.sums = select.selector->terms.front().source == plan::Source::probability;
     entry.score_offset[static_cast<std::size_t>(output.head)] = pass.keep_scores(output);
     pass.work.add_range(pass.work.add(output), 0, output.entries);
-    entry.counters.k_rows += entry.tokens;
-    ++scored;
   }
-  return scored;
 }
 
 void add_decode_selects(Pass& pass, BatchEntry& entry, int index, int layer) {
@@ -37,8 +33,9 @@ void add_decode_selects(Pass& pass, BatchEntry& entry, int index, int layer) {
     if (select.from == SelectOp::From::index) {
       pass.items.add({Item::Kind::search, index, select.first_head});
     } else if (select.from == SelectOp::From::scores) {
-      const int scored = add_scores(pass, entry, index, select);
+      add_scores(pass, entry, index, select);
       if (!select.of_layer()) continue;
+      const int scored = select.scored_heads();
       pass.layer_remaining[index].store(scored, std::memory_order_relaxed);
       if (scored == 0) pass.items.add({Item::Kind::choose, index});
     }

@@ -11,10 +11,6 @@ std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
 }
 
-bool compensates(const HeadOp& op) {
-  return op.reads == HeadOp::Reads::window && op.kept != nullptr && op.kept->compensates;
-}
-
 }  // namespace
 
 /// All sums of a sequence, as the host has them.
@@ -54,7 +50,7 @@ void MeanTokens::follow(const SequenceRows& rows) {
   for (int layer = 0; layer < shape.layers; ++layer) {
     for (int head = 0; head < shape.kv_heads; ++head) {
       const HeadOp& op = rows.program->head(layer, head);
-      if (!compensates(op)) continue;
+      if (!op.compensates()) continue;
       const std::int64_t local = plan::window_tokens(*op.window, tokens);
       if (op.window->sink + local >= tokens) continue;
       const std::size_t at = state.head(layer, head);

@@ -15,8 +15,7 @@ bool sized_alike(const SelectOp& a, const SelectOp& b) {
 }
 
 bool read_alike(const HeadOp& a, const HeadOp& b) {
-  const auto compensates = [](const HeadOp& head) { return head.kept != nullptr && head.kept->compensates; };
-  return a.reads == b.reads && a.window == b.window && a.read.set == b.read.set && compensates(a) == compensates(b);
+  return a.reads == b.reads && a.window == b.window && a.read.set == b.read.set && a.compensates() == b.compensates();
 }
 
 /// The one among `all` that is as asked for, made where there is none.
@@ -44,8 +43,7 @@ void add_selects(const LayerProgram& layer, ProgramFacts& facts, ProgramFacts::L
       searches.selector = select.selector;
       ++searches.searches;
     } else if (source != SetSource::tree && source != SetSource::units) {
-      to.scored +=
-          static_cast<int>(std::count_if(select.queries.begin(), select.queries.end(), [](int n) { return n > 0; }));
+      to.scored += select.scored_heads();
     }
     const bool of_index = source == SetSource::tree || source == SetSource::units;
     const bool known = !of_index && std::any_of(facts.sized.begin(), facts.sized.end(),
@@ -58,7 +56,7 @@ void add_reads(const Program& program, int layer, ProgramFacts& facts, ProgramFa
   const LayerProgram& of = program.layer(layer);
   for (std::size_t number = 0; number < of.heads.size(); ++number) {
     const HeadOp& head = of.heads[number];
-    facts.compensates |= head.reads == HeadOp::Reads::window && head.kept != nullptr && head.kept->compensates;
+    facts.compensates |= head.compensates();
     facts.has_tier |= head.has_tier();
     facts.makes_keys |= head.key_rank > 0;
     if (searches_pages(program, layer, static_cast<int>(number))) to.bounded.push_back(static_cast<int>(number));

@@ -5,40 +5,19 @@
 #include <span>
 #include <vector>
 
-#include "glimpse/attention/give_slots.h"
-#include "glimpse/base/error.h"
+#include "glimpse/attention/row_reads.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-/// Slots that are read of so many.
-struct Slots {
-  std::int64_t count = 0;
-  bool all = true;
-};
-
-/// Of so many.
-Slots slots_of(const PassReads& pass, const kernels::Read& read, std::int64_t slots) {
-  if (read.kind == kernels::Read::Kind::everything) return {slots, true};
-  if (read.kind == kernels::Read::Kind::window) return {std::min<std::int64_t>(read.sink + read.local, slots), false};
-  Slots sum;
-  const auto lists = static_cast<std::size_t>(read.per_query != 0 ? pass.group : 1);
-  for (const std::int32_t count : std::span(pass.counts + read.set, lists)) {
-    sum.count += count == kernels::kEverything ? slots : count;
-    sum.all &= count == kernels::kEverything;
-  }
-  if (sum.all) sum.count = slots;
-  return sum;
-}
 
 /// What a head reads in an entry's row.
 kernels::Read read_of(const PassEntry& entry, const HeadOp& head) {
   return entry.dense ? kernels::Read{} : head.read_at(entry.tokens, entry.first_set);
 }
 
-/// True where a mean token stands for what a window lost.
-bool has_mean_token(const HeadOp& head, const kernels::Read& read) {
-  return read.kind == kernels::Read::Kind::window && head.kept != nullptr && head.kept->compensates;
+/// What each slot got is a pass of its own over K; heat is made of the scores that attention leaves.
+bool sums_columns(const PassEntry& entry) {
+  return entry.rows.program->feeds() && !entry.rows.state->has_heat();
 }
 
 /// What the searches of a head's tree read: its units, and the clusters of those that were opened.
@@ -88,45 +67,30 @@ void count_made(const PassReads& pass, const PassEntry& entry, int layer, int he
   }
 }
 
-/// What a sequence reads whose heads hold all of its tokens and make no keys; true where a head reads less than those.
-bool count_alike(const PassReads& pass, const PassEntry& entry, ReadCounters& counters) {
-  const ProgramFacts& facts = *entry.facts;
-  const bool feeds = entry.rows.program->feeds() && !entry.rows.state->has_heat();
-  bool sparse = false;
-  for (const ProgramFacts::SameReads& same : facts.reads) {
-    const kernels::Read read = read_of(entry, *same.head);
-    const Slots slots = slots_of(pass, read, entry.tokens);
-    sparse |= !slots.all;
-    const int means = has_mean_token(*same.head, read) ? same.heads : 0;
-    counters.k_rows += same.heads * slots.count + means;
-    counters.v_rows += same.heads * slots.count + means;
-    if (feeds) counters.k_rows += same.heads * slots.count;  // once more for what each slot got
+/// What a sequence reads whose heads hold all of its tokens and make no keys.
+void count_alike(const PassEntry& entry, RowReads& reads, ReadCounters& counters) {
+  const bool sums = sums_columns(entry);
+  for (const ProgramFacts::SameReads& same : entry.facts->reads) {
+    const std::int64_t slots =
+        reads.add({read_of(entry, *same.head), entry.tokens, same.heads, same.head->compensates()});
+    if (sums) counters.k_rows += same.heads * slots;
   }
-  return sparse;
 }
 
 /// The same head by head.
-bool count_heads(const PassReads& pass, const PassEntry& entry, ReadCounters& counters) {
-  bool sparse = false;
+void count_heads(const PassReads& pass, const PassEntry& entry, RowReads& reads, ReadCounters& counters) {
+  const bool sums = sums_columns(entry);
   std::vector<std::int64_t> live;
   pass.cache.live_tokens(entry.rows.sequence, live);
   std::size_t at = 0;
   for (int layer = 0; layer < pass.cache.shape().layers; ++layer) {
     for (int head = 0; head < pass.cache.shape().kv_heads; ++head) {
       const HeadOp& op = entry.rows.program->head(layer, head);
-      const kernels::Read read = read_of(entry, op);
-      const std::int64_t held = live[at++];
-      const Slots slots = slots_of(pass, read, held);
-      sparse |= !slots.all || held < entry.tokens;
-      const int means = has_mean_token(op, read) ? 1 : 0;
-      counters.k_rows += slots.count + means;
-      counters.v_rows += slots.count + means;
+      const std::int64_t slots = reads.add({read_of(entry, op), live[at++], 1, op.compensates()});
+      if (sums) counters.k_rows += slots;
       if (makes_keys(entry, layer, head)) count_made(pass, entry, layer, head, counters);
-      // Once more for what each slot got; heat is made of the scores that attention leaves.
-      if (entry.rows.program->feeds() && !entry.rows.state->has_heat()) counters.k_rows += slots.count;
     }
   }
-  return sparse;
 }
 
 /// What searches and scores read before sets are made.
@@ -163,16 +127,14 @@ void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counte
   const PassEntry& entry = pass.tables.entries()[number];
   const bool alike = pass.cache.holds_all(entry.rows.sequence) && !entry.facts->makes_keys &&
                      pass.cache.length(entry.rows.sequence) == entry.tokens;
-  const bool sparse = alike ? count_alike(pass, entry, counters) : count_heads(pass, entry, counters);
-  const std::int64_t dense = std::int64_t{pass.cache.shape().layers} * pass.cache.shape().kv_heads * entry.tokens;
-  counters.dense_k_rows += dense;
-  counters.dense_v_rows += dense;
-  if (!entry.dense) count_selects(pass, number, counters);
-  if (sparse) {
-    counters.sparse_steps = 1;
+  RowReads reads(entry.rows, pass.counts, counters);
+  if (alike) {
+    count_alike(entry, reads, counters);
   } else {
-    counters.add_dense_step(dense_reason(entry.rows));
+    count_heads(pass, entry, reads, counters);
   }
+  if (!entry.dense) count_selects(pass, number, counters);
+  reads.end();
 }
 
 }  // namespace glimpse::attention::cuda

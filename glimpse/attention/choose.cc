@@ -77,33 +77,13 @@ Always always_units(const plan::Selector& selector, std::size_t tokens) {
   return always;
 }
 
-void SelectionScratch::reserve(std::size_t tokens) {
-  if (pooled.size() >= tokens) return;
-  const std::size_t room = tokens + tokens / 4 + 1024;  // grows with the cache, not with every step
-  pooled.resize(room);
-  head_pooled.resize(room);
-  blocks.resize(room);
-  chosen.resize(room);
-  list.resize(room);
-  workspace.resize(kernels::select_workspace(room));
-}
-
-std::span<const std::int32_t> choose(const kernels::Choice& choice, std::span<const HeadScores> heads,
-                                     std::size_t tokens, SelectionScratch& scratch) {
-  const std::span<float> pooled(scratch.pooled.data(), tokens);
-  kernels::pool(choice, heads, {scratch.head_pooled.data(), tokens}, pooled);
-  const std::size_t count =
-      kernels::choose(choice, pooled, {scratch.blocks, scratch.chosen, scratch.workspace}, scratch.list.data());
-  return {scratch.list.data(), count};
-}
-
 void choose_before_tile(const plan::Selector& selector, std::int64_t budget, std::span<float> pooled,
                         SelectionScratch& scratch, std::vector<std::int32_t>& set) {
   const std::size_t tokens = pooled.size();
   const auto block = static_cast<std::size_t>(selector.block);
   std::span<float> units = pooled;
   if (block > 1) {
-    units = std::span(scratch.blocks.data(), (tokens + block - 1) / block);
+    units = std::span(scratch.units.data(), (tokens + block - 1) / block);
     kernels::block_max(pooled, selector.block, units);
   }
   constexpr float kFirst = std::numeric_limits<float>::infinity();

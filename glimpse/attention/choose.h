@@ -14,18 +14,11 @@
 namespace glimpse::attention {
 
 /// Scratch of one selecting thread, kept between steps.
-struct SelectionScratch {
-  std::vector<float> pooled;         ///< [N], of all heads summed for SetPer::layer
-  std::vector<float> head_pooled;    ///< [N]
-  std::vector<float> blocks;         ///< [blocks]
-  std::vector<std::int32_t> chosen;  ///< [N]
-  std::vector<std::int32_t> list;    ///< [N]
-  std::vector<char> taken;           ///< [units]
-  std::vector<float> most;           ///< [units] the largest score over heads
-  std::vector<ScoredUnit> ranked;    ///< candidates of several heads, head by head
-  std::vector<std::size_t> starts;   ///< where each head's begin
-  std::vector<std::byte> workspace;
-  void reserve(std::size_t tokens);
+struct SelectionScratch : kernels::SelectSpace {
+  std::vector<char> taken;          ///< [units]
+  std::vector<float> most;          ///< [units] the largest score over heads
+  std::vector<ScoredUnit> ranked;   ///< candidates of several heads, head by head
+  std::vector<std::size_t> starts;  ///< where each head's begin
 };
 
 /// Units (tokens or blocks) that are in the set whatever the scores say: [0, head) and [tail, count).
@@ -37,16 +30,11 @@ Always always_units(const plan::Selector& selector, std::size_t tokens);
 
 /// How a term pools scores over the group and over the heads of a layer.
 void set_pooling(const plan::Term& term, kernels::Choice& choice);
-/// What a selector asks of the scores of so many tokens; whose they are is the caller's.
+/// What a selector asks of the scores of so many tokens: sink, local window and current token, filled up from the best
+/// within the budget (methods.md section 1). Whose scores they are says SelectOp::place.
 kernels::Choice choice_of(const plan::Selector& selector, std::size_t tokens);
 
 using kernels::HeadScores;
-
-/// The set for the scores of tokens [0, N), pooled over `heads`: sink, local window and current token, filled up from
-/// the best scores within the budget (methods.md section 1). Ascending positions, valid until the scratch is used
-/// again.
-std::span<const std::int32_t> choose(const kernels::Choice& choice, std::span<const HeadScores> heads,
-                                     std::size_t tokens, SelectionScratch& scratch);
 
 /// LessIsMore: the best of every query head rank by rank, until the budget is full. What is always in the set has no
 /// rank.

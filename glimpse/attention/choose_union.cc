@@ -90,7 +90,7 @@ std::span<const float> unit_scores(const HeadScores& head, std::size_t query, co
   const std::span<const float> row(head.scores + query * head.stride, tokens);
   if (selector.block == 1) return row;
   const auto block = static_cast<std::size_t>(selector.block);
-  const std::span<float> units(scratch.blocks.data(), (tokens + block - 1) / block);
+  const std::span<float> units(scratch.units.data(), (tokens + block - 1) / block);
   kernels::block_max(row, selector.block, units);
   return units;
 }
@@ -169,7 +169,7 @@ void choose_union(const plan::Selector& selector, const Candidates& from, Select
   for (const ScoredUnit& unit : chosen) units.take(static_cast<std::size_t>(unit.unit));
   if (selector.terms.back().source == plan::Source::heat && units.room() > 0) {
     check(from.heat.size() >= units.count(), "heat covers the context");
-    const std::span<float> open(scratch.blocks.data(), units.count());
+    const std::span<float> open(scratch.units.data(), units.count());
     for (std::size_t i = 0; i < open.size(); ++i) open[i] = units.has(i) ? kNever : from.heat[i];
     const std::size_t count = kernels::select_top_k(open, units.room(), scratch.chosen, scratch.workspace);
     for (std::size_t i = 0; i < count; ++i) units.take(static_cast<std::size_t>(scratch.chosen[i]));

@@ -42,6 +42,13 @@ bool SelectOp::is_united() const {
   return from != From::index && of_layer() && (is_union(*selector) || joins.layer >= 0 || merges_ranks());
 }
 
+void SelectOp::place(kernels::Choice& choice, int list, int first) const {
+  choice.head = first_head;
+  choice.heads = heads;
+  choice.query = lists > 1 ? list : -1;
+  choice.set = first + first_set + list;
+}
+
 int SelectOp::scored_heads() const {
   return static_cast<int>(std::count_if(queries.begin(), queries.end(), [](int count) { return count > 0; }));
 }

@@ -49,6 +49,9 @@ struct SelectOp {
   int scored_heads() const;
   /// Tokens that each of its lists may hold at a context of up to `tokens`.
   std::int64_t capacity(std::int64_t tokens) const;
+  /// Says whose scores a choice of one of its lists reads, and which set it writes. `first`: where the row's sets are
+  /// numbered from.
+  void place(kernels::Choice& choice, int list, int first) const;
 };
 
 /// What one KV head of a layer does in a decode step.

@@ -1,10 +1,11 @@
-// The choice of one set from scores, on the CPU: what ops.h asks of a Choice. No allocation; space is passed in and may
-// be used again. Any thread, each with its own space.
+// The choice of one set from scores, on the CPU: what ops.h asks of a Choice. Space is passed in and may be used again.
+// Any thread, each with its own space.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "glimpse/kernels/ops.h"
 
@@ -36,5 +37,18 @@ std::size_t choose(const Choice& choice, std::span<float> pooled, const ChooseSp
 /// The same where each unit has a value already (Choice::by_unit): [ceil(slots / block)], overwritten.
 std::size_t choose_units(const Choice& choice, std::span<float> units, std::size_t slots, const ChooseSpace& space,
                          std::int32_t* out);
+
+/// What a thread makes sets in. It owns its memory, which grows with the slots.
+struct SelectSpace {
+  std::vector<float> pooled, one;          ///< [N] of all heads of a choice, and of one of several
+  std::vector<float> units;                ///< [N]
+  std::vector<std::int32_t> chosen, list;  ///< [N]
+  std::vector<HeadScores> heads;
+  std::vector<std::byte> workspace;  ///< select_workspace(N)
+  void reserve(std::size_t slots);
+};
+
+/// Makes the set of one of an operation's choices; others of it may be made by other threads.
+void select_set(const SelectOp<Place::host>& op, const Choice& choice, SelectSpace& space);
 
 }  // namespace glimpse::kernels

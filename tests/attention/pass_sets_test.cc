@@ -60,6 +60,23 @@ TEST(PassSets, ASlotIsEverythingWhereEachOfItsListsIs) {
   EXPECT_EQ(some.lists, (std::vector<List>{all_of(8), {1, 7}}));
 }
 
+TEST(PassSets, AnOperationMakesListsInTheTable) {
+  PassSets sets;
+  sets.open(4, 8);
+  const auto table = sets.table();
+  table.count[0] = kernels::kEverything;  // one of two query heads takes all
+  table.count[1] = 2;
+  table.slots[8] = 3;
+  table.slots[9] = 6;
+  sets.close(0, 2, 7);
+  EXPECT_FALSE(sets.everything(0) || sets.everything(1));
+  EXPECT_EQ(read(sets, 0), all_of(7));
+  EXPECT_EQ(read(sets, 1), (List{3, 6}));
+  table.count[2] = table.count[3] = kernels::kEverything;
+  sets.close(2, 2, 7);
+  EXPECT_TRUE(sets.everything(2) && sets.everything(3));
+}
+
 TEST(PassSets, EndWithThePass) {
   PassSets sets;
   sets.open(2, 8);

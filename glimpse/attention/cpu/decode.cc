@@ -43,10 +43,7 @@ HeadOutput followed(Pass& pass, BatchEntry& entry, int layer, HeadOutput output)
   const HeadOp& op = entry.head(layer, output.head);
   const Read& read = pass.tables.read(layer, entry.rows.first_row, output.head);
   output.selects = selects_behind(entry, layer, output.head);
-  if (output.keeps_scores) {
-    const std::size_t first = pass.keep_scores(output);
-    if (output.selects) entry.score_offset[static_cast<std::size_t>(output.head)] = first;
-  }
+  if (output.keeps_scores) pass.keep_scores(output);
   output.compensates = read.kind == Read::Kind::window && op.compensates();
   if (makes_keys(entry, {layer, output.head}, read)) output.key_rank = op.key_rank;
   return output;

@@ -29,7 +29,8 @@ void feed(Pass& pass, const Call& call, BatchEntry& entry, const HeadOutput& out
   SelectionScratch& scratch = pass.thread(call.ith).selection;
   const std::span<float> mean(scratch.pooled.data(), entries);
   const float* lse = entry.lse.data() + static_cast<std::size_t>(output.head) * static_cast<std::size_t>(pass.group);
-  kernels::pool_mean_probability(pass.scores.data() + output.first_score, pass.score_stride, lse, output.queries, mean);
+  kernels::pool_mean_probability(pass.scores.as<float>().data() + output.first_score, pass.score_stride, lse,
+                                 output.queries, mean);
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(output.head)];
   if (heats) {
     auto& feed = entry.heat_feed[state.head(call.layer, output.head)];

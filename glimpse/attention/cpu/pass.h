@@ -64,6 +64,8 @@ struct PromptWork {
   std::size_t remaining_size = 0;
 };
 
+inline constexpr auto kNoScores = static_cast<std::size_t>(-1);
+
 /// One sequence of the batch during a pass.
 struct BatchEntry {
   SequenceRows rows;
@@ -73,7 +75,7 @@ struct BatchEntry {
   bool ends_prompt = false;  ///< all up to here counts as prompt from now on: indices are made of it
   ReadCounters counters;
   std::span<kernels::HeadView> views;             ///< [kv_heads] of the layer being run
-  std::vector<std::size_t> score_offset;          ///< [kv_heads] floats into `scores`
+  std::size_t first_score = kNoScores;            ///< [H, score_stride] floats into `scores`, where it has any
   std::vector<float> lse;                         ///< [heads] of the layer being run
   std::vector<std::size_t> index_bytes;           ///< [kv_heads] read by searches
   std::vector<double> index_build_s;              ///< [kv_heads] that indices took to build, then the factors
@@ -153,6 +155,8 @@ struct RowTables {
   kernels::RowTable<kernels::Place::host> rows() const {
     return {sequence.data(), behind.data(), static_cast<int>(sequence.size())};
   }
+  /// One row as a table.
+  kernels::RowTable<kernels::Place::host> row(int row) const { return {sequence.data() + row, behind.data() + row, 1}; }
 };
 
 /// One thread's call of a phase.
@@ -181,8 +185,8 @@ struct Pass {
   kernels::WorkList<HeadOutput> work;  ///< of the phase that is being run
   kernels::TakeList<Item> items;       ///< and what comes before its parts
   PassSets sets;
-  std::vector<float> scores;
-  std::size_t score_floats = 0;  ///< of them, that outputs of the phase have
+  HostBuffer scores;             ///< of rows that decode, each [H, score_stride]: memory that no head reaches is free
+  std::size_t score_floats = 0;  ///< of them, that rows of the phase have
   std::size_t score_stride = 0;
   std::vector<ThreadScratch> threads;
   std::unique_ptr<std::atomic<int>[]> layer_remaining;  ///< [batch] heads still to be scored, for SetPer::layer
@@ -191,8 +195,9 @@ struct Pass {
   std::vector<std::int64_t> drafted_steps;  ///< a head's chosen_at during a draft
   ForgetSpace forget;
   std::vector<kv::Mark> marks;
-  std::vector<ReadCounters> counters;  ///< [batch], filled by Runner::end()
-  std::vector<float> queries;          ///< [layers, batch, H, d] of decoding rows, where somebody watches
+  std::vector<ReadCounters> counters;    ///< [batch], filled by Runner::end()
+  std::vector<float> queries;            ///< [layers, batch, H, d] of decoding rows, where somebody watches
+  std::vector<kernels::RowHead> scored;  ///< heads of an entry
   std::vector<int> heat_readers;
   std::vector<std::int64_t> live;  ///< [layers, kv_heads] tokens that the heads of an entry keep
 
@@ -212,25 +217,38 @@ struct Pass {
     work.clear();
     items.clear();
     score_floats = 0;
+    for (BatchEntry& entry : entries()) entry.first_score = kNoScores;
   }
   /// All query heads of a KV head of the entry's first row, reading every slot that it sees.
   HeadOutput output_of(int index, int head);
   /// The rows of a prompt item before everything they see; `out` and `lse` are still to be said.
   kernels::PrefillItem prompt_item(const Item& item, const float* q);
-  /// Gives an output room for scores; returns where.
-  std::size_t keep_scores(HeadOutput& output) {
-    output.first_score = score_floats;
-    score_floats += static_cast<std::size_t>(output.queries) * score_stride;
-    return output.first_score;
+  /// Gives an output its place among its row's scores.
+  void keep_scores(HeadOutput& output) {
+    BatchEntry& of = entry(output.batch);
+    const auto width = static_cast<std::size_t>(shape.heads);
+    if (of.first_score == kNoScores) {
+      of.first_score = score_floats;
+      score_floats += width * score_stride;
+    }
+    output.first_score =
+        of.first_score + (output.query - static_cast<std::size_t>(of.rows.first_row) * width) * score_stride;
+  }
+  /// A row's scores as a table of one row, when the phase is open.
+  kernels::ScoreTable<kernels::Place::host> scores_of(BatchEntry& entry) {
+    return {scores.as<float>().data() + entry.first_score, entry.lse.data(), score_stride};
   }
   /// Opens the phase to all threads. Partial results have `dim` values.
   void seal_work(int dim) {
-    if (scores.size() < score_floats) scores.resize(score_floats);
+    if (const std::size_t bytes = score_floats * sizeof(float); scores.size() < bytes) {
+      scores = {};
+      scores = HostBuffer(bytes + bytes / 4);
+    }
     work.seal(dim);
     items.seal();
   }
   kernels::Reading reading(const Call& call) {
-    return {cache->shape().format, call.q, scale, scores.data(), score_stride};
+    return {cache->shape().format, call.q, scale, scores.as<float>().data(), score_stride};
   }
   /// Query rows of one KV head of a row of the pass.
   const float* head_query(const BatchEntry& entry, const float* q, int row, int head) const {

@@ -27,8 +27,18 @@ void PassSets::publish(int set, std::span<const std::int32_t> list) {
 
 void PassSets::close(int first, int lists, std::int64_t tokens) {
   const auto counts = std::span(counts_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(lists));
-  if (std::any_of(counts.begin(), counts.end(), [&](std::int32_t count) { return count < tokens; })) return;
-  std::fill(counts.begin(), counts.end(), kernels::kEverything);
+  const bool everything = std::all_of(counts.begin(), counts.end(), [&](std::int32_t count) {
+    return count == kernels::kEverything || count >= tokens;
+  });
+  for (int set = first; set < first + lists; ++set) {
+    std::int32_t& count = counts_[static_cast<std::size_t>(set)];
+    if (everything) {
+      count = kernels::kEverything;
+    } else if (count == kernels::kEverything) {
+      std::iota(row(set), row(set) + tokens, 0);
+      count = static_cast<std::int32_t>(tokens);
+    }
+  }
 }
 
 kernels::SetTable<kernels::Place::host> PassSets::table() {

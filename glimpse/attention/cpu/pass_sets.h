@@ -21,7 +21,8 @@ class PassSets {
   void open(int sets, std::int64_t capacity);
   /// `list`: ascending positions.
   void publish(int set, std::span<const std::int32_t> list);
-  /// When all lists of a slot are published: they are everything where each holds all tokens.
+  /// When all lists of a slot are published, or made by an operation that had the table: they are everything where each
+  /// holds all tokens; else each has its list.
   void close(int first, int lists, std::int64_t tokens);
 
   kernels::SetTable<kernels::Place::host> table();

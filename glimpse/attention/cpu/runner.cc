@@ -28,7 +28,6 @@ void open_entry(Pass& pass, BatchEntry& entry, const SequenceRows& rows) {
   entry.dense = reads_everything(rows);
   entry.ends_prompt = ends_prompt(rows);
   entry.counters = {};
-  entry.score_offset.resize(kv_heads);
   entry.lse.resize(static_cast<std::size_t>(pass.shape.heads));
   entry.index_bytes.assign(kv_heads, 0);
   entry.known.assign(entry.dense ? 0 : static_cast<std::size_t>(pass.shape.layers) * kv_heads, {});

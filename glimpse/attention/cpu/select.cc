@@ -9,18 +9,31 @@
 namespace glimpse::attention {
 namespace {
 
-/// Parts that score all keys for one set.
-void add_scores(Pass& pass, BatchEntry& entry, int index, const SelectOp& select) {
-  for (int i = 0; i < select.heads; ++i) {
-    const int queries = select.queries[static_cast<std::size_t>(i)];
-    if (queries == 0) continue;
-    HeadOutput output = pass.output_of(index, select.first_head + i);
-    output.queries = queries;
-    output.entries = static_cast<std::int32_t>(entry.tokens);
-    output.sums = select.selector->terms.front().source == plan::Source::probability;
-    entry.score_offset[static_cast<std::size_t>(output.head)] = pass.keep_scores(output);
-    pass.work.add_range(pass.work.add(output), 0, output.entries);
+/// Parts that score all keys for an entry's sets.
+void add_scores(Pass& pass, BatchEntry& entry, int index, int layer) {
+  const LayerProgram& program = entry.layer(layer);
+  pass.scored.clear();
+  for (const SelectOp& select : program.selects) {
+    for (int i = 0; i < select.heads && select.from == SelectOp::From::scores; ++i) {
+      if (select.queries[static_cast<std::size_t>(i)] > 0) pass.scored.push_back({0, select.first_head + i});
+    }
   }
+  const kernels::ScoreOp<kernels::Place::host> op{.cache = pass.tables.cache(pass.cache->shape().format),
+                                                  .rows = pass.tables.row(entry.rows.first_row),
+                                                  .group = pass.group,
+                                                  .scale = pass.scale,
+                                                  .heads = pass.scored.data(),
+                                                  .count = static_cast<int>(pass.scored.size()),
+                                                  .out = {.stride = pass.score_stride}};
+  kernels::add_scored(op, pass.work, [&](const kernels::Output& made, int head) {
+    const SelectOp& select = entry.rows.program->select(layer, head);
+    HeadOutput output{made, index, head};
+    output.query += static_cast<std::size_t>(entry.rows.first_row) * static_cast<std::size_t>(pass.shape.heads);
+    output.queries = select.queries[static_cast<std::size_t>(head - select.first_head)];
+    output.sums = select.selector->terms.front().source == plan::Source::probability;
+    pass.keep_scores(output);
+    return output;
+  });
 }
 
 void add_decode_selects(Pass& pass, BatchEntry& entry, int index, int layer) {
@@ -32,14 +45,66 @@ void add_decode_selects(Pass& pass, BatchEntry& entry, int index, int layer) {
   for (const SelectOp& select : entry.layer(layer).selects) {
     if (select.from == SelectOp::From::index) {
       pass.items.add({Item::Kind::search, index, select.first_head});
-    } else if (select.from == SelectOp::From::scores) {
-      add_scores(pass, entry, index, select);
-      if (!select.of_layer()) continue;
+    } else if (select.from == SelectOp::From::scores && select.of_layer()) {
       const int scored = select.scored_heads();
       pass.layer_remaining[index].store(scored, std::memory_order_relaxed);
       if (scored == 0) pass.items.add({Item::Kind::choose, index});
     }
   }
+  add_scores(pass, entry, index, layer);
+}
+
+/// What the queries of a KV head that score left, one after the other.
+HeadScores scores_of(Pass& pass, BatchEntry& entry, int head, int queries) {
+  const kernels::ScoreTable<kernels::Place::host> table = pass.scores_of(entry);
+  const auto query = static_cast<std::size_t>(head) * static_cast<std::size_t>(pass.group);
+  return {table.scores.raw() + query * table.stride, table.stride, table.lse.raw() + query, queries};
+}
+
+/// The lists of a set that an operation makes from scores.
+void choose_lists(Pass& pass, const Call& call, BatchEntry& entry, const SelectOp& select) {
+  const kernels::SelectOp<kernels::Place::host> op{.cache = pass.tables.cache(pass.cache->shape().format),
+                                                   .rows = pass.tables.row(entry.rows.first_row),
+                                                   .group = pass.group,
+                                                   .scores = pass.scores_of(entry),
+                                                   .sets = pass.sets.table()};
+  kernels::Choice choice = choice_of(*select.selector, static_cast<std::size_t>(entry.tokens));
+  for (int list = 0; list < select.lists; ++list) {
+    select.place(choice, list, entry.first_set);
+    kernels::select_set(op, choice, pass.thread(call.ith).selection);
+  }
+  pass.sets.close(entry.set_of(select.writes), select.lists, entry.tokens);
+}
+
+/// A layer's set that several candidates make.
+void unite(Pass& pass, const Call& call, BatchEntry& entry, const SelectOp& select) {
+  ThreadScratch& thread = pass.thread(call.ith);
+  const plan::Selector& how = *select.selector;
+  const bool by_heat = how.terms.front().source == plan::Source::heat;
+  for (int head = 0; head < pass.shape.kv_heads && !by_heat; ++head) {
+    const auto at = static_cast<std::size_t>(head);
+    thread.heads[at] = scores_of(pass, entry, head, select.queries[at]);
+  }
+  const auto tokens = static_cast<std::size_t>(entry.tokens);
+  const int set = entry.set_of(select.writes);
+  if (select.merges_ranks()) {
+    choose_by_rank(how, thread.heads, tokens, thread.selection, thread.set);
+  } else {
+    SequenceState& state = *entry.rows.state;
+    Candidates from;
+    from.tokens = tokens;
+    if (!by_heat) from.heads = thread.heads;
+    if (select.joins.layer >= 0) from.inherited = pass.sets.chosen(entry.set_of(select.joins));
+    if (state.has_heat()) {
+      auto& heat = state.heat(call.layer);
+      const auto block = static_cast<std::size_t>(state.heat_block());
+      if (heat.size() < (tokens + block - 1) / block) heat.resize((tokens + block - 1) / block, 0.0F);
+      from.heat = heat;
+    }
+    choose_union(how, from, thread.selection, thread.set, pass.sets.chosen(set));
+  }
+  pass.sets.publish(set, thread.set);
+  pass.sets.close(set, 1, entry.tokens);
 }
 
 }  // namespace
@@ -139,62 +204,24 @@ void select_head(Pass& pass, const Call& call, int batch_index, int head) {
       select_layer(pass, call, batch_index);
     return;
   }
-  const auto tokens = static_cast<std::size_t>(entry.tokens);
-  const kernels::Choice choice = choice_of(*select.selector, tokens);
-  const float* head_scores = pass.scores.data() + entry.score_offset[static_cast<std::size_t>(head)];
-  const float* lse = entry.lse.data() + static_cast<std::size_t>(head) * static_cast<std::size_t>(pass.group);
-  const int set = entry.set_of(select.writes);
-  for (int j = 0; j < select.lists; ++j) {
-    const auto offset = static_cast<std::size_t>(j);
-    const HeadScores of{head_scores + offset * pass.score_stride, pass.score_stride, lse + offset,
-                        select.lists > 1 ? 1 : pass.group};
-    pass.sets.publish(set + j, choose(choice, {&of, 1}, tokens, pass.thread(call.ith).selection));
-  }
-  pass.sets.close(set, select.lists, entry.tokens);
+  choose_lists(pass, call, entry, select);
   if (!select.weighs) return;
-  note_coverage(pass, entry, {call.layer, head}, {head_scores, pass.score_stride, lse, pass.group},
-                pass.thread(call.ith));
+  note_coverage(pass, entry, {call.layer, head}, scores_of(pass, entry, head, pass.group), pass.thread(call.ith));
 }
 
 void select_layer(Pass& pass, const Call& call, int batch_index) {
   BatchEntry& entry = pass.entry(batch_index);
-  SequenceState& state = *entry.rows.state;
-  ThreadScratch& thread = pass.thread(call.ith);
   const SelectOp& select = entry.rows.program->select(call.layer, 0);
-  const plan::Selector& how = *select.selector;
-  const plan::Term& first = how.terms.front();
-  const auto kv_heads = static_cast<std::size_t>(pass.shape.kv_heads);
-  for (std::size_t head = 0; head < kv_heads; ++head) {
-    thread.heads[head] = {pass.scores.data() + entry.score_offset[head], pass.score_stride,
-                          entry.lse.data() + head * static_cast<std::size_t>(pass.group), select.queries[head]};
-  }
-  const std::span<const HeadScores> heads(thread.heads);
-  const int set = entry.set_of(select.writes);
-  const auto tokens = static_cast<std::size_t>(entry.tokens);
-  if (first.heads == plan::HeadPooling::rank_merge) {
-    choose_by_rank(how, heads, tokens, thread.selection, thread.set);
-    pass.sets.publish(set, thread.set);
-  } else if (is_union(how) || select.joins.layer >= 0) {
-    Candidates from;
-    from.tokens = tokens;
-    if (first.source != plan::Source::heat) from.heads = heads;
-    if (select.joins.layer >= 0) from.inherited = pass.sets.chosen(entry.set_of(select.joins));
-    if (state.has_heat()) {
-      auto& heat = state.heat(call.layer);
-      const auto block = static_cast<std::size_t>(state.heat_block());
-      if (heat.size() < (tokens + block - 1) / block) heat.resize((tokens + block - 1) / block, 0.0F);
-      from.heat = heat;
-    }
-    choose_union(how, from, thread.selection, thread.set, pass.sets.chosen(set));
-    pass.sets.publish(set, thread.set);
+  if (!select.is_united()) {
+    choose_lists(pass, call, entry, select);
   } else {
-    pass.sets.publish(set, choose(choice_of(how, tokens), heads, tokens, thread.selection));
+    unite(pass, call, entry, select);
   }
-  pass.sets.close(set, 1, entry.tokens);
   if (!select.weighs) return;
   for (int head = 0; head < pass.shape.kv_heads; ++head) {
-    const HeadScores& scored = heads[static_cast<std::size_t>(head)];
-    if (scored.group > 0) note_coverage(pass, entry, {call.layer, head}, scored, thread);
+    const int queries = select.queries[static_cast<std::size_t>(head)];
+    if (queries == 0) continue;
+    note_coverage(pass, entry, {call.layer, head}, scores_of(pass, entry, head, queries), pass.thread(call.ith));
   }
 }
 

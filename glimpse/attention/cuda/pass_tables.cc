@@ -102,13 +102,9 @@ void add_selects(const PassEntry& entry, int layer, int row, GroupLayer& to) {
         break;
     }
     kernels::Choice choice = last.of(select);
-    const int set = first_set(entry, select.writes);
+    choice.row = row;
     for (int list = 0; list < select.lists; ++list) {
-      choice.row = row;
-      choice.head = select.first_head;
-      choice.heads = select.of_layer() ? select.heads : 1;
-      choice.query = select.lists > 1 ? list : -1;
-      choice.set = set + list;
+      select.place(choice, list, entry.first_set);
       to.choices.push_back(choice);
     }
   }

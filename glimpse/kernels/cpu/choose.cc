@@ -6,6 +6,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/attention.h"
+#include "glimpse/kernels/cpu/row_outputs.h"
 
 namespace glimpse::kernels {
 namespace {
@@ -116,6 +117,40 @@ std::size_t choose_units(const Choice& choice, std::span<float> units, std::size
   }
   if (tail < units.size()) add(tail, units.size());
   return static_cast<std::size_t>(end - out);
+}
+
+void SelectSpace::reserve(std::size_t slots) {
+  if (pooled.size() >= slots) return;
+  const std::size_t room = slots + slots / 4 + 1024;  // grows with the context, not with every step
+  pooled.resize(room);
+  one.resize(room);
+  units.resize(room);
+  chosen.resize(room);
+  list.resize(room);
+  workspace.resize(select_workspace(room));
+}
+
+void select_set(const SelectOp<Place::host>& op, const Choice& choice, SelectSpace& space) {
+  const auto slots = static_cast<std::size_t>(seen(op.cache, op.rows, {choice.row, choice.head}));
+  const auto block = static_cast<std::size_t>(choice.block);
+  const auto first_of_group = static_cast<std::size_t>(std::max(choice.query, 0));
+  space.reserve(slots);
+  space.heads.clear();
+  for (std::int32_t head = choice.head; head < choice.head + choice.heads; ++head) {
+    const std::size_t query = first_query(op.cache, op.group, {choice.row, head}) + first_of_group;
+    space.heads.push_back({op.scores.scores.raw() + query * op.scores.stride, op.scores.stride,
+                           op.scores.lse.raw() + query, choice.query < 0 ? op.group : 1});
+  }
+  const bool by_unit = choice.by_unit != 0;
+  const std::span<float> pooled(space.pooled.data(), by_unit ? (slots + block - 1) / block : slots);
+  pool(choice, space.heads, space.one, pooled);
+  const ChooseSpace room{space.units, space.chosen, space.workspace};
+  const std::size_t count = by_unit ? choose_units(choice, pooled, slots, room, space.list.data())
+                                    : choose(choice, pooled, room, space.list.data());
+  const auto set = static_cast<std::size_t>(choice.set), capacity = static_cast<std::size_t>(op.sets.capacity);
+  const std::size_t kept = std::min(count, capacity);
+  op.sets.count[set] = count == slots ? kEverything : static_cast<std::int32_t>(kept);
+  if (count < slots) std::copy_n(space.list.data(), kept, op.sets.slots.raw() + set * capacity);
 }
 
 }  // namespace glimpse::kernels

@@ -15,21 +15,9 @@ namespace glimpse::kernels {
 namespace {
 
 struct ThreadSpace {
-  std::vector<float> pooled, one, units;
-  std::vector<std::int32_t> chosen, list;
-  std::vector<HeadScores> heads;
-  std::vector<std::byte> workspace, prefill;
+  SelectSpace selection;
+  std::vector<std::byte> prefill;
   std::vector<float> digests, lse;
-
-  void reserve(std::size_t slots) {
-    if (pooled.size() >= slots) return;
-    pooled.resize(slots);
-    one.resize(slots);
-    units.resize(slots);
-    chosen.resize(slots);
-    list.resize(slots);
-    workspace.resize(select_workspace(slots));
-  }
 };
 
 std::size_t size(std::int64_t value) {
@@ -56,14 +44,7 @@ class CpuOperations final : public Operations<Place::host> {
 
   void score(const ScoreOp<Place::host>& op) override {
     work_.clear();
-    for (int i = 0; i < op.count; ++i) {
-      const RowHead at = op.heads[size(i)];
-      Output output = output_of(op.cache, op.rows, op.group, at);
-      check(size(output.entries) <= op.out.stride, "a row of scores has room for all slots");
-      output.first_score = output.query * op.out.stride;
-      const int number = work_.add(output);
-      work_.add_range(number, 0, output.entries);
-    }
+    add_scored(op, work_, [](const Output& output, int) { return output; });
     work_.seal(0);
     const Reading reading{op.cache.format, op.q.raw(), op.scale, op.out.scores.raw(), op.out.stride};
     drain([&](const Part& part, const Part* next, int thread) {
@@ -85,7 +66,7 @@ class CpuOperations final : public Operations<Place::host> {
   }
 
   void select(const SelectOp<Place::host>& op) override {
-    share(op.count, [&](int i, int thread) { select_set(op, op.choices[size(i)], spaces_[size(thread)]); });
+    share(op.count, [&](int i, int thread) { select_set(op, op.choices[size(i)], spaces_[size(thread)].selection); });
   }
 
   void attend(const AttendOp<Place::host>& op) override {
@@ -219,28 +200,6 @@ class CpuOperations final : public Operations<Place::host> {
                    .lse = lse};
       prefill_column_sums(op.cache.format, item, spaces_[size(thread)].prefill);
     }
-  }
-
-  static void select_set(const SelectOp<Place::host>& op, const Choice& choice, ThreadSpace& space) {
-    const std::size_t slots = size(seen(op.cache, op.rows, {choice.row, choice.head}));
-    const std::size_t scored = choice.by_unit != 0 ? (slots + size(choice.block) - 1) / size(choice.block) : slots;
-    space.reserve(slots);
-    space.heads.clear();
-    for (std::int32_t head = choice.head; head < choice.head + choice.heads; ++head) {
-      const std::size_t query = first_query(op.cache, op.group, {choice.row, head}) + size(std::max(choice.query, 0));
-      space.heads.push_back({op.scores.scores.raw() + query * op.scores.stride, op.scores.stride,
-                             op.scores.lse.raw() + query, choice.query < 0 ? op.group : 1});
-    }
-    const std::span<float> pooled(space.pooled.data(), scored);
-    pool(choice, space.heads, space.one, pooled);
-    const ChooseSpace room{space.units, space.chosen, space.workspace};
-    const std::size_t count = choice.by_unit != 0 ? choose_units(choice, pooled, slots, room, space.list.data())
-                                                  : choose(choice, pooled, room, space.list.data());
-    const auto set = size(choice.set);
-    const std::size_t kept = std::min(count, size(op.sets.capacity));
-    op.sets.count[set] = count == slots ? kEverything : static_cast<std::int32_t>(kept);
-    if (count == slots) return;
-    std::copy_n(space.list.data(), kept, op.sets.slots.raw() + set * size(op.sets.capacity));
   }
 
   Workers* workers_;

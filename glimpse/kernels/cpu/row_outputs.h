@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "glimpse/base/error.h"
 #include "glimpse/kernels/cpu/work_list.h"
 #include "glimpse/kernels/ops.h"
 
@@ -36,6 +37,19 @@ inline Output output_of(const KvTable<Place::host>& cache, const RowTable<Place:
   return output;
 }
 
+/// Adds what the named heads score, with its parts. `as` makes of each output, and the KV head that it belongs to, what
+/// the list holds.
+template <class Of, class As>
+void add_scored(const ScoreOp<Place::host>& op, WorkList<Of>& work, const As& as) {
+  for (int i = 0; i < op.count; ++i) {
+    const RowHead at = op.heads[static_cast<std::size_t>(i)];
+    Output output = output_of(op.cache, op.rows, op.group, at);
+    check(static_cast<std::size_t>(output.entries) <= op.out.stride, "a row of scores has room for all slots");
+    output.first_score = output.query * op.out.stride;
+    work.add_range(work.add(as(output, at.head)), 0, output.entries);
+  }
+}
+
 /// What the query heads of a KV head that read the same read; `query`: that one alone has a set of its own, -1: all.
 inline Output attended(const AttendOp<Place::host>& op, RowHead at, int query) {
   const Read& read = op.reads[static_cast<std::size_t>(at.row) * static_cast<std::size_t>(op.cache.kv_heads) +
@@ -58,8 +72,7 @@ inline Output attended(const AttendOp<Place::host>& op, RowHead at, int query) {
   return output;
 }
 
-/// Adds the outputs of a row, KV head by KV head, with their parts. `as` makes of each output, and the KV head that it
-/// belongs to, what the list holds.
+/// Adds the outputs of a row, KV head by KV head, with their parts. `as`: as in add_scored.
 template <class Of, class As>
 void add_attended(const AttendOp<Place::host>& op, int row, WorkList<Of>& work, const As& as) {
   const int first = work.outputs();

@@ -140,6 +140,20 @@ void feed_statistic(RetentionRule rule, const StepFeed& feed, const FeedSpace& s
   }
 }
 
+void feed_prompt(RetentionRule rule, const PromptFeed& feed, std::int64_t tokens, std::vector<float>& statistic) {
+  const bool last = rule == RetentionRule::last_probability;
+  const float share = last ? 1.0F / static_cast<float>(feed.group) : 1.0F;  // TOVA: mean; H2O: summed over the group
+  statistic.resize(static_cast<std::size_t>(tokens), 0.0F);
+  if (last) std::fill(statistic.begin(), statistic.end(), 0.0F);
+  for (std::size_t piece = 0; piece < feed.pieces; ++piece) {
+    const float* const sums = feed.sums + piece * feed.stride;
+    for (std::size_t slot = 0; slot < feed.slots; ++slot) {
+      const auto position = feed.positions == nullptr ? static_cast<std::int32_t>(slot) : feed.positions[slot];
+      if (position >= 0) statistic[static_cast<std::size_t>(position)] += share * sums[slot];
+    }
+  }
+}
+
 bool observes_prompt(RetentionRule rule) {
   return plan::forgets_by_statistic(rule) && rule != RetentionRule::stamps;
 }

@@ -38,6 +38,17 @@ struct FeedSpace {
 void feed_statistic(plan::RetentionRule rule, const StepFeed& feed, const FeedSpace& space,
                     std::vector<float>& statistic);
 
+/// What rows of a prompt gave to each slot of a head, summed over rows and the group.
+struct PromptFeed {
+  const float* sums = nullptr;  ///< [pieces], `stride` apart, [slots] each: added one piece after the other
+  std::size_t pieces = 1, stride = 0;
+  const std::int32_t* positions = nullptr;  ///< [slots], -1 a freed slot; null: slot == position
+  std::size_t slots = 0;
+  int group = 1;
+};
+/// The same of a prompt's rows, for a rule that observes them. `tokens`: of the sequence, these rows among them.
+void feed_prompt(plan::RetentionRule rule, const PromptFeed& feed, std::int64_t tokens, std::vector<float>& statistic);
+
 /// True where the rows of a prompt feed a statistic; stamps begin with the first generated token.
 bool observes_prompt(plan::RetentionRule rule);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glimpse/attention/forget.h"
+#include "glimpse/attention/heat.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
@@ -72,11 +73,7 @@ void end_feedback(Pass& pass, BatchEntry& entry) {
       if (pass.heat_readers[b] > 0) sums[b] /= pass.heat_readers[b];
     }
   }
-  if (entry.rows.kind == PassKind::draft) {
-    state.drafted_heat.push_back(std::move(gains));
-  } else {
-    state.take_heat(gains, how.decay);
-  }
+  add_step_heat(entry.rows, std::move(gains));
 }
 
 }  // namespace glimpse::attention

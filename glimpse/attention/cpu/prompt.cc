@@ -7,6 +7,7 @@
 #include "glimpse/attention/cpu/low_rank.h"
 #include "glimpse/attention/cpu/tiles.h"
 #include "glimpse/attention/forget.h"
+#include "glimpse/attention/heat.h"
 #include "glimpse/base/error.h"
 
 namespace glimpse::attention {
@@ -15,17 +16,6 @@ namespace {
 /// Keys of one item of few rows. Fixed, so that results do not depend on threads.
 constexpr std::int32_t kKeyRange = 2048;
 static_assert(kKeyRange % kernels::kSplitTokens == 0);
-
-/// The rows that are observed are steps of the heat: what was there fades by as many. A seed that begins before
-/// anything was decoded is the whole of it, so that pieces of a prompt leave what the prompt leaves.
-void fade_heat(BatchEntry& entry) {
-  SequenceState& state = *entry.rows.state;
-  if (!state.has_heat()) return;
-  const std::int64_t first = std::max(entry.rows.position, entry.prompt.observe_from);
-  const bool begins = entry.rows.position <= entry.prompt.observe_from;
-  const double left = std::pow(entry.rows.program->heat().decay, static_cast<double>(entry.tokens - first));
-  state.scale_heat(begins && state.decode_steps == 0 ? 0.0 : left);
-}
 
 void add_rows(Pass& pass, const BatchEntry& entry, int index) {
   // Later tiles see more keys: the longest first, so that no thread ends alone.
@@ -85,43 +75,30 @@ void take_observed(Pass& pass, BatchEntry& entry, int layer, int head) {
   const std::size_t items = prompt.observed.size() / (kv_heads * tokens);
   // Sums are by slot, what is kept is by position: a head that has forgotten tokens has fewer slots.
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(head)];
-  const auto for_each_sum = [&](std::size_t item, auto&& add) {
-    const float* sums = prompt.observed.data() + (item * kv_heads + static_cast<std::size_t>(head)) * tokens;
-    for (std::int32_t slot = 0; slot < view.slots; ++slot) {
-      const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
-      if (position >= 0) add(static_cast<std::size_t>(position), sums[slot]);
-    }
-  };
+  const float* const sums = prompt.observed.data() + static_cast<std::size_t>(head) * tokens;
+  const std::size_t stride = kv_heads * tokens;
   const plan::Retention* kept = entry.head(layer, head).kept;
   if (kept != nullptr && observes_prompt(kept->rule)) {
-    const bool last = kept->rule == plan::RetentionRule::last_probability;
-    const float share = last ? 1.0F / static_cast<float>(pass.group) : 1.0F;  // TOVA: mean; H2O: summed over the group
-    auto& statistic = state.statistics[state.head(layer, head)].own();
-    statistic.resize(tokens, 0.0F);
-    if (last) std::fill(statistic.begin(), statistic.end(), 0.0F);
-    for (std::size_t item = 0; item < items; ++item) {
-      for_each_sum(item, [&](std::size_t position, float sum) { statistic[position] += share * sum; });
-    }
+    const PromptFeed feed{sums, items, stride, view.positions, static_cast<std::size_t>(view.slots), pass.group};
+    feed_prompt(kept->rule, feed, entry.tokens, state.statistics[state.head(layer, head)].own());
   }
-  const plan::Heat& how = entry.rows.program->heat();
   const bool heats = entry.layer(layer).heats;
   const auto block = static_cast<std::size_t>(state.heat_block());
   const std::size_t blocks = (tokens + block - 1) / block;
   for (std::size_t item = 0; heats && item < items; ++item) {
     double* to = prompt.observed_blocks.data() + static_cast<std::size_t>(head) * blocks;
-    for_each_sum(item, [&](std::size_t position, float sum) { to[position / block] += static_cast<double>(sum); });
+    for (std::int32_t slot = 0; slot < view.slots; ++slot) {
+      const std::int32_t position = view.positions == nullptr ? slot : view.positions[slot];
+      if (position >= 0)
+        to[static_cast<std::size_t>(position) / block] +=
+            static_cast<double>(sums[item * stride + static_cast<std::size_t>(slot)]);
+    }
   }
   if (prompt.remaining[pass.shape.kv_heads].fetch_sub(1, std::memory_order_acq_rel) != 1 || !heats) return;
-  // The last head of the layer: the mean over layers and query heads grows layer by layer.
-  const int layers = how.per_layer ? 1 : pass.shape.layers - how.first_layer;
-  const double share = 1.0 / (static_cast<double>(layers) * pass.shape.heads);
-  auto& heat = state.heat(layer);
-  heat.resize(std::max(heat.size(), blocks), 0.0F);
-  for (std::size_t b = 0; b < blocks; ++b) {
-    double sum = 0;
-    for (std::size_t h = 0; h < kv_heads; ++h) sum += prompt.observed_blocks[h * blocks + b];
-    heat[b] += static_cast<float>(sum * share);
-  }
+  // The last head of the layer has the sums of all.
+  const std::span<double> all(prompt.observed_blocks.data(), blocks);
+  for (std::size_t i = blocks; i < kv_heads * blocks; ++i) all[i % blocks] += prompt.observed_blocks[i];
+  add_prompt_heat(entry.rows, layer, all);
 }
 
 /// Adds up the probabilities that the item's observed rows gave each key, by itself; the last item of a head takes
@@ -182,7 +159,7 @@ void open_prompt(Pass& pass, BatchEntry& entry) {
   }
   prompt.observe_from = entry.learns() ? entry.rows.program->observe_from(entry.rows.prompt_end)
                                        : std::numeric_limits<std::int64_t>::max();
-  if (entry.tokens > prompt.observe_from) fade_heat(entry);
+  if (entry.tokens > prompt.observe_from && entry.rows.state->has_heat()) fade_heat(entry.rows);
   const auto wanted = static_cast<std::size_t>(pass.shape.kv_heads + 1 + prompt.tiles);
   if (prompt.remaining_size < wanted) {
     prompt.remaining = std::make_unique<std::atomic<int>[]>(wanted);

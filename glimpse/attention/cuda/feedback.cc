@@ -107,7 +107,6 @@ void Feedback::take(const SequenceRows& rows, const kernels::PromptRows& piece, 
   std::vector<float>& statistic = state.statistics[state.head(head.layer, head.head)].own();
   const kernels::HeadView view = cache_.view(rows.sequence, head.layer, head.head);
   const std::size_t seen = size(view.slots - piece.behind + piece.rows);
-  const bool last = kept->rule == plan::RetentionRule::last_probability;
   if (rows.decodes()) {
     mean_.assign(sums, sums + seen);
     for (float& value : mean_) value /= static_cast<float>(group_);
@@ -122,13 +121,7 @@ void Feedback::take(const SequenceRows& rows, const kernels::PromptRows& piece, 
     return;
   }
   if (!observes_prompt(kept->rule)) return;
-  const float share = last ? 1.0F / static_cast<float>(group_) : 1.0F;  // TOVA: mean; H2O: summed over the group
-  statistic.resize(size(rows.position + rows.rows), 0.0F);
-  if (last) std::fill(statistic.begin(), statistic.end(), 0.0F);
-  for (std::size_t slot = 0; slot < seen; ++slot) {
-    const std::int32_t position = view.positions == nullptr ? static_cast<std::int32_t>(slot) : view.positions[slot];
-    if (position >= 0) statistic[size(position)] += share * sums[slot];
-  }
+  feed_prompt(kept->rule, {sums, 1, 0, view.positions, seen, group_}, rows.position + rows.rows, statistic);
 }
 
 }  // namespace glimpse::attention::cuda

@@ -4,22 +4,13 @@
 #include <bit>
 #include <cmath>
 
-#include "glimpse/base/error.h"
+#include "glimpse/attention/heat.h"
 
 namespace glimpse::attention::cuda {
 namespace {
 
 std::size_t size(std::int64_t value) {
   return static_cast<std::size_t>(value);
-}
-
-/// The rows that are observed are steps of the heat: what was there fades by as many. A seed that begins before
-/// anything was decoded is the whole of it.
-void fade(const PassEntry& entry) {
-  SequenceState& state = *entry.rows.state;
-  const bool begins = entry.rows.position <= entry.rows.program->observe_from(entry.rows.prompt_end);
-  const double left = std::pow(entry.rows.program->heat().decay, static_cast<double>(entry.tokens - entry.observed));
-  state.scale_heat(begins && state.decode_steps == 0 ? 0.0 : left);
 }
 
 std::size_t blocks_of(const PassEntry& entry) {
@@ -43,7 +34,7 @@ void Heats::begin(const PassTables& tables, std::span<const std::int64_t> length
     const PassEntry& entry = tables.entries()[i];
     if (entry.first_heat < 0) continue;
     if (!entry.rows.decodes()) {
-      fade(entry);
+      fade_heat(entry.rows);
       find_observed(entry, i, lengths[i]);
       continue;
     }
@@ -228,29 +219,22 @@ void Heats::end() {
 }
 
 void Heats::take(const PassEntry& entry) const {
-  SequenceState& state = *entry.rows.state;
-  const plan::Heat& how = entry.rows.program->heat();
   const std::size_t blocks = blocks_of(entry);
   const auto* const from = reinterpret_cast<const double*>(host_.raw());
-  const auto of_row = [&](int row) { return from + size(entry.first_heat + row) * tables_->sizes().heat_stride; };
+  const auto of_row = [&](int row) {
+    return std::span(from + size(entry.first_heat + row) * tables_->sizes().heat_stride, blocks);
+  };
   if (!entry.rows.decodes()) {
-    const int layers = how.per_layer ? 1 : cache_.shape().layers - how.first_layer;
-    const double share = 1.0 / (static_cast<double>(layers) * heads_);
+    const plan::Heat& how = entry.rows.program->heat();
     for (int row = how.per_layer ? how.first_layer : 0; row < entry.heats; ++row) {
-      std::vector<float>& heat = state.heat(row);
-      heat.resize(std::max(heat.size(), blocks), 0.0F);
-      for (std::size_t b = 0; b < blocks; ++b) heat[b] += static_cast<float>(of_row(row)[b] * share);
+      add_prompt_heat(entry.rows, row, of_row(row));
     }
     return;
   }
   if (!entry.rows.program->feeds()) return;
   HeatGains gains;
-  for (int row = 0; row < entry.heats; ++row) gains.emplace_back(of_row(row), of_row(row) + blocks);
-  if (entry.rows.kind == PassKind::draft) {
-    state.drafted_heat.push_back(std::move(gains));
-  } else {
-    state.take_heat(gains, how.decay);
-  }
+  for (int row = 0; row < entry.heats; ++row) gains.emplace_back(of_row(row).begin(), of_row(row).end());
+  add_step_heat(entry.rows, std::move(gains));
 }
 
 }  // namespace glimpse::attention::cuda

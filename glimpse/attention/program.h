@@ -2,12 +2,14 @@
 // with each selector, slot and budget looked up once. A device walks programs and never reads a plan::Plan.
 //
 // A program is made once for a plan and holds for every length of the context. What depends on the length is said by
-// functions of it: dense_at(), capacity(). Immutable; any thread. It owns a copy of what it needs of the plan.
+// functions of it: dense_at(), capacity(), read_at(). Immutable; any thread. It owns a copy of what it needs of the
+// plan.
 //
 // The order of a layer's operations in a decode step, in which programs of several sequences merge:
-//   select    SelectOp::From::index searches, ::scores scores all keys (K alone); both choose sets before the layer
-//   attends attend    HeadOp::reads; SelectOp::From::attention chooses from the scores that dense attention leaves feed
-//   heat and statistics take the probabilities of what was read
+// * select: SelectOp::From::index searches, ::scores scores all keys (K alone); both choose sets before the layer
+//   attends.
+// * attend: HeadOp::read_at; SelectOp::From::attention chooses from the scores that dense attention leaves.
+// * feed: heat and statistics take the probabilities of what was read.
 // Forgetting (HeadOp::kept) goes before the first layer of a step.
 #pragma once
 

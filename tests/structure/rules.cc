@@ -38,6 +38,7 @@ constexpr ThirdParty kThirdParty[] = {
     {"c10/", "train"},
     {"CLI/", "cli"},
     {"cuda_", "kernels exec"},
+    {"cuda.h", "kernels"},
     {"cooperative_groups.h", "kernels exec"},
 };
 

@@ -42,21 +42,12 @@ bool SelectOp::is_united() const {
   return from != From::index && of_layer() && (is_union(*selector) || joins.layer >= 0 || merges_ranks());
 }
 
-void SelectOp::place(kernels::Choice& choice, int list, int first) const {
-  choice.head = first_head;
-  choice.heads = heads;
-  choice.query = lists > 1 ? list : -1;
-  choice.set = first + first_set + list;
-}
-
 int SelectOp::scored_heads() const {
   return static_cast<int>(std::count_if(queries.begin(), queries.end(), [](int count) { return count > 0; }));
 }
 
-kernels::Read HeadOp::read_at(std::int64_t tokens, int first_set) const {
+kernels::Read HeadOp::window_at(std::int64_t tokens) const {
   kernels::Read of = read;
-  if (reads == Reads::set) of.set += first_set;
-  if (reads != Reads::window) return of;
   const std::int64_t local = plan::window_tokens(*window, tokens);
   if (window->sink + local >= tokens) return of;
   of.kind = kernels::Read::Kind::window;

@@ -53,7 +53,12 @@ struct SelectOp {
   std::int64_t capacity(std::int64_t tokens) const;
   /// Says whose scores a choice of one of its lists reads, and which set it writes. `first`: where the row's sets are
   /// numbered from.
-  void place(kernels::Choice& choice, int list, int first) const;
+  void place(kernels::Choice& choice, int list, int first) const {
+    choice.head = first_head;
+    choice.heads = heads;
+    choice.query = lists > 1 ? list : -1;
+    choice.set = first + first_set + list;
+  }
 };
 
 /// What one KV head of a layer does in a decode step.
@@ -71,11 +76,19 @@ struct HeadOp {
 
   /// What it reads in a row that sees `tokens` and is not dense (Program::dense_at). `first_set`: where the row's sets
   /// are numbered from.
-  kernels::Read read_at(std::int64_t tokens, int first_set) const;
+  kernels::Read read_at(std::int64_t tokens, int first_set) const {
+    if (reads == Reads::window) return window_at(tokens);
+    kernels::Read of = read;
+    if (reads == Reads::set) of.set += first_set;
+    return of;
+  }
   /// A mean token stands for what its window lost.
   bool compensates() const { return reads == Reads::window && kept != nullptr && kept->compensates; }
   /// Pages that its sets do not need may wait in the host's tier.
   bool has_tier() const { return kept != nullptr && kept->rule == plan::RetentionRule::host_tier; }
+
+ private:
+  kernels::Read window_at(std::int64_t tokens) const;
 };
 
 struct LayerProgram {

@@ -71,6 +71,7 @@ class LastChoice {
 
 void add_selects(const PassEntry& entry, int layer, int row, GroupLayer& to) {
   const std::span<const SelectOp> selects(entry.rows.program->layer(layer).selects);
+  if (selects.empty()) return;
   const std::vector<SetSource>& sources = entry.facts->layers[static_cast<std::size_t>(layer)].sources;
   LastChoice last(entry);
   for (std::size_t i = 0; i < selects.size(); ++i) {
@@ -101,23 +102,33 @@ void add_selects(const PassEntry& entry, int layer, int row, GroupLayer& to) {
         }
         break;
     }
-    kernels::Choice choice = last.of(select);
-    choice.row = row;
+    const kernels::Choice& like = last.of(select);
     for (int list = 0; list < select.lists; ++list) {
+      kernels::Choice& choice = to.choices.emplace_back(like);
+      choice.row = row;
       select.place(choice, list, entry.first_set);
-      to.choices.push_back(choice);
     }
   }
 }
 
 /// What the heads of a layer read in a row.
 void add_reads(const PassEntry& entry, int layer, std::vector<kernels::Read>& to) {
-  const std::vector<HeadOp>& heads = entry.rows.program->layer(layer).heads;
+  const ProgramFacts::Layer& facts = entry.facts->layers[static_cast<std::size_t>(layer)];
+  const std::size_t first = to.size(), heads = facts.reads.size();
   if (entry.dense) {
-    to.resize(to.size() + heads.size());
+    to.resize(first + heads);
     return;
   }
-  for (const HeadOp& head : heads) to.push_back(head.read_at(entry.tokens, entry.first_set));
+  if (facts.windows) {
+    for (const HeadOp& head : entry.rows.program->layer(layer).heads) {
+      to.push_back(head.read_at(entry.tokens, entry.first_set));
+    }
+    return;
+  }
+  to.insert(to.end(), facts.reads.begin(), facts.reads.end());
+  for (kernels::Read& read : std::span(to).subspan(first)) {
+    if (read.kind == kernels::Read::Kind::sets) read.set += entry.first_set;
+  }
 }
 
 /// Where rows of a group's entries are put together their lists are read instead.

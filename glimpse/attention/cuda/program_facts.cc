@@ -56,6 +56,8 @@ void add_reads(const Program& program, int layer, ProgramFacts& facts, ProgramFa
   const LayerProgram& of = program.layer(layer);
   for (std::size_t number = 0; number < of.heads.size(); ++number) {
     const HeadOp& head = of.heads[number];
+    to.reads.push_back(head.read);
+    to.windows |= head.reads == HeadOp::Reads::window;
     facts.compensates |= head.compensates();
     facts.has_tier |= head.has_tier();
     facts.makes_keys |= head.key_rank > 0;

@@ -20,9 +20,11 @@ struct ProgramFacts {
 
   /// Of a layer.
   struct Layer {
-    std::vector<SetSource> sources;  ///< [selects]
-    std::vector<int> bounded;        ///< heads that search bounds of pages
-    int scored = 0;                  ///< KV heads whose scores sets are made from, before the layer attends
+    std::vector<SetSource> sources;    ///< [selects]
+    std::vector<int> bounded;          ///< heads that search bounds of pages
+    int scored = 0;                    ///< KV heads whose scores sets are made from, before the layer attends
+    std::vector<kernels::Read> reads;  ///< [heads] HeadOp::read
+    bool windows = false;              ///< some head reads a window: HeadOp::read_at says which at a length
   };
   std::vector<Layer> layers;
 

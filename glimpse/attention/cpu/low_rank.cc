@@ -53,10 +53,8 @@ LowRankHead low_rank_head(BatchEntry& entry, int layer, int head) {
   return low;
 }
 
-/// Of one list of a set.
-void count_list(Pass& pass, BatchEntry& entry, plan::SlotId at, std::span<const std::int32_t> list) {
-  const LowRankHead low = low_rank_head(entry, at.layer, at.head);
-  const int rank = entry.head(at.layer, at.head).key_rank;
+/// Rows of one list of a set whose keys are made.
+std::int64_t made_rows(const LowRankHead& low, std::span<const std::int32_t> list) {
   const auto before = [&](std::int64_t position) {
     return std::lower_bound(list.begin(), list.end(), static_cast<std::int32_t>(position)) - list.begin();
   };
@@ -66,11 +64,7 @@ void count_list(Pass& pass, BatchEntry& entry, plan::SlotId at, std::span<const 
     if (first >= low.end) break;
     rows -= before(std::min(first + low.chunk, low.end)) - before(first);
   }
-  if (rows == 0) return;
-  entry.counters.low_rank_rows += rows;
-  // A row of U each, and the head's B once.
-  entry.counters.low_rank_bytes += rows * static_cast<std::int64_t>(low.keys->row_bytes(rank)) +
-                                   std::int64_t{rank} * pass.shape.head_dim * std::int64_t{sizeof(float)};
+  return rows;
 }
 
 }  // namespace
@@ -103,8 +97,16 @@ bool makes_keys(const BatchEntry& entry, plan::SlotId at, const kernels::Read& r
 }
 
 void count_low_rank(Pass& pass, BatchEntry& entry, plan::SlotId at, const kernels::Read& read) {
-  const int lists = read.per_query != 0 ? pass.group : 1;
-  for (int set = read.set; set < read.set + lists; ++set) count_list(pass, entry, at, pass.sets.list(set));
+  const LowRankHead low = low_rank_head(entry, at.layer, at.head);
+  const int rank = entry.head(at.layer, at.head).key_rank, lists = read.per_query != 0 ? pass.group : 1;
+  for (int set = read.set; set < read.set + lists; ++set) {
+    const std::int64_t rows = made_rows(low, pass.sets.list(set));
+    if (rows == 0) continue;
+    entry.counters.low_rank_rows += rows;
+    // A row of U each, and the head's B once.
+    entry.counters.low_rank_bytes += rows * static_cast<std::int64_t>(low.keys->row_bytes(rank)) +
+                                     std::int64_t{rank} * pass.shape.head_dim * std::int64_t{sizeof(float)};
+  }
 }
 
 /// Attends to a part of a list by way of pages of its own: made keys there, everything else copied.

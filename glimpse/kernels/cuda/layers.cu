@@ -129,7 +129,7 @@ __global__ void split_qkv_kernel(const __grid_constant__ QkvArguments arguments)
   const HeadView& view = view_of(cache, row, is_q ? 0 : head);
   const HeadOut to{is_q ? of.q.raw() + (static_cast<std::size_t>(row) * of.heads + head) * cache.dim : nullptr,
                    OwnRow(cache, is_k ? view.k_plane : view.v_plane, is_q ? 0 : own_row(cache, row, view))};
-  wait_for_launch_before();  // where a row goes, no launch of a layer writes
+  wait_for_launch_before();  // until here only tables of the pass were read, which no layer writes
   float scale = 1;
   if (norm != nullptr) {
     float squares = 0;

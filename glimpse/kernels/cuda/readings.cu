@@ -11,18 +11,13 @@ constexpr int kThreads = 1024;  // a block for each row
 constexpr int kDigits = 256;
 constexpr int kCopies = 16;  // of the counters: threads of a warp seldom meet at one
 
-/// The next launch may take its place, and this one waits until what it reads is written.
-__device__ void begin() {
-  begin_launch();
-}
-
 __device__ bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7f800000U) != 0x7f800000U;
 }
 
 /// A row's largest value: no counting.
 __global__ void __launch_bounds__(kThreads) largest_one_kernel(const __grid_constant__ LargestOp of) {
-  begin();
+  begin_launch();
   __shared__ unsigned long long warps[kThreads / 32];
   const float* const row = of.values.raw() + static_cast<std::size_t>(blockIdx.x) * of.width;
   bool finite = true;
@@ -50,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) largest_one_kernel(const __grid_cons
 
 /// Rounds of 256 counters, each over a narrower range of keys, find the key of the last value taken.
 __global__ void __launch_bounds__(kThreads) largest_kernel(const __grid_constant__ LargestOp of) {
-  begin();
+  begin_launch();
   __shared__ std::uint32_t counters[kDigits * kCopies];
   __shared__ std::uint32_t digit, left, equal;
   __shared__ int taken, warp_equal[kThreads / 32];
@@ -130,7 +125,7 @@ __device__ double block_sum(double own, double* warps) {
 }
 
 __global__ void change_kernel(const __grid_constant__ ChangeOp of) {
-  begin();
+  begin_launch();
   __shared__ double warps[32];
   const std::size_t at = static_cast<std::size_t>(blockIdx.x) * of.width;
   double xx = 0, xd = 0, dd = 0;

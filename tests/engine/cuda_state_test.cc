@@ -40,6 +40,33 @@ TEST_F(Cuda, ASessionOfOneDeviceGoesOnOnTheOther) {
   }
 }
 
+/// What others left in the device's memory is nobody's answer.
+TEST_F(Cuda, MemoryThatIsTakenMayHoldAnything) {
+  const auto dirty = [](std::byte value) {
+    kernels::cuda::Stream stream(0);
+    std::vector<kernels::cuda::Memory> pieces;
+    for (std::size_t bytes = 256; bytes <= std::size_t{256} << 20; bytes *= 4) {
+      for (int i = 0; i < 4; ++i) pieces.emplace_back(stream, bytes).fill(value);
+    }
+    stream.synchronize();
+  };
+  const auto model = reference::test_model("llama256");
+  for (const std::string policy :
+       {"full", "h2o", "tova", "raas", "streaming", "tidal", "quest", "evosparse", "razor"}) {
+    SCOPED_TRACE(policy);
+    std::vector<std::vector<float>> runs;
+    for (const std::byte value : {std::byte{0}, std::byte{0xff}, std::byte{0x7f}}) {
+      dirty(value);
+      Engine gpu(on_gpu(model));
+      dirty(value);
+      runs.push_back(
+          forced(gpu, make(gpu, policy, policy == "full" ? policies::PolicyOptions{} : budget("64")), 300, 40).logits);
+    }
+    EXPECT_TRUE(same_bits(runs[1], runs[0]));
+    EXPECT_TRUE(same_bits(runs[2], runs[0]));
+  }
+}
+
 /// Bounds hang on pages. A sequence that forks, or comes from a file, decodes as the one that made them.
 TEST_F(Cuda, BoundsFollowTheirPages) {
   const auto model = reference::test_model("llama256");

@@ -1,6 +1,7 @@
 #include "glimpse/attention/cuda/page_tables.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "glimpse/kernels/cuda/made_rows.h"
@@ -11,6 +12,9 @@ namespace {
 
 /// More pages than these are sent as a whole table: each write costs what four page numbers do.
 constexpr std::size_t kMostWrites = std::size_t{1} << 16;
+
+/// What no slot has: memory that was not written to may hold anything.
+constexpr std::int32_t kUnknownPosition = std::numeric_limits<std::int32_t>::min();
 
 bool forgets_single_tokens(const Program& program) {
   for (int layer = 0; layer < program.shape().layers && program.forgets(); ++layer) {
@@ -44,13 +48,13 @@ bool PageTables::make_room(Table& table, std::size_t pages, bool positions) {
     table.pages = std::max<std::size_t>(64, pages + pages / 2);
     table.device = {};  // before the new one, which may need its memory
     table.device = kernels::cuda::Array<kernels::PageId>(stream_, heads * table.pages);
-    table.known.assign(heads * table.pages, 0);
+    table.known.assign(heads * table.pages, kv::kNoPage);
   }
   if (positions || table.positions.size() > 0) {
     const std::size_t slots = heads * table.pages * kernels::kPageTokens;
     table.positions = {};
     table.positions = kernels::cuda::Array<std::int32_t>(stream_, slots);
-    table.known_positions.assign(slots, 0);
+    table.known_positions.assign(slots, kUnknownPosition);
   }
   return true;
 }

@@ -1,4 +1,5 @@
 #include "glimpse/base/error.h"
+#include "glimpse/kernels/cuda/cluster.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/ranks.cuh"
@@ -7,7 +8,7 @@
 namespace glimpse::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 1024;  // a block for each row
+constexpr int kThreads = 1024;  // of a block, which has a row or a share of one
 constexpr int kDigits = 256;
 constexpr int kCopies = 16;  // of the counters: threads of a warp seldom meet at one
 
@@ -15,32 +16,71 @@ __device__ bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7f800000U) != 0x7f800000U;
 }
 
-/// A row's largest value: no counting.
-__global__ void __launch_bounds__(kThreads) largest_one_kernel(const __grid_constant__ LargestOp of) {
+/// A row's largest value without counting. Its key, then the lower place: larger is better.
+struct Best {
+  unsigned long long key = 0;
+  bool finite = true;
+
+  __device__ void take(unsigned long long other) { key = other > key ? other : key; }
+  __device__ void take(float value, int place) {
+    finite &= is_finite(value);
+    take(static_cast<unsigned long long>(order_of(value)) << 32 | (~0U - static_cast<unsigned>(place)));
+  }
+};
+
+/// Each of the blocks of a row, a cluster or one, takes a share of it; the first one says what they found.
+template <int kBlocks>
+__device__ void find_largest(const LargestOp& of) {
   begin_launch();
   __shared__ unsigned long long warps[kThreads / 32];
-  const float* const row = of.values.raw() + static_cast<std::size_t>(blockIdx.x) * of.width;
-  bool finite = true;
-  unsigned long long best = 0;  // its key, then the lower place
-  for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
-    finite &= is_finite(row[i]);
-    const unsigned long long own =
-        static_cast<unsigned long long>(order_of(row[i])) << 32 | (~0U - static_cast<unsigned>(i));
-    best = own > best ? own : best;
+  __shared__ unsigned long long found;  // 0: this block has seen NaN or infinity
+  const int block = static_cast<int>(blockIdx.x) % kBlocks, row_number = static_cast<int>(blockIdx.x) / kBlocks;
+  const float* const row = of.values.raw() + static_cast<std::size_t>(row_number) * of.width;
+  const int thread = block * kThreads + static_cast<int>(threadIdx.x);
+  Best best;
+  if (of.width % 4 == 0) {
+    const auto* const fours = reinterpret_cast<const float4*>(row);
+    for (int i = thread; i < of.width / 4; i += kBlocks * kThreads) {
+      const float4 x = fours[i];
+      best.take(x.x, 4 * i);
+      best.take(x.y, 4 * i + 1);
+      best.take(x.z, 4 * i + 2);
+      best.take(x.w, 4 * i + 3);
+    }
+  } else {
+    for (int i = thread; i < of.width; i += kBlocks * kThreads) best.take(row[i], i);
   }
-  for (int step = 16; step > 0; step /= 2) {
-    const unsigned long long other = __shfl_xor_sync(~0U, best, step);
-    best = other > best ? other : best;
+  for (int step = 16; step > 0; step /= 2) best.take(__shfl_xor_sync(~0U, best.key, step));
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best.key;
+  const bool finite = __syncthreads_and(best.finite) != 0;
+  if (threadIdx.x == 0) {
+    for (const unsigned long long other : warps) best.take(other);
+    // A share without any value has none that is not finite; its key loses to every other.
+    found = finite ? (best.key > 0 ? best.key : 1) : 0;
   }
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
-  if (__syncthreads_and(finite) == 0) {
-    if (threadIdx.x == 0) of.out.raw()[blockIdx.x] = Standing{};
-    return;
+  Blocks<kBlocks>::synchronise();
+  if (block == 0 && threadIdx.x == 0) {
+    bool all = true;
+    for (int other = 0; other < kBlocks; ++other) {
+      const unsigned long long key = *Blocks<kBlocks>::of_block(&found, other);
+      all &= key != 0;
+      best.take(key);
+    }
+    const auto at = static_cast<std::int32_t>(~0U - static_cast<std::uint32_t>(best.key));
+    of.out.raw()[row_number] = all ? Standing{at, row[at]} : Standing{};
   }
-  if (threadIdx.x != 0) return;
-  for (const unsigned long long other : warps) best = other > best ? other : best;
-  const auto at = static_cast<std::int32_t>(~0U - static_cast<std::uint32_t>(best));
-  of.out.raw()[blockIdx.x] = {at, row[at]};
+  if constexpr (kBlocks > 1) Blocks<kBlocks>::synchronise();  // the others' memory is read until here
+}
+
+__global__ void __launch_bounds__(kThreads) largest_one_kernel(const __grid_constant__ LargestOp of) {
+  find_largest<1>(of);
+}
+
+__global__ void GLIMPSE_CLUSTER __launch_bounds__(kThreads)
+    largest_one_cluster_kernel(const __grid_constant__ LargestOp of) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  find_largest<kClusterBlocks>(of);
+#endif
 }
 
 /// Rounds of 256 counters, each over a narrower range of keys, find the key of the last value taken.
@@ -159,11 +199,11 @@ __global__ void __launch_bounds__(kReadThreads) read_kernel(const uint4* from, s
 }
 
 template <class Op>
-void launch_rows(Stream& stream, void (*kernel)(Op), const Op& op, int threads) {
+void launch_rows(Stream& stream, void (*kernel)(Op), const Op& op, int threads, int blocks = 1) {
   if (op.rows == 0) return;
   Limits limits;
   limits.clusters = stream.device().capability >= 90;
-  launch(kernel, op, dim3(static_cast<unsigned>(op.rows), static_cast<unsigned>(threads)), 0,
+  launch(kernel, op, dim3(static_cast<unsigned>(op.rows * blocks), static_cast<unsigned>(threads)), 0,
          {limits, static_cast<cudaStream_t>(stream.raw())});
 }
 
@@ -171,7 +211,9 @@ void launch_rows(Stream& stream, void (*kernel)(Op), const Op& op, int threads) 
 
 void largest(Stream& stream, const LargestOp& op) {
   check(op.count >= 1 && op.count <= kMostLargest && op.count <= op.width, "as many values as there are, 128 at most");
-  launch_rows(stream, op.count == 1 ? largest_one_kernel : largest_kernel, op, kThreads);
+  if (op.count > 1) return launch_rows(stream, largest_kernel, op, kThreads);
+  if (stream.device().capability < 90) return launch_rows(stream, largest_one_kernel, op, kThreads);
+  launch_rows(stream, largest_one_cluster_kernel, op, kThreads, kClusterBlocks);
 }
 
 void change(Stream& stream, const ChangeOp& op) {

@@ -12,12 +12,6 @@ constexpr std::size_t kFewKeys = 4096;
 /// So many units are one block's work: clusters begin late, the later the more of them there are.
 constexpr std::size_t kAloneUnits = 1024, kAloneAmongMany = 16384;
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define GLIMPSE_CLUSTER __cluster_dims__(kClusterBlocks, 1, 1)
-#else
-#define GLIMPSE_CLUSTER
-#endif
-
 template <int kBlocks, int kThreads>
 __device__ void select_in(const SelectArguments& of) {
   extern __shared__ uint4 memory[];

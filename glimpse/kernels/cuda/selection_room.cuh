@@ -1,8 +1,7 @@
-// What the blocks that make a choice together have in shared memory, and how they meet.
+// What the blocks that make a choice together have in shared memory.
 #pragma once
 
-#include <cooperative_groups.h>
-
+#include "glimpse/kernels/cuda/cluster.cuh"
 #include "glimpse/kernels/cuda/pooling.cuh"
 #include "glimpse/kernels/cuda/ranks.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
@@ -18,7 +17,6 @@ constexpr int kCopies = 16;                        ///< of the counters: threads
 constexpr int kFewCounted = 1024, kFewCopies = 2;  ///< of so few units
 constexpr int kKept = 2048;      ///< keys that the first two rounds leave a block to choose from, at most
 constexpr int kGathered = 1024;  ///< and all of them, where each block chooses by itself from there on
-constexpr int kClusterBlocks = 8;
 constexpr double kUnitOfMass = 4398046511104.0;  ///< 2^42: sums of whole numbers do not depend on their order
 
 /// The value that order_of (ranks.cuh) made a key of.
@@ -57,38 +55,6 @@ constexpr std::size_t kRoomBytes = kRoomPieces * 16;
 struct Cut {
   std::uint32_t key = ~0U;
   Wide equal = 0;
-};
-
-/// The blocks of a choice: a cluster, or one.
-template <int kBlocks>
-struct Blocks {
-  __device__ static void synchronise() {
-    if constexpr (kBlocks > 1) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-      cooperative_groups::this_cluster().sync();
-#endif
-    } else {
-      __syncthreads();
-    }
-  }
-  /// Of this block's threads where it is `alone`, else of all.
-  __device__ static void meet(bool alone) {
-    if (alone) {
-      __syncthreads();
-    } else {
-      synchronise();
-    }
-  }
-  /// The same object in the shared memory of another block of the cluster.
-  template <class T>
-  __device__ static const T* of_block(const T* own, int block) {
-    if constexpr (kBlocks > 1) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-      return cooperative_groups::this_cluster().map_shared_rank(own, block);
-#endif
-    }
-    return own;
-  }
 };
 
 }  // namespace selection

@@ -1,7 +1,8 @@
 // A whole decoding step on a GPU, by method, batch and depth, of a model's shape with random weights: what a user of
 // that model waits for, logits in the host's memory. The arms of a depth take turns over the same prompts. Before
 // anything is timed, a step of every arm at a budget that covers the context must give the dense step's bits. With
-// --llama llama.cpp decodes from the same file when all that is done.
+// --ahead steps are timed as requests take them that are greedy: the next one is launched before this one's tokens have
+// come, where the arm allows it. With --llama llama.cpp decodes from the same file when all that is done.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -40,6 +41,7 @@ struct Wanted {
   std::string prefill = "full";
   int steps = 24;
   int leaders = 0;
+  bool ahead = false;
   std::filesystem::path llama;  ///< llama-batched-bench; empty: not measured
   std::string json;
   std::string command;
@@ -80,7 +82,19 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  exec::StepResult step(int leaders = 0) {
+  exec::StepResult step(int leaders = 0) { return backend_.executor().forward(next(leaders)); }
+
+  /// The next step is launched, behind one that was.
+  void launch(bool behind) {
+    exec::StepBatch batch = next(1);
+    for (std::size_t i = 0; i < tokens_.size() && behind; ++i) tokens_[i] = -1 - static_cast<std::int32_t>(i);
+    batch.tokens = tokens_;
+    backend_.executor().launch(batch);
+  }
+  bool leaves_nothing() { return backend_.executor().leaves_nothing(program_); }
+
+ private:
+  exec::StepBatch next(int leaders) {
     rows_.clear();
     outputs_.clear();
     tokens_.assign(ids_.size(), 17);
@@ -94,10 +108,9 @@ class Batch {
       rows_.push_back(rows);
       outputs_.push_back(static_cast<std::int32_t>(i));
     }
-    return backend_.executor().forward({tokens_, rows_, outputs_, false, leaders});
+    return {tokens_, rows_, outputs_, false, leaders};
   }
 
- private:
   exec::Backend& backend_;
   const attention::Program& program_;
   std::vector<attention::SequenceState> states_;
@@ -151,7 +164,8 @@ class Bench {
         results_head("cuda_step_bench", kernels::cuda::devices().front(), bandwidth_, wanted_.command, wanted_.shape);
     results["settings"] = {{"weights", type_.name},
                            {"kv_type", fmt::format("{}", fmt::join(wanted_.caches, ","))},
-                           {"steps", wanted_.steps}};
+                           {"steps", wanted_.steps},
+                           {"ahead", wanted_.ahead}};
     results["rows"] = rows_;
     return results;
   }
@@ -307,10 +321,18 @@ class Bench {
     constexpr int kRow = 5;
     for (int done = 0; done < wanted_.steps; done += kRow) {
       for (Measured& arm : arms) {
-        arm.batch->step(wanted_.leaders);
+        const bool ahead = wanted_.ahead && arm.batch->leaves_nothing();
+        if (ahead) {
+          arm.batch->launch(false);
+          arm.batch->launch(true);
+          backend.executor().collect();
+        } else {
+          arm.batch->step(wanted_.leaders);
+        }
         for (int i = done; i < std::min(wanted_.steps, done + kRow); ++i) {
           const auto start = Clock::now();
-          const exec::StepResult result = arm.batch->step(wanted_.leaders);
+          if (ahead) arm.batch->launch(true);
+          const exec::StepResult result = ahead ? backend.executor().collect() : arm.batch->step(wanted_.leaders);
           arm.times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
           arm.bytes = 0;
           for (const attention::ReadCounters& c : result.counters) {
@@ -319,6 +341,7 @@ class Bench {
             arm.needed += c.recalled_pages + c.resident_hits;
           }
         }
+        if (ahead) backend.executor().collect();
       }
     }
     double dense = 0;
@@ -383,10 +406,13 @@ int main(int argc, char** argv) {
   app.add_option("--prefill", wanted.prefill, "how sequences are prefilled, as --arms; one that forgets nothing");
   app.add_option("--steps", wanted.steps, "of each arm");
   app.add_option("--leaders", wanted.leaders, "largest logits that the host reads, as a greedy request 1; 0: all");
+  app.add_flag("--ahead", wanted.ahead,
+               "launch the next step before this one's tokens have come, as greedy requests do");
   app.add_option("--llama", wanted.llama, "llama-batched-bench of scripts/build-llama-cuda: measure it too")
       ->check(CLI::ExistingFile);
   app.add_option("--json", wanted.json, "write the results to this file");
   CLI11_PARSE(app, argc, argv);
+  if (wanted.ahead) wanted.leaders = 1;
   wanted.command = "cuda_step_bench";
   for (int i = 1; i < argc; ++i) wanted.command += std::string(" ") + argv[i];
   wanted.command.resize(std::min(wanted.command.size(), wanted.command.find(" --json")));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "glimpse/base/error.h"
+#include "glimpse/engine/failure.h"
 
 namespace glimpse::engine {
 
@@ -63,6 +64,15 @@ void truncate(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length) {
   cache.truncate(sequence.id, sequence.length - length);
   sequence.length = length;
   forget_tokens(sequence, length);
+}
+
+void take_rows_back(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length) noexcept {
+  try {
+    const std::int64_t rows = cache.length(sequence.id) - length;
+    if (rows > 0) cache.truncate(sequence.id, rows);
+  } catch (...) {
+    sequence.broken = text_of(std::current_exception());
+  }
 }
 
 std::int64_t live_tokens(const kv::Cache& cache, const ActiveSequence& sequence) {

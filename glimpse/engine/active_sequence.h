@@ -58,6 +58,10 @@ void forget_tokens(ActiveSequence& sequence, std::int64_t kept);
 /// Takes tokens behind the first `length` out of the cache again.
 void truncate(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length);
 
+/// Leaves the first `length` of its rows in the cache, whatever is noted of them; where that fails it is broken. For
+/// rows that left nothing elsewhere.
+void take_rows_back(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length) noexcept;
+
 /// Tokens that the sequence's heads have not forgotten, the mean over them.
 std::int64_t live_tokens(const kv::Cache& cache, const ActiveSequence& sequence);
 /// The first head that has freed tokens of the sequence.

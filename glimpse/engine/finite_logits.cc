@@ -47,10 +47,10 @@ std::optional<NotFinite> first_not_finite(std::span<const float> logits, std::si
 }
 
 std::exception_ptr not_finite_error(LoadedModel& loaded, KvType kv_type, std::int64_t position,
-                                    const NotFinite& found) noexcept {
+                                    const NotFinite* found) noexcept {
   const auto text = [&](std::string_view why) {
-    return fmt::format("the logits behind token {} are not finite (token id {} has {}): {}", position, found.token,
-                       found.value, why);
+    const std::string one = found == nullptr ? "" : fmt::format(" (token id {} has {})", found->token, found->value);
+    return fmt::format("the logits behind token {} are not finite{}: {}", position, one, why);
   };
   try {
     return std::make_exception_ptr(UserError(text(why_not_finite(loaded, kv_type))));

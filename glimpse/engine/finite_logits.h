@@ -21,8 +21,9 @@ struct NotFinite {
 /// The first one of logits [rows, vocabulary].
 std::optional<NotFinite> first_not_finite(std::span<const float> logits, std::size_t vocabulary);
 
-/// The error of the sequence whose token at `position` has them, a UserError. The first time it reads every weight.
+/// The error of the sequence whose token at `position` has them, a UserError; `found` is null where the logits are
+/// gone. The first time it reads every weight.
 std::exception_ptr not_finite_error(LoadedModel& loaded, KvType kv_type, std::int64_t position,
-                                    const NotFinite& found) noexcept;
+                                    const NotFinite* found) noexcept;
 
 }  // namespace glimpse::engine

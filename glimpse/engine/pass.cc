@@ -1,7 +1,9 @@
 #include "glimpse/engine/pass.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "glimpse/engine/failure.h"
 #include "glimpse/engine/finite_logits.h"
@@ -11,11 +13,6 @@ namespace glimpse::engine {
 namespace {
 
 using attention::PassKind;
-
-/// True for plans under which a pass leaves nothing behind but rows of the cache and sets that each step makes anew.
-bool keeps_nothing(const plan::Plan& plan) {
-  return plan.feedback == plan::Feedback::none && plan.retentions.empty() && !plan::searches_index(plan);
-}
 
 /// True for a chunk of a prompt that only appends rows: nothing is observed, and indices are made at the prompt's end.
 bool only_appends(const PassEntry& entry) {
@@ -61,7 +58,7 @@ void note_made(const PassEntry& entry, bool sparse, bool alone) {
 
 bool can_take_back(const PassEntry& entry) {
   return entry.kind == PassKind::verify ||
-         (entry.kind != PassKind::correct && (keeps_nothing(entry.sequence->plan()) || only_appends(entry)));
+         (entry.kind != PassKind::correct && (plan::keeps_nothing(entry.sequence->plan()) || only_appends(entry)));
 }
 
 std::size_t chunk_rows(const plan::Plan& plan, int prefill_chunk) {
@@ -143,6 +140,8 @@ auto PassRunner::guarded(const Work& work) {
   } catch (...) {
     running_ = false;
     const std::exception_ptr why = std::current_exception();
+    device_->executor->abandon();
+    ahead_.clear();
     for (const PassEntry& entry : entries_) {
       if (device_->executor->began()) {
         recover(entry, why);
@@ -168,8 +167,22 @@ void PassRunner::recover(const PassEntry& entry, const std::exception_ptr& why) 
   sequence.broken = text_of(why);
 }
 
+void PassRunner::refuse(std::size_t number, std::int64_t row, const NotFinite* found) noexcept {
+  const PassEntry& entry = entries_[number];
+  failures_[number] =
+      not_finite_error(*loaded_, device_->cache->shape().format.type, entry.sequence->length + row, found);
+  // The runner counted the pass whose tokens are taken back.
+  attention::SequenceState& counted = entry.sequence->attention;
+  counted.prompt_tokens = std::min(counted.prompt_tokens, entry.sequence->length);
+  if (entry.kind == PassKind::decode || entry.kind == PassKind::dense_decode) --counted.decode_steps;
+  recover(entry, failures_[number]);
+}
+
 void PassRunner::refuse_not_finite(std::span<const float> logits) noexcept {
-  if (logits.empty()) return;  // none were wanted, or leaders, which are finite
+  for (std::size_t i = 0; i < entries_.size() && leaders_.size() == entries_.size(); ++i) {
+    if (leaders_[i].token < 0 && !failures_[i]) refuse(i, 0, nullptr);
+  }
+  if (logits.empty()) return;  // none were wanted, or leaders
   const std::size_t vocabulary = loaded_->vocabulary();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const PassEntry& entry = entries_[i];
@@ -179,13 +192,7 @@ void PassRunner::refuse_not_finite(std::span<const float> logits) noexcept {
     const auto found = first_not_finite(own, vocabulary);
     if (!found) continue;
     const auto before = static_cast<std::int64_t>(entry.tokens.size() - entry.logits_rows());
-    failures_[i] = not_finite_error(*loaded_, device_->cache->shape().format.type,
-                                    entry.sequence->length + before + found->row, *found);
-    // The runner counted the pass whose tokens are taken back.
-    attention::SequenceState& counted = entry.sequence->attention;
-    counted.prompt_tokens = std::min(counted.prompt_tokens, entry.sequence->length);
-    if (entry.kind == PassKind::decode || entry.kind == PassKind::dense_decode) --counted.decode_steps;
-    recover(entry, failures_[i]);
+    refuse(i, before + found->row, &*found);
   }
 }
 
@@ -211,7 +218,7 @@ void PassRunner::take_in(const PassEntry& entry, const attention::ReadCounters& 
 }
 
 std::span<const float> PassRunner::take_result(const exec::StepResult& result) {
-  leaders_ = result.leaders;
+  leaders_.assign(result.leaders.begin(), result.leaders.end());
   for (std::size_t i = 0; i < result.failures.size(); ++i) {
     if (!result.failures[i]) continue;
     failures_[i] = result.failures[i];
@@ -224,10 +231,46 @@ std::span<const float> PassRunner::take_result(const exec::StepResult& result) {
   return result.logits;
 }
 
-std::span<const float> PassRunner::run(std::span<const PassEntry> entries) {
+std::span<const float> PassRunner::run(std::span<const PassEntry> entries, const std::function<void()>& meanwhile) {
+  exec::Executor& executor = *device_->executor;
+  ahead_.land(*device_);
   entries_ = entries;
   gather();
-  return take_result(guarded([&] { return device_->executor->forward(batch()); }));
+  if (!meanwhile || !executor.flies()) return take_result(guarded([&] { return executor.forward(batch()); }));
+  return take_result(guarded([&] {
+    executor.launch(batch());
+    meanwhile();
+    return executor.collect();
+  }));
+}
+
+void PassRunner::note_ahead() const {
+  for (const PassEntry& entry : ahead_.entries()) {
+    if (entry.sequence != nullptr) note_tokens(*entry.sequence, entry.tokens, loaded_->boundaries);
+  }
+}
+
+std::span<const float> PassRunner::run_ahead(const std::function<void()>& meanwhile) {
+  taken_ = std::exchange(ahead_, {});
+  const auto left = [](const PassEntry& entry) { return entry.sequence != nullptr; };
+  ahead_entries_.clear();
+  std::copy_if(taken_.entries().begin(), taken_.entries().end(), std::back_inserter(ahead_entries_), left);
+  entries_ = ahead_entries_;
+  failures_.assign(entries_.size(), nullptr);
+  return take_result(guarded([&] {
+    if (taken_.has_landed()) return taken_.result();
+    meanwhile();
+    return device_->executor->collect();
+  }));
+}
+
+void PassRunner::take_back(ActiveSequence& sequence) noexcept {
+  if (!ahead_.has(sequence)) return;
+  ahead_.land(*device_);
+  if (ahead_.leave(sequence)) --sequence.attention.decode_steps;
+  if (sequence.broken) return;
+  forget_tokens(sequence, sequence.length);
+  take_rows_back(*device_->cache, sequence, sequence.length);
 }
 
 void PassRunner::open(const PassEntry& entry) {

@@ -2,42 +2,21 @@
 // called on. Inside engine only.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <span>
 #include <vector>
 
 #include "glimpse/attention/batch.h"
 #include "glimpse/engine/active_sequence.h"
+#include "glimpse/engine/ahead_pass.h"
 #include "glimpse/engine/device.h"
+#include "glimpse/engine/finite_logits.h"
 #include "glimpse/engine/loaded_model.h"
+#include "glimpse/engine/pass_entry.h"
 
 namespace glimpse::engine {
-
-/// One sequence's rows in a pass. It borrows sequence, tokens and flag until the pass has ended.
-struct PassEntry {
-  ActiveSequence* sequence = nullptr;
-  std::span<const Token> tokens;
-  attention::PassKind kind = attention::PassKind::decode;
-  bool audit = false;                       ///< where the kind decodes
-  std::int64_t committed = 0;               ///< draft: tokens before the first draft
-  std::int64_t prompt_end = 0;              ///< prompt
-  const std::atomic<bool>* stop = nullptr;  ///< a chunk that may end in its middle
-  enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
-  bool keeps_rows = false;  ///< logits_of() may be asked for its rows behind the pass
-  int leaders = 0;          ///< so many of the largest logits of a row are enough; 0: all are read
-
-  /// Rows of the logits that are its own.
-  std::size_t logits_rows() const {
-    if (logits == Logits::none) return 0;
-    return logits == Logits::all ? tokens.size() : 1;
-  }
-  bool is_stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
-};
-
-/// True when rows of an entry that failed can be taken back and all that the sequence keeps is as before.
-bool can_take_back(const PassEntry& entry);
 
 /// Rows of one pass of a prompt under this plan: tiles of a sparse prefill are not cut.
 std::size_t chunk_rows(const plan::Plan& plan, int prefill_chunk);
@@ -52,9 +31,21 @@ class PassRunner {
   /// Returns the logits of the wanted rows in order, valid until the next pass, and in failures() what ended single
   /// entries: those are taken back or broken. Throws what ended the pass for all, with every entry taken back or
   /// broken.
-  std::span<const float> run(std::span<const PassEntry> entries);
+  /// Where the device queues passes, `meanwhile` is called while the pass runs.
+  std::span<const float> run(std::span<const PassEntry> entries, const std::function<void()>& meanwhile = {});
   /// Runs one entry; throws what ended it.
   std::span<const float> run_alone(const PassEntry& entry);
+  /// From `meanwhile`: queues the next pass of the same entries, each of which decodes the token of its largest logit
+  /// then, with one leader. They are as AheadPass::launch() wants them. False: there is no room for it.
+  bool launch_ahead(std::span<const PassEntry> entries) { return ahead_.launch(*device_, entries); }
+  /// The entries of such a pass; of those whose row was taken back the sequence is null. None: there is no such pass.
+  std::span<const PassEntry> ahead() const { return ahead_.entries(); }
+  /// When the tokens that it takes are known: notes them.
+  void note_ahead() const;
+  /// As run(), of the pass that was queued, for the entries that are left.
+  std::span<const float> run_ahead(const std::function<void()>& meanwhile);
+  /// Before anything else is done with a sequence: its row in such a pass is gone as if it had never been.
+  void take_back(ActiveSequence& sequence) noexcept;
   /// run_alone() in slices of layers: open(), advance() until no layer is left (true), close(). An entry that was
   /// stopped may be closed before that. Its sequence is nobody else's until then; another PassRunner may run passes.
   void open(const PassEntry& entry);
@@ -84,9 +75,11 @@ class PassRunner {
   auto guarded(const Work& work);
   /// What a pass that went through leaves.
   std::span<const float> take_result(const exec::StepResult& result);
-  /// Fails entries whose logits hold NaN or infinity; `logits` are the pass's, in order. The pass is in the cache then
-  /// and not yet in the sequences, so nothing may leave from here: what memory is short for is left unsaid.
+  /// Fails entries whose logits hold NaN or infinity; `logits` are the pass's, in order, none where leaders_ are. The
+  /// pass is in the cache then and not yet in the sequences, so nothing may leave from here: what memory is short for
+  /// is left unsaid.
   void refuse_not_finite(std::span<const float> logits) noexcept;
+  void refuse(std::size_t entry, std::int64_t row, const NotFinite* found) noexcept;
   /// What the pass leaves in the sequence of an entry that went well.
   void take_in(const PassEntry& entry, const attention::ReadCounters& counters) const;
   /// After a pass that failed for this entry: takes its tokens out of the cache again where all that the sequence
@@ -101,8 +94,10 @@ class PassRunner {
   std::vector<attention::SequenceRows> rows_;
   std::vector<std::int32_t> output_rows_, wanted_rows_;
   std::vector<std::exception_ptr> failures_;
-  std::span<const exec::Leader> leaders_;
-  bool recording_ = false;  ///< the executor reports what heads read
+  std::vector<exec::Leader> leaders_;
+  AheadPass ahead_, taken_;               ///< the next pass, and the one whose results are taken
+  std::vector<PassEntry> ahead_entries_;  ///< that are left of it
+  bool recording_ = false;                ///< the executor reports what heads read
   bool running_ = false;
 };
 

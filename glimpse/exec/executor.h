@@ -20,7 +20,9 @@
 namespace glimpse::exec {
 
 struct StepBatch {
-  std::span<const std::int32_t> tokens;  ///< [rows], in the order of `sequences`
+  /// [rows], in the order of `sequences`. In launch() behind a pass that runs, -1 - i is the token with the largest
+  /// logit of that one's output row i.
+  std::span<const std::int32_t> tokens;
   std::span<const attention::SequenceRows> sequences;
   std::span<const std::int32_t> output_rows;  ///< ascending rows whose logits are wanted; may be empty
   bool keep_rows = false;                     ///< logits_of() may be asked for others
@@ -41,7 +43,8 @@ inline constexpr std::size_t kLogitRows = 64;
 struct StepResult {
   std::span<const float> logits;  ///< [output_rows, vocabulary], valid until the next forward
   /// Instead of `logits`, where the batch asked for them, the device makes them and all logits are finite:
-  /// [output_rows, leaders], of each row by ascending token; of equal logits those of the lower tokens.
+  /// [output_rows, leaders], of each row by ascending token; of equal logits those of the lower tokens. Of a pass
+  /// behind which another one was launched always; the leader of a row that is not finite has the token -1.
   std::span<const Leader> leaders;
   std::span<const attention::ReadCounters> counters;  ///< [sequences]
   std::vector<std::exception_ptr> failures;           ///< [sequences] null where it went well; empty: everywhere
@@ -54,6 +57,17 @@ class Executor {
   /// (began() is false); else caches are longer by the batch's rows, and states may have taken in some of them. What
   /// ended it for one sequence alone is in `failures`: the same holds for that one, and its logits mean nothing.
   virtual StepResult forward(const StepBatch& batch) = 0;
+  /// A forward() in two halves, so that the host works while the device does: launch() queues the pass, collect() waits
+  /// for the oldest one that was launched, and returns or throws what forward() would. Behind a pass that runs one more
+  /// may be launched, of the same or fewer sequences, where both have one decoding row of each, ask for one leader, and
+  /// have programs of which such a pass leaves nothing on the host (leaves_nothing()). A row of it is taken back by
+  /// kv::Cache::truncate(). What launch() throws concerns the new pass alone. abandon() forgets all that was launched.
+  /// False: the device has no such passes, and nobody calls these.
+  virtual bool flies() const { return false; }
+  virtual bool leaves_nothing(const attention::Program&) { return false; }
+  virtual void launch(const StepBatch&) { check(false, "a device that queues passes"); }
+  virtual StepResult collect() { return {}; }
+  virtual void abandon() {}
   /// A forward() in slices of layers, between which forward() may be called for other sequences: with its bits, and one
   /// such pass at a time. begin_slices() throws as forward() does; the batch's spans stay until end_slices().
   /// run_slice() runs the next `layers` at most, true: none is left. end_slices() gives what forward() returns or

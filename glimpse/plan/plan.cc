@@ -169,6 +169,10 @@ bool searches_index(const Plan& plan) {
   });
 }
 
+bool keeps_nothing(const Plan& plan) {
+  return plan.feedback == Feedback::none && plan.retentions.empty() && !searches_index(plan);
+}
+
 bool forgets(RetentionRule rule) {
   return rule != RetentionRule::all && rule != RetentionRule::host_tier;
 }

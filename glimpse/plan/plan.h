@@ -260,6 +260,8 @@ bool covers(const Budget& budget, std::int64_t tokens);
 bool is_index(Source source);
 /// True when a selector's first term has such a source.
 bool searches_index(const Plan& plan);
+/// True for plans under which a pass leaves nothing behind but rows of the cache and sets that each step makes anew.
+bool keeps_nothing(const Plan& plan);
 
 /// True when a term has Source::heat.
 bool reads_heat(const Selector& selector);

@@ -51,6 +51,83 @@ TEST_F(Cuda, TokensFromTheLargestLogitsAreThoseFromAll) {
   }
 }
 
+/// Greedy requests go a pass ahead of the host. Where log-probabilities are asked for each pass waits for it.
+TEST_F(Cuda, PassesThatAreQueuedAheadGiveTheSameTokens) {
+  for (const auto& model : models()) {
+    SCOPED_TRACE(model.string());
+    EngineOptions options = on_gpu(model);
+    options.sequences = 5;
+    Engine gpu(options);
+    const std::int64_t free = gpu.stats().pages_free;
+    for (const std::string policy : {"full", "tidal", "kascade", "lychee-decode", "quest", "lessismore", "h2o"}) {
+      SCOPED_TRACE(policy);
+      std::vector<Request> requests;
+      for (std::uint32_t seed = 1; seed <= 4; ++seed) {
+        requests.push_back(request_for(gpu, 70 * seed, policy, seed));
+        requests.back().max_tokens = 15 * seed;
+      }
+      const auto run = [&](bool waits) {
+        std::vector<RequestId> ids;
+        for (Request request : requests) {
+          if (waits) request.logprobs = 0;
+          ids.push_back(gpu.submit(request));
+        }
+        run_all(gpu);
+        std::vector<Result> results;
+        for (const RequestId id : ids) {
+          results.push_back(gpu.result(id));
+          gpu.release(id);
+        }
+        return results;
+      };
+      const std::vector<Result> waited = run(true);
+      const auto expect_same = [&](const std::vector<Result>& results) {
+        for (std::size_t i = 0; i < results.size(); ++i) {
+          EXPECT_EQ(results[i].tokens, waited[i].tokens) << i;
+          EXPECT_EQ(results[i].reason, waited[i].reason) << results[i].error;
+          EXPECT_EQ(results[i].stats.attention.bytes_read, waited[i].stats.attention.bytes_read) << i;
+        }
+      };
+      expect_same(run(false));
+      EXPECT_EQ(gpu.stats().pages_free, free);
+      // One that ends unforeseen takes its row back, and the others go on.
+      std::string stop;
+      for (std::size_t i = 20; i < 23; ++i) stop += gpu.tokenizer().piece(waited[3].tokens[i], false);
+      requests[3].stop = {stop};
+      std::vector<Result> stopped = run(false);
+      EXPECT_EQ(stopped[3].reason, FinishReason::stop);
+      EXPECT_LE(stopped[3].tokens.size(), 22U);
+      EXPECT_TRUE(std::equal(stopped[3].tokens.begin(), stopped[3].tokens.end(), waited[3].tokens.begin()));
+      stopped[3] = waited[3];
+      expect_same(stopped);
+      EXPECT_EQ(gpu.stats().pages_free, free);
+    }
+  }
+}
+
+/// Another caller's passes wait for the one that is in flight, and change nothing of it.
+TEST_F(Cuda, PassesBetweenThoseThatAreQueuedAhead) {
+  const auto model = reference::test_model("llama256");
+  Engine gpu(on_gpu(model));
+  Request request = request_for(gpu, 150, "tidal", 1);
+  request.max_tokens = 60;
+  const std::vector<Token> want = answered(gpu, request).tokens;
+  const std::vector<Token> tokens = random_tokens(260, gpu.tokenizer().size());
+  const auto by_hand = [&] {
+    Sequence sequence = gpu.open(quest(gpu, "64"));
+    sequence.prefill(std::span(tokens).first(250));
+    return decoded(sequence, std::span(tokens).subspan(250));
+  };
+  const std::vector<float> alone = by_hand();
+  const RequestId id = gpu.submit(request);
+  for (int i = 0; gpu.step(); ++i) {
+    if (i % 7 == 3) {
+      EXPECT_TRUE(same_bits(by_hand(), alone)) << i;
+    }
+  }
+  EXPECT_EQ(gpu.result(id).tokens, want);
+}
+
 TEST_F(Cuda, LogitsThatAreNotFiniteEndTheirRequest) {
   constexpr Token kDamaged = 77;  // whose embedding holds a NaN
   const auto file = std::filesystem::path(testing::TempDir()) / "cuda-damaged.gguf";

@@ -13,6 +13,7 @@ namespace glimpse::attention::cuda {
 struct PassEntry {
   SequenceRows rows;
   std::int64_t tokens = 0;  ///< after the pass's rows
+  bool is_end = true;       ///< its sequence has no more tokens, as it has where rows are corrected
   bool dense = true;        ///< reads everything, and selects nothing
   int first_set = 0;        ///< its sets are numbered from here
   const ProgramFacts* facts = nullptr;

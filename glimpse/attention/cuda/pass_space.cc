@@ -1,6 +1,7 @@
 #include "glimpse/attention/cuda/pass_space.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -27,13 +28,15 @@ void PassSpace::make(const PassTables& tables, int heads, int kv_heads, bool gat
   moved |= grow(counts_, stream_, 2 * size(sets_));
   if (2 * size(sets_) * sizeof(std::int32_t) > host_counts_.size()) {
     stream_.synchronize();
-    host_counts_ = kernels::cuda::Pinned(stream_, (3 * size(sets_) + 256) * sizeof(std::int32_t));
+    older_counts_ =
+        std::exchange(host_counts_, kernels::cuda::Pinned(stream_, (3 * size(sets_) + 256) * sizeof(std::int32_t)));
     moved = true;
   }
   if (moved) ++moves_;
 }
 
 void PassSpace::finish() {
+  copied_ = reinterpret_cast<const std::int32_t*>(host_counts_.raw());
   if (sets_ > 0) counts_.memory().copy_out_later(0, host_counts_, 2 * size(sets_) * sizeof(std::int32_t));
 }
 

@@ -26,10 +26,10 @@ class PassSpace {
   /// [sets] of each set that a tree's search made, the clusters that it opened.
   std::int32_t* opened() const { return counts_.pointer().raw() + sets_; }
 
-  /// Queues the copy of the counts.
+  /// Queues the copy of the counts, when those of the pass before have been read.
   void finish();
-  /// When the stream has passed: [sets] counts, and behind them opened().
-  const std::int32_t* counts() const { return reinterpret_cast<const std::int32_t*>(host_counts_.raw()); }
+  /// When the stream has passed: [sets] counts of the last pass that finished, and behind them opened().
+  const std::int32_t* counts() const { return copied_; }
   /// How often the memory has moved.
   std::int64_t moves() const { return moves_; }
 
@@ -37,7 +37,8 @@ class PassSpace {
   kernels::cuda::Stream& stream_;
   kernels::cuda::Array<float> scores_, lse_, gate_queries_;
   kernels::cuda::Array<std::int32_t> set_slots_, counts_;
-  kernels::cuda::Pinned host_counts_;
+  kernels::cuda::Pinned host_counts_, older_counts_;  ///< the older one may hold what is not read yet
+  const std::int32_t* copied_ = nullptr;
   std::size_t stride_ = 0;
   std::int32_t capacity_ = 0;
   int sets_ = 0;

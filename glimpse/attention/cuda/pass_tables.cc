@@ -194,6 +194,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     PassEntry& entry = entries_[i];
     entry.rows = batch[i];
     entry.tokens = batch[i].position + batch[i].rows;
+    entry.is_end = entry.tokens == lengths[i];
     entry.dense = reads_everything(batch[i]);
     entry.first_made = -1;
     entry.waits = waits[i] != 0;

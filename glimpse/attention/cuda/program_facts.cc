@@ -79,8 +79,6 @@ ProgramFacts::ProgramFacts(const Program& program) {
 }
 
 std::span<const ProgramFacts* const> ProgramsFacts::of(std::span<const SequenceRows> batch) {
-  constexpr std::size_t kKept = 64;
-  if (known_.size() > kKept) known_.clear();
   of_batch_.clear();
   const Program* last = nullptr;
   for (const SequenceRows& rows : batch) {
@@ -89,11 +87,20 @@ std::span<const ProgramFacts* const> ProgramsFacts::of(std::span<const SequenceR
       continue;
     }
     last = rows.program;
-    auto& facts = known_[last->number()];
-    if (facts == nullptr) facts = std::make_unique<const ProgramFacts>(*last);
-    of_batch_.push_back(facts.get());
+    of_batch_.push_back(&of(*last));
   }
   return of_batch_;
+}
+
+const ProgramFacts& ProgramsFacts::of(const Program& program) {
+  auto& facts = known_[program.number()];
+  if (facts == nullptr) facts = std::make_unique<const ProgramFacts>(program);
+  return *facts;
+}
+
+void ProgramsFacts::trim() {
+  constexpr std::size_t kKept = 64;
+  if (known_.size() > kKept) known_.clear();
 }
 
 }  // namespace glimpse::attention::cuda

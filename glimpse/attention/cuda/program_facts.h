@@ -47,13 +47,21 @@ struct ProgramFacts {
     int searches = 0;
   };
   std::vector<Bounds> bound_searches;
+
+  /// A decoding pass of the program leaves nothing on the host that the next one needs.
+  bool leaves_nothing(const Program& program) const {
+    return !program.feeds() && program.plan().retentions.empty() && !trees && !units && !makes_keys;
+  }
 };
 
 /// Those of programs that passes run. Owned by a runner. One thread at a time.
 class ProgramsFacts {
  public:
-  /// Of a pass's sequences, in order; valid until the next pass's.
+  /// Of a pass's sequences, in order; the span is valid until the next pass's, the facts until trim().
   std::span<const ProgramFacts* const> of(std::span<const SequenceRows> batch);
+  const ProgramFacts& of(const Program& program);
+  /// Forgets them where there are many, while no pass has any.
+  void trim();
 
  private:
   std::map<std::uint64_t, std::unique_ptr<const ProgramFacts>> known_;  ///< by Program::number

@@ -125,8 +125,7 @@ void count_selects(const PassReads& pass, std::size_t number, ReadCounters& coun
 
 void count_reads(const PassReads& pass, std::size_t number, ReadCounters& counters) {
   const PassEntry& entry = pass.tables.entries()[number];
-  const bool alike = pass.cache.holds_all(entry.rows.sequence) && !entry.facts->makes_keys &&
-                     pass.cache.length(entry.rows.sequence) == entry.tokens;
+  const bool alike = pass.cache.holds_all(entry.rows.sequence) && !entry.facts->makes_keys && entry.is_end;
   RowReads reads(entry.rows, pass.counts, counters);
   if (alike) {
     count_alike(entry, reads, counters);

@@ -81,6 +81,45 @@ void Runner::follow(std::span<const SequenceRows> batch, std::span<const Program
 }
 
 void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
+  check(open_ == 0 || (open_ == 1 && may_overlap()), "a pass begins while another runs where that one leaves nothing");
+  if (open_ > 0) {
+    std::swap(tables_, tables_before_);
+    std::swap(places_, places_before_);
+  }
+  if (open_++ == 0) programs_.trim();
+  try {
+    make(batch, staging);
+    check(open_ == 1 || may_overlap(), "a pass that begins while another runs leaves nothing, either");
+  } catch (...) {
+    drop_last();
+    throw;
+  }
+}
+
+void Runner::drop_last() {
+  if (open_ == 0) return;
+  summaries_.forget();
+  if (--open_ == 0) return;
+  std::swap(tables_, tables_before_);
+  std::swap(places_, places_before_);
+  began_ = true;  // the other one
+}
+
+bool Runner::leaves_nothing(const Program& program) {
+  return programs_.of(program).leaves_nothing(program);
+}
+
+/// Of the last pass that began.
+bool Runner::may_overlap() const {
+  const auto keeps = [](const PassEntry& entry) {
+    return !entry.rows.decodes() || !entry.facts->leaves_nothing(*entry.rows.program);
+  };
+  return !feedback_.any() && !audits_.any() && !records_.any() && !host_sets_.any() && !mean_tokens_.any() &&
+         !tier_.any() && tables_.sizes().heats == 0 &&
+         std::none_of(tables_.entries().begin(), tables_.entries().end(), keeps);
+}
+
+void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
   began_ = false;
   const std::span<const ProgramFacts* const> facts = programs_.of(batch);
   summaries_.begin(batch, facts);
@@ -136,7 +175,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
                static_cast<std::int64_t>(waiting.pieces.size())});
   heats_.add_to(key_);
   summaries_.stage(shape_.layers, staging, key_);
-  layers_.add(tables_, shape_.layers, staging, key_);
+  layers_.add(tables_, shape_.layers, staging, key_, places_);
   if (!tables_.prompts().empty()) key_.clear();
   // Last, so that all else lies where it lay.
   writes_place_ = staging.add(pages_.writes());
@@ -185,7 +224,7 @@ bool Runner::layer(int layer, const LayerRows& rows) {
       .cache = cache, .group = group_heads, .scale = scale, .scores = space_.scores(), .sets = space_.sets()};
   for (std::size_t g = 0; g < tables_.groups().size(); ++g) {
     const RowGroup& group = tables_.groups()[g];
-    const StagedLayer& place = layers_.at(g, layer);
+    const StagedLayer& place = places_.at(g, layer);
     const std::size_t first_query = size(group.row) * size(shape_.heads);
     const std::size_t at = first_query * size(shape_.head_dim);
     call.rows = {sequence + group.row, behind + group.row, group.rows};
@@ -334,14 +373,16 @@ bool Runner::move_pages(const PassEntry& entry, ReadCounters& counters) {
 }
 
 std::span<const ReadCounters> Runner::end() {
-  summaries_.end();
-  records_.tell(tables_, host_sets_, space_.counts(), audits_, observer);
+  const bool overlaps = open_ > 1;
+  const PassTables& tables = overlaps ? tables_before_ : tables_;
+  records_.tell(tables, host_sets_, space_.counts(), audits_, observer);
   failures_ = records_.failures();
   feedback_.end();
   heats_.end();
   counters_.clear();
-  const PassReads reads{cache_, tables_, layers_, trees_, space_.counts(), shape_.heads / shape_.kv_heads};
-  for (const PassEntry& entry : tables_.entries()) {
+  const PassReads reads{cache_, tables,          overlaps ? places_before_ : places_,
+                        trees_, space_.counts(), shape_.heads / shape_.kv_heads};
+  for (const PassEntry& entry : tables.entries()) {
     ReadCounters& counters = counters_.emplace_back();
     if (!failures_.empty() && failures_[counters_.size() - 1]) continue;
     SequenceState& state = *entry.rows.state;
@@ -360,7 +401,8 @@ std::span<const ReadCounters> Runner::end() {
       forget_indices(entry.rows);
     }
   }
-  began_ = false;
+  --open_;
+  began_ = overlaps;
   return counters_;
 }
 

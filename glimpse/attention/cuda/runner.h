@@ -5,9 +5,10 @@
 // whose planes are the device's, and the stream.
 //
 // The order of a pass: begin(), then what it added to the staging is sent, then prepare(); for each layer in order the
-// caller writes its rows of K and V and calls layer(); finish(); and end() when the stream has passed. One thread at a
-// time. Errors: begin() throws UserError when the cache is full, and nothing has changed then; what the device refuses
-// comes from kernels/cuda.
+// caller writes its rows of K and V and calls layer(); finish(); and end() when the stream has passed. A pass may
+// begin, and all its layers be queued, before the one before it has ended, where both leave nothing but counts
+// (leaves_nothing()); its finish() comes behind the other's end(). One thread at a time. Errors: begin() throws
+// UserError when the cache is full, and nothing has changed then; what the device refuses comes from kernels/cuda.
 #pragma once
 
 #include <memory>
@@ -53,6 +54,8 @@ class Runner {
   /// Gives slots to all rows and adds the pass's tables to `staging`, which is used until finish(). Frees what streams
   /// leave behind.
   void begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging);
+  /// The last pass that began does not come to its end.
+  void drop_last();
   /// Brings page tables up to date. Not a part of a graph: what it does differs from pass to pass.
   void prepare();
 
@@ -72,7 +75,8 @@ class Runner {
   bool layer(int layer, const LayerRows& rows);
   /// Queues what end() reads.
   void finish();
-  /// Counters of each sequence of the batch, in order, valid until the next begin().
+  /// Of the oldest pass that has not ended: counters of each sequence of its batch, in order, valid until the next
+  /// end().
   std::span<const ReadCounters> end();
   /// After end(): what ended the pass for sequences alone; empty: nothing.
   const std::vector<std::exception_ptr>& failures() const { return failures_; }
@@ -80,6 +84,8 @@ class Runner {
   PassRecords::See observer;
   /// True when begin() gave slots to a pass that did not come to its end.
   bool began() const { return began_; }
+  /// True where a decoding pass of the program leaves nothing on the host that the next one needs.
+  bool leaves_nothing(const Program& program);
 
   /// What the launches of the pass depend on: two passes of equal keys are queued alike, so one graph does for both.
   /// Empty for a pass that is not worth a graph: one with long chunks of prompts.
@@ -87,6 +93,8 @@ class Runner {
 
  private:
   using Place = kernels::Place;
+  void make(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging);
+  bool may_overlap() const;
   void follow(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts);
   void run_group(const GroupCall& call, const StagedLayer& place, int layer, float* audit_lse);
   void make_sets(const GroupCall& call, const StagedLayer& place);
@@ -114,10 +122,12 @@ class Runner {
   PassRecords records_;
   HostSets host_sets_;
   Tier tier_;
-  PassTables tables_;
+  PassTables tables_, tables_before_;  ///< of the last pass that began, and of the one before where it has not ended
   PassViews views_;
   PassSpace space_;
   StagedLayers layers_;
+  StagedPlaces places_, places_before_;  ///< likewise
+  int open_ = 0;                         ///< passes that began and have not ended
   kernels::cuda::Staging* staging_ = nullptr;
   std::size_t waiting_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
               writes_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0, angles_place_ = 0;

@@ -12,9 +12,9 @@ std::size_t size(std::int64_t value) {
 }  // namespace
 
 void StagedLayers::add(const PassTables& tables, int layers, kernels::cuda::Staging& staging,
-                       std::vector<std::int64_t>& key) {
-  places_.clear();
-  layers_ = size(layers);
+                       std::vector<std::int64_t>& key, StagedPlaces& places) {
+  places.of_layers.clear();
+  places.layers = size(layers);
   const auto add = [&](const auto& list, std::size_t& place, int& count) {
     place = staging.add(list);
     count = static_cast<int>(list.size());
@@ -42,7 +42,7 @@ void StagedLayers::add(const PassTables& tables, int layers, kernels::cuda::Stag
       });
       to.late = of.late;
       to.parts = indices_.heats.add(of);
-      places_.push_back(to);
+      places.of_layers.push_back(to);
       key.insert(key.end(), {group.row, group.rows, to.score_count, to.search_count, to.tree_count, to.unit_count,
                              to.gate_count, to.made_count, to.choice_count, to.audit_count, to.parts.union_count,
                              to.parts.rank_count, to.parts.heat_count, to.weighs_means, to.mean_count, to.late});
@@ -74,7 +74,7 @@ void StagedLayers::point_to_indices(const PassTables& tables, const RowGroup& gr
   }
 }
 
-bool StagedLayers::makes_sets_late(const PassTables& tables, std::size_t entry, int layer) const {
+bool StagedPlaces::makes_sets_late(const PassTables& tables, std::size_t entry, int layer) const {
   const auto groups = tables.groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (entry >= groups[g].first_entry && entry < groups[g].first_entry + groups[g].entries) return at(g, layer).late;

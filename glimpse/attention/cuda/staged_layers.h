@@ -26,6 +26,18 @@ struct StagedLayer {
   PartsPlace parts;
 };
 
+/// Where the layers of a pass's groups lie. A plain value.
+struct StagedPlaces {
+  std::vector<StagedLayer> of_layers;  ///< [groups, layers]
+  std::size_t layers = 0;
+
+  const StagedLayer& at(std::size_t group, int layer) const {
+    return of_layers[group * layers + static_cast<std::size_t>(layer)];
+  }
+  /// True where an entry's sets of a layer are made behind attention, from scores that it leaves.
+  bool makes_sets_late(const PassTables& tables, std::size_t entry, int layer) const;
+};
+
 /// Owned by a runner, and borrows from it what says where indices lie. One thread at a time.
 class StagedLayers {
  public:
@@ -38,20 +50,15 @@ class StagedLayers {
   };
   explicit StagedLayers(const Indices& indices) : indices_(indices) {}
 
-  /// For a pass whose tables are made: adds all layers to `staging`, and to `key` what launches depend on.
-  void add(const PassTables& tables, int layers, kernels::cuda::Staging& staging, std::vector<std::int64_t>& key);
-  const StagedLayer& at(std::size_t group, int layer) const {
-    return places_[group * layers_ + static_cast<std::size_t>(layer)];
-  }
-  /// True where an entry's sets of a layer are made behind attention, from scores that it leaves.
-  bool makes_sets_late(const PassTables& tables, std::size_t entry, int layer) const;
+  /// For a pass whose tables are made: adds all layers to `staging`, to `key` what launches depend on, and says in
+  /// `places` where they lie.
+  void add(const PassTables& tables, int layers, kernels::cuda::Staging& staging, std::vector<std::int64_t>& key,
+           StagedPlaces& places);
 
  private:
   void point_to_indices(const PassTables& tables, const RowGroup& group, int layer);
 
   Indices indices_;
-  std::vector<StagedLayer> places_;  ///< [groups, layers]
-  std::size_t layers_ = 0;
   GroupLayer group_layer_;
 };
 

@@ -10,8 +10,6 @@
 namespace glimpse::attention::cuda {
 
 void Summaries::begin(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts) {
-  if (!ended_) known_.clear();
-  ended_ = true;
   ranges_.clear();
   most_ = 0;
   if (bounds_.size() > 0) return;
@@ -32,7 +30,6 @@ void Summaries::begin(std::span<const SequenceRows> batch, std::span<const Progr
 void Summaries::follow(const SequenceRows& rows, const ProgramFacts& facts) {
   const std::uint64_t serial = cache_.serial(rows.sequence);
   Known& known = known_[rows.sequence];
-  ended_ = false;  // what is known is made by this pass
   if (known.serial != serial) known = {serial, 0};
   known.tokens = std::min(known.tokens, rows.position);  // rows from there on are written anew
   Range range{&facts, 0, 0};

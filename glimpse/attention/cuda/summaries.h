@@ -23,7 +23,7 @@ class Summaries {
   Summaries(const kv::Cache& cache, kernels::cuda::Stream& stream) : cache_(cache), stream_(stream) {}
 
   /// Before anything of a pass has changed: takes the memory where the batch needs it and there is none. Throws
-  /// UserError when the device has too little left. What a pass that did not end made is made again.
+  /// UserError when the device has too little left.
   void begin(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts);
   /// Then, for each of the pass's sequences in order, which have their slots.
   void follow(const SequenceRows& rows, const ProgramFacts& facts);
@@ -36,8 +36,8 @@ class Summaries {
             kernels::Operations<kernels::Place::device>& operations) const;
   /// Pages of a range, at most: a power of two, 0 where nobody searches or no page is full now.
   int most() const { return most_; }
-  /// The pass has run.
-  void end() { ended_ = true; }
+  /// A pass does not come to its end: what it should have made is made again.
+  void forget() { known_.clear(); }
 
   kernels::SummaryTable<kernels::Place::device> table() const;
 
@@ -65,7 +65,6 @@ class Summaries {
   std::vector<kernels::PageRange> of_layer_;
   std::vector<Staged> staged_;  ///< [layers]
   int most_ = 0;
-  bool ended_ = true;
 };
 
 }  // namespace glimpse::attention::cuda

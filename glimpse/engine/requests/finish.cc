@@ -28,6 +28,7 @@ void finish(Runtime& runtime, ActiveRequest& request, FinishReason reason) {
   request.result.reason = reason;
   if (!std::exchange(request.running, false)) request.result.stats.waited_s += seconds_since(request.waits_since);
   if (!request.sequence) return;
+  runtime.passes.take_back(*request.sequence);
   std::exception_ptr found;
   const bool saves = in_prefill && reason == FinishReason::cancelled && request.request.session &&
                      !request.sequence->broken && request.sequence->length > 0;

@@ -17,7 +17,7 @@ void take_prompt_logprobs(Runtime& runtime, ActiveRequest& request, const ChunkR
     const std::span<const float> logits = rows.passes.logits_of(rows.entry, at - first, count);
     if (const auto bad = first_not_finite(logits, vocabulary)) {
       std::rethrow_exception(not_finite_error(runtime.loaded, runtime.cache().shape().format.type,
-                                              static_cast<std::int64_t>(at) + bad->row, *bad));
+                                              static_cast<std::int64_t>(at) + bad->row, &*bad));
     }
     for (std::size_t row = 0; row < count; ++row) {
       request.result.prompt_logprobs.push_back(text::logprobs_of(

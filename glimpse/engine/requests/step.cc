@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "glimpse/engine/requests/ahead.h"
 #include "glimpse/engine/requests/decode_corrected.h"
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/results.h"
@@ -41,19 +42,30 @@ bool run_step(Requests& requests, Batch& batch) {
   end_cancelled(requests);
   answer_loaded(requests);
   const Sparing sparing(requests.runtime.cache());
-  make_batch(requests, batch);
+  PassRunner& passes = requests.runtime.passes;
+  const bool ahead = !passes.ahead().empty();
+  if (ahead) {
+    keep_ahead(passes, batch);
+  } else {
+    make_batch(requests, batch);
+  }
+  const auto look_ahead = [&] {
+    if (knows_next(requests, batch)) passes.launch_ahead(batch.entries);
+  };
   const bool runs = !batch.entries.empty() || requests.open.request != nullptr;
   if (runs) ++requests.steps;
   if (!batch.entries.empty()) {
     std::span<const float> logits;
     try {
-      logits = with_room(requests.runtime, [&] { return requests.runtime.passes.run(batch.entries); });
+      logits = ahead ? passes.run_ahead(look_ahead)
+                     : with_room(requests.runtime, [&] { return passes.run(batch.entries, look_ahead); });
     } catch (...) {
       end_cancelled(requests);
       fail_broken(requests);
       throw;
     }
-    take_results(requests, {batch.entries, batch.owners, requests.runtime.passes, logits}, seconds_since(start));
+    take_results(requests, {batch.entries, batch.owners, passes, logits}, seconds_since(start));
+    passes.note_ahead();
     for (ActiveRequest* request : batch.owners) correct_due(requests, *request);
   }
   step_slices(requests, batch);

@@ -1,6 +1,7 @@
 #include "glimpse/exec/cuda/executor.h"
 
 #include <algorithm>
+#include <deque>
 #include <list>
 #include <utility>
 
@@ -30,40 +31,95 @@ class CudaExecutor final : public Executor {
         weights_(model, stream, threads),
         rope_(config_.rope),
         runner_({config_.layers, config_.heads, config_.kv_heads, config_.head_dim, threads, &rope_}, cache, stream),
-        staging_(stream) {}
+        staging_(stream),
+        arrived_(stream) {}
+
+  ~CudaExecutor() override {
+    try {
+      stream_.synchronize();           // a pass that nobody collected reads what is freed here
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): then nothing runs
+    }
+  }
+  CudaExecutor(const CudaExecutor&) = delete;
+  CudaExecutor& operator=(const CudaExecutor&) = delete;
 
   StepResult forward(const StepBatch& batch) override {
+    check(flights_.empty(), "a pass by itself");
+    launch(batch);
+    return collect();
+  }
+
+  bool flies() const override { return true; }
+  bool leaves_nothing(const attention::Program& program) override { return runner_.leaves_nothing(program); }
+
+  void launch(const StepBatch& batch) override {
     stream_.make_current();
+    const bool behind = !flights_.empty();
     for (const std::int32_t token : batch.tokens) {
-      check(token >= 0 && token < config_.vocabulary, "a token id of the vocabulary");
+      const std::int32_t least = behind ? -flights_.back().outputs : 0;
+      check(token >= least && token < config_.vocabulary, "a token id of the vocabulary");
     }
+    const std::size_t outputs = batch.output_rows.size();
+    const int leaders = outputs == 0 ? 0 : std::min(batch.leaders, config_.vocabulary);
+    check(!behind || (flights_.size() == 1 && flights_.back().leaders == 1 && leaders == 1 && !batch.keep_rows &&
+                      !keeps_rows_ && !measures_ && outputs <= size(flights_.back().outputs)),
+          "one pass behind another, of one leader for each row");
     staging_.clear();
     add_rows(batch);
     runner_.begin(batch.sequences, staging_);
-    const std::size_t outputs = batch.output_rows.size();
-    rows_ = static_cast<int>(batch.tokens.size());
-    outputs_ = static_cast<int>(outputs);
-    keeps_rows_ = batch.keep_rows;
-    leaders_ = outputs > 0 ? std::min(batch.leaders, config_.vocabulary) : 0;
-    make_room();
-    staging_.send();
-    runner_.prepare();
-    run();
-    if (leaders_ == 0) copy_logits(outputs, logits_);
-    stream_.synchronize();
-    StepResult result;
-    result.counters = runner_.end();
-    result.failures = runner_.failures();
-    if (measures_) add_changes();
-    if (outputs == 0) return result;
-    if (leaders_ > 0) {
-      result.leaders = take_leaders();
-      if (!result.leaders.empty()) return result;
-      copy_logits(outputs, logits_);
-      stream_.synchronize();
+    try {
+      rows_ = static_cast<int>(batch.tokens.size());
+      outputs_ = static_cast<int>(outputs);
+      keeps_rows_ = batch.keep_rows;
+      leaders_ = leaders;
+      make_room();
+      staging_.send();
+      runner_.prepare();
+      run();
+      flights_.push_back({outputs_, leaders_, measures_});
+      if (!behind) copy_back();
+    } catch (...) {
+      if (flights_.size() > (behind ? 1U : 0U)) flights_.pop_back();
+      runner_.drop_last();
+      throw;
     }
-    result.logits = {reinterpret_cast<const float*>(logits_.raw()), outputs * size(config_.vocabulary)};
+  }
+
+  StepResult collect() override {
+    check(!flights_.empty(), "a pass that was launched");
+    stream_.make_current();
+    const Flight flight = flights_.front();
+    StepResult result;
+    try {
+      arrived_.wait();
+      result.counters = runner_.end();
+      result.failures = runner_.failures();
+      if (flight.measures) add_changes();
+      flights_.pop_front();
+      const std::size_t outputs = size(flight.outputs);
+      if (flight.leaders > 0) result.leaders = take_leaders(flight, !flights_.empty());
+      if (!flights_.empty()) {
+        copy_back();
+      } else if (outputs > 0 && result.leaders.empty()) {
+        if (flight.leaders > 0) {
+          copy_logits(outputs, logits_);
+          stream_.synchronize();
+        }
+        result.logits = {reinterpret_cast<const float*>(logits_.raw()), outputs * size(config_.vocabulary)};
+      }
+    } catch (...) {
+      abandon();
+      throw;
+    }
     return result;
+  }
+
+  void abandon() override {
+    for (; !flights_.empty(); flights_.pop_front()) runner_.drop_last();
+    try {
+      stream_.synchronize();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it has been said
+    }
   }
 
   std::span<const float> logits_of(std::span<const std::int32_t> rows) override {
@@ -150,16 +206,36 @@ class CudaExecutor final : public Executor {
     activations_.logits.memory().copy_out_later(0, to, rows * size(config_.vocabulary) * sizeof(float));
   }
 
-  /// Of each row by ascending token; none where a row has logits that are not finite.
-  std::span<const Leader> take_leaders() {
+  /// Queues the copies of what the host reads of the last pass that was launched. It is when those of the pass before
+  /// have been read: they have the same places.
+  void copy_back() {
+    if (leaders_ > 0) {
+      leaders_on_device_.memory().copy_out_later(0, host_leaders_, size(outputs_) * size(leaders_) * sizeof(Standing));
+    } else {
+      copy_logits(size(outputs_), logits_);
+    }
+    if (measures_) {
+      changes_.memory().copy_out_later(0, host_changes_, size(config_.layers) * change_rows_ * sizeof(float));
+    }
+    runner_.finish();
+    arrived_.record();
+  }
+
+  struct Flight {
+    int outputs = 0, leaders = 0;
+    bool measures = false;
+  };
+  /// Of each row by ascending token. Where a row has logits that are not finite, none or, where `all` are wanted, one
+  /// of token -1.
+  std::span<const Leader> take_leaders(const Flight& flight, bool all) {
     const auto* const from = reinterpret_cast<const Standing*>(host_leaders_.raw());
     best_.clear();
-    for (std::size_t i = 0; i < size(outputs_) * size(leaders_); ++i) {
-      if (from[i].at < 0) return {};
+    for (std::size_t i = 0; i < size(flight.outputs) * size(flight.leaders); ++i) {
+      if (from[i].at < 0 && !all) return {};
       best_.push_back({from[i].at, from[i].value});
     }
-    for (auto row = best_.begin(); row != best_.end(); row += leaders_) {
-      std::sort(row, row + leaders_, [](const Leader& a, const Leader& b) { return a.token < b.token; });
+    for (auto row = best_.begin(); row != best_.end(); row += flight.leaders) {
+      std::sort(row, row + flight.leaders, [](const Leader& a, const Leader& b) { return a.token < b.token; });
     }
     return best_;
   }
@@ -218,12 +294,7 @@ class CudaExecutor final : public Executor {
     if (leaders_ > 0) {
       largest(stream_,
               {activations_.logits.constant(), leaders_on_device_.pointer(), outputs_, config_.vocabulary, leaders_});
-      leaders_on_device_.memory().copy_out_later(0, host_leaders_, size(outputs_) * size(leaders_) * sizeof(Standing));
     }
-    if (measures_) {
-      changes_.memory().copy_out_later(0, host_changes_, size(config_.layers) * change_rows_ * sizeof(float));
-    }
-    runner_.finish();
   }
 
   /// True where the rows behind the last layer's attention are taken out first: of all rows as they are, more may be
@@ -237,7 +308,7 @@ class CudaExecutor final : public Executor {
 
   void embed_tokens() {
     const MatrixPart& table = weights_.token_embedding().parts.front();
-    const auto tokens = staging_.at<std::int32_t>(tokens_place_);
+    const RowTokens tokens{staging_.at<std::int32_t>(tokens_place_), leaders_on_device_.constant()};
     const auto out = activations_.residual.pointer();
     if (table.in_rows()) {
       embed(stream_, {table.bf16(), tokens, out, rows_, config_.hidden});
@@ -367,6 +438,8 @@ class CudaExecutor final : public Executor {
   RopeTable rope_;
   attention::cuda::Runner runner_;
   Staging staging_;
+  Event arrived_;               ///< what the host reads of the oldest pass in flight is there
+  std::deque<Flight> flights_;  ///< launched and not collected, two at most
   Activations activations_;
   Pinned logits_, asked_logits_, host_leaders_, host_changes_;
   Array<Standing> leaders_on_device_;  ///< [outputs, leaders]

@@ -108,6 +108,26 @@ void* Stream::raw() const {
   return impl_->raw;
 }
 
+struct Event::Impl {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t raw = nullptr;
+};
+
+Event::Event(Stream& stream) : impl_(std::make_unique<Impl>()) {
+  const OnDevice on(stream.device().number);
+  impl_->stream = stream_of(stream);
+  check_cuda(cudaEventCreateWithFlags(&impl_->raw, cudaEventDisableTiming), "making an event");
+}
+Event::~Event() {
+  cudaEventDestroy(impl_->raw);
+}
+void Event::record() {
+  check_cuda(cudaEventRecord(impl_->raw, impl_->stream), "marking a place in a stream");
+}
+void Event::wait() {
+  check_cuda(cudaEventSynchronize(impl_->raw), "waiting for the device");
+}
+
 Pinned::Pinned(Stream& stream, std::size_t bytes) : size_(bytes) {
   const OnDevice on(stream.device().number);
   void* raw = nullptr;

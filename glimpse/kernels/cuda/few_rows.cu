@@ -4,6 +4,7 @@
 #include "glimpse/kernels/cuda/few_rows.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/packings.h"
+#include "glimpse/kernels/cuda/row_tokens.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {
@@ -74,7 +75,7 @@ __global__ void unpack_kernel(const __grid_constant__ UnpackArguments of) {
 struct UnpackRowsArguments {
   const std::uint32_t* words;
   PackedLayout layout;
-  const std::int32_t* tokens;
+  RowTokens tokens;
   float* out;
 };
 
@@ -115,7 +116,7 @@ __device__ float value_at(const UnpackRowsArguments& of, int output, int input) 
 /// A block for each row.
 __global__ void unpack_rows_kernel(const __grid_constant__ UnpackRowsArguments of) {
   begin_launch();
-  const int token = of.tokens[blockIdx.x];
+  const int token = token_of(of.tokens, static_cast<int>(blockIdx.x));
   const int inputs = of.layout.inputs;
   for (int i = static_cast<int>(threadIdx.x); i < inputs; i += kThreads) {
     of.out[static_cast<std::size_t>(blockIdx.x) * inputs + i] = value_at(of, token, i);
@@ -213,8 +214,7 @@ void unpack(Stream& stream, const UnpackOp& op) {
 void unpack_rows(Stream& stream, const UnpackRowsOp& op) {
   check(!op.weight.layout.packing.in_rows(), "packed weights");
   if (op.rows == 0) return;
-  launch(unpack_rows_kernel,
-         UnpackRowsArguments{op.weight.words.raw(), op.weight.layout, op.tokens.raw(), op.out.raw()},
+  launch(unpack_rows_kernel, UnpackRowsArguments{op.weight.words.raw(), op.weight.layout, op.tokens, op.out.raw()},
          dim3(static_cast<unsigned>(op.rows), kThreads), 0,
          {limits_of(stream), static_cast<cudaStream_t>(stream.raw()), false});
 }

@@ -7,6 +7,7 @@
 
 #include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/kernels/cuda/packed.h"
+#include "glimpse/kernels/cuda/readings.h"
 
 namespace glimpse::kernels::cuda {
 
@@ -47,10 +48,10 @@ struct UnpackOp {
 };
 void unpack(Stream& stream, const UnpackOp& op);
 
-/// out[row] = weight[tokens[row]]
+/// out[row] = weight[token of the row]
 struct UnpackRowsOp {
   Packed<Place::device> weight;
-  DevicePointer<const std::int32_t> tokens;
+  RowTokens tokens;          ///< [rows]
   DevicePointer<float> out;  ///< [rows, inputs]
   int rows = 0;
 };

@@ -6,6 +6,7 @@
 #include "glimpse/kernels/cuda/cache_rows.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/layers.h"
+#include "glimpse/kernels/cuda/row_tokens.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {
@@ -33,7 +34,7 @@ __device__ float block_sum(float own) {
 /// A block for each row.
 __global__ void embed_kernel(const __grid_constant__ EmbedOp of) {
   begin_launch();
-  const std::size_t from = static_cast<std::size_t>(of.tokens.raw()[blockIdx.x]) * of.width;
+  const std::size_t from = static_cast<std::size_t>(token_of(of.tokens, static_cast<int>(blockIdx.x))) * of.width;
   const std::size_t to = static_cast<std::size_t>(blockIdx.x) * of.width;
   for (int i = static_cast<int>(threadIdx.x); i < of.width; i += kThreads) {
     of.out.raw()[to + i] = __uint_as_float(static_cast<std::uint32_t>(of.table.raw()[from + i]) << 16);

@@ -10,14 +10,15 @@
 
 #include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/kernels/cuda/packed.h"
+#include "glimpse/kernels/cuda/readings.h"
 
 namespace glimpse::kernels::cuda {
 
-/// out[row] = table[tokens[row]], widened.
+/// out[row] = table[token of the row], widened.
 struct EmbedOp {
   DevicePointer<const Bf16> table;  ///< [vocabulary, width]
-  DevicePointer<const std::int32_t> tokens;
-  DevicePointer<float> out;  ///< [rows, width]
+  RowTokens tokens;                 ///< [rows]
+  DevicePointer<float> out;         ///< [rows, width]
   int rows = 0, width = 0;
 };
 void embed(Stream& stream, const EmbedOp& op);

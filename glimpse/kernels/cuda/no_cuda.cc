@@ -26,6 +26,7 @@ namespace {
 }  // namespace
 
 struct Stream::Impl {};
+struct Event::Impl {};
 struct Graph::Impl {};
 
 bool is_built() {
@@ -54,6 +55,17 @@ void Stream::synchronize() {
   refuse();
 }
 void* Stream::raw() const {
+  refuse();
+}
+
+Event::Event(Stream&) {
+  refuse();
+}
+Event::~Event() = default;
+void Event::record() {
+  refuse();
+}
+void Event::wait() {
   refuse();
 }
 

@@ -55,6 +55,24 @@ class Stream {
   std::unique_ptr<Impl> impl_;
 };
 
+/// A mark in a stream.
+class Event {
+ public:
+  explicit Event(Stream& stream);
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  /// Behind all that is queued now; an earlier mark is forgotten.
+  void record();
+  /// Waits until the stream has passed the mark; at once where there is none. Throws what went wrong before it.
+  void wait();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// Bytes of the host that the device reaches by itself: copies of them are queued and nobody waits.
 class Pinned {
  public:

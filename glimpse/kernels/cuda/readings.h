@@ -17,6 +17,12 @@ struct Standing {
   float value = 0;
 };
 
+/// Tokens of rows, ids of a vocabulary. One of -1 - i is where standings[i] stands, and 0 where that is nowhere.
+struct RowTokens {
+  DevicePointer<const std::int32_t> tokens;
+  DevicePointer<const Standing> standings;  ///< may be null where no token is negative
+};
+
 /// That largest() gives of a row.
 inline constexpr int kMostLargest = 128;
 

@@ -11,13 +11,16 @@
 
 namespace glimpse::kernels::cuda {
 
-/// Owned by one executor; one thread at a time. Arrays are added, sent, and read by what is queued then. The next
-/// clear() comes after the stream has passed all of it.
+/// Owned by one executor; one thread at a time. Arrays are added, sent, and read by what is queued then. clear() waits
+/// for what was sent to be there; what is queued may still read it.
 class Staging {
  public:
-  explicit Staging(Stream& stream) : stream_(&stream) {}
+  explicit Staging(Stream& stream) : stream_(&stream), sent_(stream) {}
 
-  void clear() { bytes_ = 0; }
+  void clear() {
+    sent_.wait();
+    bytes_ = 0;
+  }
   /// Where the values will lie.
   template <class T>
   std::size_t add(std::span<const T> values) {
@@ -49,6 +52,7 @@ class Staging {
       ++moves_;
     }
     device_.copy_in_later(host_, bytes_);
+    sent_.record();
   }
   /// After send().
   template <class T>
@@ -75,6 +79,7 @@ class Staging {
   }
 
   Stream* stream_;
+  Event sent_;
   std::size_t bytes_ = 0;
   Memory device_;
   Pinned host_;  ///< what will be sent is put together here

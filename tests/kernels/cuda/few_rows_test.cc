@@ -153,10 +153,12 @@ TEST_F(FewRows, UnpackRounds) {
     const Packed<Place::device> packed{weights.layout, words.constant()};
     const Array<Bf16> out(*stream_, 40 * size);
     unpack(*stream_, {packed, 32, 40, out.pointer()});
-    const std::vector<std::int32_t> tokens{71, 0, 40};
-    const Array<std::int32_t> which(*stream_, tokens);
+    const std::vector<std::int32_t> tokens{71, 0, 40}, said{-2, -3, 40};
+    const std::vector<Standing> standings{{7, 0}, {71, 1}, {-1, 0}};
+    const Array<std::int32_t> which(*stream_, said);
+    const Array<Standing> there(*stream_, standings);
     const Array<float> rows(*stream_, 3 * size);
-    unpack_rows(*stream_, {packed, which.constant(), rows.pointer(), 3});
+    unpack_rows(*stream_, {packed, {which.constant(), there.constant()}, rows.pointer(), 3});
     const std::vector<Bf16> got = out.values();
     for (std::size_t i = 0; i < got.size(); ++i) {
       const double want = weights.values[32 * size + i];

@@ -38,11 +38,13 @@ class Layers : public CudaTest {
 
 TEST_F(Layers, EmbedTakesRows) {
   const std::vector<float> table = normals(50 * 72);
-  const std::vector<std::int32_t> tokens{3, 49, 0, 3};
+  const std::vector<std::int32_t> tokens{3, 49, 0, 3}, said{3, -2, -1, -3};
+  const std::vector<Standing> standings{{-1, 0}, {49, 1}, {3, 2}};
   const Array<Bf16> bits(*stream_, narrowed(table));
-  const Array<std::int32_t> which(*stream_, tokens);
+  const Array<std::int32_t> which(*stream_, said);
+  const Array<Standing> there(*stream_, standings);
   const Array<float> out(*stream_, std::vector<float>(4 * 72, kNan));
-  embed(*stream_, {bits.constant(), which.constant(), out.pointer(), 4, 72});
+  embed(*stream_, {bits.constant(), {which.constant(), there.constant()}, out.pointer(), 4, 72});
   const std::vector<float> rounded = widened(narrowed(table));
   const std::vector<float> got = out.values();
   for (std::size_t i = 0; i < got.size(); ++i) {

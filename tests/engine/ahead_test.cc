@@ -1,0 +1,304 @@
+// Requests on a device that queues passes (flying_backend.h): the next pass is launched before this one's tokens are
+// known. Whatever ends, comes or is called meanwhile, every request gets what it gets from the CPU pass by pass.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "glimpse/base/error.h"
+#include "glimpse/engine/service.h"
+#include "tests/engine/flying_backend.h"
+#include "tests/engine/support.h"
+
+namespace glimpse::engine {
+namespace {
+
+using ::testing::HasSubstr;
+
+EngineOptions flying_options(KvType type = KvType::f32) {
+  EngineOptions options = options_for(reference::test_model("llama"), type);
+  options.device = parse_device("cuda");
+  options.sequences = 4;
+  return options;
+}
+
+class Ahead : public testing::Test {
+ protected:
+  void SetUp() override { flying() = {}; }
+
+  /// What a request gets pass by pass, alone.
+  static Result want(const Request& request) {
+    Engine engine(options_for(reference::test_model("llama")));
+    Request plain = request;
+    plain.on_token = nullptr;
+    plain.on_text = nullptr;
+    return answered(engine, plain);
+  }
+  static Request greedy(const Engine& engine, std::size_t length, const std::string& policy, std::uint32_t seed,
+                        std::int64_t tokens) {
+    Request request = request_for(engine, length, policy, seed);
+    request.max_tokens = tokens;
+    return request;
+  }
+  static void expect_same(const Result& got, const Result& expected) {
+    EXPECT_EQ(got.tokens, expected.tokens);
+    EXPECT_EQ(got.reason, expected.reason);
+    EXPECT_EQ(got.stats.generated_tokens, expected.stats.generated_tokens);
+    EXPECT_EQ(got.stats.attention.bytes_read, expected.stats.attention.bytes_read);
+    EXPECT_EQ(got.stats.attention.sparse_steps, expected.stats.attention.sparse_steps);
+    EXPECT_EQ(got.stats.attention.dense_steps, expected.stats.attention.dense_steps);
+  }
+};
+
+TEST_F(Ahead, RequestsGetTheirTokens) {
+  Engine engine(flying_options());
+  std::vector<Request> requests{greedy(engine, 300, "tidal", 1, 40), greedy(engine, 90, "full", 2, 25),
+                                greedy(engine, 200, "lychee-decode", 3, 33), greedy(engine, 250, "kascade", 4, 12)};
+  std::vector<RequestId> ids;
+  for (const Request& request : requests) ids.push_back(engine.submit(request));
+  run_all(engine);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_same(engine.result(ids[i]), want(requests[i]));
+  }
+  EXPECT_GT(flying().behind, 20);
+  EXPECT_LT(flying().behind, flying().launched);
+  EXPECT_EQ(flying().abandoned, 0);
+}
+
+/// An answer's length is known, so no row is computed that nobody wants.
+TEST_F(Ahead, NoPassIsLaunchedBehindTheLastToken) {
+  Engine engine(flying_options());
+  const RequestId id = engine.submit(greedy(engine, 50, "full", 1, 20));
+  run_all(engine);
+  EXPECT_EQ(engine.result(id).tokens.size(), 20U);
+  EXPECT_EQ(flying().launched, 1 + 19);  // the prompt gives the first one
+  EXPECT_EQ(flying().behind, 18);
+}
+
+TEST_F(Ahead, WhatTheHostNeedsBetweenPassesGoesPassByPass) {
+  for (const std::string policy : {"streaming", "h2o", "quest", "evosparse", "lychee-cluster"}) {
+    SCOPED_TRACE(policy);
+    SetUp();
+    Engine engine(flying_options());
+    const Request request = greedy(engine, 200, policy, 1, 12);
+    const RequestId id = engine.submit(request), other = engine.submit(greedy(engine, 60, "full", 2, 8));
+    run_all(engine);
+    expect_same(engine.result(id), want(request));
+    EXPECT_EQ(engine.result(other).tokens.size(), 8U);
+    EXPECT_EQ(flying().behind, 0);
+  }
+  SetUp();
+  Engine engine(flying_options());
+  Request sampled = greedy(engine, 60, "full", 1, 12), audited = sampled, corrected = sampled, watched = sampled,
+          penalised = sampled, logprobs = sampled, drafted = greedy(engine, 100, "tidal", 2, 12);
+  sampled.sampling.temperature = 1;
+  audited.audit_every = 3;
+  corrected.correct_every = 4;
+  watched.on_sets = [](const SetTrace&) {};
+  penalised.sampling.presence_penalty = 0.5F;
+  logprobs.logprobs = 2;
+  drafted.lossless = true;
+  for (const Request& request : {sampled, audited, corrected, watched, penalised, logprobs, drafted}) {
+    EXPECT_EQ(answered(engine, request).tokens.size(), 12U);
+  }
+  EXPECT_EQ(flying().behind, 0);
+}
+
+/// Nobody knows of an end before it is there: its row in the next pass is taken back.
+TEST_F(Ahead, AnAnswerThatEndsTakesItsRowBack) {
+  Engine engine(flying_options());
+  Request first = greedy(engine, 100, "tidal", 1, 30), second = greedy(engine, 120, "full", 2, 30);
+  const Result whole = want(first);
+  std::string text;
+  for (std::size_t i = 10; i < 12; ++i) text += engine.tokenizer().piece(whole.tokens[i], false);
+  first.stop = {text};
+  first.keep = true;
+  const Result expected = want(first);
+  ASSERT_EQ(expected.reason, FinishReason::stop);
+  const RequestId stopped = engine.submit(first), goes_on = engine.submit(second);
+  run_all(engine);
+  expect_same(engine.result(stopped), expected);
+  expect_same(engine.result(goes_on), want(second));
+  EXPECT_GT(flying().behind, 20);
+
+  // The sequence that was kept is as long as the other one, and goes on with its bits.
+  std::optional<Sequence> kept = engine.take(stopped);
+  ASSERT_TRUE(kept);
+  Engine plain(options_for(reference::test_model("llama")));
+  const RequestId same = plain.submit(first);
+  run_all(plain);
+  std::optional<Sequence> there = plain.take(same);
+  ASSERT_TRUE(there);
+  EXPECT_EQ(kept->length(), there->length());
+  const std::vector<Token> more = random_tokens(20, engine.tokenizer().size(), 11);
+  EXPECT_TRUE(same_bits(decoded(*kept, more), decoded(*there, more)));
+}
+
+TEST_F(Ahead, CallsBetweenStepsAndFromCallbacks) {
+  Engine engine(flying_options());
+  const EngineStats before = engine.stats();
+  const std::vector<Token> tokens = random_tokens(80, engine.tokenizer().size(), 5);
+  std::vector<float> expected;
+  {
+    Engine plain(options_for(reference::test_model("llama")));
+    Sequence sequence = plain.open(make(plain, "full"));
+    sequence.prefill(std::span(tokens).first(60));
+    expected = decoded(sequence, std::span(tokens).subspan(60));
+  }
+  Request goes_on = greedy(engine, 100, "tidal", 1, 50), ended = greedy(engine, 110, "full", 2, 50),
+          late = greedy(engine, 70, "lychee-decode", 3, 20);
+  const Result whole = want(ended);
+  RequestId victim = 0;
+  std::vector<Token> seen;
+  goes_on.on_token = [&](Token token, std::string_view) {
+    seen.push_back(token);
+    if (seen.size() == 15) engine.cancel(victim);
+  };
+  const RequestId going = engine.submit(goes_on);
+  victim = engine.submit(ended);
+  while (seen.size() < 10) ASSERT_TRUE(engine.step());
+  EXPECT_GT(flying().behind, 5);
+  // A pass by hand, while one of the requests' is in flight.
+  Sequence sequence = engine.open(make(engine, "full"));
+  sequence.prefill(std::span(tokens).first(60));
+  EXPECT_TRUE(same_bits(decoded(sequence, std::span(tokens).subspan(60)), expected));
+  while (seen.size() < 20) ASSERT_TRUE(engine.step());
+  EXPECT_EQ(engine.result(victim).reason, FinishReason::cancelled);
+  EXPECT_TRUE(
+      std::equal(engine.result(victim).tokens.begin(), engine.result(victim).tokens.end(), whole.tokens.begin()));
+  EXPECT_GE(engine.result(victim).tokens.size(), 13U);
+  const RequestId added = engine.submit(late), dropped = engine.submit(ended);
+  for (int i = 0; i < 12; ++i) ASSERT_TRUE(engine.step());
+  engine.release(dropped);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine.step());
+  const RequestId soon = engine.submit(ended);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(engine.step());
+  engine.cancel_soon(soon);
+  run_all(engine);
+  EXPECT_EQ(engine.result(soon).reason, FinishReason::cancelled);
+  goes_on.on_token = nullptr;
+  expect_same(engine.result(going), want(goes_on));
+  expect_same(engine.result(added), want(late));
+  for (const RequestId id : {going, victim, added, soon}) engine.release(id);
+  sequence = engine.open(make(engine, "full"));
+  EXPECT_EQ(engine.stats().pages_free, before.pages_free);
+}
+
+/// A cache that is too small for all preempts, and nobody notices.
+TEST_F(Ahead, AFullCache) {
+  EngineOptions options = flying_options();
+  options.prefill_chunk = 64;
+  {
+    const Engine engine(flying_options());
+    options.cache_bytes =
+        static_cast<std::int64_t>(engine.row_pair_bytes()) * 768 * engine.shape().layers * engine.shape().kv_heads;
+  }
+  Engine engine(options);
+  std::vector<Request> requests;
+  std::vector<RequestId> ids;
+  for (std::uint32_t seed = 1; seed <= 4; ++seed) requests.push_back(greedy(engine, 150, "tidal", seed, 130));
+  for (const Request& request : requests) ids.push_back(engine.submit(request));
+  run_all(engine);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(engine.result(ids[i]).tokens, want(requests[i]).tokens) << i;
+    EXPECT_EQ(engine.result(ids[i]).reason, FinishReason::length) << engine.result(ids[i]).error;
+  }
+  EXPECT_GT(engine.stats().preemptions, 0);
+  EXPECT_GT(flying().behind, 0);
+}
+
+TEST_F(Ahead, ARowThatIsNotFiniteEndsItsRequestAlone) {
+  Engine engine(flying_options());
+  const Request first = greedy(engine, 60, "full", 1, 30), second = greedy(engine, 70, "tidal", 2, 30);
+  const RequestId fails = engine.submit(first), goes_on = engine.submit(second);
+  while (engine.result(fails).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  flying().spoil = 1;
+  run_all(engine);
+  EXPECT_EQ(engine.result(fails).reason, FinishReason::failed);
+  EXPECT_THAT(engine.result(fails).error, HasSubstr("are not finite"));
+  EXPECT_EQ(engine.result(fails).tokens.size(), 11U);
+  expect_same(engine.result(goes_on), want(second));
+  engine.release(fails);
+  EXPECT_EQ(answered(engine, first).tokens, want(first).tokens);
+}
+
+TEST_F(Ahead, ADeviceThatFailsEndsTheStepAndLosesNothing) {
+  Engine engine(flying_options());
+  const Request first = greedy(engine, 60, "full", 1, 30), second = greedy(engine, 70, "tidal", 2, 30);
+  const RequestId one = engine.submit(first), two = engine.submit(second);
+  while (engine.result(one).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  flying().fail_collect = 0;
+  EXPECT_THROW(engine.step(), InternalError);
+  EXPECT_EQ(flying().abandoned, 2);
+  run_all(engine);  // plans that keep nothing: the rows are taken back, and made again
+  expect_same(engine.result(one), want(first));
+  expect_same(engine.result(two), want(second));
+
+  // The same where another call waits for the pass: the next step says so.
+  const RequestId again = engine.submit(first);
+  while (engine.result(again).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  flying().fail_collect = 0;
+  Sequence sequence = engine.open(make(engine, "full"));
+  sequence.prefill(random_tokens(20, engine.tokenizer().size()));
+  EXPECT_THROW(engine.step(), InternalError);
+  run_all(engine);
+  EXPECT_EQ(engine.result(again).tokens, want(first).tokens);
+}
+
+TEST_F(Ahead, KeptPrefixesHaveWhatWasAnswered) {
+  EngineOptions options = flying_options(), plain = options_for(reference::test_model("llama"));
+  options.prefix_bytes = plain.prefix_bytes = -1;
+  Engine engine(options), there(plain);
+  Request first = greedy(engine, 100, "full", 1, 30);
+  first.reuse = Reuse::any;
+  const Result one = answered(engine, first), same = answered(there, first);
+  ASSERT_EQ(one.tokens, same.tokens);
+  Request next = first;
+  next.prompt.insert(next.prompt.end(), one.tokens.begin(), one.tokens.end());
+  next.prompt.push_back(3);
+  const Result got = answered(engine, next), expected = answered(there, next);
+  EXPECT_EQ(got.stats.reused_tokens, expected.stats.reused_tokens);
+  EXPECT_GT(got.stats.reused_tokens, 100);
+  EXPECT_EQ(got.tokens, expected.tokens);
+}
+
+/// The engine may go while a pass is in flight.
+TEST_F(Ahead, TheEngineMayGo) {
+  Engine engine(flying_options());
+  const RequestId id = engine.submit(greedy(engine, 60, "full", 1, 30));
+  while (engine.result(id).tokens.size() < 5) ASSERT_TRUE(engine.step());
+  EXPECT_GT(flying().behind, 0);
+}
+
+TEST_F(Ahead, StreamsOfAService) {
+  Engine engine(flying_options());
+  std::vector<Request> requests{greedy(engine, 300, "tidal", 1, 60), greedy(engine, 90, "full", 2, 80),
+                                greedy(engine, 200, "kascade", 3, 70), greedy(engine, 40, "full", 4, 1000)};
+  std::vector<Result> results(requests.size());
+  {
+    Service service(engine);
+    std::vector<std::thread> threads;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      threads.emplace_back([&, i] {
+        Stream stream = service.submit(requests[i]);
+        std::size_t tokens = 0;
+        while (std::optional<StreamEvent> event = stream.next()) {
+          tokens += event->tokens.size();
+          if (i == 3 && tokens >= 20) stream.cancel();
+          if (event->kind == StreamEvent::Kind::finished) results[i] = event->result;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(results[i].tokens, want(requests[i]).tokens) << i;
+  EXPECT_EQ(results[3].reason, FinishReason::cancelled);
+  requests[3].max_tokens = static_cast<std::int64_t>(results[3].tokens.size());
+  EXPECT_EQ(results[3].tokens, want(requests[3]).tokens);
+  EXPECT_GT(flying().behind, 0);
+}
+
+}  // namespace
+}  // namespace glimpse::engine

@@ -1,0 +1,163 @@
+#include "tests/engine/flying_backend.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+
+#include "glimpse/exec/backend.h"
+#include "glimpse/plan/plan.h"
+
+namespace glimpse::engine {
+
+Flying& flying() {
+  static Flying all;
+  return all;
+}
+
+namespace {
+
+/// True where the counter says that it is this one's turn.
+bool comes(std::int64_t& counter) {
+  return counter >= 0 && counter-- == 0;
+}
+
+class FlyingExecutor final : public exec::Executor {
+ public:
+  FlyingExecutor(exec::Executor& cpu, std::size_t vocabulary) : cpu_(cpu), vocabulary_(vocabulary) {}
+
+  exec::StepResult forward(const exec::StepBatch& batch) override {
+    check(passes_.empty(), "a pass by itself");
+    launch(batch);
+    return collect();
+  }
+  bool flies() const override { return true; }
+  bool leaves_nothing(const attention::Program& program) override { return plan::keeps_nothing(program.plan()); }
+  void launch(const exec::StepBatch& batch) override {
+    std::vector<std::int32_t> tokens(batch.tokens.begin(), batch.tokens.end());
+    if (!passes_.empty()) {
+      check(passes_.size() == 1 && passes_.back().leaders == 1 && batch.leaders == 1 && !batch.keep_rows,
+            "one pass behind another, of one leader");
+      check(batch.output_rows.size() == batch.tokens.size(), "each row decodes");
+      const auto check_rows = [](const attention::SequenceRows& rows) {
+        check(rows.rows == 1 && rows.kind == attention::PassKind::decode && !rows.audit, "decoding rows");
+        check(plan::keeps_nothing(rows.program->plan()), "plans that keep nothing");
+      };
+      std::for_each(batch.sequences.begin(), batch.sequences.end(), check_rows);
+      std::for_each(passes_.back().rows.begin(), passes_.back().rows.end(), check_rows);
+      for (std::int32_t& token : tokens) {
+        if (token < 0) token = largest(passes_.back(), static_cast<std::size_t>(-1 - token)).token;
+      }
+      ++flying().behind;
+    }
+    ++flying().launched;
+    exec::StepBatch known = batch;
+    known.tokens = tokens;
+    began_ = !passes_.empty();
+    const exec::StepResult result = cpu_.forward(known);
+    Pass& pass = passes_.emplace_back();
+    pass.rows.assign(batch.sequences.begin(), batch.sequences.end());
+    pass.leaders = batch.leaders;
+    pass.logits.assign(result.logits.begin(), result.logits.end());
+    pass.counters.assign(result.counters.begin(), result.counters.end());
+    pass.failures = result.failures;
+  }
+  exec::StepResult collect() override {
+    check(!passes_.empty(), "a pass that was launched");
+    if (comes(flying().fail_collect)) {
+      abandon();
+      throw InternalError("the device is gone");
+    }
+    collected_ = std::move(passes_.front());
+    passes_.pop_front();
+    const bool spoilt = comes(flying().spoil);
+    exec::StepResult result;
+    result.counters = collected_->counters;
+    result.failures = collected_->failures;
+    leaders_.clear();
+    const std::size_t rows = collected_->logits.size() / vocabulary_;
+    for (std::size_t row = 0; collected_->leaders == 1 && row < rows; ++row) {
+      leaders_.push_back(largest(*collected_, row));
+    }
+    if (spoilt && !leaders_.empty()) leaders_.front().token = -1;
+    result.leaders = leaders_;
+    if (leaders_.empty() || (passes_.empty() && leaders_.front().token < 0)) {
+      if (spoilt) collected_->logits.front() = 1.0F / 0.0F;
+      result.leaders = {};
+      result.logits = collected_->logits;
+    }
+    began_ = false;
+    return result;
+  }
+  void abandon() override {
+    flying().abandoned += static_cast<std::int64_t>(passes_.size());
+    began_ = began_ || !passes_.empty();
+    passes_.clear();
+  }
+  std::span<const float> logits_of(std::span<const std::int32_t> rows) override { return cpu_.logits_of(rows); }
+  bool began() const override { return began_ || !passes_.empty() || cpu_.began(); }
+  std::optional<double> attention_seconds() const override { return {}; }
+  exec::RowCosts row_costs() const override { return cpu_.row_costs(); }
+  void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
+    cpu_.set_observer(std::move(observer));
+  }
+  void measure_change(bool on) override { cpu_.measure_change(on); }
+  std::vector<double> attention_change() const override { return cpu_.attention_change(); }
+
+ private:
+  struct Pass {
+    std::vector<attention::SequenceRows> rows;
+    int leaders = 0;
+    std::vector<float> logits;
+    std::vector<attention::ReadCounters> counters;
+    std::vector<std::exception_ptr> failures;
+  };
+  exec::Leader largest(const Pass& pass, std::size_t row) const {
+    const auto first = pass.logits.begin() + static_cast<std::ptrdiff_t>(row * vocabulary_);
+    const auto best = std::max_element(first, first + static_cast<std::ptrdiff_t>(vocabulary_));
+    return {static_cast<std::int32_t>(best - first), *best};
+  }
+
+  exec::Executor& cpu_;
+  std::size_t vocabulary_;
+  std::deque<Pass> passes_;
+  std::optional<Pass> collected_;
+  std::vector<exec::Leader> leaders_;
+  bool began_ = false;
+};
+
+class FlyingBackend final : public exec::Backend {
+ public:
+  FlyingBackend(const model::Model& model, int threads)
+      : cpu_(exec::make_cpu_backend(model, {threads})),
+        vocabulary_(static_cast<std::size_t>(model.config().vocabulary)) {}
+
+  std::string name() const override { return "passes that are queued"; }
+  std::optional<std::int64_t> cache_memory(std::int64_t weight_bytes) const override {
+    return cpu_->cache_memory(weight_bytes);
+  }
+  void open(const kv::CacheShape& shape) override {
+    cpu_->open(shape);
+    executor_.emplace(cpu_->executor(), vocabulary_);
+  }
+  kv::Cache& cache() override { return cpu_->cache(); }
+  exec::Executor& executor() override { return *executor_; }
+  void require(const plan::Plan& plan) const override { cpu_->require(plan); }
+  void require_records(std::string_view what) const override { cpu_->require_records(what); }
+
+ private:
+  std::unique_ptr<exec::Backend> cpu_;
+  std::size_t vocabulary_;
+  std::optional<FlyingExecutor> executor_;
+};
+
+}  // namespace
+}  // namespace glimpse::engine
+
+namespace glimpse::exec {
+
+/// In place of the one that needs a GPU: a program that links this one asks no archive for it.
+std::unique_ptr<Backend> make_cuda_backend(const model::Model& model, const CudaOptions& options) {
+  return std::make_unique<engine::FlyingBackend>(model, options.threads);
+}
+
+}  // namespace glimpse::exec

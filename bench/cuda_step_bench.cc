@@ -2,7 +2,9 @@
 // that model waits for, logits in the host's memory. The arms of a depth take turns over the same prompts. Before
 // anything is timed, a step of every arm at a budget that covers the context must give the dense step's bits. With
 // --ahead steps are timed as requests take them that are greedy: the next one is launched before this one's tokens have
-// come, where the arm allows it. With --llama llama.cpp decodes from the same file when all that is done.
+// come, where the arm allows it. With --drafts arms draft so many tokens, and a dense pass verifies them: which of them
+// are accepted is drawn by --accepted, since random weights agree about nothing. With --llama llama.cpp decodes from
+// the same file when all that is done.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -42,6 +44,8 @@ struct Wanted {
   int steps = 24;
   int leaders = 0;
   bool ahead = false;
+  int drafts = 0;
+  double accepted = 0.95;
   std::filesystem::path llama;  ///< llama-batched-bench; empty: not measured
   std::string json;
   std::string command;
@@ -93,20 +97,52 @@ class Batch {
   }
   bool leaves_nothing() { return backend_.executor().leaves_nothing(program_); }
 
+  /// As many tokens as the round brings: each draft of each sequence is accepted with this chance, up to the first that
+  /// is not. Adds the seconds of its parts.
+  std::int64_t round(int drafts, double accepted, std::mt19937& random, double& draft_s, double& verify_s) {
+    kv::Cache& cache = backend_.cache();
+    std::vector<std::int64_t> before;
+    for (const kv::SequenceId id : ids_) before.push_back(cache.length(id));
+    const auto start = Clock::now();
+    for (int draft = 0; draft < drafts; ++draft) {
+      const exec::StepBatch batch = next(1);
+      for (std::size_t i = 0; i < rows_.size(); ++i) {
+        rows_[i].kind = attention::PassKind::draft;
+        rows_[i].committed = before[i];
+      }
+      backend_.executor().forward(batch);
+    }
+    const auto drafted = Clock::now();
+    for (const kv::SequenceId id : ids_) cache.truncate(id, drafts);
+    backend_.executor().forward(next(1, drafts + 1, attention::PassKind::verify));
+    std::int64_t tokens = 0;
+    for (const kv::SequenceId id : ids_) {
+      int kept = 0;
+      while (kept < drafts && std::bernoulli_distribution(accepted)(random)) ++kept;
+      cache.truncate(id, drafts - kept);
+      tokens += kept + 1;
+    }
+    draft_s += std::chrono::duration<double>(drafted - start).count();
+    verify_s += std::chrono::duration<double>(Clock::now() - drafted).count();
+    return tokens;
+  }
+
  private:
-  exec::StepBatch next(int leaders) {
+  exec::StepBatch next(int leaders, int each = 1, attention::PassKind kind = attention::PassKind::decode) {
     rows_.clear();
     outputs_.clear();
-    tokens_.assign(ids_.size(), 17);
+    tokens_.assign(ids_.size() * static_cast<std::size_t>(each), 17);
     for (std::size_t i = 0; i < ids_.size(); ++i) {
       attention::SequenceRows rows;
       rows.sequence = ids_[i];
       rows.program = &program_;
       rows.state = &states_[i];
-      rows.first_row = static_cast<int>(i);
+      rows.first_row = static_cast<int>(i) * each;
+      rows.rows = each;
+      rows.kind = kind;
       rows.position = backend_.cache().length(ids_[i]);
       rows_.push_back(rows);
-      outputs_.push_back(static_cast<std::int32_t>(i));
+      for (int row = 0; row < each; ++row) outputs_.push_back(rows.first_row + row);
     }
     return {tokens_, rows_, outputs_, false, leaders};
   }
@@ -166,6 +202,7 @@ class Bench {
                            {"kv_type", fmt::format("{}", fmt::join(wanted_.caches, ","))},
                            {"steps", wanted_.steps},
                            {"ahead", wanted_.ahead}};
+    if (wanted_.drafts > 0) results["settings"]["drafts"] = wanted_.drafts;
     results["rows"] = rows_;
     return results;
   }
@@ -287,9 +324,62 @@ class Bench {
     return runs;
   }
 
+  /// Rounds of drafts and verifications, in turn with dense steps.
+  void measure_lossless(exec::Backend& backend, std::span<const kv::SequenceId> sources, std::int64_t depth,
+                        std::span<const std::string> names) {
+    const attention::Program dense(plan_of(shape_, "full"));
+    for (const std::string& arm : names) {
+      if (arm.starts_with("full")) continue;
+      const attention::Program program(plan_of(shape_, arm));
+      Batch plain(backend, sources, dense), batch(backend, sources, program);
+      std::mt19937 random(5);
+      double draft_s = 0, verify_s = 0;
+      std::int64_t tokens = 0, steps = 0;
+      std::vector<double> times;
+      for (int warm = 0; warm < 3; ++warm) {
+        plain.step(1);
+        batch.round(wanted_.drafts, wanted_.accepted, random, draft_s, verify_s);
+      }
+      draft_s = verify_s = 0;
+      for (int done = 0; done < wanted_.steps; ++done) {
+        for (int i = 0; i < 4; ++i) {
+          const auto start = Clock::now();
+          plain.step(1);
+          if (i > 0) times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+        }
+        tokens += batch.round(wanted_.drafts, wanted_.accepted, random, draft_s, verify_s);
+        ++steps;
+      }
+      std::sort(times.begin(), times.end());
+      const double step = times[times.size() / 2];
+      const double draft = draft_s / static_cast<double>(steps * wanted_.drafts);
+      const double verify = verify_s / static_cast<double>(steps);
+      const double token = (draft_s + verify_s) * static_cast<double>(sources.size()) / static_cast<double>(tokens);
+      fmt::print(
+          "  {} B={:<3} {:>7} tokens  lossless {:<19} {:8.3f} ms a token of each, {:.2f}x dense ({:.3f})  a draft "
+          "{:.3f}  "
+          "a verification of {} rows {:.3f}\n",
+          name(format_.type), sources.size(), depth, arm, token * 1e3, step / token, step * 1e3, draft * 1e3,
+          wanted_.drafts + 1, verify * 1e3);
+      std::fflush(stdout);
+      rows_.push_back({{"what", "lossless"},
+                       {"cache", name(format_.type)},
+                       {"batch", static_cast<int>(sources.size())},
+                       {"depth", depth},
+                       {"arm", arm},
+                       {"drafts", wanted_.drafts},
+                       {"accepted", wanted_.accepted},
+                       {"ms", token * 1e3},
+                       {"dense_ms", step * 1e3},
+                       {"draft_ms", draft * 1e3},
+                       {"verify_ms", verify * 1e3}});
+    }
+  }
+
   void measure_arms(exec::Backend& backend, const model::Config& config, std::span<const kv::SequenceId> sources,
                     std::int64_t depth) {
     const std::vector<std::string> names = checked_arms(backend, sources, depth);
+    if (wanted_.drafts > 0) return measure_lossless(backend, sources, depth, names);
     struct Measured {
       std::unique_ptr<attention::Program> program;
       std::unique_ptr<Batch> batch;
@@ -408,6 +498,9 @@ int main(int argc, char** argv) {
   app.add_option("--leaders", wanted.leaders, "largest logits that the host reads, as a greedy request 1; 0: all");
   app.add_flag("--ahead", wanted.ahead,
                "launch the next step before this one's tokens have come, as greedy requests do");
+  app.add_option("--drafts", wanted.drafts, "measure lossless decoding by so many drafts, 1 to 15, in place of steps")
+      ->check(CLI::Range(1, 15));
+  app.add_option("--accepted", wanted.accepted, "the chance of a draft to be accepted")->check(CLI::Range(0.0, 1.0));
   app.add_option("--llama", wanted.llama, "llama-batched-bench of scripts/build-llama-cuda: measure it too")
       ->check(CLI::ExistingFile);
   app.add_option("--json", wanted.json, "write the results to this file");

@@ -387,6 +387,17 @@ def cuda_batch_table(results):
     return table(["tokens x sequences", "method", "ms a step", "GB of K and V", "of read bandwidth", "tokens/s"], rows)
 
 
+def cuda_lossless_table(results):
+    """Drafts and verifications beside dense steps."""
+    rows = []
+    for (batch, depth, arm), row in steps_of(results.load("cuda-lossless-q4k", "sm90"), "lossless").items():
+        rows.append([f"{depth // 1024}K x {batch}", re.sub(r"(\d)%", r"\1 %", arm.replace(":", ", ")), f"{row['dense_ms']:.2f}",
+                     f"{row['draft_ms']:.2f}", f"{row['verify_ms']:.2f}", f"{row['verify_ms'] / row['dense_ms']:.2f}",
+                     f"{row['ms']:.2f}", f"{row['dense_ms'] / row['ms']:.2f}"])
+    return table(["tokens x sequences", "method", "a dense step, ms", "a draft", "a verification", "of a dense step", "a token of each",
+                  "x dense"], rows)
+
+
 def cuda_bytes_table(results):
     """A layer's attention over a cache of bytes beside one of bf16."""
     cells = {(row["cache"], row["batch"], row["tokens"], row["what"]): row for row in results.load("cuda-bytes", "sm90")["rows"]}
@@ -488,7 +499,7 @@ def serve_table(results):
 TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table, "cuda-index": cuda_index_table,
-          "cuda-bytes": cuda_bytes_table, "cuda-step-bytes": cuda_step_bytes_table, "cuda-batch": cuda_batch_table,
+          "cuda-bytes": cuda_bytes_table, "cuda-step-bytes": cuda_step_bytes_table, "cuda-batch": cuda_batch_table, "cuda-lossless": cuda_lossless_table,
           "cuda-weights": cuda_weights_table, "cuda-prompts": cuda_prompts_table, "cuda-products": cuda_products_table, "serve": serve_table, "scoreboard": scoreboard_table}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "

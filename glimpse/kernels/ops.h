@@ -202,6 +202,9 @@ struct PrefillOp {
   float scale = 1;
   Pointer<float, place> out;  ///< [R, H, d], of the whole pass
   Pointer<float, place> lse;  ///< [R, H] of the whole pass, or null
+  /// [count] where there are some: rows of several sequences, each as many as `prompt` says or fewer, in its place.
+  Pointer<const PromptRows, place> pieces = {};
+  int count = 0;
 };
 
 /// What rows gave to each slot (H2O, section 4; TOVA, section 3.2): the sum over a piece's rows that see the slot, and

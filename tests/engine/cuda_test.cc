@@ -434,5 +434,47 @@ TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {
   }
 }
 
+/// From 16,384 (row, token) pairs on the rows of a verification are a prompt's, which read the cache once. They say
+/// what dense steps say, but where two logits are nearer than rounding.
+TEST_F(Cuda, LongVerificationsSayWhatDenseStepsSay) {
+  for (const auto& model : models()) {
+    SCOPED_TRACE(model.string());
+    Engine gpu(on_gpu(model));
+    std::vector<Request> requests;
+    std::vector<RequestId> ids;
+    for (std::uint32_t seed = 1; seed <= 3; ++seed) {
+      requests.push_back(request_for(gpu, 1200 + 400 * seed, "full", seed));
+      requests.back().max_tokens = 40;
+    }
+    const auto answers = [&] {
+      ids.clear();
+      for (const Request& request : requests) ids.push_back(gpu.submit(request));
+      run_all(gpu);
+      std::vector<Result> results;
+      for (const RequestId id : ids) results.push_back(gpu.result(id));
+      for (const RequestId id : ids) gpu.release(id);
+      return results;
+    };
+    for (Request& request : requests) request.logprobs = 2;
+    const std::vector<Result> dense = answers();
+    for (Request& request : requests) {
+      request.plan = make(gpu, "kascade", budget("256"));
+      request.lossless = true;
+      request.draft_tokens = 11;
+    }
+    const std::vector<Result> all = answers();
+    for (Request& request : requests) request.logprobs.reset();
+    const std::vector<Result> largest = answers();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_GT(all[i].stats.lossless.accepted, 0);
+      EXPECT_EQ(largest[i].tokens, all[i].tokens) << "from the largest logits alone";
+      const auto apart = std::mismatch(all[i].tokens.begin(), all[i].tokens.end(), dense[i].tokens.begin()).first;
+      if (apart == all[i].tokens.end()) continue;
+      const auto& top = dense[i].logprobs[static_cast<std::size_t>(apart - all[i].tokens.begin())].top;
+      EXPECT_LT(top[0].logprob - top[1].logprob, 0.03) << "token " << apart - all[i].tokens.begin();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace glimpse::engine

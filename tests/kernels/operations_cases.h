@@ -79,6 +79,27 @@ inline std::vector<OperationsCase> prompt_cases() {
   return all;
 }
 
+/// Rows of several sequences, not as many of each (sequence_pieces_of).
+inline std::vector<OperationsCase> piece_cases() {
+  std::vector<OperationsCase> all;
+  for (const int dim : {64, 96, 128}) {
+    for (const int group : {1, 4, 8}) {
+      for (const double freed : {0.0, 0.3}) {
+        OperationsCase made{.name = "dim " + std::to_string(dim) + ", group " + std::to_string(group),
+                            .dim = dim,
+                            .group = group,
+                            .lengths = {3000, 40, 1111, 9, 5000},
+                            .freed = freed};
+        made.behind.clear();
+        for (std::int32_t back = 21; back > 0; --back) made.behind.push_back(back);
+        if (freed > 0) made.name += ", some freed";
+        all.push_back(made);
+      }
+    }
+  }
+  return all;
+}
+
 class OperationsBed {
  public:
   OperationsBed(const OperationsCase& which, KvType type, std::uint64_t seed) : of(which), format{type, which.dim} {
@@ -204,6 +225,23 @@ class OperationsBed {
   std::mt19937_64 random_;
 };
 
+/// Of sequence 0 all of the pass's rows, of each further one two fewer at their beginning; of the third none.
+inline std::vector<PromptRows> sequence_pieces_of(const OperationsBed& bed) {
+  std::vector<PromptRows> pieces;
+  for (std::size_t row = 0; row < bed.rows();) {
+    const std::int32_t sequence = bed.sequence[row];
+    std::size_t end = row;
+    while (end < bed.rows() && bed.sequence[end] == sequence) ++end;
+    const std::size_t first = std::min(row + 2 * static_cast<std::size_t>(sequence), end);
+    if (first < end && sequence != 2) {
+      pieces.push_back(
+          {sequence, static_cast<std::int32_t>(first), static_cast<std::int32_t>(end - first), bed.behind[first]});
+    }
+    row = end;
+  }
+  return pieces;
+}
+
 /// Reads of every kind, mixed over the heads; sets as they need. `per_query`: room for a set of each query head.
 inline std::vector<Read> mixed_reads(OperationsBed& bed) {
   const std::size_t heads = bed.rows() * static_cast<std::size_t>(bed.of.kv_heads);
@@ -314,6 +352,22 @@ inline std::vector<float> prompt_lse_on_host(Operations<Place::host>& operations
   std::vector<float> out(bed.q.size()), lse(bed.queries(), std::numeric_limits<float>::quiet_NaN());
   operations.prefill({bed.cache(), prompt_of(bed), bed.q.data(), bed.of.group, 0.125F, out.data(), lse.data()});
   return lse;
+}
+/// The same of pieces; 0 where nothing was written.
+inline std::vector<float> prefill_pieces_on_host(Operations<Place::host>& operations, const OperationsBed& bed) {
+  const std::vector<PromptRows> pieces = sequence_pieces_of(bed);
+  std::vector<float> out(bed.q.size()), lse(bed.queries());
+  operations.prefill({bed.cache(),
+                      {0, 0, static_cast<std::int32_t>(bed.of.behind.size())},
+                      bed.q.data(),
+                      bed.of.group,
+                      0.125F,
+                      out.data(),
+                      lse.data(),
+                      pieces.data(),
+                      static_cast<int>(pieces.size())});
+  out.insert(out.end(), lse.begin(), lse.end());
+  return out;
 }
 /// All rows of a prompt, its second half, and its last row.
 inline std::vector<PromptRows> pieces_of(const OperationsBed& bed) {

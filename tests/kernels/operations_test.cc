@@ -209,6 +209,16 @@ TEST_P(OperationsTest, PromptsEqualTheReference) {
   }
 }
 
+TEST_P(OperationsTest, PiecesOfSeveralSequencesEqualTheReference) {
+  const std::unique_ptr<Operations<Place::host>> alone = make_cpu_operations();
+  for (const OperationsCase& c : piece_cases()) {
+    SCOPED_TRACE(c.name);
+    const OperationsBed bed = prompt_bed(c, KvType::f32, seed_of_test());
+    expect_near(prefill_pieces_on_host(*alone, bed), prefill_pieces_on_host(reference_, bed), kNear);
+    if (HasFatalFailure()) return;
+  }
+}
+
 /// What rows gave is exp(score - lse), added up: of all rows of a query head 1 each.
 TEST_P(OperationsTest, ColumnSumsEqualTheReference) {
   const std::unique_ptr<Operations<Place::host>> alone = make_cpu_operations();

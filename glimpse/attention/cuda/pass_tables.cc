@@ -186,6 +186,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
   entries_.resize(batch.size());
   groups_.clear();
   prompts_.clear();
+  verified_.clear();
   sequence_.clear();
   behind_.clear();
   sizes_ = {};
@@ -213,8 +214,10 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
       sequence_.push_back(static_cast<std::int32_t>(i));
       behind_.push_back(behind - row);
     }
-    if (batch[i].rows > kFewRows || reads_tiles(batch[i])) {
-      prompts_.push_back({static_cast<std::int32_t>(i), batch[i].first_row, batch[i].rows, behind});
+    const bool verified = is_verified(entry);
+    if (verified || batch[i].rows > kFewRows || reads_tiles(batch[i])) {
+      (verified ? verified_ : prompts_)
+          .push_back({static_cast<std::int32_t>(i), batch[i].first_row, batch[i].rows, behind});
       continue;
     }
     if (groups_.empty() || groups_.back().first_entry + groups_.back().entries != i) {
@@ -226,6 +229,12 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
   // Products of few rows alone say when earlier layers are complete (kernels/cuda/order.cuh).
   sizes_.fresh = rows() <= kernels::cuda::kBf16FewRows ? fresh : -1;
   place_made();
+}
+
+bool PassTables::is_verified(const PassEntry& entry) const {
+  const SequenceRows& rows = entry.rows;
+  return reads_once_ && rows.kind == PassKind::verify && rows.rows > 1 &&
+         (rows.rows > kFewRows || rows.rows * entry.tokens >= kFewReads);
 }
 
 void PassTables::size_selects(const PassEntry& entry) {

@@ -48,6 +48,11 @@ class PassTables {
  public:
   /// Rows up to this many of one sequence that read everything go with those that decode; more are a prompt's.
   static constexpr int kFewRows = 8;
+  /// A verification of fewer (row, token) pairs goes with those that decode, too.
+  static constexpr std::int64_t kFewReads = 16384;
+
+  /// `reads_once`: a prompt's rows read K and V once however few they are, so verifications go the same way.
+  explicit PassTables(bool reads_once) : reads_once_(reads_once) {}
 
   /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected. `waits`: [batch]
   /// its sets are read where pages wait. `covered`: [batch] PassEntry::covered, valid as long as the entries.
@@ -57,7 +62,9 @@ class PassTables {
 
   std::span<const PassEntry> entries() const { return entries_; }
   std::span<const RowGroup> groups() const { return groups_; }
-  std::span<const kernels::PromptRows> prompts() const { return prompts_; }       ///< `sequence` counts entries
+  std::span<const kernels::PromptRows> prompts() const { return prompts_; }  ///< `sequence` counts entries
+  /// Likewise: rows that go together in one launch, and read K and V once.
+  const std::vector<kernels::PromptRows>& verified() const { return verified_; }
   const std::vector<std::int32_t>& sequence_of_row() const { return sequence_; }  ///< [rows]
   const std::vector<std::int32_t>& behind() const { return behind_; }             ///< [rows]
   int rows() const { return static_cast<int>(sequence_.size()); }
@@ -66,14 +73,16 @@ class PassTables {
   void layer_of(const RowGroup& group, int layer, GroupLayer& to) const;
 
  private:
+  bool is_verified(const PassEntry& entry) const;
   void number_sets(PassEntry& entry);
   void size_selects(const PassEntry& entry);
   void number_heat(PassEntry& entry);
   void place_made();
 
+  bool reads_once_;
   std::vector<PassEntry> entries_;
   std::vector<RowGroup> groups_;
-  std::vector<kernels::PromptRows> prompts_;
+  std::vector<kernels::PromptRows> prompts_, verified_;
   std::vector<std::int32_t> sequence_, behind_;
   PassSizes sizes_;
 };

@@ -28,6 +28,12 @@ void forget_indices(const SequenceRows& rows) {
   }
 }
 
+std::int32_t most_rows(std::span<const kernels::PromptRows> pieces) {
+  std::int32_t most = 0;
+  for (const kernels::PromptRows& piece : pieces) most = std::max(most, piece.rows);
+  return most;
+}
+
 }  // namespace
 
 Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream& stream)
@@ -51,6 +57,8 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
       records_(cache, stream),
       host_sets_(stream),
       tier_(cache),
+      tables_(kernels::cuda::prefills_few_rows(stream, cache.shape().format)),
+      tables_before_(tables_),
       views_(cache),
       space_(stream),
       layers_({trees_, units_, low_rank_, mean_tokens_, heats_}) {}
@@ -144,6 +152,7 @@ void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& s
   sequence_place_ = staging.add(tables_.sequence_of_row());
   behind_place_ = staging.add(tables_.behind());
   pieces_place_ = staging.add(feedback_.pieces());
+  verified_place_ = staging.add(tables_.verified());
   watched_place_ = staging.add(records_.rows());
   angles_place_ = staging.add(units_.turns().angles);
   space_.make(tables_, shape_.heads, shape_.kv_heads, !units_.turns().angles.empty());
@@ -176,6 +185,7 @@ void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& s
   heats_.add_to(key_);
   summaries_.stage(shape_.layers, staging, key_);
   layers_.add(tables_, shape_.layers, staging, key_, places_);
+  key_.insert(key_.end(), {static_cast<std::int64_t>(tables_.verified().size()), most_rows(tables_.verified())});
   if (!tables_.prompts().empty()) key_.clear();
   // Last, so that all else lies where it lay.
   writes_place_ = staging.add(pages_.writes());
@@ -218,8 +228,15 @@ bool Runner::layer(int layer, const LayerRows& rows) {
     if (tiles_.run(layer, prompt, {past, rows.q, group_heads, scale, lse, rows.out}, *operations_)) continue;
     operations_->prefill({past, prompt, rows.q, group_heads, scale, rows.out, lse});
   }
+  if (!tables_.verified().empty()) {
+    kernels::PromptRows any;
+    any.rows = most_rows(tables_.verified());
+    operations_->prefill({cache, any, rows.q, group_heads, scale, rows.out, lse,
+                          staging_->at<kernels::PromptRows>(verified_place_),
+                          static_cast<int>(tables_.verified().size())});
+  }
   // What is added to attention, and rows of prompts, come as floats alone.
-  const bool narrows = rows.narrow && tables_.prompts().empty() && !mean_tokens_.any();
+  const bool narrows = rows.narrow && tables_.prompts().empty() && tables_.verified().empty() && !mean_tokens_.any();
   GroupCall call{
       .cache = cache, .group = group_heads, .scale = scale, .scores = space_.scores(), .sets = space_.sets()};
   for (std::size_t g = 0; g < tables_.groups().size(); ++g) {

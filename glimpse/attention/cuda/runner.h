@@ -130,7 +130,7 @@ class Runner {
   int open_ = 0;                         ///< passes that began and have not ended
   kernels::cuda::Staging* staging_ = nullptr;
   std::size_t waiting_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
-              writes_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0, angles_place_ = 0;
+              writes_place_ = 0, verified_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0, angles_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
   std::vector<const std::int32_t*> covered_;  ///< [batch]
   std::vector<kv::Mark> marks_;

@@ -20,11 +20,26 @@ DraftCosts draft_costs(const Runtime& runtime, const ActiveRequest& request) {
   return costs;
 }
 
-void take_draft(const text::Tokenizer& tokenizer, ActiveRequest& request, std::span<const float> logits) {
+/// What a row says of the token behind it, where the largest logits decide or all are there.
+void distribution_of(const Rows& rows, std::size_t row, std::size_t count, text::Sampler& sampler,
+                     std::vector<text::TokenProbability>& out) {
+  if (rows.leaders.empty()) {
+    const std::size_t vocabulary = rows.logits.size() / count;
+    return sampler.distribution(rows.logits.subspan(row * vocabulary, vocabulary), out);
+  }
+  const std::size_t each = rows.leaders.size() / count;
+  const auto own = rows.leaders.subspan(row * each, each);
+  const auto best = std::max_element(own.begin(), own.end(), [](const exec::Leader& a, const exec::Leader& b) {
+    return a.logit < b.logit;  // of equal ones the first, which has the lower token
+  });
+  out.assign(1, {best->token, 1.0F});
+}
+
+void take_draft(const text::Tokenizer& tokenizer, ActiveRequest& request, const Rows& rows) {
   Drafting& drafting = *request.drafting;
   if (drafting.proposals.size() < drafting.rows.size()) drafting.proposals.resize(drafting.rows.size());
   auto& proposal = drafting.proposals[drafting.drafted()];
-  drafting.sampler->distribution(logits, proposal);
+  distribution_of(rows, 0, 1, *drafting.sampler, proposal);
   const Token token = draw(proposal, drafting.random);
   drafting.sampler->accept(token);
   drafting.rows.push_back(token);
@@ -33,11 +48,11 @@ void take_draft(const text::Tokenizer& tokenizer, ActiveRequest& request, std::s
 }
 
 /// Keeps the agreeing prefix and one token of the dense pass; what the pass wrote behind them is taken back.
-void take_verdict(Runtime& runtime, ActiveRequest& request, std::span<const float> logits) {
+void take_verdict(Runtime& runtime, ActiveRequest& request, const Rows& rows) {
   Drafting& drafting = *request.drafting;
   ActiveSequence& sequence = *request.sequence;
   const std::size_t drafted = drafting.drafted();
-  const std::size_t vocabulary = logits.size() / drafting.rows.size();
+  const std::size_t count = drafting.rows.size(), vocabulary = rows.logits.size() / count;
   const std::int64_t base = drafting.base;
   // First what is decided alone, then what the cache keeps, then the callbacks, which may end the request.
   std::vector<Token> said;
@@ -45,7 +60,7 @@ void take_verdict(Runtime& runtime, ActiveRequest& request, std::span<const floa
   AnswerText text = request.text;  // nothing behind a stop string is kept
   std::size_t accepted = 0;
   for (std::size_t row = 0; row <= drafted; ++row) {
-    sampler.distribution(logits.subspan(row * vocabulary, vocabulary), drafting.verdict);
+    distribution_of(rows, row, count, sampler, drafting.verdict);
     const bool last = row == drafted;
     const Token token =
         last ? draw(drafting.verdict, drafting.random)
@@ -80,7 +95,7 @@ void take_verdict(Runtime& runtime, ActiveRequest& request, std::span<const floa
   stats.attention = sequence.stats;
   for (std::size_t i = 0; i < said.size() && request.phase == Phase::decode; ++i) {
     take_token(runtime, request,
-               {said[i], base + static_cast<std::int64_t>(i) + 1, logits.subspan(i * vocabulary, vocabulary)});
+               {said[i], base + static_cast<std::int64_t>(i) + 1, rows.logits.subspan(i * vocabulary, vocabulary)});
   }
 }
 
@@ -90,6 +105,9 @@ PassEntry drafting_entry(Runtime& runtime, ActiveRequest& request) {
   Drafting& drafting = *request.drafting;
   ActiveSequence& sequence = *request.sequence;
   PassEntry entry{&sequence, {&request.next, 1}};
+  // A grammar may bind from a drafted token on.
+  const bool greedy = request.sampler.deciding() == 1 && !request.request.grammar.grammar && !request.request.logprobs;
+  entry.leaders = greedy ? 1 : 0;
   if (!drafting.sampler) {
     // The verification's own token comes on top of the drafts, and its row needs room.
     std::int64_t most = runtime.options.context - sequence.length - 1;
@@ -124,20 +142,24 @@ PassEntry drafting_entry(Runtime& runtime, ActiveRequest& request) {
   return entry;
 }
 
-void take_drafting(Runtime& runtime, ActiveRequest& request, std::span<const float> logits, double seconds) {
+void take_drafting(Runtime& runtime, ActiveRequest& request, const Rows& rows, double seconds) {
   LosslessStats& stats = request.result.stats.lossless;
   switch (request.drafting->turn) {
     case Drafting::Turn::dense:
       ++stats.dense_steps;
-      take_logits(runtime, request, logits);
+      if (rows.leaders.empty()) {
+        take_logits(runtime, request, rows.logits);
+      } else {
+        take_leaders(runtime, request, rows.leaders);
+      }
       break;
     case Drafting::Turn::draft:
       stats.draft_s += seconds;
-      take_draft(runtime.loaded.tokenizer, request, logits);
+      take_draft(runtime.loaded.tokenizer, request, rows);
       break;
     case Drafting::Turn::verify:
       stats.verify_s += seconds;
-      take_verdict(runtime, request, logits);
+      take_verdict(runtime, request, rows);
       break;
   }
 }

@@ -19,11 +19,16 @@
 
 namespace glimpse::engine {
 
+/// What rows of an entry tell: all their logits or the largest, or nothing.
+struct Rows {
+  std::span<const float> logits;          ///< [rows, vocabulary]
+  std::span<const exec::Leader> leaders;  ///< [rows, as many as the pass asked for]
+};
+
 /// The request's rows of the next pass: a draft, the verification of all drafts, or a dense step.
 PassEntry drafting_entry(Runtime& runtime, ActiveRequest& request);
 
-/// What those rows' logits [rows, vocabulary] make of the request; the pass took so long. Throws what its callbacks
-/// throw.
-void take_drafting(Runtime& runtime, ActiveRequest& request, std::span<const float> logits, double seconds);
+/// What those rows make of the request; the pass took so long. Throws what its callbacks throw.
+void take_drafting(Runtime& runtime, ActiveRequest& request, const Rows& rows, double seconds);
 
 }  // namespace glimpse::engine

@@ -75,11 +75,6 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
       fail_live(requests, *ran.owners[i], std::current_exception());
     }
   }
-  // What a row of its own tells: all its logits or the largest, or nothing.
-  struct Own {
-    std::span<const float> logits;
-    std::span<const exec::Leader> leaders;
-  };
   const std::span<const exec::Leader> leaders = ran.passes.leaders();
   const auto wanted = std::accumulate(entries.begin(), entries.end(), std::size_t{0},
                                       [](std::size_t sum, const PassEntry& each) { return sum + each.logits_rows(); });
@@ -87,11 +82,11 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
   std::size_t row = 0;
   const auto next_own = [&](const PassEntry& entry) {
     const std::size_t first = std::exchange(row, row + entry.logits_rows());
-    if (each > 0) return Own{{}, leaders.subspan(first * each, entry.logits_rows() * each)};
-    return Own{ran.logits.subspan(first * vocabulary, entry.logits_rows() * vocabulary), {}};
+    if (each > 0) return Rows{{}, leaders.subspan(first * each, entry.logits_rows() * each)};
+    return Rows{ran.logits.subspan(first * vocabulary, entry.logits_rows() * vocabulary), {}};
   };
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const Own own = next_own(entries[i]);
+    const Rows own = next_own(entries[i]);
     if (is_chunk(entries[i]) && ran.owners[i]->phase == Phase::prefill) {
       take_chunk(requests, *ran.owners[i], own.logits);
     }
@@ -99,12 +94,12 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
   row = 0;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     ActiveRequest& request = *ran.owners[i];
-    const Own own = next_own(entries[i]);
+    const Rows own = next_own(entries[i]);
     try {
       if ((own.logits.empty() && own.leaders.empty()) || request.phase != Phase::decode) {
         // nobody waits for them, or it has ended
       } else if (request.drafting && !is_chunk(entries[i])) {
-        take_drafting(runtime, request, own.logits, seconds);
+        take_drafting(runtime, request, own, seconds);
       } else if (!own.leaders.empty()) {
         take_leaders(runtime, request, own.leaders);
       } else {

@@ -32,7 +32,8 @@ class CudaExecutor final : public Executor {
         rope_(config_.rope),
         runner_({config_.layers, config_.heads, config_.kv_heads, config_.head_dim, threads, &rope_}, cache, stream),
         staging_(stream),
-        arrived_(stream) {}
+        arrived_(stream),
+        once_(prefills_few_rows(stream, cache.shape().format)) {}
 
   ~CudaExecutor() override {
     try {
@@ -142,12 +143,13 @@ class CudaExecutor final : public Executor {
   }
   bool began() const override { return runner_.began(); }
   std::optional<double> attention_seconds() const override { return {}; }
-  /// Products read the weights once for all rows, with other bits than for one; attention reads the cache for each.
+  /// Products read the weights once for all rows, with other bits than for one. Attention reads the cache once for all,
+  /// too, or for each.
   RowCosts row_costs() const override {
     RowCosts costs;
     costs.weights_row = 0.02;
-    costs.attention_once = 0;
-    costs.attention_query = static_cast<double>(config_.kv_heads) / config_.heads;
+    costs.attention_once = once_ ? 1 : 0;
+    costs.attention_query = once_ ? 0.004 : static_cast<double>(config_.kv_heads) / config_.heads;
     costs.dense_query = 0;
     costs.vector = 1;
     return costs;
@@ -458,6 +460,7 @@ class CudaExecutor final : public Executor {
   int leaders_ = 0;  ///< of each output row that the host reads; 0: all logits
   int moves_ = 0;    ///< of the arrays above
   bool keeps_rows_ = false, measures_ = false;
+  bool once_;  ///< rows of a verification read K and V once
   /// While a pass is queued: what the next norm finds.
   enum class Input : std::uint8_t {
     complete,  ///< the residual

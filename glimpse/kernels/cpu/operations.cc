@@ -97,6 +97,13 @@ class CpuOperations final : public Operations<Place::host> {
   }
 
   void prefill(const PrefillOp<Place::host>& op) override {
+    for (int i = 0; i < op.count; ++i) {
+      PrefillOp<Place::host> one = op;
+      one.prompt = op.pieces[size(i)];
+      one.count = 0;
+      prefill(one);
+    }
+    if (op.count > 0) return;
     const PromptRows& prompt = op.prompt;
     const int tile = prefill_tile_rows(op.group);
     const int tiles = (prompt.rows + tile - 1) / tile;

@@ -148,6 +148,8 @@ struct SearchArguments {
 struct PrefillArguments {
   Cache cache;
   PromptRows prompt;
+  const PromptRows* pieces = nullptr;  ///< [count] instead, of at most as many rows, where it is not null
+  int count = 1;
   int group = 1;
   float scale = 1;  ///< times log2(e)
   const float* q = nullptr;

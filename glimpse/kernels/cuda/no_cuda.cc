@@ -244,6 +244,9 @@ void unpack_rows(Stream&, const UnpackRowsOp&) {
 void require_supported(const KvFormat&) {
   refuse();
 }
+bool prefills_few_rows(const Stream&, const KvFormat&) {
+  return false;
+}
 void require_halves(const KvFormat&) {
   refuse();
 }

@@ -170,10 +170,12 @@ class DeviceOperations final : public Operations<Place::device> {
   void prefill(const PrefillOp<Place::device>& op) override {
     require_halves(op.cache.format);
     check(op.group > 0, "a group of no query heads");
-    check(op.prompt.rows <= op.prompt.behind, "rows of a prompt have slots");
+    check(op.count > 0 || op.prompt.rows <= op.prompt.behind, "rows of a prompt have slots");
     if (op.prompt.rows == 0) return;
     const PrefillArguments of{.cache = cache_of(op.cache, {}),
                               .prompt = op.prompt,
+                              .pieces = op.count > 0 ? op.pieces.raw() : nullptr,
+                              .count = std::max(op.count, 1),
                               .group = op.group,
                               .scale = static_cast<float>(static_cast<double>(op.scale) * kLog2OfE),
                               .q = op.q.raw(),
@@ -239,6 +241,10 @@ void require_supported(const KvFormat& format) {
 void require_halves(const KvFormat& format) {
   require_supported(format);
   check(format.type != KvType::q8_0, "a prompt's rows read keys and values of 16 bits");
+}
+
+bool prefills_few_rows(const Stream& stream, const KvFormat& format) {
+  return format.type != KvType::q8_0 && has_prefill_hopper(stream.device().capability, format.dim);
 }
 
 std::unique_ptr<Operations<Place::device>> make_operations(Stream& stream) {

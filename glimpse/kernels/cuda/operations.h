@@ -181,6 +181,10 @@ void require_supported(const KvFormat& format);
 /// The same for kernels of a prompt's rows: q8_0 is a failed check, for its rows are to be widened first (widen.h).
 void require_halves(const KvFormat& format);
 
+/// True where prefill() of a few rows divides a head's keys among all processors, and so reads them once, as fast as
+/// memory gives them: on Hopper, d of 64 or 128 and 16 bits.
+bool prefills_few_rows(const Stream& stream, const KvFormat& format);
+
 /// The operations, queued on the stream (docs/kernels.md). Prefill takes no q8_0 (widen.h). Pointers must be aligned to
 /// 16 bytes. Views, row tables, reads and the heads to score come from the host: a kernel may read them before the one
 /// before it has ended. Choices over more units than fit into shared memory take memory of their own: the first such

@@ -55,17 +55,19 @@ __device__ inline void ask_keys(const HeadView& view, const Order& order, int fi
   close_copies();
 }
 
-/// A block's rows of the whole prompt.
+/// A block's rows of a prompt.
 struct PromptBlock {
   PromptRows prompt;
   int head = 0, first = 0, count = 0;
   HeadView view{};
   EverySlot order;
 
-  __device__ PromptBlock(const PrefillArguments& of, int rows) : prompt(of.prompt) {
-    const int tiles = (prompt.rows * of.group + rows - 1) / rows;
+  __device__ PromptBlock(const PrefillArguments& of, int rows) {
+    const int tiles = (of.prompt.rows * of.group + rows - 1) / rows;
+    const int number = static_cast<int>(blockIdx.x) / of.cache.kv_heads;
+    prompt = of.pieces == nullptr ? of.prompt : of.pieces[number / tiles];
     head = static_cast<int>(blockIdx.x) % of.cache.kv_heads;
-    first = (tiles - 1 - static_cast<int>(blockIdx.x) / of.cache.kv_heads) * rows;  // those that see most first
+    first = (tiles - 1 - number % tiles) * rows;  // those that see most first
     count = min(rows, prompt.rows * of.group - first);
     view = of.cache.views[static_cast<std::size_t>(prompt.sequence) * of.cache.kv_heads + head];
   }
@@ -258,7 +260,8 @@ void launch_prefill_as(const PrefillArguments& of, const Limits& limits, cudaStr
   auto* const kernel = prefill_kernel<T, kDim, PrefillArguments, PromptBlock>;
   allow_shared(kernel, PrefillShape<kDim>::kBytes);
   const int tiles = (of.prompt.rows * of.group + PrefillShape<kDim>::kRows - 1) / PrefillShape<kDim>::kRows;
-  launch(kernel, of, dim3(tiles * of.cache.kv_heads, kPrefillThreads), PrefillShape<kDim>::kBytes, {limits, stream});
+  launch(kernel, of, dim3(of.count * tiles * of.cache.kv_heads, kPrefillThreads), PrefillShape<kDim>::kBytes,
+         {limits, stream});
 }
 
 }  // namespace glimpse::kernels::cuda

@@ -12,7 +12,7 @@ void launch_as(HopperArguments of, const Limits& limits, cudaStream_t stream) {
   auto* const kernel = prefill_hopper_kernel<T, kDim>;
   allow_shared(kernel, Shape::kBytes);
   const int rows = of.prefill.prompt.rows * of.prefill.group;
-  const int blocks = (rows + Shape::kRows - 1) / Shape::kRows * of.prefill.cache.kv_heads;
+  const int blocks = (rows + Shape::kRows - 1) / Shape::kRows * of.prefill.cache.kv_heads * of.prefill.count;
   // Parts of all blocks of one turn of the device fit into the partial results.
   static_assert(Shape::kRows * (kDim + 2) <= 2 * kRangesOfBlock * partial_values(256));
   constexpr int kMost = 32;  // for one block adds up all parts

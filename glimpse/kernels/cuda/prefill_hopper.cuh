@@ -265,14 +265,16 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
   const int of_rows = static_cast<int>(blockIdx.x) / arguments.splits;  // those that see most first
   const int part = static_cast<int>(blockIdx.x) % arguments.splits;
   const int head = of_rows % of.cache.kv_heads;
-  const int tile = tiles - 1 - of_rows / of.cache.kv_heads;
-  const int first = tile * Shape::kRows;
-  const int count = min(Shape::kRows, of.prompt.rows * of.group - first);
+  const int number = of_rows / of.cache.kv_heads;
+  const int first = (tiles - 1 - number % tiles) * Shape::kRows;
   __syncthreads();
   cudaGridDependencySynchronize();
-  const HeadView view = of.cache.views[static_cast<std::size_t>(of.prompt.sequence) * of.cache.kv_heads + head];
-  const int before = view.slots - of.prompt.behind + 1;  // that the first row sees
-  const int least = before + first / of.group;           // that the first row of the tile sees
+  const PromptRows prompt = of.pieces == nullptr ? of.prompt : of.pieces[number / tiles];
+  const int count = min(Shape::kRows, prompt.rows * of.group - first);
+  if (count <= 0) return;
+  const HeadView view = of.cache.views[static_cast<std::size_t>(prompt.sequence) * of.cache.kv_heads + head];
+  const int before = view.slots - prompt.behind + 1;  // that the first row sees
+  const int least = before + first / of.group;        // that the first row of the tile sees
   const int seen = before + (first + count - 1) / of.group;
   const int key_tiles = (seen + Shape::kKeys - 1) / Shape::kKeys;
   const int each = max((key_tiles + arguments.splits - 1) / arguments.splits, min(key_tiles, kHopperTiles));
@@ -288,7 +290,7 @@ __global__ void __launch_bounds__(HopperShape<kDim>::kThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const std::size_t heads = static_cast<std::size_t>(of.cache.kv_heads) * of.group;
     const auto row_at = [&](int row) {  // of [R, H]
-      const int token = of.prompt.row + (first + row) / of.group;
+      const int token = prompt.row + (first + row) / of.group;
       return token * heads + static_cast<std::size_t>(head) * of.group + (first + row) % of.group;
     };
     const std::uint32_t queries = base + group * Shape::kBlocks * Shape::kQueryBlock;

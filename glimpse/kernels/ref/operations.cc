@@ -379,6 +379,13 @@ void Operations::attend(const AttendOp<Place::host>& op) {
 
 /// As rows that read everything.
 void Operations::prefill(const PrefillOp<Place::host>& op) {
+  for (int i = 0; i < op.count; ++i) {
+    PrefillOp<Place::host> one = op;
+    one.prompt = op.pieces[static_cast<std::size_t>(i)];
+    one.count = 0;
+    prefill(one);
+  }
+  if (op.count > 0) return;
   const PromptRows& prompt = op.prompt;
   const auto rows = static_cast<std::size_t>(prompt.rows), kv_heads = static_cast<std::size_t>(op.cache.kv_heads);
   const std::size_t heads = kv_heads * static_cast<std::size_t>(op.group);

@@ -77,6 +77,35 @@ TEST_F(Prefill, FewRowsBehindMany) {
   }
 }
 
+TEST_F(Prefill, PiecesOfSeveralSequences) {
+  for (const KvType type : {KvType::bf16, KvType::f16}) {
+    for (const OperationsCase& c : kernels::test::piece_cases()) {
+      SCOPED_TRACE(std::string(name(type)) + ", " + c.name);
+      const OperationsBed bed = prompt_bed(c, type, 9);
+      const std::vector<PromptRows> pieces = kernels::test::sequence_pieces_of(bed);
+      const PromptRows most{.rows = static_cast<std::int32_t>(c.behind.size())};
+      const auto count = static_cast<int>(pieces.size());
+      const DeviceBed on(*stream_, bed);
+      const Array<PromptRows> there(*stream_, pieces);
+      const auto made = [&] {
+        const Array<float> out(*stream_, std::vector<float>(bed.q.size())),
+            lse(*stream_, std::vector<float>(bed.queries()));
+        operations_->prefill(
+            {on.cache(), most, on.q(), c.group, 0.125F, out.pointer(), lse.pointer(), there.constant(), count});
+        return Made{out.values(), lse.values()};
+      };
+      Made want{std::vector<float>(bed.q.size()), std::vector<float>(bed.queries())};
+      reference_.prefill(
+          {bed.cache(), most, bed.q.data(), c.group, 0.125F, want.out.data(), want.lse.data(), pieces.data(), count});
+      const Made got = made();
+      expect_near(got.out, want.out, kWeights);
+      expect_near(got.lse, want.lse, kLogs);
+      EXPECT_TRUE(same_bits(made().out, got.out)) << "two runs differ";
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_F(Prefill, FullSize) {
   // Some rows of a chunk behind many tokens, each against the reference.
   for (const auto& [dim, group] : {std::pair{128, 4}, std::pair{128, 8}, std::pair{64, 4}}) {

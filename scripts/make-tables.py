@@ -508,6 +508,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
                            "--json FILE` and `bench/competitors/torch_sdpa.py --tokens 8192,32768,131072 --prefill 64,2048 "
                            "--add FILE`, one after the other on the same GPU",
            "calibrated": "`glimpse calibrate -m MODEL --device cuda -c 8192` and the command in each file",
+           "cuda-lossless": "the command in the file",
            "cuda-prompts": "the same runs",
            "scoreboard": "the command that [scoreboard.html](scoreboard.html) names",
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`",

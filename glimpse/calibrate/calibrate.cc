@@ -8,7 +8,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/suggest.h"
-#include "glimpse/calibrate/token_times.h"
+#include "glimpse/calibrate/rows.h"
 
 namespace glimpse::calibrate {
 namespace {
@@ -48,67 +48,6 @@ std::vector<Method> methods_of(const Calibration& found, Part part) {
   return methods;
 }
 
-/// The kinds of task, in the order of the trials.
-std::vector<std::string> kinds_of(const Study& study) {
-  std::vector<std::string> kinds;
-  for (const Trial& trial : study.trials) {
-    if (std::find(kinds.begin(), kinds.end(), trial.task) == kinds.end()) kinds.push_back(trial.task);
-  }
-  return kinds;
-}
-
-/// What a row of the table says beside its names.
-constexpr std::size_t kRowValues = 5;
-
-/// For each kind: answers, dense, divergence, coverage and agreement.
-std::vector<double> row_values(engine::Engine& engine, const Study& study, const plan::Plan& plan, Progress& progress) {
-  struct Sum {
-    double answers = 0, dense = 0, divergence = 0, coverage = 0, agreement = 0;
-    int trials = 0, covered = 0;
-  };
-  std::map<std::string, Sum> sums;
-  const std::vector<Outcome> outcomes =
-      run_trials(engine, study.trials, plan, {.audit = true, .progress = &progress, .alone = true});
-  for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    const Trial& trial = study.trials[i];
-    const Outcome& outcome = outcomes[i];
-    Sum& sum = sums[trial.task];
-    sum.answers += outcome.right ? 1 : 0;
-    sum.dense += trial.right ? 1 : 0;
-    sum.divergence += outcome.divergence;
-    sum.agreement += outcome.agreement;
-    sum.coverage += outcome.coverage.value_or(0);
-    sum.covered += outcome.coverage ? 1 : 0;
-    ++sum.trials;
-  }
-  std::vector<double> values;
-  for (const std::string& kind : kinds_of(study)) {
-    const Sum& sum = sums[kind];
-    // Rounding may lead a little out of range.
-    values.insert(values.end(),
-                  {sum.answers / sum.trials, sum.dense / sum.trials, std::max(0.0, sum.divergence / sum.trials),
-                   sum.covered > 0 ? std::min(1.0, sum.coverage / sum.covered) : 1.0, sum.agreement / sum.trials});
-  }
-  return values;
-}
-
-void add_rows(engine::Engine& engine, const Study& study, const TimedPlan& timed, plan::Profile& profile,
-              Progress& progress) {
-  const std::vector<std::string> kinds = kinds_of(study);
-  std::optional<std::vector<double>> values;
-  const std::uint64_t key = study.measured == nullptr ? 0 : measured_key(timed.plan, "row");
-  if (study.measured != nullptr) values = study.measured->find(key, kinds.size() * kRowValues);
-  if (!values) {
-    values = row_values(engine, study, timed.plan, progress);
-    if (study.measured != nullptr) study.measured->add(key, *values);
-  }
-  for (std::size_t i = 0; i < kinds.size(); ++i) {
-    const double* of = values->data() + i * kRowValues;
-    profile.kept.push_back(
-        {timed.row.method, timed.row.budget, kinds[i], of[0], of[1], of[2], of[3], of[4], timed.row.options});
-  }
-}
-
 /// What the table is made of, by what the profile says.
 std::vector<TimedPlan> table_plans(const plan::ModelShape& shape, const Study& study, const plan::Profile& profile,
                                    const std::vector<Method>& methods) {
@@ -127,18 +66,6 @@ std::vector<TimedPlan> table_plans(const plan::ModelShape& shape, const Study& s
   return plans;
 }
 
-/// The rows and times of the plans go into the profile.
-struct RowPlans {
-  const std::vector<TimedPlan>& plans;
-  const std::string& processor;
-};
-void measure_rows(engine::Engine& engine, const Study& study, const RowPlans& of, plan::Profile& profile,
-                  Progress& progress) {
-  for (const TimedPlan& timed : of.plans) add_rows(engine, study, timed, profile, progress);
-  profile.speed = measure_speed(engine, study, of.plans, progress);
-  profile.speed->processor = of.processor;
-}
-
 Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& options) {
   check(options.part != Part::roles && options.part != Part::budget, "a part that is made elsewhere");
   const plan::ModelShape shape = engine.shape();
@@ -150,10 +77,12 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
                                 options.part == Part::tidal ? kLeastLayers : 2));
   }
   // The steps of choices and table are known only when the prompts are answered: about this many.
-  const std::int64_t prompts = study_work(options.study);
+  StudyOptions how = options.study;
+  how.race = true;
+  const std::int64_t prompts = study_work(how);
   const std::int64_t share = options.part == Part::all ? 2 : 1;
   Progress progress(options.on_progress, prompts * (1 + share));
-  Study study = make_study(engine, options.study, progress);
+  Study study = make_study(engine, how, progress);
   study.measured = options.measured;
   progress.reach(prompts);
 
@@ -197,7 +126,8 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
     found.profile.kascade = found.kascade->profile;
   }
   const std::vector<TimedPlan> plans = table_plans(shape, study, found.profile, methods_of(found, options.part));
-  measure_rows(engine, study, {plans, options.processor}, found.profile, progress);
+  measure_rows(engine, study, plans, found.profile, progress);
+  found.profile.speed->processor = options.processor;
   return found;
 }
 
@@ -205,6 +135,7 @@ plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profi
                               const CalibrationOptions& options) {
   StudyOptions prompts = options.study;
   prompts.tables = false;
+  prompts.race = true;
   const std::int64_t work = study_work(prompts);
   Progress progress(options.on_progress, 2 * work);
   Study study = make_study(engine, prompts, progress);
@@ -212,7 +143,8 @@ plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profi
   progress.reach(work);
   plan::Profile rows = plan::empty_profile(engine.shape());
   const std::vector<TimedPlan> plans = table_plans(engine.shape(), study, profile, {{std::string(method), {}}});
-  measure_rows(engine, study, {plans, options.processor}, rows, progress);
+  measure_rows(engine, study, plans, rows, progress);
+  rows.speed->processor = options.processor;
   return rows;
 }
 

@@ -38,6 +38,62 @@ struct LayerMethod {
   void (*write)(plan::Profile& found, const std::vector<int>& layers);
 };
 
+/// So that sums in any order compare.
+double rounded(double share) {
+  return std::round(share * 1e9) / 1e9;
+}
+
+/// Questions of every kind of task, or of one; prose may be among them.
+struct Round {
+  int first, count;
+  bool prose;
+  std::string_view task;
+};
+
+std::vector<Grade> round_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
+                            const Round& round, Progress& progress) {
+  std::map<std::string, int> seen, asked;  // of a kind
+  std::vector<const Trial*> trials;
+  for (const Trial& trial : study.trials) {
+    const bool prose = trial.task == plan::kProseTask;
+    if (!round.task.empty() && trial.task != round.task) continue;
+    const int at = seen[trial.task]++;
+    if (prose ? !round.prose : (at < round.first || at >= round.first + round.count)) continue;
+    if (!prose) ++asked[trial.task];
+    trials.push_back(&trial);
+  }
+  if (trials.empty()) return std::vector<Grade>(plans.size(), Grade{1, 0});
+  const auto key_of = [&](const plan::Plan& plan) {
+    if (study.measured == nullptr) return std::uint64_t{0};
+    return measured_key(plan, fmt::format("grade {} {} {} {}", round.first, round.count, round.prose, round.task));
+  };
+  std::vector<Grade> grades(plans.size());
+  std::vector<std::size_t> unknown;
+  std::vector<Attempt> attempts;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const auto known = study.measured == nullptr ? std::nullopt : study.measured->find(key_of(plans[i]), 2);
+    if (known) {
+      grades[i] = {(*known)[0], (*known)[1]};
+      continue;
+    }
+    unknown.push_back(i);
+    for (const Trial* trial : trials) attempts.push_back({trial, &plans[i]});
+  }
+  std::optional<OwnPrefill> own;
+  const std::vector<Outcome> outcomes = run_trials(engine, attempts, {.own = &own, .progress = &progress});
+  auto outcome = outcomes.begin();
+  for (const std::size_t i : unknown) {
+    double lost = 0, divergence = 0;
+    for (const Trial* trial : trials) {
+      if (!trial->wanted.empty() && !outcome->same) lost += 1 / static_cast<double>(asked.size()) / asked[trial->task];
+      divergence += (outcome++)->divergence;
+    }
+    grades[i] = {rounded(1 - lost), divergence / static_cast<double>(trials.size())};
+    if (study.measured != nullptr) study.measured->add(key_of(plans[i]), {grades[i].answers, grades[i].divergence});
+  }
+  return grades;
+}
+
 /// The best of the candidates, of equals the first.
 Choice decide(engine::Engine& engine, const Study& study, std::vector<Candidate> candidates, const LayerMethod& method,
               Progress& progress) {
@@ -47,7 +103,7 @@ Choice decide(engine::Engine& engine, const Study& study, std::vector<Candidate>
     method.write(found, candidate.layers);
     plans.push_back(plan_by(found, method.name, study));
   }
-  const std::vector<Grade> grades = grades_of(engine, study, plans, "", progress);
+  const std::vector<Grade> grades = raced_grades(engine, study, plans, std::nullopt, progress);
   Choice choice;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     candidates[i].grade = grades[i];
@@ -85,40 +141,37 @@ std::string refusal_of(const engine::Engine& engine, const Study& study, std::st
 
 std::vector<Grade> grades_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
                              std::string_view task, Progress& progress) {
-  std::map<std::string, int> asked;  // of a kind
-  std::vector<const Trial*> trials;
-  for (const Trial& trial : study.trials) {
-    if (!task.empty() && trial.task != task) continue;
-    if (++asked[trial.task] <= kDeciding) trials.push_back(&trial);
-  }
-  const auto kinds = static_cast<double>(asked.size() - asked.count(std::string(plan::kProseTask)));
-  const auto key_of = [&](const plan::Plan& plan) {
-    return study.measured == nullptr ? 0 : measured_key(plan, fmt::format("grade of {} {}", kDeciding, task));
-  };
-  std::vector<Grade> grades(plans.size());
-  std::vector<std::size_t> unknown;
-  std::vector<Attempt> attempts;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const auto known = study.measured == nullptr ? std::nullopt : study.measured->find(key_of(plans[i]), 2);
-    if (known) {
-      grades[i] = {(*known)[0], (*known)[1]};
-      continue;
+  return round_of(engine, study, plans, {0, kCompared, true, task}, progress);
+}
+
+std::vector<Grade> raced_grades(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
+                                std::optional<double> kept, Progress& progress) {
+  constexpr std::array kRounds{Round{0, 1, true, ""}, Round{1, 1, false, ""}, Round{kCompared, 2, false, ""}};
+  std::vector<Grade> grades = round_of(engine, study, plans, kRounds.front(), progress);
+  int asked = kRounds.front().count;
+  for (const Round& round : std::span(kRounds).subspan(1)) {
+    const bool more = round.first >= kCompared;
+    if (more && !kept) break;
+    const double most = std::max_element(grades.begin(), grades.end(), [](const Grade& a, const Grade& b) {
+                          return a.answers < b.answers;
+                        })->answers;
+    std::vector<std::size_t> leaders;
+    std::vector<plan::Plan> some;
+    for (std::size_t i = 0; i < grades.size(); ++i) {
+      if (grades[i].answers < (more ? *kept : most)) continue;
+      leaders.push_back(i);
+      some.push_back(plans[i]);
     }
-    unknown.push_back(i);
-    for (const Trial* trial : trials) attempts.push_back({trial, &plans[i]});
-  }
-  std::optional<OwnPrefill> own;
-  const std::vector<Outcome> outcomes = run_trials(engine, attempts, {.own = &own, .progress = &progress});
-  auto outcome = outcomes.begin();
-  for (const std::size_t i : unknown) {
-    double lost = 0, divergence = 0;
-    for (const Trial* trial : trials) {
-      if (!trial->wanted.empty() && !outcome->same) lost += 1 / (kinds * std::min(asked[trial->task], kDeciding));
-      divergence += (outcome++)->divergence;
+    // One that leads alone is the choice.
+    if (leaders.empty() || (!more && !kept && leaders.size() == 1)) break;
+    const std::vector<Grade> next = round_of(engine, study, some, round, progress);
+    for (std::size_t i = 0; i < leaders.size(); ++i) {
+      Grade& grade = grades[leaders[i]];
+      grade.answers = rounded((grade.answers * asked + next[i].answers * round.count) / (asked + round.count));
+      if (!more)
+        grade.divergence = (grade.divergence * asked + next[i].divergence * round.count) / (asked + round.count);
     }
-    // Rounded, so that sums in any order compare.
-    grades[i] = {std::round((1 - lost) * 1e9) / 1e9, divergence / static_cast<double>(trials.size())};
-    if (study.measured != nullptr) study.measured->add(key_of(plans[i]), {grades[i].answers, grades[i].divergence});
+    asked += round.count;
   }
   return grades;
 }
@@ -201,7 +254,7 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
       profiles.push_back({anchors, head_map(tables[i], anchors), objective});
       plans.push_back(plan_of(profiles.back(), dense));
     }
-    const std::vector<Grade> grades = grades_of(engine, study, plans, "", progress);
+    const std::vector<Grade> grades = raced_grades(engine, study, plans, kKept, progress);
     for (std::size_t i = 0; i < grades.size(); ++i) {
       if (choice.candidates.empty() || choice.grade < grades[i]) {
         choice.profile = profiles[i];
@@ -234,7 +287,7 @@ HeadChoice choose_heads(engine::Engine& engine, const Study& study, Progress& pr
     plan::Profile profile = plan::empty_profile(shape);
     profile.roles = plan::RolesProfile{{heads.begin(), heads.end()}};
     const plan::Plan plan = plan_by(profile, "lychee-decode", study);
-    const Grade grade = grades_of(engine, study, {&plan, 1}, "", progress).front();
+    const Grade grade = raced_grades(engine, study, {&plan, 1}, kKept, progress).front();
     if (choice.tried++ == 0 || choice.grade < grade) {
       choice.roles = *profile.roles;
       choice.chosen = count + shape.kv_heads;

@@ -25,11 +25,14 @@ struct Grade {
   }
 };
 
-/// Of each plan: what it gives of the first kDeciding questions of every kind of task, and of prose; of one kind alone
+/// Of each plan: what it gives of the first kCompared questions of every kind of task, and of prose; of one kind alone
 /// where `task` names it.
-inline constexpr int kDeciding = 2;
 std::vector<Grade> grades_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
                              std::string_view task, Progress& progress);
+/// The same in rounds of a question a kind: after each, those go on that lead. Those that keep `kept` of the answers
+/// are then asked two questions more. Who is left behind has the grade of what it was asked.
+std::vector<Grade> raced_grades(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
+                                std::optional<double> kept, Progress& progress);
 
 /// Why the device does not run the method at the study's budget, whatever a profile says of it, with the cure; empty:
 /// it does.

@@ -39,10 +39,15 @@ std::optional<Number> number(std::string_view text, How... how) {
 
 }  // namespace
 
-std::optional<std::vector<double>> Measured::find(std::uint64_t key, std::size_t count) const {
+std::optional<std::vector<double>> Measured::find(std::uint64_t key) const {
   const auto found = values_.find(key);
-  if (found == values_.end() || found->second.size() != count) return std::nullopt;
+  if (found == values_.end()) return std::nullopt;
   return found->second;
+}
+
+std::optional<std::vector<double>> Measured::find(std::uint64_t key, std::size_t count) const {
+  auto found = find(key);
+  return found && found->size() == count ? found : std::nullopt;
 }
 
 void Measured::add(std::uint64_t key, std::vector<double> values) {

@@ -23,6 +23,7 @@ class Measured {
 
   std::uint64_t of() const { return of_; }
   std::size_t size() const { return values_.size(); }
+  std::optional<std::vector<double>> find(std::uint64_t key) const;
   /// Nothing where it is not there or has another number of values.
   std::optional<std::vector<double>> find(std::uint64_t key, std::size_t count) const;
   void add(std::uint64_t key, std::vector<double> values);

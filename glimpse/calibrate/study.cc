@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <optional>
+#include <span>
 
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/tasks/prose.h"
@@ -18,14 +17,45 @@ constexpr int kRecordedTail = 6;     // last tokens of a prompt
 constexpr int kRecordedAnswer = 24;  // tokens
 constexpr int kProseTokens = 16;
 
-/// One prompt, read once, and what is asked about it.
-struct Haystack {
+/// One kind of task of a haystack.
+struct Kind {
   Task task;
-  int questions;
-  int recorded;  ///< of them
+  int hidden;     ///< as evaluate::PromptRequest's
+  int questions;  ///< that are asked
+  int recorded;   ///< of them
+  int compared;   ///< of them: their logits are kept
 };
-constexpr std::array kHaystacks{Haystack{Task::multikey, 2, 2}, Haystack{Task::vt, 3, 1},
-                                Haystack{Task::passkey, 6, 1}};
+/// One prompt, read once, and what is asked about it.
+using Haystack = std::vector<Kind>;
+
+/// From so many tokens on what is hidden leaves prose enough around it, and a prompt costs more than its questions.
+constexpr std::int64_t kMixedFrom = 6000;
+
+std::vector<Haystack> haystacks_of(const StudyOptions& options) {
+  constexpr int kAll = 1 << 20;
+  if (!options.race) {
+    return {{{Task::multikey, 0, 2, 2, kAll}}, {{Task::vt, 3, 3, 1, kAll}}, {{Task::passkey, 0, 6, 1, kAll}}};
+  }
+  if (options.length >= kMixedFrom) {
+    return {
+        {{Task::multikey, 10, 10, 1, kCompared}, {Task::vt, 8, 8, 1, kCompared}, {Task::passkey, 0, 10, 1, kCompared}}};
+  }
+  return {
+      {{Task::multikey, 4, 4, 2, kCompared}}, {{Task::vt, 4, 4, 1, kCompared}}, {{Task::passkey, 0, 8, 1, kCompared}}};
+}
+
+/// For each kind its questions, the same text in front of all of them.
+std::vector<std::vector<RetrievalPrompt>> prompts_of(const PromptMaker& maker, const Haystack& haystack,
+                                                     std::int64_t length, std::uint64_t seed) {
+  if (haystack.size() == 1) {
+    const Kind& kind = haystack.front();
+    return {maker.make_all({.task = kind.task, .length = length, .seed = seed, .hidden = kind.hidden},
+                           static_cast<std::size_t>(kind.questions))};
+  }
+  std::vector<evaluate::MixedTask> tasks;
+  for (const Kind& kind : haystack) tasks.push_back({kind.task, kind.hidden, static_cast<std::size_t>(kind.questions)});
+  return maker.make_mixed(tasks, length, seed);
+}
 
 /// One recording's part of the tables.
 class Tables {
@@ -56,10 +86,11 @@ class Tables {
 
 std::int64_t study_work(const StudyOptions& options) {
   std::int64_t work = 0;
-  for (const Haystack& haystack : kHaystacks) {
+  for (const Haystack& haystack : haystacks_of(options)) {
     work += options.length;
-    if (!options.tables) continue;
-    work += haystack.recorded * (kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep;
+    for (const Kind& kind : haystack) {
+      if (options.tables) work += kind.recorded * (kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep;
+    }
   }
   return work;
 }
@@ -76,29 +107,32 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
   std::vector<Trial> trials;
   std::string refused;
   std::uint64_t seed = options.seed;
-  for (const Haystack& haystack : kHaystacks) {
-    std::vector<RetrievalPrompt> prompts;
+  for (const Haystack& haystack : haystacks_of(options)) {
+    std::vector<std::vector<RetrievalPrompt>> prompts;
     try {
-      PromptRequest request{haystack.task, options.length, ++seed};
-      request.chains = haystack.questions;
-      prompts = maker.make_all(request, static_cast<std::size_t>(haystack.questions));
+      prompts = prompts_of(maker, haystack, options.length, ++seed);
     } catch (const UserError& error) {
       refused = error.what();
       continue;
     }
-    const engine::Sequence dense = evaluate::dense_prefill(engine, prompts.front().tokens, progress);
-    std::vector<Trial> asked =
-        evaluate::make_trials(engine, dense, prompts, {.limit = kAnswerLimit, .progress = &progress});
-    for (std::size_t i = 0; i < asked.size(); ++i) {
-      Trial& trial = asked[i];
-      trial.task = name(haystack.task);
-      if (on_recording && static_cast<int>(i) < haystack.recorded) {
-        on_recording(record_trial(engine, trial, kRecordedTail, kRecordedAnswer));
+    const engine::Sequence dense = evaluate::dense_prefill(engine, prompts.front().front().tokens, progress);
+    for (std::size_t i = 0; i < haystack.size(); ++i) {
+      const std::size_t first = trials.size();
+      const std::size_t compared = std::min(prompts[i].size(), static_cast<std::size_t>(haystack[i].compared));
+      for (const bool lean : {false, true}) {
+        const std::span<const RetrievalPrompt> all(prompts[i]);
+        for (Trial& trial : evaluate::make_trials(engine, dense, lean ? all.subspan(compared) : all.first(compared),
+                                                  {.limit = kAnswerLimit, .lean = lean, .progress = &progress})) {
+          trial.task = name(haystack[i].task);
+          trials.push_back(std::move(trial));
+        }
+      }
+      for (std::size_t j = 0; on_recording && j < static_cast<std::size_t>(haystack[i].recorded); ++j) {
+        on_recording(record_trial(engine, trials[first + j], kRecordedTail, kRecordedAnswer));
         progress.add((kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep);
       }
-      trials.push_back(std::move(trial));
     }
-    if (haystack.task != Task::multikey) continue;
+    if (haystack.front().task != Task::multikey) continue;
     trials.push_back(prose_trial(engine, dense, options.length * 3 / 4, kProseTokens));
     if (on_recording) on_recording(record_trial(engine, trials.back(), 1, kProseTokens));
   }

@@ -22,12 +22,17 @@ struct StudyOptions {
   std::string text;            ///< the user's own prose, before what is generated; may be empty
   std::uint64_t seed = 1;
   bool tables = true;  ///< false: prompts and answers alone; `importance`, `near`, `wide` and `retrieval` say nothing
+  bool race = false;   ///< as many questions as a race asks (race.h)
 };
 
+/// Questions of a kind whose trials have the logits of dense attention's answer: what plans are compared by. Those
+/// behind them tell right from wrong alone.
+inline constexpr int kCompared = 2;
+
 struct Study {
-  std::int64_t length = 0;  ///< of the longest prompts
-  int budget = 0;           ///< at which layers are decided: an eighth of the length
-  std::vector<Trial> trials;
+  std::int64_t length = 0;         ///< of the longest prompts
+  int budget = 0;                  ///< at which layers are decided: an eighth of the length
+  std::vector<Trial> trials;       ///< those of a kind one behind the other
   std::vector<double> importance;  ///< [layers] mean of 1 - cosine(x, x + attention(x)) over the prompts
   Similarity near, wide;           ///< at kSimilaritySet tokens and at `budget`
   std::vector<double> retrieval;   ///< [layer, query head]
@@ -44,7 +49,7 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
 
 /// Sequences of `context` tokens (0: of many) that an engine needs room for: five prompts, and the ends of forks.
 constexpr int study_sequences(std::int64_t context) {
-  constexpr std::int64_t kForks = 200 * evaluate::kTogether;  // tokens: answers, and pages that they begin
+  constexpr std::int64_t kForks = 300 * evaluate::kTogether;  // tokens: questions, answers, pages that they begin
   return 5 + (context > 0 ? static_cast<int>((kForks + context - 1) / context) : 1);
 }
 inline constexpr std::int64_t kAnswerRoom = 192;

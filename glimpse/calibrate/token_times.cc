@@ -14,7 +14,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTurns = 4;
 constexpr int kUntimed = 2;  ///< the first steps of a fork copy pages and build indices
 constexpr int kTimed = 5;    ///< steps of a turn
 constexpr int kCycles = 3;   ///< verifications that are timed
@@ -56,43 +55,6 @@ std::optional<double> verification(engine::Engine& engine, const engine::Sequenc
   if (stats.verify_passes == 0) return std::nullopt;
   return stats.verify_s / static_cast<double>(stats.verify_passes);
 }
-
-/// Of one length.
-class Length {
- public:
-  Length(engine::Engine& engine, const engine::Sequence& start, const std::vector<TimedPlan>& plans)
-      : engine_(engine),
-        start_(start),
-        plans_(plans),
-        dense_(plan::dense_plan(engine.shape())),
-        verified_(start.fork(dense_, verified_length(start.length()))),
-        seconds_(plans.size() + 1) {}
-
-  /// Each arm once; who comes behind whom changes from turn to turn.
-  void take_turn(int turn, Progress& progress) {
-    const std::size_t arms = seconds_.size();
-    for (std::size_t i = 0; i < arms; ++i) {
-      const std::size_t arm = turn % 2 == 0 ? i : arms - 1 - i;
-      time_steps(start_, arm == 0 ? dense_ : plans_[arm - 1].plan, start_.tokens(), seconds_[arm], progress);
-    }
-    const auto verify_s = plans_.empty() ? std::nullopt : verification(engine_, verified_, plans_.front().plan);
-    if (verify_s) verifications_.push_back(*verify_s);
-  }
-  std::int64_t tokens() const { return start_.length(); }
-  /// Of a token, milliseconds: 0 is dense attention, then each plan.
-  double ms(std::size_t arm) const { return 1e3 * evaluate::median(seconds_[arm]); }
-  std::int64_t verified_at() const { return verified_.length(); }
-  double verify_ms() const { return verifications_.empty() ? ms(0) : 1e3 * evaluate::median(verifications_); }
-
- private:
-  engine::Engine& engine_;
-  const engine::Sequence& start_;
-  const std::vector<TimedPlan>& plans_;
-  plan::Plan dense_;
-  engine::Sequence verified_;
-  std::vector<std::vector<double>> seconds_;
-  std::vector<double> verifications_;
-};
 
 /// Milliseconds: the fixed part, for each 1,000 tokens of context, for each 1,000 tokens of a set.
 using Parts = std::array<double, 3>;
@@ -174,38 +136,115 @@ plan::TokenTime line_of(const MethodFit& fit, const plan::Budget& budget) {
           1e3 * (fit.ms_per_token + (share ? fit.ms_per_kept * budget.value : 0))};
 }
 
-plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans,
-                                 Progress& progress) {
+/// Of one length.
+class TokenTimes::Length {
+ public:
+  Length(engine::Engine& engine, engine::Sequence start, const std::vector<TimedPlan>& plans)
+      : engine_(engine),
+        start_(std::move(start)),
+        plans_(plans),
+        dense_(plan::dense_plan(engine.shape())),
+        seconds_(plans.size() + 1) {}
+
+  /// Each arm once; who comes behind whom changes from turn to turn.
+  void take_turn(int turn, const std::vector<char>& which, Progress& progress) {
+    const std::size_t arms = seconds_.size();
+    for (std::size_t i = 0; i < arms; ++i) {
+      const std::size_t arm = turn % 2 == 0 ? i : arms - 1 - i;
+      if (arm > 0 && which[arm - 1] == 0) continue;
+      time_steps(start_, arm == 0 ? dense_ : plans_[arm - 1].plan, start_.tokens(), seconds_[arm], progress);
+    }
+  }
+  void verify() {
+    const auto verify_s =
+        plans_.empty() ? std::nullopt : verification(engine_, start_.fork(dense_, verified_at()), plans_.front().plan);
+    if (verify_s) verifications_.push_back(*verify_s);
+  }
+  std::vector<std::vector<double>>& seconds() { return seconds_; }
+  std::int64_t tokens() const { return start_.length(); }
+  /// Of a token, milliseconds: 0 is dense attention, then each plan.
+  double ms(std::size_t arm) const { return 1e3 * evaluate::median(seconds_[arm]); }
+  std::int64_t verified_at() const { return verified_length(start_.length()); }
+  double verify_ms() const { return verifications_.empty() ? ms(0) : 1e3 * evaluate::median(verifications_); }
+
+ private:
+  engine::Engine& engine_;
+  engine::Sequence start_;
+  const std::vector<TimedPlan>& plans_;
+  plan::Plan dense_;
+  std::vector<std::vector<double>> seconds_;
+  std::vector<double> verifications_;
+};
+
+TokenTimes::TokenTimes(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans)
+    : engine_(engine), plans_(plans), context_(study.length + kAnswerRoom) {
   const auto longest = std::max_element(study.trials.begin(), study.trials.end(), [](const Trial& a, const Trial& b) {
     return a.dense.length() < b.dense.length();
   });
   const engine::Sequence& whole = longest->dense;
-  const std::int64_t length = whole.length(), half = shorter_length(length);
-  const engine::Sequence part = whole.fork(plan::dense_plan(engine.shape()), half);
-  Length at_half(engine, part, plans), at_whole(engine, whole, plans);
-  for (int turn = 0; turn < kTurns; ++turn) {
-    at_half.take_turn(turn, progress);
-    at_whole.take_turn(turn, progress);
+  const plan::Plan dense = plan::dense_plan(engine.shape());
+  for (const std::int64_t tokens : {shorter_length(whole.length()), whole.length()}) {
+    lengths_.push_back(std::make_unique<Length>(engine, whole.fork(dense, tokens), plans));
   }
-  const auto line = [&](double short_ms, double long_ms) { return line_through(half, short_ms, length, long_ms); };
+}
+
+TokenTimes::~TokenTimes() = default;
+
+void TokenTimes::take_turn(const std::vector<char>& which, Progress& progress) {
+  for (const auto& length : lengths_) length->take_turn(turns_, which, progress);
+  ++turns_;
+}
+
+void TokenTimes::verify() {
+  for (const auto& length : lengths_) length->verify();
+}
+
+std::vector<double> TokenTimes::taken() const {
+  std::vector<double> taken;
+  for (const auto& length : lengths_) {
+    for (const std::vector<double>& arm : length->seconds()) taken.insert(taken.end(), arm.begin(), arm.end());
+  }
+  return taken;
+}
+
+bool TokenTimes::take_over(const std::vector<double>& taken) {
+  const std::size_t arms = lengths_.size() * (plans_.size() + 1);
+  if (taken.empty() || taken.size() % arms != 0) return false;
+  const auto steps = static_cast<std::ptrdiff_t>(taken.size() / arms);
+  auto from = taken.begin();
+  for (const auto& length : lengths_) {
+    for (std::vector<double>& arm : length->seconds()) {
+      arm.assign(from, from + steps);
+      from += steps;
+    }
+  }
+  turns_ = static_cast<int>(steps) / kTimed;
+  return true;
+}
+
+plan::SpeedProfile TokenTimes::speed() const {
+  const Length &at_half = *lengths_.front(), &at_whole = *lengths_.back();
+  const auto line = [&](double short_ms, double long_ms) {
+    return line_through(at_half.tokens(), short_ms, at_whole.tokens(), long_ms);
+  };
   plan::SpeedProfile speed;
-  speed.threads = engine.device_name().empty() ? engine.threads() : 1;
-  speed.kv_type = name(engine.kv_type());
-  speed.tokens = study.length + kAnswerRoom;
+  speed.threads = engine_.device_name().empty() ? engine_.threads() : 1;
+  speed.kv_type = name(engine_.kv_type());
+  speed.tokens = context_;
   speed.dense = line(at_half.ms(0), at_whole.ms(0));
   speed.verify = line_through(at_half.verified_at(), at_half.verify_ms(), at_whole.verified_at(), at_whole.verify_ms());
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    speed.methods.push_back(plans[i].row);
+  for (std::size_t i = 0; i < plans_.size(); ++i) {
+    speed.methods.push_back(plans_[i].row);
     speed.methods.back().time = line(at_half.ms(i + 1), at_whole.ms(i + 1));
   }
   // Each row's two points alone say little of its slope: those of a method share what does not depend on the budget.
   for (plan::MethodTime& row : speed.methods) {
     std::vector<MethodPoint> points;
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      if (plans[i].row.method != row.method || plans[i].row.options != row.options) continue;
+    for (std::size_t i = 0; i < plans_.size(); ++i) {
+      if (plans_[i].row.method != row.method || plans_[i].row.options != row.options) continue;
       for (const Length* times : {&at_half, &at_whole}) {
         const std::int64_t tokens = times->tokens();
-        const std::int64_t budget = plan::budget_tokens(plan::parse_budget(plans[i].row.budget), tokens);
+        const std::int64_t budget = plan::budget_tokens(plan::parse_budget(plans_[i].row.budget), tokens);
         points.push_back({static_cast<double>(budget), static_cast<double>(tokens), times->ms(i + 1)});
       }
     }

@@ -2,6 +2,7 @@
 // take turns in one process, medians, at two lengths. Runs the engine; one thread.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,9 +40,31 @@ std::optional<MethodFit> fit_method(const std::vector<MethodPoint>& points);
 /// not.
 plan::TokenTime line_of(const MethodFit& fit, const plan::Budget& budget);
 
-/// Times dense attention, a verification, and each plan on the study's longest prompt. The processor's name is left
-/// empty: the caller knows it.
-plan::SpeedProfile measure_speed(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans,
-                                 Progress& progress);
+/// Times dense attention, verifications and plans on the study's longest prompt. Borrows what it is given.
+class TokenTimes {
+ public:
+  TokenTimes(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans);
+  ~TokenTimes();
+  TokenTimes(const TokenTimes&) = delete;
+  TokenTimes& operator=(const TokenTimes&) = delete;
+
+  /// Dense attention and the plans with a 1 in `which`, once at each length.
+  void take_turn(const std::vector<char>& which, Progress& progress);
+  /// One at each length.
+  void verify();
+  /// All steps so far, to be kept; and back before any turn. False for what is of other plans.
+  std::vector<double> taken() const;
+  bool take_over(const std::vector<double>& taken);
+  /// By medians. Each plan has had a turn. The processor's name is left empty: the caller knows it.
+  plan::SpeedProfile speed() const;
+
+ private:
+  class Length;
+  engine::Engine& engine_;
+  const std::vector<TimedPlan>& plans_;
+  std::int64_t context_;
+  std::vector<std::unique_ptr<Length>> lengths_;  ///< the shorter one first
+  int turns_ = 0;
+};
 
 }  // namespace glimpse::calibrate

@@ -36,6 +36,11 @@ std::string time_of(const plan::Profile& profile, const plan::Kept* row) {
   return "";
 }
 
+/// Questions of all kinds of task.
+std::string asked_all(int asked, bool left_out) {
+  return asked == 0 ? "" : fmt::format("{}{}", asked, left_out ? ", left out" : "");
+}
+
 }  // namespace
 
 std::string choices_text(const calibrate::Calibration& found) {
@@ -117,28 +122,35 @@ std::string table_text(const plan::Profile& profile) {
   for (const std::string& task : tasks) {
     text += fmt::format(" {} |", task);
     line += " ---: |";
-    const auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& other) { return other.task == task; });
-    dense += fmt::format(" {} |", percent(row->dense));
+    // Of the row that was asked the most.
+    const plan::Kept* most = nullptr;
+    for (const plan::Kept& row : rows) {
+      if (row.task == task && (most == nullptr || row.asked > most->asked)) most = &row;
+    }
+    dense += fmt::format(" {} |", percent(most->dense));
   }
-  text += " KL to dense | of prose | coverage | agreement | ms a token |\n" + line +
-          " ---: | ---: | ---: | ---: | ---: |\n" + dense +
-          fmt::format(" 0 | 0 | 1 | 100 % | {} |\n", time_of(profile, nullptr));
+  text += " asked | KL to dense | of prose | coverage | agreement | ms a token |\n" + line +
+          " ---: | ---: | ---: | ---: | ---: | ---: |\n" + dense +
+          fmt::format(" | 0 | 0 | 1 | 100 % | {} |\n", time_of(profile, nullptr));
   for (std::size_t i = 0; i < rows.size();) {
     std::map<std::string, plan::Kept> of;  // of one method at one budget, by task
     const std::size_t first = i;
     double divergence = 0, coverage = 0, agreement = 0;
+    int asked = 0;
     for (; i < rows.size() && rows[i].method == rows[first].method && rows[i].budget == rows[first].budget; ++i) {
       of.emplace(rows[i].task, rows[i]);
       coverage += rows[i].coverage;
       agreement += rows[i].agreement.value_or(0);
-      if (rows[i].task != "prose") divergence += rows[i].divergence;
+      if (rows[i].task == "prose") continue;
+      divergence += rows[i].divergence;
+      asked += rows[i].asked.value_or(0);
     }
     text += fmt::format("| {} | {} |", rows[first].method, rows[first].budget);
     for (const std::string& task : tasks)
       text += of.contains(task) ? fmt::format(" {} |", percent(of[task].answers)) : " |";
     const auto kinds = static_cast<double>(i - first);
     text +=
-        fmt::format(" {:.4f} | {:.4f} | {:.3f} | {} | {} |\n",
+        fmt::format(" {} | {:.4f} | {:.4f} | {:.3f} | {} | {} |\n", asked_all(asked, rows[first].left_out),
                     divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)), of["prose"].divergence,
                     coverage / kinds, percent(agreement / kinds), time_of(profile, &rows[first]));
   }

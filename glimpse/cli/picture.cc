@@ -148,7 +148,8 @@ Json profile_data(const plan::Profile& profile) {
   if (profile.omnikv) data["chosen"]["omnikv"] = profile.omnikv->filters;
   for (const plan::Kept& row : profile.kept) {
     const std::string method = row.options.empty() ? row.method : row.method + "," + row.options;
-    data["kept"].push_back({method, row.budget, row.task, row.answers, row.dense, row.divergence, row.coverage});
+    data["kept"].push_back(
+        {method, row.budget, row.task, row.answers, row.dense, row.divergence, row.coverage, plan::asked_text(row)});
   }
   return data;
 }

@@ -105,6 +105,8 @@ void check_budgets(const Profile& profile) {
   }
 }
 
+constexpr int kMostAsked = 1'000'000;
+
 void check_kept(const std::vector<Kept>& kept) {
   if (kept.size() > kMaxKept) refuse_profile("kept", "{} rows; give {} at most", kept.size(), kMaxKept);
   std::set<std::tuple<std::string_view, std::string_view, std::string_view, std::string_view>> seen;
@@ -120,6 +122,10 @@ void check_kept(const std::vector<Kept>& kept) {
     share("dense", row.dense);
     share("coverage", row.coverage);
     if (row.agreement) share("agreement", *row.agreement);
+    if (row.asked && (*row.asked < 1 || *row.asked > kMostAsked)) {
+      refuse_profile(where, "asked {}; give 1 to {}", *row.asked, kMostAsked);
+    }
+    if (row.left_out && !row.asked) refuse_profile(where, "left_out without asked; give that too");
     if (!(row.divergence >= 0 && std::isfinite(row.divergence))) {
       refuse_profile(where, "divergence {}; give a number of nats, 0 or more", row.divergence);
     }
@@ -138,15 +144,16 @@ std::string kept_table(const std::vector<Kept>& kept) {
     task = std::max(task, row.task.size());
   }
   const auto line = [&](std::string_view first, const auto&... cells) {
-    return fmt::format("{:<11}{:<{}}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>10}  {:>8}  {:>9}\n", first, cells...);
+    return fmt::format("{:<11}{:<{}}  {:<{}}  {:<{}}  {:>8}  {:>8}  {:>10}  {:>8}  {:>9}  {}\n", first, cells...);
   };
   std::string text = line("kept", "method", method, "budget", budget, "task", task, "answers", "dense", "divergence",
-                          "coverage", "agreement");
+                          "coverage", "agreement", "asked");
   for (const Kept& row : kept) {
     text += line("", name(row), method, row.budget, budget, row.task, task, fmt::format("{:.1f} %", 100 * row.answers),
                  fmt::format("{:.1f} %", 100 * row.dense), fmt::format("{:.4f}", row.divergence),
                  fmt::format("{:.4f}", row.coverage),
-                 row.agreement ? fmt::format("{:.1f} %", 100 * *row.agreement) : std::string("-"));
+                 row.agreement ? fmt::format("{:.1f} %", 100 * *row.agreement) : std::string("-"),
+                 row.asked ? asked_text(row) : std::string("-"));
   }
   return text;
 }
@@ -201,6 +208,11 @@ void check_elsewhere(const Profile& profile) {
 }
 
 }  // namespace
+
+std::string asked_text(const Kept& row) {
+  if (!row.asked) return "";
+  return fmt::format("{}{}", *row.asked, row.left_out ? ", left out" : "");
+}
 
 bool Profile::has(std::string_view part) const {
   return (part == "kascade" && kascade) || (part == "tidal" && tidal) || (part == "retrieval" && retrieval) ||

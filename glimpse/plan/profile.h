@@ -82,8 +82,14 @@ struct Kept {
   /// Share of the tokens of dense attention's answer that were the first choice too, 0 to 1; none: not measured.
   std::optional<double> agreement = std::nullopt;
   std::string options = {};  ///< "prefill=dense": as --attn-opt has them, with commas between; may be empty
+  std::optional<int> asked = std::nullopt;  ///< questions that the shares of answers are of, 1 or more; none: not known
+  bool left_out =
+      false;  ///< others were asked more questions: no answer tells whether this one keeps them; beside `asked`
   friend bool operator==(const Kept&, const Kept&) = default;
 };
+
+/// "28", or "6, left out"; empty: not known.
+std::string asked_text(const Kept& row);
 
 struct Profile {
   ModelShape model;  ///< the model it was made for; `context` is no part of that and stays 0

@@ -33,6 +33,8 @@ Json kept_json(const Kept& row) {
             {"dense", row.dense},   {"divergence", row.divergence}, {"coverage", row.coverage}};
   if (row.agreement) json["agreement"] = *row.agreement;
   if (!row.options.empty()) json["options"] = row.options;
+  if (row.asked) json["asked"] = *row.asked;
+  if (row.left_out) json["left_out"] = true;
   return json;
 }
 
@@ -157,6 +159,8 @@ std::vector<Kept> read_kept(JsonObject& object) {
                     number("divergence"), number("coverage")});
     if (row.find("agreement") != nullptr) kept.back().agreement = number("agreement");
     if (row.find("options") != nullptr) kept.back().options = row.text("options");
+    if (row.find("asked") != nullptr) kept.back().asked = row.integer("asked", std::nullopt);
+    kept.back().left_out = row.boolean("left_out", false);
     row.finish();
   }
   return kept;

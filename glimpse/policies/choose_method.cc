@@ -14,8 +14,6 @@ namespace glimpse::policies {
 namespace {
 
 constexpr double kMostDivergence = 100;
-/// Where dense attention itself does not answer a kind of task, so much of its text must be the same.
-constexpr double kAgreeing = 0.95;
 constexpr std::string_view kDense = "full";
 
 /// What is known of one (method, budget, options), over its kinds of task.
@@ -44,11 +42,34 @@ struct Kinds {
   double divergence() const {
     return mean([](const plan::Kept& row) { return row.divergence; });
   }
-  /// The first kind of task whose answers are lost, in words; empty: all are kept.
-  std::string lost() const {
+  struct Count {
+    int lost = 0, asked = 0;
+  };
+  /// Answers fewer than dense attention's, of how many questions; none where that is not known.
+  std::optional<Count> count() const {
+    Count count;
     for (const plan::Kept* row : rows) {
       if (row->task == plan::kProseTask) continue;
-      if (row->answers < row->dense) {
+      if (!row->asked) return std::nullopt;
+      count.asked += *row->asked;
+      count.lost += std::max(0, static_cast<int>(std::lround((row->dense - row->answers) * *row->asked)));
+    }
+    return count;
+  }
+  /// Whether answers are lost, in words; empty: they are kept.
+  std::string lost() const {
+    const std::optional<Count> counted = count();
+    if (std::any_of(rows.begin(), rows.end(), [](const plan::Kept* row) { return row->left_out; })) {
+      return fmt::format("left out after {} questions, of which it lost {}", counted ? counted->asked : 0,
+                         counted ? counted->lost : 0);
+    }
+    if (counted && counted->lost > allowed_losses(counted->asked)) {
+      return fmt::format("lost {} of {} answers, and {} may be lost", counted->lost, counted->asked,
+                         allowed_losses(counted->asked));
+    }
+    for (const plan::Kept* row : rows) {
+      if (row->task == plan::kProseTask) continue;
+      if (!counted && row->answers < row->dense) {
         return fmt::format("answers {:.0f} % of {}, dense attention {:.0f} %", 100 * row->answers, row->task,
                            100 * row->dense);
       }
@@ -119,6 +140,7 @@ MethodCandidate candidate_of(const plan::Profile& profile, const plan::MethodTim
   }
   candidate.answers = kinds.answers();
   candidate.agreement = kinds.agreement();
+  candidate.lost = kinds.count().value_or(Kinds::Count{}).lost;
   candidate.divergence = kinds.divergence();
   if (!wish.drafts) {
     candidate.why_not = refusal(kinds, timed, speed.tokens, wish);
@@ -179,11 +201,18 @@ std::vector<MethodCandidate> choose_method(const plan::Profile& profile, const M
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const MethodCandidate& a, const MethodCandidate& b) { return a.ms < b.ms; });
   // Dense attention can always be taken.
-  const auto taken = std::find_if(candidates.begin(), candidates.end(),
-                                  [](const MethodCandidate& candidate) { return candidate.why_not.empty(); });
+  const auto may = [](const MethodCandidate& candidate) { return candidate.why_not.empty(); };
+  auto taken = std::find_if(candidates.begin(), candidates.end(), may);
+  const double close = taken->ms * kCloseTimes;
+  for (auto other = taken; !wish.drafts && !wish.quality.divergence && other != candidates.end(); ++other) {
+    if (may(*other) && other->ms <= close && other->lost < taken->lost) taken = other;
+  }
   std::rotate(candidates.begin(), taken, taken + 1);
-  for (std::size_t i = 1; i < candidates.size(); ++i) {
-    if (candidates[i].why_not.empty()) candidates[i].why_not = "slower";
+  for (auto other = candidates.begin() + 1; other != candidates.end(); ++other) {
+    if (!may(*other)) continue;
+    other->why_not = other->ms < candidates.front().ms
+                         ? fmt::format("lost {} answers, and the other is about as fast", other->lost)
+                         : "slower";
   }
   return candidates;
 }

@@ -21,6 +21,15 @@ struct Quality {
 /// "answers" or "kl=0.05". Throws UserError.
 Quality parse_quality(std::string_view text);
 
+/// Answers that a method may lose of so many, beside dense attention, and keep them.
+constexpr int allowed_losses(int questions) {
+  return questions / 25;
+}
+/// Where dense attention itself does not answer a kind of task, so much of its text must be the same.
+inline constexpr double kAgreeing = 0.95;
+/// Times that are no further apart are as good as the same.
+inline constexpr double kCloseTimes = 1.07;
+
 struct MethodCandidate {
   std::string method;           ///< "full": dense attention
   std::string budget, options;  ///< as --attn-budget and --attn-opt have them; none for `full`
@@ -28,6 +37,7 @@ struct MethodCandidate {
   /// answers.
   std::optional<double> answers;
   std::optional<double> agreement;  ///< tokens whose first choice is dense attention's: the mean over kinds, prose too
+  int lost = 0;                     ///< answers fewer than dense attention's, where it is known of how many
   double divergence = 0;            ///< KL to dense in nats: the mean over kinds, prose too
   double ms = 0;                    ///< of a token at the wished length, verification counted in
   int drafts = 0;                   ///< at a time for which `ms` holds; 0: none is drafted
@@ -44,7 +54,8 @@ struct MethodWish {
   std::function<std::string(const MethodCandidate&)> refusal = nullptr;
 };
 
-/// The candidates: the one that is taken, then the others by rising time. Dense attention is always among them.
+/// The candidates: the one that is taken, then the others by rising time. Dense attention is always among them. By
+/// answers, one is taken before a faster one that lost more, where their times are close.
 /// Throws UserError for a profile without measured times, with the cure.
 std::vector<MethodCandidate> choose_method(const plan::Profile& profile, const MethodWish& wish);
 

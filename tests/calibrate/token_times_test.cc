@@ -104,7 +104,7 @@ TEST(FitMethod, ReachesBeyondTheMeasuredLengths) {
   EXPECT_NEAR(line_of(*fit, plan::parse_budget("10%")).at(30000), truth(30000, 3000), 1e-9);
 }
 
-TEST(MeasureSpeed, HasALineForEachPlanInTheirOrder) {
+TEST(TokenTimes, HaveALineForEachPlanInTheirOrder) {
   engine::EngineOptions options = engine::options_for(reference::test_model("llama"));
   options.sequences = study_sequences(options.context);
   engine::Engine engine(options);
@@ -119,7 +119,22 @@ TEST(MeasureSpeed, HasALineForEachPlanInTheirOrder) {
   int calls = 0;
   const Progress::Callback count = [&](std::int64_t, std::int64_t) { return ++calls > 0; };
   Progress progress(count, 1000);
-  const plan::SpeedProfile speed = measure_speed(engine, study, plans, progress);
+  TokenTimes times(engine, study, plans);
+  times.take_turn({1, 1, 1}, progress);
+  times.verify();
+  // What was taken is the same in another's place.
+  TokenTimes others(engine, study, plans);
+  EXPECT_FALSE(others.take_over({}));
+  EXPECT_FALSE(others.take_over({1, 2, 3}));
+  ASSERT_TRUE(others.take_over(times.taken()));
+  EXPECT_EQ(others.taken(), times.taken());
+  EXPECT_EQ(others.speed().methods, times.speed().methods);
+  EXPECT_EQ(others.speed().dense, times.speed().dense);
+  // A turn of some is theirs and dense attention's alone.
+  const std::vector<double> before = times.taken();
+  times.take_turn({0, 0, 1}, progress);
+  EXPECT_EQ(times.taken().size(), before.size() * 6 / 4);
+  const plan::SpeedProfile speed = times.speed();
   EXPECT_GT(calls, 0);
   EXPECT_EQ(speed.tokens, 300 + kAnswerRoom);
   EXPECT_EQ(speed.threads, engine.threads());

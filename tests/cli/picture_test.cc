@@ -349,7 +349,8 @@ plan::Profile hostile_profile() {
   profile.retrieval->scores[9] = 1;
   profile.retrieval->scores[22] = 0.5;
   profile.roles = plan::RolesProfile{{0, 0.25, 0, 0, 0, 1, 0, 0}};
-  profile.kept = {{"tidal", "512", "needle", 0.75, 1, 0.0625, 0.875}, {"<b>x</b>", "10%", "</script>", 0, 1, 3, 0}};
+  profile.kept = {{"tidal", "512", "needle", 0.75, 1, 0.0625, 0.875},
+                  {"<b>x</b>", "10%", "</script>", 0, 1, 3, 0, {}, "", 6, true}};
   profile.speed = plan::SpeedProfile{"<b>P</b>", 1, "bf16", 2000, {4, 2}, {8, 4}, {{"<b>x</b>", "10%", "a=b", {4, 1}}}};
   return profile;
 }
@@ -379,7 +380,8 @@ TEST(ProfilePage, HoldsTheProfileAndNeedsNothingElse) {
   EXPECT_EQ(data["chosen"], Json::parse(R"({"kascade":[0,2],"tidal":[3],"lessismore":[2],"omnikv":[1,3]})"));
   EXPECT_EQ(data["headMap"], Json(profile.kascade->head_map));
   EXPECT_EQ(data["objective"], Json(profile.kascade->objective));
-  EXPECT_EQ(data["kept"][0], Json::parse(R"(["tidal","512","needle",0.75,1.0,0.0625,0.875])"));
+  EXPECT_EQ(data["kept"][0], Json::parse(R"(["tidal","512","needle",0.75,1.0,0.0625,0.875,""])"));
+  EXPECT_EQ(data["kept"][1].back(), "6, left out");
   EXPECT_EQ(data["speed"]["processor"], "<b>P</b>");
   EXPECT_EQ(data["speed"]["rows"], Json::parse(R"([["full","",4.0,2.0,8.0],["verification of 4 drafts","",8.0,4.0,16.0],
       ["<b>x</b>,a=b","10%",4.0,1.0,6.0]])"));
@@ -437,8 +439,8 @@ result.where = where.textContent;
       "lessismoreselects againlayer 2","omnikvfilterslayers 1, 3"])"));
   EXPECT_EQ(seen["moved"], "kascade: 3 of 8 KV heads read the set of another head of their anchor");
   ASSERT_EQ(seen["kept"].size(), 3u);
-  EXPECT_EQ(seen["kept"][1], "tidal|512|needle|75.0 %|100.0 %|0.0625|0.8750");
-  EXPECT_EQ(seen["kept"][2], "<b>x</b>|10%|</script>|0.0 %|100.0 %|3.0000|0.0000");
+  EXPECT_EQ(seen["kept"][1], "tidal|512|needle|75.0 %|100.0 %|0.0625|0.8750|");
+  EXPECT_EQ(seen["kept"][2], "<b>x</b>|10%|</script>|0.0 %|100.0 %|3.0000|0.0000|6, left out");
   ASSERT_EQ(seen["speed"].size(), 4u);
   EXPECT_EQ(seen["speed"][0], "method|budget|fixed|per 1,000|at 2000");
   EXPECT_EQ(seen["speed"][1], "full||4.00|2.000|8.00");

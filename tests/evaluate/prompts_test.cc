@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <set>
 
@@ -77,7 +78,7 @@ TEST(RetrievalPrompts, ChainsOfVariablesHaveAQuestionEach) {
   const PromptMaker maker(engine.tokenizer(), generated_prose(400, 3));
   PromptRequest request{Task::vt, 3000, 5};
   EXPECT_THAT(maker.make_all(request, 9), SizeIs(1));
-  request.chains = 3;
+  request.hidden = 3;
   const std::vector<RetrievalPrompt> prompts = maker.make_all(request, 9);
   ASSERT_THAT(prompts, SizeIs(3));
   std::set<std::string> variables;
@@ -93,6 +94,44 @@ TEST(RetrievalPrompts, ChainsOfVariablesHaveAQuestionEach) {
       EXPECT_TRUE(variables.insert(last).second) << last;
     }
   }
+}
+
+TEST(RetrievalPrompts, AMixedHaystackHidesWhatAllTasksAskFor) {
+  engine::Engine engine(engine::options_for(reference::test_model("llama")));
+  const PromptMaker maker(engine.tokenizer(), generated_prose(400, 3));
+  const std::array tasks{MixedTask{Task::multikey, 6, 5}, MixedTask{Task::vt, 4, 9}, MixedTask{Task::passkey, 0, 3}};
+  const auto prompts = maker.make_mixed(tasks, 9000, 5);
+  ASSERT_THAT(prompts, SizeIs(3));
+  EXPECT_THAT(prompts[0], SizeIs(5));
+  EXPECT_THAT(prompts[1], SizeIs(4));
+  EXPECT_THAT(prompts[2], SizeIs(3));
+  const auto haystack = [](const RetrievalPrompt& prompt) {
+    return prompt.content.substr(0, prompt.content.rfind("\n\n"));
+  };
+  const std::string text = haystack(prompts[0].front());
+  std::set<std::string> questions;
+  for (std::size_t kind = 0; kind < tasks.size(); ++kind) {
+    const Metric alone = maker.make(tasks[kind].task, 9000, 5).metric;
+    for (const RetrievalPrompt& prompt : prompts[kind]) {
+      EXPECT_EQ(haystack(prompt), text);
+      EXPECT_EQ(prompt.metric, alone);
+      EXPECT_EQ(share_found(text, prompt.wanted), 1);
+      EXPECT_LE(prompt.tokens.size(), 9000U);
+      EXPECT_TRUE(questions.insert(prompt.content.substr(text.size())).second);
+    }
+  }
+  EXPECT_EQ(prompts[1].front().tokens, maker.make_mixed(tasks, 9000, 5)[1].front().tokens);
+  EXPECT_NE(text, haystack(maker.make_mixed(tasks, 9000, 6)[0].front()));
+  // Kinds lie among each other: a number is hidden behind a variable, and a variable behind a number.
+  EXPECT_LT(text.find("VAR "), text.rfind("One of the special magic numbers"));
+  EXPECT_LT(text.find("One of the special magic numbers"), text.rfind("VAR "));
+  // A chain's variables stand in their order.
+  for (const RetrievalPrompt& prompt : prompts[1]) {
+    for (std::size_t i = 1; i < prompt.wanted.size(); ++i) {
+      EXPECT_LT(text.find("VAR " + prompt.wanted[i - 1] + " ="), text.find("VAR " + prompt.wanted[i] + " ="));
+    }
+  }
+  EXPECT_THAT(refusal([&] { maker.make_mixed(tasks, 1000, 1); }), HasSubstr("leaves"));
 }
 
 TEST(Prose, IsPlainAndHasItsSeed) {

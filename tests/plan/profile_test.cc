@@ -32,7 +32,7 @@ Profile sample() {
   profile.omnikv = OmniKvProfile{{1, 3}};
   profile.budget = BudgetProfile{3904, 0.9375, 0.9, false, 0.0625, {16, 32, 4096, 1, 48, 64, 80, 96}};
   profile.kept = {{"tidal", "512", "needle", 0.95, 1, 0.015625, 0.98},
-                  {"kascade", "10%,min=128", "chain", 0, 0.5, 0, 1, 0.75, "prefill=dense"}};
+                  {"kascade", "10%,min=128", "chain", 0, 0.5, 0, 1, 0.75, "prefill=dense", 6, true}};
   profile.speed = SpeedProfile{"A processor", 2, "bf16", 4096, {5.5, 1.25}, {11, 2.5}, {}};
   profile.speed->methods = {{"tidal", "512", "", {6, 0.125}}, {"kascade", "10%,min=128", "prefill=dense", {7, 0.0625}}};
   return profile;
@@ -148,6 +148,8 @@ TEST(Profile, RefusesWhatCannotBeTrue) {
        },
        "kept[2]: tidal at 512 on needle is given twice"},
       {"agreement over 1", [](Profile& p) { p.kept[1].agreement = 1.5; }, "kept[1]: agreement 1.5"},
+      {"asked nothing", [](Profile& p) { p.kept[1].asked = 0; }, "kept[1]: asked 0; give 1 to"},
+      {"left out of nothing", [](Profile& p) { p.kept[1].asked.reset(); }, "kept[1]: left_out without asked"},
       {"options that a terminal obeys", [](Profile& p) { p.kept[1].options = "a=\n"; }, "kept[1]: options 'a=?'"},
       {"budgets of no length", [](Profile& p) { p.budget->context = 0; }, "budget: context 0 is outside 1 to"},
       {"budgets for no mass", [](Profile& p) { p.budget->coverage = 0; }, "budget: coverage 0 is outside 0 to 1"},
@@ -254,6 +256,8 @@ TEST(Profile, RefusesEachBadTextNamingThePath) {
       {replaced("0.625", "[]"), "$.kascade.objective[1]: expected a number"},
       {replaced("\"agreement\":0.75", "\"agreement\":\"0.75\""), "$.kept[1].agreement: expected a number"},
       {replaced("\"options\":", "\"option\":"), "$.kept[1]: unknown key 'option'"},
+      {replaced("\"asked\":6", "\"asked\":6.5"), "$.kept[1].asked: expected a whole number"},
+      {replaced("\"left_out\":true", "\"left_out\":1"), "$.kept[1].left_out: expected"},
       {replaced("\"threads\":2", "\"threads\":2.5"), "$.speed.threads: expected a whole number"},
       {replaced("\"kv_type\":\"bf16\",", ""), "$.speed: 'kv_type' is missing"},
       {replaced("\"dense\":{\"fixed_ms\":5.5,", "\"dense\":{"), "$.speed.dense: 'fixed_ms' is missing"},
@@ -309,11 +313,11 @@ TEST(Profile, IsPutInWords) {
   EXPECT_THAT(text, HasSubstr("omnikv     filter layers 1, 3\n"));
   EXPECT_THAT(text,
               HasSubstr("kept       method                 budget       task     answers     dense  divergence  "
-                        "coverage  agreement\n"
+                        "coverage  agreement  asked\n"
                         "           tidal                  512          needle    95.0 %   100.0 %      0.0156    "
-                        "0.9800          -\n"
+                        "0.9800          -  -\n"
                         "           kascade,prefill=dense  10%,min=128  chain      0.0 %    50.0 %      0.0000    "
-                        "1.0000     75.0 %\n"));
+                        "1.0000     75.0 %  6, left out\n"));
   EXPECT_THAT(text, HasSubstr("ms a token on 'A processor', 2 threads, bf16 cache; contexts of 4096 tokens\n"));
   EXPECT_THAT(text, testing::ContainsRegex("tidal +512 +6.00 and 0.125 for each 1,000 tokens\n"));
 }

@@ -97,6 +97,57 @@ TEST(ChooseMethod, TakesTheFastestThatKeepsTheAnswers) {
   EXPECT_EQ(choose_method(profile, {.tokens = 4000})[0].method, "full") << "nothing keeps the answers";
 }
 
+/// Each kind of task was asked so often, and the method lost so many of `single`.
+void ask(Profile& profile, std::string_view method, int asked, int lost) {
+  for (const char* task : {"single", "vt", "prose"}) row(profile, method, task).asked = asked;
+  row(profile, method, "single").answers = 1 - static_cast<double>(lost) / asked;
+}
+
+TEST(ChooseMethod, OfManyQuestionsAFewMayBeLost) {
+  Profile profile = sample();
+  for (const char* method : {"tidal", "lessismore", "kascade"}) ask(profile, method, 25, 0);
+  EXPECT_EQ(choose_method(profile, {.tokens = 4000})[0].method, "lessismore");
+  ask(profile, "lessismore", 25, 2);
+  ASSERT_EQ(allowed_losses(50), 2);
+  auto found = choose_method(profile, {.tokens = 4000});
+  EXPECT_EQ(found[0].method, "lessismore") << "12 ms, and the next takes 13.5";
+  ask(profile, "lessismore", 25, 3);
+  found = choose_method(profile, {.tokens = 4000});
+  EXPECT_EQ(found[0].method, "tidal");
+  EXPECT_EQ(named(found, "lessismore").why_not, "lost 3 of 50 answers, and 2 may be lost");
+  ask(profile, "tidal", 12, 1);
+  found = choose_method(profile, {.tokens = 4000});
+  EXPECT_EQ(found[0].method, "kascade");
+  EXPECT_EQ(named(found, "tidal").why_not, "lost 1 of 24 answers, and 0 may be lost");
+}
+
+TEST(ChooseMethod, OfTimesThatAreCloseTheFewestLossesCount) {
+  Profile profile = sample();
+  for (const char* method : {"tidal", "lessismore", "kascade"}) ask(profile, method, 25, 0);
+  ask(profile, "lessismore", 25, 1);
+  profile.speed->methods[0].time = {8.8, 1};  // 12.8 and 12 ms at 4,000 tokens
+  auto found = choose_method(profile, {.tokens = 4000});
+  EXPECT_EQ(found[0].method, "tidal");
+  EXPECT_EQ(named(found, "lessismore").why_not, "lost 1 answers, and the other is about as fast");
+  EXPECT_EQ(choose_method(profile, {.tokens = 4000, .quality = {.divergence = 1}})[0].method, "lessismore");
+  profile.speed->methods[0].time = {9, 1};
+  EXPECT_EQ(choose_method(profile, {.tokens = 4000})[0].method, "lessismore");
+  profile.speed->dense = {4.5, 2};  // 12.5 ms, and dense attention loses none
+  EXPECT_EQ(choose_method(profile, {.tokens = 4000})[0].method, "full");
+}
+
+TEST(ChooseMethod, WhatTheRaceLeftOutIsNotTakenForItsAnswers) {
+  Profile profile = sample();
+  for (const char* method : {"tidal", "lessismore", "kascade"}) ask(profile, method, 25, 0);
+  ask(profile, "lessismore", 3, 0);
+  for (Kept& one : profile.kept) one.left_out = one.method == "lessismore";
+  const auto found = choose_method(profile, {.tokens = 4000});
+  EXPECT_EQ(found[0].method, "tidal");
+  EXPECT_EQ(named(found, "lessismore").why_not, "left out after 6 questions, of which it lost 0");
+  // Its KL is that of the questions that all were asked.
+  EXPECT_EQ(choose_method(profile, {.tokens = 4000, .quality = {.divergence = 1}})[0].method, "lessismore");
+}
+
 TEST(ChooseMethod, NeverLosesToDenseAttention) {
   Profile profile = sample();
   profile.speed->dense = {1, 0.5};

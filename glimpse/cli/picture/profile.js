@@ -96,15 +96,15 @@ function makeMap({title, head, values}) {
 function makeKept() {
   byId('kept-section').hidden = profile.kept.length === 0;
   const table = byId('kept'), titles = make('tr', table);
-  const names = ['method', 'budget', 'task', 'answers', 'dense', 'divergence', 'coverage'];
+  const names = ['method', 'budget', 'task', 'answers', 'dense', 'divergence', 'coverage', 'asked'];
   names.forEach((name, i) => make('th', titles, name, i < 3 ? '' : 'number'));
-  for (const [method, budget, task, answers, dense, divergence, coverage] of profile.kept) {
+  for (const [method, budget, task, answers, dense, divergence, coverage, asked] of profile.kept) {
     const row = make('tr', table);
     for (const text of [method, budget, task]) make('td', row, text);
     const share = make('td', row, '', 'number');
     make('span', share, undefined, 'bar-of-share').style.width = Math.round(80 * answers) + 'px';
     make('span', share, (100 * answers).toFixed(1) + ' %');
-    for (const text of [(100 * dense).toFixed(1) + ' %', divergence.toFixed(4), coverage.toFixed(4)]) {
+    for (const text of [(100 * dense).toFixed(1) + ' %', divergence.toFixed(4), coverage.toFixed(4), asked]) {
       make('td', row, text, 'number');
     }
   }

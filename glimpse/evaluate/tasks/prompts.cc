@@ -124,12 +124,19 @@ RetrievalPrompt PromptMaker::make_words(const PromptRequest& request) const {
   return best;
 }
 
-std::vector<RetrievalPrompt> PromptMaker::make_all(const PromptRequest& request, std::size_t most) const {
+RetrievalPrompt PromptMaker::ask(const std::string& haystack, const Question& question, Metric metric) const {
+  RetrievalPrompt prompt;
+  prompt.metric = metric;
+  prompt.wanted = question.wanted;
+  prompt.content = haystack + "\n\n" + question.text;
+  prompt.tokens = render(prompt.content);
+  return prompt;
+}
+
+std::string PromptMaker::haystack_of(const Quiz& quiz, const Question& asked, const PromptRequest& request,
+                                     Random& random) const {
   const std::int64_t length = request.length;
-  Random random(request.seed);
-  const Quiz quiz = make_quiz(request.task, random, request.chains);
-  const std::string& asked = quiz.questions[quiz.asked].text;
-  std::int64_t room = length - static_cast<std::int64_t>(render(quiz.before + quiz.after + "\n\n" + asked).size());
+  std::int64_t room = length - static_cast<std::int64_t>(render(quiz.before + quiz.after + "\n\n" + asked.text).size());
   for (const std::string& statement : quiz.statements) {
     const std::string around = quiz.left + statement + quiz.right;
     room -= static_cast<std::int64_t>(tokenizer_.encode(around, text::Special::as_text, false).size());
@@ -151,16 +158,8 @@ std::vector<RetrievalPrompt> PromptMaker::make_all(const PromptRequest& request,
   check(!request.depth || places.size() == 1, "a depth is that of one statement");
   if (request.depth) places.front() = place_at(*request.depth, prose, filled);
 
-  std::string haystack;
-  RetrievalPrompt prompt;
-  prompt.metric = quiz.metric;
-  const auto ask = [&](const Question& question) {
-    prompt.wanted = question.wanted;
-    prompt.content = haystack + "\n\n" + question.text;
-    prompt.tokens = render(prompt.content);
-  };
   const auto write = [&] {
-    haystack = quiz.before;
+    std::string haystack = quiz.before;
     std::string gap;
     std::size_t next = 0;
     for (std::size_t i = 0; i <= prose.size(); ++i) {
@@ -172,21 +171,49 @@ std::vector<RetrievalPrompt> PromptMaker::make_all(const PromptRequest& request,
       haystack += gap + prose[i]->text;
       gap = prose[i]->gap;
     }
-    haystack += quiz.after;
-    ask(quiz.questions[quiz.asked]);
+    return haystack + quiz.after;
   };
-  write();
+  std::string haystack = write();
+  const auto tokens = [&] { return static_cast<std::int64_t>(render(haystack + "\n\n" + asked.text).size()); };
   // Where texts meet, tokens may be a few more than the sum of the parts.
-  while (static_cast<std::int64_t>(prompt.tokens.size()) > length && prose.size() > 1) {
+  std::int64_t all = tokens();
+  for (; all > length && prose.size() > 1; all = tokens()) {
     prose.pop_back();
     for (std::size_t& place : places) place = std::min(place, prose.size());
-    write();
+    haystack = write();
   }
-  check(static_cast<std::int64_t>(prompt.tokens.size()) <= length, "a prompt keeps its length");
+  check(all <= length, "a prompt keeps its length");
+  return haystack;
+}
+
+std::vector<RetrievalPrompt> PromptMaker::make_all(const PromptRequest& request, std::size_t most) const {
+  Random random(request.seed);
+  const Quiz quiz = make_quiz(request.task, random, request.hidden);
+  const std::string haystack = haystack_of(quiz, quiz.questions[quiz.asked], request, random);
   std::vector<RetrievalPrompt> prompts;
   for (std::size_t i = 0; i < std::min(most, quiz.questions.size()); ++i) {
-    if (i > 0) ask(quiz.questions[(quiz.asked + i) % quiz.questions.size()]);
-    prompts.push_back(prompt);
+    prompts.push_back(ask(haystack, quiz.questions[(quiz.asked + i) % quiz.questions.size()], quiz.metric));
+  }
+  return prompts;
+}
+
+std::vector<std::vector<RetrievalPrompt>> PromptMaker::make_mixed(std::span<const MixedTask> tasks, std::int64_t length,
+                                                                  std::uint64_t seed) const {
+  Random random(seed);
+  std::vector<Quiz> quizzes;
+  for (const MixedTask& task : tasks) quizzes.push_back(make_quiz(task.task, random, task.hidden));
+  const Quiz mixed = mixed_quiz(quizzes, random);
+  const auto longest =
+      std::max_element(mixed.questions.begin(), mixed.questions.end(),
+                       [](const Question& a, const Question& b) { return a.text.size() < b.text.size(); });
+  const std::string haystack = haystack_of(mixed, *longest, {tasks.front().task, length, seed}, random);
+  std::vector<std::vector<RetrievalPrompt>> prompts;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const Quiz& quiz = quizzes[i];
+    std::vector<RetrievalPrompt>& of = prompts.emplace_back();
+    for (std::size_t j = 0; j < std::min(tasks[i].most, quiz.questions.size()); ++j) {
+      of.push_back(ask(haystack, quiz.questions[(quiz.asked + j) % quiz.questions.size()], quiz.metric));
+    }
   }
   return prompts;
 }

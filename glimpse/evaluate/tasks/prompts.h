@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,14 @@ struct PromptRequest {
   std::uint64_t seed = 1;
   /// Of a task with one statement: the share of the prose that comes before it, 0 to 1. None: anywhere.
   std::optional<double> depth;
-  int chains = 1;  ///< of variables, of `vt`; the prompt asks for the first
+  int hidden = 0;  ///< keys of `multikey` and chains of `vt` (make_quiz); the prompt asks for one of them
+};
+
+/// One of the tasks of a haystack that hides several.
+struct MixedTask {
+  Task task = Task::multikey;  ///< none that counts words
+  int hidden = 0;              ///< as PromptRequest's
+  std::size_t most = 1;        ///< questions
 };
 
 /// One user message in the chat template, ready for the answer; without a template the text and a line's end.
@@ -43,6 +51,10 @@ class PromptMaker {
   /// The same haystack with up to `most` of its questions, the one that make() asks first. Of the others a prompt may
   /// be a few tokens longer than `length`.
   std::vector<RetrievalPrompt> make_all(const PromptRequest& request, std::size_t most) const;
+  /// One haystack that hides what all of these tasks do, and for each task up to `most` of its questions. As make_all
+  /// otherwise.
+  std::vector<std::vector<RetrievalPrompt>> make_mixed(std::span<const MixedTask> tasks, std::int64_t length,
+                                                       std::uint64_t seed) const;
   /// Plain prose, `length` tokens of it.
   std::vector<text::Token> prose(std::int64_t length, std::uint64_t seed) const;
 
@@ -54,6 +66,9 @@ class PromptMaker {
   };
   std::vector<text::Token> render(const std::string& content) const { return render_prompt(tokenizer_, content); }
   RetrievalPrompt make_words(const PromptRequest& request) const;
+  /// The quiz in prose, so that the prompt that asks `asked` behind it has at most `request.length` tokens.
+  std::string haystack_of(const Quiz& quiz, const Question& asked, const PromptRequest& request, Random& random) const;
+  RetrievalPrompt ask(const std::string& haystack, const Question& question, Metric metric) const;
 
   const text::Tokenizer& tokenizer_;
   std::vector<Sentence> sentences_;

@@ -201,14 +201,14 @@ Quiz frequent_words_quiz() {
 
 }  // namespace
 
-Quiz make_quiz(Task task, Random& random, int chains) {
+Quiz make_quiz(Task task, Random& random, int hidden) {
   switch (task) {
     case Task::single:
       return number_quiz(1, random);
     case Task::multikey:
-      return number_quiz(kKeys, random);
+      return number_quiz(hidden > 0 ? hidden : kKeys, random);
     case Task::vt:
-      return variable_quiz(chains, random);
+      return variable_quiz(std::max(1, hidden), random);
     case Task::passkey:
       return passkey_quiz(random);
     case Task::multivalue:
@@ -225,6 +225,25 @@ Quiz make_quiz(Task task, Random& random, int chains) {
       break;
   }
   return copy_quiz(random);
+}
+
+Quiz mixed_quiz(std::span<const Quiz> quizzes, Random& random) {
+  Quiz mixed;
+  mixed.left = mixed.right = "\n";
+  std::vector<std::size_t> whose;  // of each statement that is still to come
+  for (std::size_t i = 0; i < quizzes.size(); ++i) {
+    mixed.before += quizzes[i].before;
+    mixed.after += quizzes[i].after;
+    mixed.questions.insert(mixed.questions.end(), quizzes[i].questions.begin(), quizzes[i].questions.end());
+    whose.insert(whose.end(), quizzes[i].statements.size(), i);
+  }
+  std::vector<std::size_t> next(quizzes.size(), 0);
+  for (std::size_t left = whose.size(); left > 0; --left) {
+    std::swap(whose[left - 1], whose[random.below(left)]);
+    const std::size_t quiz = whose[left - 1];
+    mixed.statements.push_back(quizzes[quiz].statements[next[quiz]++]);
+  }
+  return mixed;
 }
 
 std::string_view name(Task task) {

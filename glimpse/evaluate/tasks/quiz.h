@@ -49,8 +49,13 @@ struct Quiz {
   Metric metric = Metric::all;
 };
 
-/// Of a task that counts words: before, after and the question, whose answer is not known yet. `chains` of variables
-/// are what `vt` hides, each with a question; other tasks have none.
-Quiz make_quiz(Task task, Random& random, int chains = 1);
+/// Of a task that counts words: before, after and the question, whose answer is not known yet. `hidden` says how many
+/// keys `multikey` hides and how many chains `vt`, each with a question; 0: as many as RULER. Other tasks have their
+/// own number.
+Quiz make_quiz(Task task, Random& random, int hidden = 0);
+
+/// What all of them hide, in one text: each in its order, and which is next is drawn. Its questions are theirs, one
+/// quiz behind the other; a metric is that of a quiz alone, so its own says nothing.
+Quiz mixed_quiz(std::span<const Quiz> quizzes, Random& random);
 
 }  // namespace glimpse::evaluate

@@ -1,0 +1,270 @@
+#include "glimpse/calibrate/rows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "glimpse/base/error.h"
+#include "glimpse/calibrate/race.h"
+#include "glimpse/policies/choose_method.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+constexpr int kFineTurns = 3;             // of dense attention and of the rows that may be taken, behind the one of all
+constexpr std::size_t kRowsTogether = 2;  // in the first round, so that evaluate::kTogether attempts are nearly full
+constexpr std::size_t kBatch = 8;         // questions that a row is asked before the race is looked at again
+constexpr std::size_t kFirstValues = 4;   // of a kind in the first round
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+/// The questions of one kind of task.
+struct Questions {
+  std::string name;
+  std::vector<const Trial*> first, rest;  ///< those that all rows are asked, and those behind them
+};
+
+std::vector<Questions> questions_of(const Study& study) {
+  std::vector<Questions> kinds;
+  for (const Trial& trial : study.trials) {
+    if (kinds.empty() || kinds.back().name != trial.task) kinds.push_back({trial.task, {}, {}});
+    Questions& kind = kinds.back();
+    (static_cast<int>(kind.first.size()) < kCompared ? kind.first : kind.rest).push_back(&trial);
+  }
+  return kinds;
+}
+
+/// What is known of a row in one kind of task.
+struct Standing {
+  int asked = 0, right = 0, dense = 0;
+  double divergence = 0, coverage = 1, agreement = 1;  ///< of the first round, means
+
+  double share(int of) const { return static_cast<double>(of) / asked; }
+};
+
+class Table {
+ public:
+  Table(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans, Progress& progress)
+      : engine_(engine), study_(study), plans_(plans), progress_(progress), kinds_(questions_of(study)) {
+    for (const Questions& kind : kinds_) {
+      if (kind.name == plan::kProseTask) continue;
+      questions_ += static_cast<int>(kind.first.size() + kind.rest.size());
+    }
+    // In turn from each kind, so that a batch has all of them.
+    for (std::size_t i = 0, more = 1; more > 0; ++i) {
+      more = 0;
+      for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+        if (i >= kinds_[kind].rest.size()) continue;
+        rest_.push_back({kind, kinds_[kind].rest[i]});
+        ++more;
+      }
+    }
+    for (const TimedPlan& timed : plans) {
+      rows_.push_back({measured_key(timed.plan, "first questions"), std::vector<Standing>(kinds_.size()), 0});
+    }
+  }
+
+  void run(plan::Profile& profile) {
+    TokenTimes times(engine_, study_, plans_);
+    time_all(times);
+    ask_first();
+    race(times.speed());
+    std::vector<char> asked_all;
+    for (const Row& row : rows_) asked_all.push_back(is_whole(row) ? 1 : 0);
+    for (int turn = 0; turn < kFineTurns; ++turn) {
+      times.take_turn(asked_all, progress_);
+      if (turn > 0) times.verify();
+    }
+    profile.speed = times.speed();
+    for (std::size_t i = 0; i < rows_.size(); ++i) write(plans_[i].row, rows_[i], profile);
+  }
+
+ private:
+  struct Question {
+    std::size_t kind;
+    const Trial* trial;
+  };
+  struct Row {
+    std::uint64_t key;
+    std::vector<Standing> kinds;
+    std::size_t behind;  ///< of rest_, that it was asked
+  };
+
+  bool is_whole(const Row& row) const { return row.behind == rest_.size(); }
+
+  /// What is known of the key, or what `measure` gives, which is kept.
+  template <class Measure>
+  std::vector<double> known_or(std::uint64_t key, std::size_t count, const Measure& measure) {
+    Measured* const known = study_.measured;
+    if (known != nullptr) {
+      if (auto values = known->find(key, count)) return *std::move(values);
+    }
+    std::vector<double> values = measure();
+    if (known != nullptr) known->add(key, values);
+    return values;
+  }
+
+  /// One turn of every plan. Kept with the rest, as the race goes by it.
+  void time_all(TokenTimes& times) {
+    std::string which = fmt::format("steps of {} threads", engine_.threads());
+    for (const Row& row : rows_) which += fmt::format(" {:016x}", row.key);
+    const std::uint64_t key = measured_key(plan::dense_plan(engine_.shape()), which);
+    if (study_.measured != nullptr) {
+      const auto taken = study_.measured->find(key);
+      if (taken && times.take_over(*taken)) return;
+    }
+    times.take_turn(std::vector<char>(plans_.size(), 1), progress_);
+    if (study_.measured != nullptr) study_.measured->add(key, times.taken());
+  }
+
+  void ask_first() {
+    std::vector<const Trial*> trials;
+    for (const Questions& kind : kinds_) trials.insert(trials.end(), kind.first.begin(), kind.first.end());
+    const std::size_t count = kinds_.size() * kFirstValues;
+    // The same rows together each time: who is in a pass changes the last digits of a sum.
+    for (std::size_t at = 0; at < rows_.size(); at += kRowsTogether) {
+      const std::size_t end = std::min(at + kRowsTogether, rows_.size());
+      std::vector<Attempt> attempts;
+      bool known = study_.measured != nullptr;
+      for (std::size_t i = at; i < end; ++i) {
+        known = known && study_.measured->find(rows_[i].key, count);
+        for (const Trial* trial : trials) attempts.push_back({trial, &plans_[i].plan});
+      }
+      std::vector<Outcome> outcomes;
+      if (!known) outcomes = run_trials(engine_, attempts, {.audit = true, .progress = &progress_, .alone = true});
+      for (std::size_t i = at; i < end; ++i) {
+        if (known) {
+          take_first(rows_[i], *study_.measured->find(rows_[i].key, count));
+          continue;
+        }
+        const auto own = std::span(outcomes).subspan((i - at) * trials.size(), trials.size());
+        const std::vector<double> values = first_values(own);
+        take_first(rows_[i], values);
+        if (study_.measured != nullptr) study_.measured->add(rows_[i].key, values);
+      }
+    }
+  }
+
+  /// For each kind: right answers, and the means of divergence, coverage and agreement.
+  std::vector<double> first_values(std::span<const Outcome> outcomes) const {
+    std::vector<double> values;
+    for (const Questions& kind : kinds_) {
+      double right = 0, divergence = 0, coverage = 0, agreement = 0, covered = 0;
+      const auto count = static_cast<double>(kind.first.size());
+      for (const Outcome& outcome : outcomes.first(kind.first.size())) {
+        right += outcome.right ? 1 : 0;
+        divergence += outcome.divergence / count;
+        agreement += outcome.agreement / count;
+        coverage += outcome.coverage.value_or(0);
+        covered += outcome.coverage ? 1 : 0;
+      }
+      outcomes = outcomes.subspan(kind.first.size());
+      // Rounding may lead a little out of range.
+      values.insert(values.end(), {right, std::max(0.0, divergence),
+                                   covered > 0 ? std::min(1.0, coverage / covered) : 1, std::min(1.0, agreement)});
+    }
+    return values;
+  }
+
+  void take_first(Row& row, std::span<const double> values) const {
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      const auto of = values.subspan(i * kFirstValues, kFirstValues);
+      Standing& kind = row.kinds[i];
+      kind = {static_cast<int>(kinds_[i].first.size()), static_cast<int>(std::lround(of[0])), 0, of[1], of[2], of[3]};
+      for (const Trial* trial : kinds_[i].first) kind.dense += trial->right ? 1 : 0;
+    }
+  }
+
+  /// The next questions; each is kept, right or wrong.
+  void ask_more(std::size_t which) {
+    Row& row = rows_[which];
+    const auto batch = std::span(rest_).subspan(row.behind, std::min(kBatch, rest_.size() - row.behind));
+    const std::uint64_t key = measured_key(plans_[which].plan, fmt::format("questions from {}", row.behind));
+    const std::vector<double> right = known_or(key, batch.size(), [&] {
+      std::vector<Attempt> attempts;
+      for (const Question& question : batch) attempts.push_back({question.trial, &plans_[which].plan});
+      std::vector<double> values;
+      for (const Outcome& outcome : run_trials(engine_, attempts, {.progress = &progress_, .alone = true})) {
+        values.push_back(outcome.right ? 1 : 0);
+      }
+      return values;
+    });
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      Standing& kind = row.kinds[batch[i].kind];
+      ++kind.asked;
+      kind.right += right[i] != 0 ? 1 : 0;
+      kind.dense += batch[i].trial->right ? 1 : 0;
+    }
+    row.behind += batch.size();
+  }
+
+  Racer racer_of(std::size_t which, const plan::SpeedProfile& speed, std::int64_t length) const {
+    const Row& row = rows_[which];
+    const plan::MethodTime& timed = speed.methods[which];
+    Racer racer;
+    // Further out a number of tokens says nothing (policies).
+    const bool share = plan::parse_budget(timed.budget).rule == plan::BudgetRule::ratio;
+    racer.ms = {timed.time.at(length), share ? timed.time.at(kFar * length) : kNever};
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      const Standing& kind = row.kinds[i];
+      racer.divergence += kind.divergence / static_cast<double>(kinds_.size());
+      if (kinds_[i].name == plan::kProseTask) continue;
+      racer.asked += kind.asked;
+      racer.lost += std::max(0, kind.dense - kind.right);
+      const auto all = {&kinds_[i].first, &kinds_[i].rest};
+      const bool answered = std::any_of(all.begin(), all.end(), [](const auto* trials) {
+        return std::any_of(trials->begin(), trials->end(), [](const Trial* trial) { return trial->right; });
+      });
+      if (!answered && kind.agreement < policies::kAgreeing) racer.refused = true;
+    }
+    return racer;
+  }
+
+  void race(const plan::SpeedProfile& speed) {
+    const std::int64_t length = study_.length;
+    for (;;) {
+      std::vector<Racer> racers;
+      for (std::size_t i = 0; i < rows_.size(); ++i) racers.push_back(racer_of(i, speed, length));
+      const auto next = next_racer(racers, {speed.dense.at(length), speed.dense.at(kFar * length)}, questions_);
+      if (!next) return;
+      ask_more(*next);
+    }
+  }
+
+  void write(const plan::MethodTime& of, const Row& row, plan::Profile& profile) const {
+    for (std::size_t i = 0; i < kinds_.size(); ++i) {
+      const Standing& kind = row.kinds[i];
+      plan::Kept kept{of.method,
+                      of.budget,
+                      kinds_[i].name,
+                      kind.share(kind.right),
+                      kind.share(kind.dense),
+                      kind.divergence,
+                      kind.coverage,
+                      kind.agreement,
+                      of.options};
+      kept.asked = kind.asked;
+      kept.left_out = !is_whole(row);
+      profile.kept.push_back(std::move(kept));
+    }
+  }
+
+  engine::Engine& engine_;
+  const Study& study_;
+  const std::vector<TimedPlan>& plans_;
+  Progress& progress_;
+  std::vector<Questions> kinds_;
+  std::vector<Question> rest_;  ///< behind the first of all kinds, in the order of asking
+  int questions_ = 0;           ///< in all, without prose
+  std::vector<Row> rows_;
+};
+
+}  // namespace
+
+void measure_rows(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans,
+                  plan::Profile& profile, Progress& progress) {
+  Table(engine, study, plans, progress).run(profile);
+}
+
+}  // namespace glimpse::calibrate

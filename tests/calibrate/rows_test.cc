@@ -1,0 +1,151 @@
+// The table on a small random model whose answers are taken to be right: who is asked how much by given times, and that
+// a race which was interrupted anywhere ends as it would have.
+#include "glimpse/calibrate/rows.h"
+
+#include <gtest/gtest.h>
+
+#include <charconv>
+#include <sstream>
+
+#include "tests/engine/support.h"
+
+namespace glimpse::calibrate {
+namespace {
+
+constexpr std::int64_t kLength = 300;
+constexpr int kOfEach = 12;  // questions of both kinds
+constexpr int kSteps = 5;    // that a plan is timed with, at each of two lengths
+
+class Rows : public testing::Test {
+ protected:
+  Rows()
+      : engine_([] {
+          engine::EngineOptions options = engine::options_for(reference::test_model("llama"));
+          options.sequences = study_sequences(options.context);
+          return options;
+        }()),
+        study_{kLength, 37, {}, {}, {engine_.shape(), 8}, {engine_.shape(), 8}, {}} {
+    engine::Sequence dense = engine_.open(plan::dense_plan(engine_.shape()));
+    const std::vector<Token> text =
+        engine::random_tokens(static_cast<std::size_t>(kLength), engine_.tokenizer().size());
+    dense.prefill(text);
+    for (const char* task : {"multikey", "vt"}) {
+      for (int i = 0; i < kOfEach; ++i) {
+        RetrievalPrompt prompt{text, "", {"1234567"}};
+        for (int j = 0; j < 4; ++j)
+          prompt.tokens.push_back(static_cast<Token>(20 + 7 * i + j + (task[0] == 'v' ? 3 : 0)));
+        Trial trial = make_trial(engine_, dense, prompt, {.limit = 10, .lean = i >= kCompared});
+        trial.task = task;
+        trial.right = true;
+        study_.trials.push_back(std::move(trial));
+      }
+    }
+    study_.trials.push_back(prose_trial(engine_, dense, kLength * 3 / 4, 8));
+    // `keeps` and `slow` read everything, and so give dense attention's answers; `loses` reads little.
+    const auto plan = [&](const char* tokens) { return engine::make(engine_, "tidal", engine::budget(tokens)); };
+    plans_ = {{{"keeps", "64", "", {}}, plan("4000")},
+              {{"loses", "64", "", {}}, plan("16")},
+              {{"slow", "64", "", {}}, plan("3999")},
+              {{"far", "10%", "", {}}, plan("3998")}};
+  }
+
+  plan::Profile measure(Measured* measured) {
+    study_.measured = measured;
+    plan::Profile profile = plan::empty_profile(engine_.shape());
+    const Progress::Callback on = [](std::int64_t, std::int64_t) { return true; };
+    Progress progress(on, 1000);
+    measure_rows(engine_, study_, plans_, profile, progress);
+    return profile;
+  }
+
+  /// What a calibration has measured that has just timed the plans: milliseconds of dense attention and of each.
+  Measured timed(const std::vector<double>& ms) {
+    Measured all(1);
+    measure(&all);
+    std::istringstream lines(all.text());
+    const std::size_t count = 2 * ms.size() * kSteps;
+    for (std::string line; std::getline(lines, line);) {
+      const auto blanks = static_cast<std::size_t>(std::count(line.begin(), line.end(), ' '));
+      if (blanks != count) continue;
+      std::uint64_t key = 0;
+      std::from_chars(line.data(), line.data() + 16, key, 16);
+      std::vector<double> steps;
+      for (int length = 0; length < 2; ++length) {
+        for (const double each : ms) steps.insert(steps.end(), kSteps, each / 1000);
+      }
+      Measured times(1);
+      times.add(key, steps);
+      return times;
+    }
+    throw std::logic_error("no times among what was measured");
+  }
+
+  static std::vector<plan::Kept> rows_of(const plan::Profile& profile, std::string_view method) {
+    std::vector<plan::Kept> rows;
+    for (const plan::Kept& row : profile.kept) {
+      if (row.method == method) rows.push_back(row);
+    }
+    return rows;
+  }
+
+  engine::Engine engine_;
+  Study study_;
+  std::vector<TimedPlan> plans_;
+};
+
+TEST_F(Rows, ThoseThatMayBeTakenAreAskedAll) {
+  Measured measured = timed({10, 5, 4, 8, 9});
+  const plan::Profile profile = measure(&measured);
+  ASSERT_EQ(profile.kept.size(), 4U * 3);
+  for (const plan::Kept& row : rows_of(profile, "keeps")) {
+    EXPECT_FALSE(row.left_out);
+    EXPECT_EQ(row.answers, 1) << row.task;
+    EXPECT_EQ(row.dense, 1);
+    if (row.task != plan::kProseTask) {
+      EXPECT_EQ(row.asked, kOfEach);
+    }
+  }
+  for (const plan::Kept& row : rows_of(profile, "slow")) {
+    EXPECT_TRUE(row.left_out) << "another keeps all and is faster";
+    if (row.task != plan::kProseTask) {
+      EXPECT_EQ(row.asked, kCompared);
+    }
+  }
+  for (const plan::Kept& row : rows_of(profile, "far")) EXPECT_FALSE(row.left_out) << "the only one at four times that";
+  const std::vector<plan::Kept> loses = rows_of(profile, "loses");
+  EXPECT_LT(loses[0].answers + loses[1].answers, 2) << "or this test says nothing";
+  EXPECT_TRUE(loses[0].left_out);
+  ASSERT_TRUE(profile.speed);
+  EXPECT_EQ(profile.speed->methods.size(), 4U);
+}
+
+TEST_F(Rows, WhoIsSlowerThanDenseAttentionIsNotAskedMore) {
+  Measured measured = timed({3, 5, 4, 8, 9});
+  for (const plan::Kept& row : measure(&measured).kept) EXPECT_TRUE(row.left_out) << row.method;
+}
+
+TEST_F(Rows, WhereDenseAttentionAnswersNothingTheTextMustAgree) {
+  for (Trial& trial : study_.trials) trial.right = trial.task == plan::kProseTask;
+  Measured measured = timed({10, 5, 4, 8, 9});
+  const plan::Profile profile = measure(&measured);
+  for (const plan::Kept& row : rows_of(profile, "keeps")) EXPECT_FALSE(row.left_out);
+  for (const plan::Kept& row : rows_of(profile, "loses")) EXPECT_TRUE(row.left_out);
+}
+
+TEST_F(Rows, ARaceThatWasInterruptedAnywhereEndsTheSame) {
+  const Measured times = timed({10, 5, 4, 8, 9});
+  Measured all = *Measured::parse(times.text(), 1);
+  std::vector<std::string> parts;  // what is kept behind each measurement
+  all.on_add([&](const Measured& now) { parts.push_back(now.text()); });
+  const std::vector<plan::Kept> whole = measure(&all).kept;
+  ASSERT_GT(parts.size(), 6U);
+  for (const std::string& part : parts) {
+    std::optional<Measured> read = Measured::parse(part, 1);
+    ASSERT_TRUE(read);
+    EXPECT_EQ(measure(&*read).kept, whole);
+    EXPECT_EQ(read->text(), parts.back());
+  }
+}
+
+}  // namespace
+}  // namespace glimpse::calibrate

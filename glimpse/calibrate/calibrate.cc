@@ -83,7 +83,8 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
   const std::int64_t share = options.part == Part::all ? 2 : 1;
   Progress progress(options.on_progress, prompts * (1 + share));
   Study study = make_study(engine, how, progress);
-  study.measured = options.measured;
+  Measured own(0);
+  study.measured = options.measured != nullptr ? options.measured : &own;
   progress.reach(prompts);
 
   Calibration found;
@@ -139,7 +140,8 @@ plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profi
   const std::int64_t work = study_work(prompts);
   Progress progress(options.on_progress, 2 * work);
   Study study = make_study(engine, prompts, progress);
-  study.measured = options.measured;
+  Measured own(0);
+  study.measured = options.measured != nullptr ? options.measured : &own;
   progress.reach(work);
   plan::Profile rows = plan::empty_profile(engine.shape());
   const std::vector<TimedPlan> plans = table_plans(engine.shape(), study, profile, {{std::string(method), {}}});

@@ -50,6 +50,19 @@ struct Round {
   std::string_view task;
 };
 
+/// Of questions that dense attention has not answered: the share that is not lost.
+std::vector<Grade> lasting_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
+                              std::span<const Trial* const> trials, Progress& progress) {
+  std::vector<Grade> grades;
+  for (const plan::Plan& plan : plans) {
+    double kept = 0;
+    for (const Answers& each : right_of(engine, study, plan, trials, progress))
+      kept += each.right || !each.dense ? 1 : 0;
+    grades.push_back({rounded(kept / static_cast<double>(trials.size())), 0});
+  }
+  return grades;
+}
+
 std::vector<Grade> round_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
                             const Round& round, Progress& progress) {
   std::map<std::string, int> seen, asked;  // of a kind
@@ -63,6 +76,7 @@ std::vector<Grade> round_of(engine::Engine& engine, const Study& study, std::spa
     trials.push_back(&trial);
   }
   if (trials.empty()) return std::vector<Grade>(plans.size(), Grade{1, 0});
+  if (round.first >= kCompared) return lasting_of(engine, study, plans, trials, progress);
   const auto key_of = [&](const plan::Plan& plan) {
     if (study.measured == nullptr) return std::uint64_t{0};
     return measured_key(plan, fmt::format("grade {} {} {} {}", round.first, round.count, round.prose, round.task));

@@ -93,18 +93,6 @@ class Table {
 
   bool is_whole(const Row& row) const { return row.behind == rest_.size(); }
 
-  /// What is known of the key, or what `measure` gives, which is kept.
-  template <class Measure>
-  std::vector<double> known_or(std::uint64_t key, std::size_t count, const Measure& measure) {
-    Measured* const known = study_.measured;
-    if (known != nullptr) {
-      if (auto values = known->find(key, count)) return *std::move(values);
-    }
-    std::vector<double> values = measure();
-    if (known != nullptr) known->add(key, values);
-    return values;
-  }
-
   /// One turn of every plan. Kept with the rest, as the race goes by it.
   void time_all(TokenTimes& times) {
     std::string which = fmt::format("steps of {} threads", engine_.threads());
@@ -176,25 +164,18 @@ class Table {
     }
   }
 
-  /// The next questions; each is kept, right or wrong.
+  /// The next questions.
   void ask_more(std::size_t which) {
     Row& row = rows_[which];
     const auto batch = std::span(rest_).subspan(row.behind, std::min(kBatch, rest_.size() - row.behind));
-    const std::uint64_t key = measured_key(plans_[which].plan, fmt::format("questions from {}", row.behind));
-    const std::vector<double> right = known_or(key, batch.size(), [&] {
-      std::vector<Attempt> attempts;
-      for (const Question& question : batch) attempts.push_back({question.trial, &plans_[which].plan});
-      std::vector<double> values;
-      for (const Outcome& outcome : run_trials(engine_, attempts, {.progress = &progress_, .alone = true})) {
-        values.push_back(outcome.right ? 1 : 0);
-      }
-      return values;
-    });
+    std::vector<const Trial*> trials;
+    for (const Question& question : batch) trials.push_back(question.trial);
+    const std::vector<Answers> answers = right_of(engine_, study_, plans_[which].plan, trials, progress_);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       Standing& kind = row.kinds[batch[i].kind];
       ++kind.asked;
-      kind.right += right[i] != 0 ? 1 : 0;
-      kind.dense += batch[i].trial->right ? 1 : 0;
+      kind.right += answers[i].right ? 1 : 0;
+      kind.dense += answers[i].dense ? 1 : 0;
     }
     row.behind += batch.size();
   }
@@ -212,10 +193,8 @@ class Table {
       if (kinds_[i].name == plan::kProseTask) continue;
       racer.asked += kind.asked;
       racer.lost += std::max(0, kind.dense - kind.right);
-      const auto all = {&kinds_[i].first, &kinds_[i].rest};
-      const bool answered = std::any_of(all.begin(), all.end(), [](const auto* trials) {
-        return std::any_of(trials->begin(), trials->end(), [](const Trial* trial) { return trial->right; });
-      });
+      const std::vector<const Trial*>& first = kinds_[i].first;
+      const bool answered = std::any_of(first.begin(), first.end(), [](const Trial* trial) { return trial->right; });
       if (!answered && kind.agreement < policies::kAgreeing) racer.refused = true;
     }
     return racer;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "glimpse/base/checksum.h"
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/tasks/prose.h"
 
@@ -119,10 +120,11 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
     for (std::size_t i = 0; i < haystack.size(); ++i) {
       const std::size_t first = trials.size();
       const std::size_t compared = std::min(prompts[i].size(), static_cast<std::size_t>(haystack[i].compared));
-      for (const bool lean : {false, true}) {
+      for (const bool unanswered : {false, true}) {
         const std::span<const RetrievalPrompt> all(prompts[i]);
-        for (Trial& trial : evaluate::make_trials(engine, dense, lean ? all.subspan(compared) : all.first(compared),
-                                                  {.limit = kAnswerLimit, .lean = lean, .progress = &progress})) {
+        for (Trial& trial :
+             evaluate::make_trials(engine, dense, unanswered ? all.subspan(compared) : all.first(compared),
+                                   {.limit = unanswered ? 0 : kAnswerLimit, .progress = &progress})) {
           trial.task = name(haystack[i].task);
           trials.push_back(std::move(trial));
         }
@@ -157,6 +159,42 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
   study.wide = std::move(tables.wide);
   study.retrieval = tables.scores.scores();
   return study;
+}
+
+std::vector<Answers> right_of(engine::Engine& engine, const Study& study, const plan::Plan& plan,
+                              std::span<const Trial* const> trials, Progress& progress) {
+  // Of one plan, for each of some trials.
+  const auto ask = [&](const plan::Plan& asked, std::span<const Trial* const> some) {
+    std::vector<std::uint64_t> keys;
+    std::vector<char> right(some.size(), 0);
+    std::vector<Attempt> attempts;
+    std::vector<std::size_t> unknown;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      const auto tokens = checksum(std::as_bytes(std::span(some[i]->prompt)));
+      keys.push_back(measured_key(asked, fmt::format("answer to {:016x}", tokens)));
+      const auto known = study.measured == nullptr ? std::nullopt : study.measured->find(keys.back(), 1);
+      if (known) right[i] = known->front() != 0 ? 1 : 0;
+      if (known) continue;
+      unknown.push_back(i);
+      attempts.push_back({some[i], &asked});
+    }
+    const std::vector<Outcome> outcomes = run_trials(engine, attempts, {.progress = &progress, .whole = kAnswerLimit});
+    for (std::size_t i = 0; i < unknown.size(); ++i) {
+      right[unknown[i]] = outcomes[i].right ? 1 : 0;
+      if (study.measured != nullptr) study.measured->add(keys[unknown[i]], {outcomes[i].right ? 1.0 : 0.0});
+    }
+    return right;
+  };
+  const std::vector<char> right = ask(plan, trials);
+  std::vector<const Trial*> wrong;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    if (right[i] == 0) wrong.push_back(trials[i]);
+  }
+  const std::vector<char> dense = ask(plan::dense_plan(engine.shape()), wrong);
+  std::vector<Answers> answers;
+  auto next = dense.begin();
+  for (const char each : right) answers.push_back({each != 0, each != 0 || *next++ != 0});
+  return answers;
 }
 
 }  // namespace glimpse::calibrate

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ struct StudyOptions {
   bool race = false;   ///< as many questions as a race asks (race.h)
 };
 
-/// Questions of a kind whose trials have the logits of dense attention's answer: what plans are compared by. Those
-/// behind them tell right from wrong alone.
+/// Questions of a kind whose trials have the logits of dense attention's answer: what plans are compared by. Of those
+/// behind them a race asks dense attention only what somebody else does not answer (right_of).
 inline constexpr int kCompared = 2;
 
 struct Study {
@@ -56,5 +57,15 @@ inline constexpr std::int64_t kAnswerRoom = 192;
 /// Needs an engine of length + kAnswerRoom tokens with room for study_sequences() of them. Throws UserError for a model
 /// without a chat template and a length that holds none of the tasks.
 Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress);
+
+/// What of one question came out.
+struct Answers {
+  bool right = false;  ///< the plan's answer
+  bool dense = false;  ///< dense attention's; true without a look where the plan's is right
+};
+/// Of each of the trials, which are not answered; what is known from study.measured is not run again, and what is not
+/// is kept there.
+std::vector<Answers> right_of(engine::Engine& engine, const Study& study, const plan::Plan& plan,
+                              std::span<const Trial* const> trials, Progress& progress);
 
 }  // namespace glimpse::calibrate

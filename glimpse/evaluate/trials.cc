@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "glimpse/base/error.h"
 #include "glimpse/evaluate/logit_statistics.h"
 #include "glimpse/evaluate/speed.h"
 
@@ -92,10 +93,16 @@ class Running {
         trial_(*attempt.trial),
         plan_(*attempt.plan),
         options_(options),
-        count_(std::min(trial_.tried, static_cast<std::size_t>(options.limit))),
+        count_(std::min(trial_.logits.size(), static_cast<std::size_t>(options.limit))),
         most_(options.whole ? static_cast<std::size_t>(*options.whole) : count_ + kSpare),
         alone_((options.alone || options.whole) && !trial_.wanted.empty()) {
     Start start = start_of(engine, trial_, plan_, options);
+    if (!trial_.answered) {
+      check(options.whole.has_value(), "nothing to feed, so an answer is to be given");
+      own_.emplace(Going{std::move(start.sequence), "", 0, arg_max(start.logits)});
+      done_ = true;
+      return;
+    }
     fed_.emplace(std::move(start.sequence));
     fed_->reset_stats();
     outcome_.same = true;
@@ -152,13 +159,9 @@ class Running {
 
   /// Logits of the answer's token at_.
   void take_fed(std::span<const float> logits) {
-    const bool told = at_ < trial_.logits.size();
-    if (at_ > 0 && told) {
-      const std::size_t compared = std::min(count_, trial_.logits.size()) - 1;
-      outcome_.divergence += divergence(trial_.logits[at_], logits) / static_cast<double>(compared);
-    }
-    // Dense attention's answer is its first choices; prose goes on by itself.
-    const Token first_choice = arg_max(logits), dense_choice = told ? arg_max(trial_.logits[at_]) : trial_.answer[at_];
+    const std::vector<float>& dense = trial_.logits[at_];
+    if (at_ > 0) outcome_.divergence += divergence(dense, logits) / static_cast<double>(count_ - 1);
+    const Token first_choice = arg_max(logits), dense_choice = arg_max(dense);
     if (at_ > 0 && first_choice == dense_choice) ++agreed_;
     if (outcome_.same && first_choice != dense_choice) {
       outcome_.same = false;
@@ -254,11 +257,8 @@ std::vector<Trial> make_trials(engine::Engine& engine, const engine::Sequence& s
   const plan::Plan plan = plan::dense_plan(engine.shape());
   std::vector<Trial> trials;
   const auto take = [&](Trial& trial, std::span<const float> logits) {
-    if (trial.logits.size() < (options.lean ? 1 : static_cast<std::size_t>(options.tried))) {
-      trial.logits.push_back(copy_of(logits));
-    }
+    if (static_cast<int>(trial.logits.size()) < options.tried) trial.logits.push_back(copy_of(logits));
     trial.answer.push_back(arg_max(logits));
-    trial.tried = std::min(trial.answer.size(), static_cast<std::size_t>(options.tried));
     trial.ended = engine.tokenizer().ends_generation(trial.answer.back());
   };
   struct Answering {
@@ -273,6 +273,10 @@ std::vector<Trial> make_trials(engine::Engine& engine, const engine::Sequence& s
     trial.metric = prompt.metric;
     take(trial, trial.dense.prefill(std::span(prompt.tokens).subspan(static_cast<std::size_t>(shared))));
     answering.push_back({trial, trial.dense.fork(plan)});
+  }
+  if (options.limit == 0) {
+    for (Trial& trial : trials) trial.answered = false;
+    return trials;
   }
   step_all(
       engine, answering,
@@ -306,7 +310,6 @@ Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::in
   for (int i = 0; i < tokens && place + static_cast<std::size_t>(i) < text.size(); ++i) {
     trial.logits.push_back(copy_of(going_on.decode(text[place + static_cast<std::size_t>(i) - 1])));
     trial.answer.push_back(text[place + static_cast<std::size_t>(i)]);
-    trial.tried = trial.answer.size();
   }
   return trial;
 }

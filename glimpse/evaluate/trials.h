@@ -25,8 +25,8 @@ struct Trial {
   engine::Sequence dense;                  ///< the prompt alone
   std::vector<Token> answer;               ///< dense attention's, greedily; of prose how it goes on
   bool ended = false;                      ///< the answer came to its end before the limit
-  std::size_t tried = 0;                   ///< tokens of the answer that plans are tried with
-  std::vector<std::vector<float>> logits;  ///< [tried or fewer][vocabulary] dense, before the answer's first tokens
+  std::vector<std::vector<float>> logits;  ///< [tried][vocabulary] dense, before each of the answer's first tokens
+  bool answered = true;                    ///< false: the answer is its first token alone, and nothing is said of it
   bool right = false;                      ///< the answer holds what is wanted
   Metric metric = Metric::words;
   double score = 0;  ///< of the answer, by `metric`
@@ -37,7 +37,7 @@ struct Outcome {
   bool same = false;               ///< every token of the answer is dense attention's first choice
   bool right = false;              ///< the answer that the plan itself gives holds what is wanted; prose: same
   double agreement = 1;            ///< share of those tokens whose first choice is dense attention's
-  double divergence = 0;           ///< KL(dense || plan) in nats, the mean over the tokens with logits but the first
+  double divergence = 0;           ///< KL(dense || plan) in nats, the mean over the answer's tokens behind the first
   std::optional<double> coverage;  ///< softmax mass of what heads read in the second step, the mean; when audited
   double score = 0;                ///< of the plan's own answer, by the trial's metric
   std::string answer;              ///< the plan's own, where `whole` was asked for
@@ -53,10 +53,10 @@ struct OwnPrefill {
 };
 
 struct TrialOptions {
-  int limit = kTried;  ///< tokens of an answer: of make_trial all, of run_trial those that are tried
-  int tried = kTried;  ///< of make_trial: tokens that plans are tried with
-  bool lean = false;   ///< of make_trial: keep the logits of the first alone, so nothing is told of divergence
-  bool audit = false;  ///< coverage too
+  int limit =
+      kTried;  ///< tokens of an answer: of make_trial all, or 0: none is given; of run_trial those that are tried
+  int tried = kTried;                        ///< of make_trial: tokens of which it keeps the logits
+  bool audit = false;                        ///< coverage too
   std::optional<OwnPrefill>* own = nullptr;  ///< kept between trials; none: each prompt is read anew
   Progress* progress = nullptr;              ///< told of each step
   bool alone = false;        ///< where tokens differ, let the plan's own answer go on; else `right` is `same`
@@ -84,9 +84,10 @@ struct Attempt {
 /// Attempts that run_trials decodes together need a sequence each, and one more where `alone` or `whole` is asked for.
 inline constexpr std::size_t kTogether = 16;
 
-/// The outcome of each, in order. The prompt's part that a plan prefills itself is run; a plan with a sparse prefill
-/// runs all of it anew. kTogether attempts take each token in one pass, so a step's time is that of all. Throws
-/// Stopped.
+/// The outcome of each, in order. Of a trial that is not answered it is the plan's own answer alone, of `whole` tokens
+/// at most: whether it is right, and its score. The prompt's part that a plan prefills itself is run; a plan with a
+/// sparse prefill runs all of it anew. kTogether attempts take each token in one pass, so a step's time is that of all.
+/// Throws Stopped.
 std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Attempt> attempts, const TrialOptions& options);
 /// One plan on each trial.
 std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Trial> trials, const plan::Plan& plan,

@@ -101,25 +101,31 @@ TEST(Trials, TogetherGiveWhatEachGivesAlone) {
   }
 }
 
-TEST(Trials, LeanOnesTellRightFromWrongAsOthersDo) {
+TEST(Trials, WithoutDenseAttentionsAnswerAPlanGivesItsOwn) {
   engine::Engine engine(with_room());
   const RetrievalPrompt prompt = some_prompt(engine, 200);
   engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
   dense.prefill(prompt.tokens);
-  const Trial whole = make_trial(engine, dense, prompt, {.limit = 8});
-  Trial lean = make_trial(engine, dense, prompt, {.limit = 8, .lean = true});
-  EXPECT_EQ(lean.answer, whole.answer);
-  EXPECT_EQ(lean.tried, whole.tried);
-  EXPECT_EQ(lean.logits.size(), 1u);
+  const Trial answered = make_trial(engine, dense, prompt, {.limit = 12});
+  Trial other = make_trial(engine, dense, prompt, {.limit = 0});
+  EXPECT_TRUE(answered.answered);
+  EXPECT_FALSE(other.answered);
+  EXPECT_EQ(other.answer, std::vector<Token>{answered.answer.front()});
   for (const char* tokens : {"16", "64", "4000"}) {
     const plan::Plan plan = engine::make(engine, "tidal", engine::budget(tokens));
-    const Outcome a = run_trial(engine, whole, plan, {.limit = 8, .alone = true}),
-                  b = run_trial(engine, lean, plan, {.limit = 8, .alone = true});
-    EXPECT_EQ(a.same, b.same) << tokens;
-    EXPECT_EQ(a.right, b.right) << tokens;
-    EXPECT_EQ(a.agreement, b.agreement) << tokens;
-    EXPECT_EQ(b.divergence, 0) << tokens;
+    const TrialOptions whole{.limit = 8, .whole = 12};
+    const Outcome fed = run_trial(engine, answered, plan, whole);
+    ASSERT_FALSE(fed.answer.empty());
+    Outcome own = run_trial(engine, other, plan, whole);
+    EXPECT_EQ(own.answer, fed.answer) << tokens;
+    EXPECT_FALSE(own.right);
+    other.wanted = {fed.answer};
+    other.metric = evaluate::Metric::any;
+    own = run_trial(engine, other, plan, whole);
+    EXPECT_EQ(own.right, evaluate::score(other.metric, own.answer, other.wanted) == 1) << tokens;
+    other.wanted = {"1234567"};
   }
+  EXPECT_THROW(run_trial(engine, other, engine::make(engine, "tidal", engine::budget("16")), {}), InternalError);
 }
 
 TEST(Trials, PositionsAreThoseOfTheWantedText) {

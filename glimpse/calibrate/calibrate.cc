@@ -14,6 +14,8 @@ namespace glimpse::calibrate {
 namespace {
 
 constexpr std::array<std::string_view, 6> kParts{"all", "kascade", "tidal", "retrieval", "roles", "budget"};
+/// About how many tokens are decoded for choices and table: who is asked what shows on the way.
+constexpr std::int64_t kStepsOfAll = 10'000, kStepsOfPart = 2'500;
 constexpr std::array<std::string_view, 3> kBudgets{"512", "1024", "10%"};
 
 /// A method whose choices a part makes, with its options beside the profile.
@@ -76,12 +78,11 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
                                 options.part == Part::tidal ? "a layer that selects again" : "calibration",
                                 options.part == Part::tidal ? kLeastLayers : 2));
   }
-  // The steps of choices and table are known only when the prompts are answered: about this many.
   StudyOptions how = options.study;
   how.race = true;
   const std::int64_t prompts = study_work(how);
-  const std::int64_t share = options.part == Part::all ? 2 : 1;
-  Progress progress(options.on_progress, prompts * (1 + share));
+  const std::int64_t steps = options.part == Part::all ? kStepsOfAll : kStepsOfPart;
+  Progress progress(options.on_progress, prompts + steps * Progress::kStep);
   Study study = make_study(engine, how, progress);
   Measured own(0);
   study.measured = options.measured != nullptr ? options.measured : &own;
@@ -138,7 +139,7 @@ plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profi
   prompts.tables = false;
   prompts.race = true;
   const std::int64_t work = study_work(prompts);
-  Progress progress(options.on_progress, 2 * work);
+  Progress progress(options.on_progress, work + kStepsOfPart * Progress::kStep);
   Study study = make_study(engine, prompts, progress);
   Measured own(0);
   study.measured = options.measured != nullptr ? options.measured : &own;

@@ -28,7 +28,7 @@ constexpr int allowed_losses(int questions) {
 /// Where dense attention itself does not answer a kind of task, so much of its text must be the same.
 inline constexpr double kAgreeing = 0.95;
 /// Times that are no further apart are as good as the same.
-inline constexpr double kCloseTimes = 1.07;
+inline constexpr double kCloseTimes = 1.05;
 
 struct MethodCandidate {
   std::string method;           ///< "full": dense attention

@@ -13,7 +13,8 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr int kFineTurns = 3;             // of dense attention and of the rows that may be taken, behind the one of all
+constexpr int kTurns = 2;                 // of every plan, so that a busy moment does not decide
+constexpr int kFineTurns = 2;             // of dense attention and of the rows that may be taken, behind them
 constexpr std::size_t kRowsTogether = 2;  // in the first round, so that evaluate::kTogether attempts are nearly full
 constexpr std::size_t kBatch = 8;         // questions that a row is asked before the race is looked at again
 constexpr std::size_t kFirstValues = 4;   // of a kind in the first round
@@ -74,7 +75,7 @@ class Table {
     for (const Row& row : rows_) asked_all.push_back(is_whole(row) ? 1 : 0);
     for (int turn = 0; turn < kFineTurns; ++turn) {
       times.take_turn(asked_all, progress_);
-      if (turn > 0) times.verify();
+      times.verify();
     }
     profile.speed = times.speed();
     for (std::size_t i = 0; i < rows_.size(); ++i) write(plans_[i].row, rows_[i], profile);
@@ -93,7 +94,7 @@ class Table {
 
   bool is_whole(const Row& row) const { return row.behind == rest_.size(); }
 
-  /// One turn of every plan. Kept with the rest, as the race goes by it.
+  /// Turns of every plan. Kept with the rest, as the race goes by it.
   void time_all(TokenTimes& times) {
     std::string which = fmt::format("steps of {} threads", engine_.threads());
     for (const Row& row : rows_) which += fmt::format(" {:016x}", row.key);
@@ -102,7 +103,7 @@ class Table {
       const auto taken = study_.measured->find(key);
       if (taken && times.take_over(*taken)) return;
     }
-    times.take_turn(std::vector<char>(plans_.size(), 1), progress_);
+    for (int turn = 0; turn < kTurns; ++turn) times.take_turn(std::vector<char>(plans_.size(), 1), progress_);
     if (study_.measured != nullptr) study_.measured->add(key, times.taken());
   }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kLength = 300;
 constexpr int kOfEach = 12;  // questions of both kinds
-constexpr int kSteps = 5;    // that a plan is timed with, at each of two lengths
+constexpr int kSteps = 10;   // that a plan is timed with, at each of two lengths
 
 class Rows : public testing::Test {
  protected:

@@ -390,8 +390,10 @@ def cuda_batch_table(results):
 def cuda_lossless_table(results):
     """Drafts and verifications beside dense steps."""
     rows = []
-    for (batch, depth, arm), row in steps_of(results.load("cuda-lossless-q4k", "sm90"), "lossless").items():
-        rows.append([f"{depth // 1024}K x {batch}", re.sub(r"(\d)%", r"\1 %", arm.replace(":", ", ")), f"{row['dense_ms']:.2f}",
+    files = [results.load(name, "sm90") for name in ("cuda-lossless-q4k", "cuda-lossless-long-q4k")]
+    for file, (batch, depth, arm), row in ((file, *each) for file in files for each in steps_of(file, "lossless").items()):
+        card = ", H200" if "H200" in json.dumps(file["machine"]) else ""
+        rows.append([f"{depth // 1024}K x {batch}{card}", re.sub(r"(\d)%", r"\1 %", arm.replace(":", ", ")), f"{row['dense_ms']:.2f}",
                      f"{row['draft_ms']:.2f}", f"{row['verify_ms']:.2f}", f"{row['verify_ms'] / row['dense_ms']:.2f}",
                      f"{row['ms']:.2f}", f"{row['dense_ms'] / row['ms']:.2f}"])
     return table(["tokens x sequences", "method", "a dense step, ms", "a draft", "a verification", "of a dense step", "a token of each",
@@ -508,7 +510,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
                            "--json FILE` and `bench/competitors/torch_sdpa.py --tokens 8192,32768,131072 --prefill 64,2048 "
                            "--add FILE`, one after the other on the same GPU",
            "calibrated": "`glimpse calibrate -m MODEL --device cuda -c 8192` and the command in each file",
-           "cuda-lossless": "the command in the file",
+           "cuda-lossless": "the commands in the files",
            "cuda-prompts": "the same runs",
            "scoreboard": "the command that [scoreboard.html](scoreboard.html) names",
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`",

@@ -3,8 +3,24 @@
 #include <algorithm>
 
 #include "glimpse/base/error.h"
+#include "glimpse/engine/finite_logits.h"
 
 namespace glimpse::engine {
+
+namespace {
+
+/// Of each row of logits [rows, vocabulary]; the token of one that is not finite is -1.
+void take_largest(std::span<const float> logits, std::size_t rows, std::vector<exec::Leader>& leaders) {
+  const std::size_t vocabulary = logits.size() / rows;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const auto own = logits.subspan(row * vocabulary, vocabulary);
+    const auto best = std::max_element(own.begin(), own.end());
+    const bool finite = !first_not_finite(own, vocabulary);
+    leaders.push_back({finite ? static_cast<std::int32_t>(best - own.begin()) : -1, *best});
+  }
+}
+
+}  // namespace
 
 bool AheadPass::launch(Device& device, std::span<const PassEntry> entries) {
   check(!any(), "one pass ahead");
@@ -46,8 +62,7 @@ void AheadPass::land(Device& device) noexcept {
   try {
     const exec::StepResult result = device.executor->collect();
     leaders_.assign(result.leaders.begin(), result.leaders.end());
-    // None where a row is not finite and its logits are there.
-    if (leaders_.empty()) leaders_.assign(entries_.size(), {-1, 0});
+    if (leaders_.empty()) take_largest(result.logits, entries_.size(), leaders_);
     counters_.assign(result.counters.begin(), result.counters.end());
     failures_ = result.failures;
   } catch (...) {

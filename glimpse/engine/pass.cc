@@ -141,7 +141,7 @@ auto PassRunner::guarded(const Work& work) {
     running_ = false;
     const std::exception_ptr why = std::current_exception();
     device_->executor->abandon();
-    ahead_.clear();
+    if (!ahead_.has_landed()) ahead_.clear();  // it was queued behind this one, whose entries are its own
     for (const PassEntry& entry : entries_) {
       if (device_->executor->began()) {
         recover(entry, why);

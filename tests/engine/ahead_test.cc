@@ -100,10 +100,18 @@ TEST_F(Ahead, WhatTheHostNeedsBetweenPassesGoesPassByPass) {
   penalised.sampling.presence_penalty = 0.5F;
   logprobs.logprobs = 2;
   drafted.lossless = true;
+  drafted.draft_tokens = 3;
   for (const Request& request : {sampled, audited, corrected, watched, penalised, logprobs, drafted}) {
     EXPECT_EQ(answered(engine, request).tokens.size(), 12U);
   }
   EXPECT_EQ(flying().behind, 0);
+  // Drafts and verdicts from the largest logits alone are those from all.
+  Request told = drafted;
+  told.logprobs = 0;
+  const Result largest = answered(engine, drafted);
+  EXPECT_EQ(largest.tokens, answered(engine, told).tokens);
+  EXPECT_EQ(largest.tokens, want(drafted).tokens);
+  EXPECT_GT(largest.stats.lossless.drafted, 0);
 }
 
 /// Nobody knows of an end before it is there: its row in the next pass is taken back.
@@ -222,6 +230,42 @@ TEST_F(Ahead, ARowThatIsNotFiniteEndsItsRequestAlone) {
   expect_same(engine.result(goes_on), want(second));
   engine.release(fails);
   EXPECT_EQ(answered(engine, first).tokens, want(first).tokens);
+}
+
+/// The same where another call waits for the pass, and nothing is behind it.
+TEST_F(Ahead, ARowThatIsNotFiniteBehindAnotherCall) {
+  Engine engine(flying_options());
+  const Request first = greedy(engine, 60, "full", 1, 30), second = greedy(engine, 70, "tidal", 2, 30);
+  const RequestId fails = engine.submit(first), goes_on = engine.submit(second);
+  while (engine.result(fails).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  flying().spoil = 0;
+  Sequence sequence = engine.open(make(engine, "full"));
+  sequence.prefill(random_tokens(20, engine.tokenizer().size()));
+  run_all(engine);
+  EXPECT_EQ(engine.result(fails).reason, FinishReason::failed);
+  EXPECT_EQ(engine.result(fails).tokens.size(), 10U);
+  expect_same(engine.result(goes_on), want(second));
+}
+
+TEST_F(Ahead, ACallBetweenStepsMayFail) {
+  EngineOptions options = flying_options();
+  {
+    const Engine engine(flying_options());
+    options.cache_bytes =
+        static_cast<std::int64_t>(engine.row_pair_bytes()) * 1024 * engine.shape().layers * engine.shape().kv_heads;
+  }
+  Engine engine(options);
+  const Request request = greedy(engine, 100, "tidal", 1, 60);
+  const RequestId id = engine.submit(request);
+  while (engine.result(id).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  const std::int64_t behind = flying().behind;
+  Sequence first = engine.open(make(engine, "full")), second = engine.open(make(engine, "full"));
+  first.prefill(random_tokens(300, engine.tokenizer().size()));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine.step());
+  EXPECT_THROW(second.prefill(random_tokens(900, engine.tokenizer().size())), UserError);  // the cache is full
+  run_all(engine);
+  expect_same(engine.result(id), want(request));
+  EXPECT_GT(behind, 5);
 }
 
 TEST_F(Ahead, ADeviceThatFailsEndsTheStepAndLosesNothing) {

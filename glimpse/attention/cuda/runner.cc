@@ -106,7 +106,7 @@ void Runner::begin(std::span<const SequenceRows> batch, kernels::cuda::Staging& 
 
 void Runner::drop_last() {
   if (open_ == 0) return;
-  summaries_.forget();
+  if (began_) summaries_.forget();
   if (--open_ == 0) return;
   std::swap(tables_, tables_before_);
   std::swap(places_, places_before_);

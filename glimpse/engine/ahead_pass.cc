@@ -100,13 +100,11 @@ exec::StepResult AheadPass::result() {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].sequence == nullptr) continue;
-    entries_[kept] = entries_[i];
     leaders_[kept] = leaders_[i];
     counters_[kept] = counters_[i];
     if (!failures_.empty()) failures_[kept] = failures_[i];
     ++kept;
   }
-  entries_.resize(kept);
   exec::StepResult result;
   result.leaders = std::span(leaders_).first(kept);
   result.counters = std::span(counters_).first(kept);

@@ -27,7 +27,7 @@ class AheadPass {
   bool has(const ActiveSequence& sequence) const;
   /// Of a pass that has landed: the sequence's row counts no more. True where the device has counted it.
   bool leave(const ActiveSequence& sequence);
-  /// Of a pass that has landed, without the rows of those that have left it. Throws what ended it.
+  /// Once, of a pass that has landed: without the rows of those that have left it. Throws what ended it.
   exec::StepResult result();
   void clear();
 

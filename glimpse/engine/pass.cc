@@ -157,12 +157,8 @@ void PassRunner::recover(const PassEntry& entry, const std::exception_ptr& why) 
   ActiveSequence& sequence = *entry.sequence;
   forget_appended(entry);
   if (can_take_back(entry)) {
-    try {
-      kv::Cache& cache = *device_->cache;
-      cache.truncate(sequence.id, cache.length(sequence.id) - sequence.length);
-      return;
-    } catch (...) {  // no room to call back what waits: broken like the rest
-    }
+    take_rows_back(*device_->cache, sequence, sequence.length);
+    if (!sequence.broken) return;  // else there is no room to call back what waits: broken like the rest
   }
   sequence.broken = text_of(why);
 }

@@ -41,6 +41,29 @@ class Ahead : public testing::Test {
     request.max_tokens = tokens;
     return request;
   }
+  struct TwoRequests {
+    Request first, second;
+    RequestId one, two;
+  };
+  /// The first has ten tokens.
+  static TwoRequests two_under_way(Engine& engine) {
+    TwoRequests made{greedy(engine, 60, "full", 1, 30), greedy(engine, 70, "tidal", 2, 30), 0, 0};
+    made.one = engine.submit(made.first);
+    made.two = engine.submit(made.second);
+    step_until(engine, made.one, 10);
+    return made;
+  }
+  static void step_until(Engine& engine, RequestId id, std::size_t tokens) {
+    while (engine.result(id).tokens.size() < tokens) ASSERT_TRUE(engine.step());
+  }
+  /// A cache of so many tokens.
+  static EngineOptions small_cache(std::int64_t tokens) {
+    EngineOptions options = flying_options();
+    const Engine engine(options);
+    const plan::ModelShape shape = engine.shape();
+    options.cache_bytes = static_cast<std::int64_t>(engine.row_pair_bytes()) * tokens * shape.layers * shape.kv_heads;
+    return options;
+  }
   static void expect_same(const Result& got, const Result& expected) {
     EXPECT_EQ(got.tokens, expected.tokens);
     EXPECT_EQ(got.reason, expected.reason);
@@ -196,13 +219,8 @@ TEST_F(Ahead, CallsBetweenStepsAndFromCallbacks) {
 
 /// A cache that is too small for all preempts, and nobody notices.
 TEST_F(Ahead, AFullCache) {
-  EngineOptions options = flying_options();
+  EngineOptions options = small_cache(768);
   options.prefill_chunk = 64;
-  {
-    const Engine engine(flying_options());
-    options.cache_bytes =
-        static_cast<std::int64_t>(engine.row_pair_bytes()) * 768 * engine.shape().layers * engine.shape().kv_heads;
-  }
   Engine engine(options);
   std::vector<Request> requests;
   std::vector<RequestId> ids;
@@ -219,9 +237,7 @@ TEST_F(Ahead, AFullCache) {
 
 TEST_F(Ahead, ARowThatIsNotFiniteEndsItsRequestAlone) {
   Engine engine(flying_options());
-  const Request first = greedy(engine, 60, "full", 1, 30), second = greedy(engine, 70, "tidal", 2, 30);
-  const RequestId fails = engine.submit(first), goes_on = engine.submit(second);
-  while (engine.result(fails).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  const auto [first, second, fails, goes_on] = two_under_way(engine);
   flying().spoil = 1;
   run_all(engine);
   EXPECT_EQ(engine.result(fails).reason, FinishReason::failed);
@@ -235,9 +251,7 @@ TEST_F(Ahead, ARowThatIsNotFiniteEndsItsRequestAlone) {
 /// The same where another call waits for the pass, and nothing is behind it.
 TEST_F(Ahead, ARowThatIsNotFiniteBehindAnotherCall) {
   Engine engine(flying_options());
-  const Request first = greedy(engine, 60, "full", 1, 30), second = greedy(engine, 70, "tidal", 2, 30);
-  const RequestId fails = engine.submit(first), goes_on = engine.submit(second);
-  while (engine.result(fails).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  const auto [first, second, fails, goes_on] = two_under_way(engine);
   flying().spoil = 0;
   Sequence sequence = engine.open(make(engine, "full"));
   sequence.prefill(random_tokens(20, engine.tokenizer().size()));
@@ -248,12 +262,7 @@ TEST_F(Ahead, ARowThatIsNotFiniteBehindAnotherCall) {
 }
 
 TEST_F(Ahead, ACallBetweenStepsMayFail) {
-  EngineOptions options = flying_options();
-  {
-    const Engine engine(flying_options());
-    options.cache_bytes =
-        static_cast<std::int64_t>(engine.row_pair_bytes()) * 1024 * engine.shape().layers * engine.shape().kv_heads;
-  }
+  const EngineOptions options = small_cache(1024);
   Engine engine(options);
   const Request request = greedy(engine, 100, "tidal", 1, 60);
   const RequestId id = engine.submit(request);
@@ -270,9 +279,7 @@ TEST_F(Ahead, ACallBetweenStepsMayFail) {
 
 TEST_F(Ahead, ADeviceThatFailsEndsTheStepAndLosesNothing) {
   Engine engine(flying_options());
-  const Request first = greedy(engine, 60, "full", 1, 30), second = greedy(engine, 70, "tidal", 2, 30);
-  const RequestId one = engine.submit(first), two = engine.submit(second);
-  while (engine.result(one).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  const auto [first, second, one, two] = two_under_way(engine);
   flying().fail_collect = 0;
   EXPECT_THROW(engine.step(), InternalError);
   EXPECT_EQ(flying().abandoned, 2);
@@ -282,7 +289,7 @@ TEST_F(Ahead, ADeviceThatFailsEndsTheStepAndLosesNothing) {
 
   // The same where another call waits for the pass: the next step says so.
   const RequestId again = engine.submit(first);
-  while (engine.result(again).tokens.size() < 10) ASSERT_TRUE(engine.step());
+  step_until(engine, again, 10);
   flying().fail_collect = 0;
   Sequence sequence = engine.open(make(engine, "full"));
   sequence.prefill(random_tokens(20, engine.tokenizer().size()));

@@ -23,7 +23,7 @@ bool goes_on(const Runtime& runtime, const PassEntry& entry, const ActiveRequest
 
 bool knows_next(const Requests& requests, const Batch& batch) {
   const Runtime& runtime = requests.runtime;
-  if (!runtime.device.executor->flies() || requests.open.request != nullptr) return false;
+  if (!runtime.device.executor->flies()) return false;
   const auto ongoing = std::count_if(requests.all.begin(), requests.all.end(),
                                      [](const auto& each) { return each.second.phase != Phase::done; });
   if (static_cast<std::size_t>(ongoing) != batch.entries.size()) return false;
@@ -48,7 +48,6 @@ void keep_ahead(const PassRunner& passes, Batch& batch) {
   }
   batch.entries.resize(kept);
   batch.owners.resize(kept);
-  batch.opens = nullptr;
 }
 
 }  // namespace glimpse::engine

@@ -161,6 +161,7 @@ std::vector<Grade> grades_of(engine::Engine& engine, const Study& study, std::sp
 std::vector<Grade> raced_grades(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
                                 std::optional<double> kept, Progress& progress) {
   constexpr std::array kRounds{Round{0, 1, true, ""}, Round{1, 1, false, ""}, Round{kCompared, 2, false, ""}};
+  if (plans.empty()) return {};
   std::vector<Grade> grades = round_of(engine, study, plans, kRounds.front(), progress);
   int asked = kRounds.front().count;
   for (const Round& round : std::span(kRounds).subspan(1)) {

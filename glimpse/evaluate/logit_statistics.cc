@@ -29,4 +29,19 @@ text::Token arg_max(std::span<const float> logits) {
   return static_cast<text::Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+ComparedLogits::ComparedLogits(std::span<const float> logits)
+    : logits_(logits.begin(), logits.end()), log_sum_(log_sum(logits)), first_choice_(arg_max(logits)) {
+  probability_.reserve(logits.size());
+  for (const float logit : logits) probability_.push_back(static_cast<float>(std::exp(logit - log_sum_)));
+}
+
+double ComparedLogits::divergence(std::span<const float> other) const {
+  check(other.size() == logits_.size(), "two distributions over one vocabulary");
+  double mean = 0;  // of how far logits lie apart
+  for (std::size_t i = 0; i < logits_.size(); ++i) {
+    mean += static_cast<double>(probability_[i]) * (static_cast<double>(logits_[i]) - static_cast<double>(other[i]));
+  }
+  return mean + log_sum(other) - log_sum_;
+}
+
 }  // namespace glimpse::evaluate

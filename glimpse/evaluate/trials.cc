@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "glimpse/base/error.h"
-#include "glimpse/evaluate/logit_statistics.h"
 #include "glimpse/evaluate/speed.h"
 
 namespace glimpse::evaluate {
@@ -49,7 +48,7 @@ Start own_start(engine::Engine& engine, const Trial& trial, const plan::Plan& pl
 Start start_of(engine::Engine& engine, const Trial& trial, const plan::Plan& plan, const TrialOptions& options) {
   const auto length = static_cast<std::int64_t>(trial.prompt.size());
   const std::int64_t dense = plan.prefill.dense_tokens(length);
-  if (dense == length) return {trial.dense.fork(plan), trial.logits.front()};
+  if (dense == length) return {trial.dense.fork(plan), trial.logits.front().row()};
   std::optional<OwnPrefill> none;
   if (dense == 0) return own_start(engine, trial, plan, options.own != nullptr ? *options.own : none);
   engine::Sequence sequence = trial.dense.fork(plan, dense);
@@ -159,9 +158,9 @@ class Running {
 
   /// Logits of the answer's token at_.
   void take_fed(std::span<const float> logits) {
-    const std::vector<float>& dense = trial_.logits[at_];
-    if (at_ > 0) outcome_.divergence += divergence(dense, logits) / static_cast<double>(count_ - 1);
-    const Token first_choice = arg_max(logits), dense_choice = arg_max(dense);
+    const ComparedLogits& dense = trial_.logits[at_];
+    if (at_ > 0) outcome_.divergence += dense.divergence(logits) / static_cast<double>(count_ - 1);
+    const Token first_choice = arg_max(logits), dense_choice = dense.first_choice();
     if (at_ > 0 && first_choice == dense_choice) ++agreed_;
     if (outcome_.same && first_choice != dense_choice) {
       outcome_.same = false;
@@ -257,7 +256,7 @@ std::vector<Trial> make_trials(engine::Engine& engine, const engine::Sequence& s
   const plan::Plan plan = plan::dense_plan(engine.shape());
   std::vector<Trial> trials;
   const auto take = [&](Trial& trial, std::span<const float> logits) {
-    if (static_cast<int>(trial.logits.size()) < options.tried) trial.logits.push_back(copy_of(logits));
+    if (static_cast<int>(trial.logits.size()) < options.tried) trial.logits.emplace_back(logits);
     trial.answer.push_back(arg_max(logits));
     trial.ended = engine.tokenizer().ends_generation(trial.answer.back());
   };
@@ -308,7 +307,7 @@ Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::in
   trial.right = true;
   engine::Sequence going_on = start.fork(plan, at - 1);
   for (int i = 0; i < tokens && place + static_cast<std::size_t>(i) < text.size(); ++i) {
-    trial.logits.push_back(copy_of(going_on.decode(text[place + static_cast<std::size_t>(i) - 1])));
+    trial.logits.emplace_back(going_on.decode(text[place + static_cast<std::size_t>(i) - 1]));
     trial.answer.push_back(text[place + static_cast<std::size_t>(i)]);
   }
   return trial;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "glimpse/engine/engine.h"
+#include "glimpse/evaluate/logit_statistics.h"
 #include "glimpse/evaluate/progress.h"
 #include "glimpse/evaluate/tasks/prompts.h"
 
@@ -25,7 +26,7 @@ struct Trial {
   engine::Sequence dense;                  ///< the prompt alone
   std::vector<Token> answer;               ///< dense attention's, greedily; of prose how it goes on
   bool ended = false;                      ///< the answer came to its end before the limit
-  std::vector<std::vector<float>> logits;  ///< [tried][vocabulary] dense, before each of the answer's first tokens
+  std::vector<ComparedLogits> logits;      ///< [tried] dense, before each of the answer's first tokens
   bool answered = true;                    ///< false: the answer is its first token alone, and nothing is said of it
   bool right = false;                      ///< the answer holds what is wanted
   Metric metric = Metric::words;

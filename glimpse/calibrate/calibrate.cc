@@ -16,7 +16,6 @@ namespace {
 constexpr std::array<std::string_view, 6> kParts{"all", "kascade", "tidal", "retrieval", "roles", "budget"};
 /// About how many tokens are decoded for choices and table: who is asked what shows on the way.
 constexpr std::int64_t kStepsOfAll = 10'000, kStepsOfPart = 2'500;
-constexpr std::array<std::string_view, 3> kBudgets{"512", "1024", "10%"};
 
 /// A method whose choices a part makes, with its options beside the profile.
 struct Method {
@@ -55,7 +54,7 @@ std::vector<TimedPlan> table_plans(const plan::ModelShape& shape, const Study& s
                                    const std::vector<Method>& methods) {
   std::vector<TimedPlan> plans;
   for (const Method& method : methods) {
-    for (const std::string_view budget : kBudgets) {
+    for (const std::string_view budget : kTableBudgets) {
       policies::PolicyOptions options;
       options.budget = plan::parse_budget(budget);
       if (plan::budget_tokens(*options.budget, study.length) >= shorter_length(study.length)) continue;
@@ -84,8 +83,8 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
   const std::int64_t steps = options.part == Part::all ? kStepsOfAll : kStepsOfPart;
   Progress progress(options.on_progress, prompts + steps * Progress::kStep);
   Study study = make_study(engine, how, progress);
-  Measured own(0);
-  study.measured = options.measured != nullptr ? options.measured : &own;
+  Measured none(0);
+  study.measured = options.measured != nullptr ? options.measured : &none;
   progress.reach(prompts);
 
   Calibration found;
@@ -141,8 +140,8 @@ plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profi
   const std::int64_t work = study_work(prompts);
   Progress progress(options.on_progress, work + kStepsOfPart * Progress::kStep);
   Study study = make_study(engine, prompts, progress);
-  Measured own(0);
-  study.measured = options.measured != nullptr ? options.measured : &own;
+  Measured none(0);
+  study.measured = options.measured != nullptr ? options.measured : &none;
   progress.reach(work);
   plan::Profile rows = plan::empty_profile(engine.shape());
   const std::vector<TimedPlan> plans = table_plans(engine.shape(), study, profile, {{std::string(method), {}}});

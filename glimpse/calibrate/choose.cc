@@ -77,33 +77,19 @@ std::vector<Grade> round_of(engine::Engine& engine, const Study& study, std::spa
   }
   if (trials.empty()) return std::vector<Grade>(plans.size(), Grade{1, 0});
   if (round.first >= kCompared) return lasting_of(engine, study, plans, trials, progress);
-  const auto key_of = [&](const plan::Plan& plan) {
-    if (study.measured == nullptr) return std::uint64_t{0};
-    return measured_key(plan, fmt::format("grade {} {} {} {}", round.first, round.count, round.prose, round.task));
-  };
-  std::vector<Grade> grades(plans.size());
-  std::vector<std::size_t> unknown;
   std::vector<Attempt> attempts;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const auto known = study.measured == nullptr ? std::nullopt : study.measured->find(key_of(plans[i]), 2);
-    if (known) {
-      grades[i] = {(*known)[0], (*known)[1]};
-      continue;
-    }
-    unknown.push_back(i);
-    for (const Trial* trial : trials) attempts.push_back({trial, &plans[i]});
+  for (const plan::Plan& plan : plans) {
+    for (const Trial* trial : trials) attempts.push_back({trial, &plan});
   }
-  std::optional<OwnPrefill> own;
-  const std::vector<Outcome> outcomes = run_trials(engine, attempts, {.own = &own, .progress = &progress});
-  auto outcome = outcomes.begin();
-  for (const std::size_t i : unknown) {
+  const std::vector<Given> given = given_of(engine, study, attempts, progress);
+  std::vector<Grade> grades;
+  for (auto each = given.begin(); each != given.end();) {
     double lost = 0, divergence = 0;
     for (const Trial* trial : trials) {
-      if (!trial->wanted.empty() && !outcome->same) lost += 1 / static_cast<double>(asked.size()) / asked[trial->task];
-      divergence += (outcome++)->divergence;
+      if (!trial->wanted.empty() && !each->same) lost += 1 / static_cast<double>(asked.size()) / asked[trial->task];
+      divergence += (each++)->divergence;
     }
-    grades[i] = {rounded(1 - lost), divergence / static_cast<double>(trials.size())};
-    if (study.measured != nullptr) study.measured->add(key_of(plans[i]), {grades[i].answers, grades[i].divergence});
+    grades.push_back({rounded(1 - lost), divergence / static_cast<double>(trials.size())});
   }
   return grades;
 }

@@ -51,7 +51,11 @@ std::optional<std::vector<double>> Measured::find(std::uint64_t key, std::size_t
 }
 
 void Measured::add(std::uint64_t key, std::vector<double> values) {
-  values_.insert_or_assign(key, std::move(values));
+  add({{key, std::move(values)}});
+}
+
+void Measured::add(std::map<std::uint64_t, std::vector<double>> values) {
+  for (auto& [key, of_key] : values) values_.insert_or_assign(key, std::move(of_key));
   if (on_add_) on_add_(*this);
 }
 

@@ -27,6 +27,8 @@ class Measured {
   /// Nothing where it is not there or has another number of values.
   std::optional<std::vector<double>> find(std::uint64_t key, std::size_t count) const;
   void add(std::uint64_t key, std::vector<double> values);
+  /// What belongs together: it is kept whole or not at all.
+  void add(std::map<std::uint64_t, std::vector<double>> values);
 
   std::string text() const;
   /// True for a text that begins as text() does.

@@ -13,11 +13,9 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr int kTurns = 2;                 // of every plan, so that a busy moment does not decide
-constexpr int kFineTurns = 2;             // of dense attention and of the rows that may be taken, behind them
-constexpr std::size_t kRowsTogether = 2;  // in the first round, so that evaluate::kTogether attempts are nearly full
-constexpr std::size_t kBatch = 8;         // questions that a row is asked before the race is looked at again
-constexpr std::size_t kFirstValues = 4;   // of a kind in the first round
+constexpr int kTurns = 2;          // of every plan, so that a busy moment does not decide
+constexpr int kFineTurns = 2;      // of dense attention and of the rows that may be taken, behind them
+constexpr std::size_t kBatch = 8;  // questions that a row is asked before the race is looked at again
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// The questions of one kind of task.
@@ -62,7 +60,7 @@ class Table {
       }
     }
     for (const TimedPlan& timed : plans) {
-      rows_.push_back({measured_key(timed.plan, "first questions"), std::vector<Standing>(kinds_.size()), 0});
+      rows_.push_back({measured_key(timed.plan, "row"), std::vector<Standing>(kinds_.size()), 0});
     }
   }
 
@@ -99,70 +97,51 @@ class Table {
     std::string which = fmt::format("steps of {} threads", engine_.threads());
     for (const Row& row : rows_) which += fmt::format(" {:016x}", row.key);
     const std::uint64_t key = measured_key(plan::dense_plan(engine_.shape()), which);
-    if (study_.measured != nullptr) {
-      const auto taken = study_.measured->find(key);
-      if (taken && times.take_over(*taken)) return;
-    }
+    const auto taken = study_.measured->find(key);
+    if (taken && times.take_over(*taken)) return;
     for (int turn = 0; turn < kTurns; ++turn) times.take_turn(std::vector<char>(plans_.size(), 1), progress_);
-    if (study_.measured != nullptr) study_.measured->add(key, times.taken());
+    study_.measured->add(key, times.taken());
   }
 
   void ask_first() {
-    std::vector<const Trial*> trials;
-    for (const Questions& kind : kinds_) trials.insert(trials.end(), kind.first.begin(), kind.first.end());
-    const std::size_t count = kinds_.size() * kFirstValues;
-    // The same rows together each time: who is in a pass changes the last digits of a sum.
-    for (std::size_t at = 0; at < rows_.size(); at += kRowsTogether) {
-      const std::size_t end = std::min(at + kRowsTogether, rows_.size());
-      std::vector<Attempt> attempts;
-      bool known = study_.measured != nullptr;
-      for (std::size_t i = at; i < end; ++i) {
-        known = known && study_.measured->find(rows_[i].key, count);
-        for (const Trial* trial : trials) attempts.push_back({trial, &plans_[i].plan});
+    std::vector<Attempt> attempts;
+    for (const TimedPlan& timed : plans_) {
+      for (const Questions& kind : kinds_) {
+        for (const Trial* trial : kind.first) attempts.push_back({trial, &timed.plan});
       }
-      std::vector<Outcome> outcomes;
-      if (!known) outcomes = run_trials(engine_, attempts, {.audit = true, .progress = &progress_, .alone = true});
-      for (std::size_t i = at; i < end; ++i) {
-        if (known) {
-          take_first(rows_[i], *study_.measured->find(rows_[i].key, count));
-          continue;
-        }
-        const auto own = std::span(outcomes).subspan((i - at) * trials.size(), trials.size());
-        const std::vector<double> values = first_values(own);
-        take_first(rows_[i], values);
-        if (study_.measured != nullptr) study_.measured->add(rows_[i].key, values);
+    }
+    const std::vector<Given> given = given_of(engine_, study_, attempts, progress_);
+    auto next = given.begin();
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+        const std::vector<const Trial*>& first = kinds_[kind].first;
+        rows_[i].kinds[kind] = standing_of(plans_[i].plan, first, {next, next + std::ssize(first)});
+        next += std::ssize(first);
       }
     }
   }
 
-  /// For each kind: right answers, and the means of divergence, coverage and agreement.
-  std::vector<double> first_values(std::span<const Outcome> outcomes) const {
-    std::vector<double> values;
-    for (const Questions& kind : kinds_) {
-      double right = 0, divergence = 0, coverage = 0, agreement = 0, covered = 0;
-      const auto count = static_cast<double>(kind.first.size());
-      for (const Outcome& outcome : outcomes.first(kind.first.size())) {
-        right += outcome.right ? 1 : 0;
-        divergence += outcome.divergence / count;
-        agreement += outcome.agreement / count;
-        coverage += outcome.coverage.value_or(0);
-        covered += outcome.coverage ? 1 : 0;
+  Standing standing_of(const plan::Plan& plan, std::span<const Trial* const> trials, std::span<const Given> given) {
+    Standing standing{static_cast<int>(trials.size()), 0, 0, 0, 0, 0};
+    const auto count = static_cast<double>(trials.size());
+    std::vector<const Trial*> others;  // whose own answers are to be looked at
+    for (std::size_t i = 0; i < trials.size(); ++i) {
+      standing.divergence += given[i].divergence / count;
+      standing.agreement += given[i].agreement / count;
+      standing.coverage += given[i].coverage / count;
+      standing.dense += trials[i]->right ? 1 : 0;
+      if (given[i].same) {
+        standing.right += trials[i]->right ? 1 : 0;
+      } else if (!trials[i]->wanted.empty()) {
+        others.push_back(trials[i]);
       }
-      outcomes = outcomes.subspan(kind.first.size());
-      // Rounding may lead a little out of range.
-      values.insert(values.end(), {right, std::max(0.0, divergence),
-                                   covered > 0 ? std::min(1.0, coverage / covered) : 1, std::min(1.0, agreement)});
     }
-    return values;
-  }
-
-  void take_first(Row& row, std::span<const double> values) const {
-    for (std::size_t i = 0; i < kinds_.size(); ++i) {
-      const auto of = values.subspan(i * kFirstValues, kFirstValues);
-      Standing& kind = row.kinds[i];
-      kind = {static_cast<int>(kinds_[i].first.size()), static_cast<int>(std::lround(of[0])), 0, of[1], of[2], of[3]};
-      for (const Trial* trial : kinds_[i].first) kind.dense += trial->right ? 1 : 0;
-    }
+    for (const Answers& each : right_of(engine_, study_, plan, others, progress_)) standing.right += each.right ? 1 : 0;
+    // Rounding may lead a little out of range.
+    standing.divergence = std::max(0.0, standing.divergence);
+    standing.agreement = std::min(1.0, standing.agreement);
+    standing.coverage = std::min(1.0, standing.coverage);
+    return standing;
   }
 
   /// The next questions.

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <optional>
 #include <span>
 
 #include "glimpse/base/checksum.h"
@@ -58,6 +61,10 @@ std::vector<std::vector<RetrievalPrompt>> prompts_of(const PromptMaker& maker, c
   return maker.make_mixed(tasks, length, seed);
 }
 
+std::uint64_t key_of(const plan::Plan& plan, std::string_view what, const Trial& trial) {
+  return measured_key(plan, fmt::format("{} {:016x}", what, checksum(std::as_bytes(std::span(trial.prompt)))));
+}
+
 /// One recording's part of the tables.
 class Tables {
  public:
@@ -84,6 +91,17 @@ class Tables {
 };
 
 }  // namespace
+
+int study_budget(std::int64_t length) {
+  const std::int64_t eighth = std::max<std::int64_t>(1, length / 8);
+  for (const std::string_view text : kTableBudgets) {
+    const plan::Budget budget = plan::parse_budget(text);
+    const std::int64_t tokens = plan::budget_tokens(budget, length);
+    const bool near = std::abs(eighth - tokens) * 16 <= tokens;
+    if (budget.rule == plan::BudgetRule::tokens && near) return static_cast<int>(tokens);
+  }
+  return static_cast<int>(eighth);
+}
 
 std::int64_t study_work(const StudyOptions& options) {
   std::int64_t work = 0;
@@ -146,7 +164,7 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
 }
 
 Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress) {
-  const int budget = std::max(1, static_cast<int>(options.length / 8));
+  const int budget = study_budget(options.length);
   Tables tables(engine.shape(), budget);
   Study study{options.length, budget, {}, {}, tables.near, tables.wide, {}};
   engine.measure_change(options.tables);
@@ -161,6 +179,40 @@ Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& 
   return study;
 }
 
+std::vector<Given> given_of(engine::Engine& engine, const Study& study, std::span<const Attempt> attempts,
+                            Progress& progress) {
+  constexpr std::size_t kValues = 4;
+  std::vector<Given> given(attempts.size());
+  std::vector<std::uint64_t> keys;
+  std::vector<std::size_t> unknown;
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    keys.push_back(key_of(*attempts[i].plan, "fed", *attempts[i].trial));
+    if (const auto known = study.measured->find(keys.back(), kValues)) {
+      given[i] = {(*known)[0] != 0, (*known)[1], (*known)[2], (*known)[3]};
+    } else {
+      unknown.push_back(i);
+    }
+  }
+  std::optional<OwnPrefill> own;
+  // Kept in the groups that run together: who is in a pass changes the last digits of a sum.
+  for (std::size_t first = 0; first < unknown.size(); first += evaluate::kTogether) {
+    const auto group = std::span(unknown).subspan(first, std::min(evaluate::kTogether, unknown.size() - first));
+    std::vector<Attempt> together;
+    for (const std::size_t i : group) together.push_back(attempts[i]);
+    const std::vector<Outcome> outcomes =
+        run_trials(engine, together, {.audit = true, .own = &own, .progress = &progress});
+    std::map<std::uint64_t, std::vector<double>> kept;
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const Outcome& outcome = outcomes[i];
+      const Given now{outcome.same, outcome.divergence, outcome.agreement, outcome.coverage.value_or(1)};
+      kept[keys[group[i]]] = {now.same ? 1.0 : 0.0, now.divergence, now.agreement, now.coverage};
+      given[group[i]] = now;
+    }
+    study.measured->add(std::move(kept));
+  }
+  return given;
+}
+
 std::vector<Answers> right_of(engine::Engine& engine, const Study& study, const plan::Plan& plan,
                               std::span<const Trial* const> trials, Progress& progress) {
   // Of one plan, for each of some trials.
@@ -170,30 +222,38 @@ std::vector<Answers> right_of(engine::Engine& engine, const Study& study, const 
     std::vector<Attempt> attempts;
     std::vector<std::size_t> unknown;
     for (std::size_t i = 0; i < some.size(); ++i) {
-      const auto tokens = checksum(std::as_bytes(std::span(some[i]->prompt)));
-      keys.push_back(measured_key(asked, fmt::format("answer to {:016x}", tokens)));
-      const auto known = study.measured == nullptr ? std::nullopt : study.measured->find(keys.back(), 1);
+      keys.push_back(key_of(asked, "answer to", *some[i]));
+      const auto known = study.measured->find(keys.back(), 1);
       if (known) right[i] = known->front() != 0 ? 1 : 0;
       if (known) continue;
       unknown.push_back(i);
       attempts.push_back({some[i], &asked});
     }
-    const std::vector<Outcome> outcomes = run_trials(engine, attempts, {.progress = &progress, .whole = kAnswerLimit});
+    const std::vector<Outcome> outcomes =
+        run_trials(engine, attempts, {.limit = 1, .progress = &progress, .whole = kAnswerLimit});
+    std::map<std::uint64_t, std::vector<double>> kept;
     for (std::size_t i = 0; i < unknown.size(); ++i) {
       right[unknown[i]] = outcomes[i].right ? 1 : 0;
-      if (study.measured != nullptr) study.measured->add(keys[unknown[i]], {outcomes[i].right ? 1.0 : 0.0});
+      kept[keys[unknown[i]]] = {outcomes[i].right ? 1.0 : 0.0};
     }
+    if (!kept.empty()) study.measured->add(std::move(kept));
     return right;
   };
   const std::vector<char> right = ask(plan, trials);
-  std::vector<const Trial*> wrong;
+  std::vector<const Trial*> untold;  // of dense attention
   for (std::size_t i = 0; i < trials.size(); ++i) {
-    if (right[i] == 0) wrong.push_back(trials[i]);
+    if (right[i] == 0 && !trials[i]->answered) untold.push_back(trials[i]);
   }
-  const std::vector<char> dense = ask(plan::dense_plan(engine.shape()), wrong);
+  const std::vector<char> dense = ask(plan::dense_plan(engine.shape()), untold);
   std::vector<Answers> answers;
   auto next = dense.begin();
-  for (const char each : right) answers.push_back({each != 0, each != 0 || *next++ != 0});
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    if (right[i] != 0) {
+      answers.push_back({true, true});
+    } else {
+      answers.push_back({false, trials[i]->answered ? trials[i]->right : *next++ != 0});
+    }
+  }
   return answers;
 }
 

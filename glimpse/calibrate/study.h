@@ -2,6 +2,7 @@
 // did in their last tokens. Owns its sequences; the engine outlives it; one thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -17,6 +18,8 @@ namespace glimpse::calibrate {
 
 /// The set size at which similarity between layers is measured (Kascade, section 3.3).
 inline constexpr int kSimilaritySet = 64;
+/// Those of the table that says what methods keep.
+inline constexpr std::array<std::string_view, 3> kTableBudgets{"512", "1024", "10%"};
 
 struct StudyOptions {
   std::int64_t length = 4096;  ///< tokens of the longest prompts
@@ -32,13 +35,17 @@ inline constexpr int kCompared = 2;
 
 struct Study {
   std::int64_t length = 0;         ///< of the longest prompts
-  int budget = 0;                  ///< at which layers are decided: an eighth of the length
+  int budget = 0;                  ///< at which layers are decided
   std::vector<Trial> trials;       ///< those of a kind one behind the other
   std::vector<double> importance;  ///< [layers] mean of 1 - cosine(x, x + attention(x)) over the prompts
   Similarity near, wide;           ///< at kSimilaritySet tokens and at `budget`
   std::vector<double> retrieval;   ///< [layer, query head]
-  Measured* measured = nullptr;    ///< where grades and rows are looked up and kept; borrowed, may be none
+  Measured* measured = nullptr;    ///< where what plans give is looked up and kept; borrowed
 };
+
+/// The budget at which layers are decided in prompts of `length` tokens: an eighth of them, or the number of
+/// kTableBudgets that is within a sixteenth of that, since what is then measured is the table's, too.
+int study_budget(std::int64_t length);
 
 /// The work of make_study in prompt tokens.
 std::int64_t study_work(const StudyOptions& options);
@@ -58,13 +65,23 @@ inline constexpr std::int64_t kAnswerRoom = 192;
 /// without a chat template and a length that holds none of the tasks.
 Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress);
 
+/// What a plan gave that was fed dense attention's answer to a trial. As evaluate::Outcome's; coverage 1: nothing was
+/// left out.
+struct Given {
+  bool same = false;
+  double divergence = 0, agreement = 1, coverage = 1;
+};
+/// Of each of the attempts, whose trials are answered. What is known from study.measured is not run again, and what is
+/// not is kept there; so too by right_of.
+std::vector<Given> given_of(engine::Engine& engine, const Study& study, std::span<const Attempt> attempts,
+                            Progress& progress);
+
 /// What of one question came out.
 struct Answers {
   bool right = false;  ///< the plan's answer
   bool dense = false;  ///< dense attention's; true without a look where the plan's is right
 };
-/// Of each of the trials, which are not answered; what is known from study.measured is not run again, and what is not
-/// is kept there.
+/// Of each of the trials the answer that the plan itself gives.
 std::vector<Answers> right_of(engine::Engine& engine, const Study& study, const plan::Plan& plan,
                               std::span<const Trial* const> trials, Progress& progress);
 

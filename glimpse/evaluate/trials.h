@@ -22,13 +22,13 @@ inline constexpr int kTried = 40;
 struct Trial {
   std::string task;  ///< its name, or "prose"
   std::vector<Token> prompt;
-  std::vector<std::string> wanted;         ///< none: prose, which has no right answer
-  engine::Sequence dense;                  ///< the prompt alone
-  std::vector<Token> answer;               ///< dense attention's, greedily; of prose how it goes on
-  bool ended = false;                      ///< the answer came to its end before the limit
-  std::vector<ComparedLogits> logits;      ///< [tried] dense, before each of the answer's first tokens
-  bool answered = true;                    ///< false: the answer is its first token alone, and nothing is said of it
-  bool right = false;                      ///< the answer holds what is wanted
+  std::vector<std::string> wanted;     ///< none: prose, which has no right answer
+  engine::Sequence dense;              ///< the prompt alone
+  std::vector<Token> answer;           ///< dense attention's, greedily; of prose how it goes on
+  bool ended = false;                  ///< the answer came to its end before the limit
+  std::vector<ComparedLogits> logits;  ///< [tried] dense, before each of the answer's first tokens
+  bool answered = true;                ///< false: the answer is its first token alone, and nothing is said of it
+  bool right = false;                  ///< the answer holds what is wanted
   Metric metric = Metric::words;
   double score = 0;  ///< of the answer, by `metric`
 };

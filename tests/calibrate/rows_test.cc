@@ -142,6 +142,45 @@ TEST_F(Rows, WhereDenseAttentionAnswersNothingTheTextMustAgree) {
   for (const plan::Kept& row : rows_of(profile, "loses")) EXPECT_TRUE(row.left_out);
 }
 
+TEST_F(Rows, WhatAPlanGaveIsMeasuredOnce) {
+  Measured measured(1);
+  study_.measured = &measured;
+  int added = 0;
+  measured.on_add([&](const Measured&) { ++added; });
+  const Progress::Callback on = [](std::int64_t, std::int64_t) { return true; };
+  Progress progress(on, 1000);
+  std::vector<Attempt> attempts;
+  for (const Trial& trial : study_.trials) {
+    if (trial.answered) attempts.push_back({&trial, &plans_[1].plan});
+  }
+  const std::vector<Given> given = given_of(engine_, study_, attempts, progress);
+  ASSERT_EQ(given.size(), attempts.size());
+  EXPECT_EQ(added, 1) << "what ran together is kept together";
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const Outcome alone = run_trial(engine_, *attempts[i].trial, *attempts[i].plan, {.audit = true});
+    EXPECT_EQ(given[i].same, alone.same);
+    EXPECT_NEAR(given[i].divergence, alone.divergence, 1e-5);
+    EXPECT_NEAR(given[i].coverage, alone.coverage.value_or(1), 1e-5);
+    EXPECT_EQ(given[i].agreement, alone.agreement);
+  }
+  // One more beside those that are known: it runs alone.
+  attempts.push_back({attempts.front().trial, &plans_[0].plan});
+  const std::vector<Given> more = given_of(engine_, study_, attempts, progress);
+  EXPECT_EQ(added, 2);
+  for (std::size_t i = 0; i < given.size(); ++i) EXPECT_EQ(more[i].divergence, given[i].divergence);
+  EXPECT_TRUE(more.back().same);
+}
+
+TEST(StudyBudget, IsAnEighthOrTheTablesNumberNearIt) {
+  EXPECT_EQ(study_budget(8000), 1024);
+  EXPECT_EQ(study_budget(8192), 1024);
+  EXPECT_EQ(study_budget(4096), 512);
+  EXPECT_EQ(study_budget(7000), 875);
+  EXPECT_EQ(study_budget(30000), 3750);
+  EXPECT_EQ(study_budget(400), 50);
+  EXPECT_EQ(study_budget(5), 1);
+}
+
 TEST_F(Rows, ARaceThatWasInterruptedAnywhereEndsTheSame) {
   const Measured times = timed({10, 5, 4, 8, 9});
   Measured all = *Measured::parse(times.text(), 1);

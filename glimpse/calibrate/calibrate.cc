@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kParts{"all", "kascade", "tidal", "retrieval", "roles", "budget"};
 /// About how many tokens are decoded for choices and table: who is asked what shows on the way.
-constexpr std::int64_t kStepsOfAll = 10'000, kStepsOfPart = 2'500;
+constexpr std::int64_t kStepsOfAll = 8'000, kStepsOfPart = 2'500;
 
 /// A method whose choices a part makes, with its options beside the profile.
 struct Method {

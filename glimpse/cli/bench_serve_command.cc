@@ -142,7 +142,7 @@ int bench_serve_command(const Arguments& arguments) {
         fmt::format("-c {}: the longest request has {} tokens, prompt and answer; give that or leave -c out",
                     options.context, needed));
   }
-  options.slice_layers = static_cast<int>(arguments.slice_layers);
+  options.slice_layers = slice_layers(arguments);
   options.sequences = static_cast<int>(std::min<std::int64_t>(arguments.running, std::ssize(planned)));
   std::vector<Arm> arms;
   for (const PlannedArrival& each : planned) arms.push_back(each.arm);
@@ -151,11 +151,12 @@ int bench_serve_command(const Arguments& arguments) {
   std::vector<evaluate::Arrival> arrivals = arrivals_of(arguments, planned, engine);
   std::optional<Output> file = open_output(arguments);
   const InterruptGuard interrupt;
-  const std::optional<ServingReport> report = measure(engine, std::move(arrivals), arguments, interrupt);
+  std::optional<ServingReport> report = measure(engine, std::move(arrivals), arguments, interrupt);
   if (!report) {
     print_note("interrupted: no run was complete");
     return kExitInterrupted;
   }
+  report->slice_layers = options.slice_layers;
   if (!arguments.quiet) note_failures(*report);
   write_table(file, serving_text(header_of(arguments, engine.threads()), *report, arguments.format));
   return kExitOk;

@@ -219,6 +219,7 @@ std::string serving_json(const BenchHeader& header, const ServingReport& report)
   json["of_by_hand"] = report.of_by_hand();
   json["decode_pass_ms"] = 1e3 * report.decode_pass_s;
   json["chunk_pass_ms"] = 1e3 * report.chunk_pass_s;
+  json["slice_layers"] = report.slice_layers;
   json["rows"] = Json::array();
   for (const evaluate::ServingRow& row : report.rows) {
     json["rows"].push_back({{"arm", row.arm},

@@ -53,6 +53,7 @@ struct ServingReport {
   std::vector<evaluate::ServingRow> rows;
   double tokens_per_s = 0, by_hand_tokens_per_s = 0;
   double decode_pass_s = 0, chunk_pass_s = 0;
+  int slice_layers = 0;  ///< as engine::EngineOptions has it
   std::vector<evaluate::Arrival> arrivals;
   std::vector<evaluate::ServingRun> runs;
 

@@ -97,9 +97,7 @@ int serve_command(const Arguments& arguments) {
   if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
   server::ServerOptions options;
   options.engine = engine_options(arguments);
-  options.engine.slice_layers = static_cast<int>(arguments.slice_layers);
-  if (arguments.slice_layers < 0)
-    options.engine.slice_layers = arguments.device == "cpu" ? engine::kServedSliceLayers : 0;
+  options.engine.slice_layers = slice_layers(arguments);
   set_prefixes(arguments, options.engine);
   options.host = arguments.host;
   options.port = static_cast<int>(arguments.port);

@@ -67,6 +67,11 @@ void set_log(const Arguments& arguments) {
   if (!arguments.quiet) log_to_stderr(arguments.verbose ? LogLevel::debug : LogLevel::warning);
 }
 
+int slice_layers(const Arguments& arguments) {
+  if (arguments.slice_layers >= 0) return static_cast<int>(arguments.slice_layers);
+  return arguments.device == "cpu" ? engine::kServedSliceLayers : 0;
+}
+
 engine::EngineOptions engine_options(const Arguments& arguments) {
   if (arguments.model.empty()) throw UserError("no model: give a GGUF file with -m FILE");
   engine::EngineOptions options;

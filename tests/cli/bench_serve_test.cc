@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "glimpse/engine/options.h"
 #include "process.h"
 
 namespace glimpse::cli {
@@ -37,6 +38,7 @@ const std::vector<std::string> kDrawn{"--requests", "5", "--rate", "inf",       
 TEST(BenchServe, DrawsRequestsOfEachMethodInTurn) {
   const auto json = json_of(kDrawn);
   EXPECT_EQ(json["benchmark"], "serve");
+  EXPECT_EQ(json["slice_layers"], engine::kServedSliceLayers) << "as glimpse serve";
   ASSERT_EQ(json["rows"].size(), 3u);
   const std::vector<std::pair<std::string, int>> arms{{"full", 3}, {"tidal:16", 2}, {"all", 5}};
   for (std::size_t i = 0; i < arms.size(); ++i) {
@@ -64,6 +66,12 @@ TEST(BenchServe, DrawsRequestsOfEachMethodInTurn) {
     lengths.insert(length);
   }
   EXPECT_GT(lengths.size(), 1u);
+}
+
+TEST(BenchServe, ServesWholeChunksWhereItIsTold) {
+  std::vector<std::string> whole = kDrawn;
+  whole.insert(whole.end(), {"--slice-layers", "0"});
+  EXPECT_EQ(json_of(whole)["slice_layers"], 0);
 }
 
 TEST(BenchServe, ASeedRepeatsAndAPoissonProcessAscends) {

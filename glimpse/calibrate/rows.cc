@@ -59,9 +59,7 @@ class Table {
         ++more;
       }
     }
-    for (const TimedPlan& timed : plans) {
-      rows_.push_back({measured_key(timed.plan, "row"), std::vector<Standing>(kinds_.size()), 0});
-    }
+    rows_.assign(plans.size(), {std::vector<Standing>(kinds_.size()), 0});
   }
 
   void run(plan::Profile& profile) {
@@ -85,7 +83,6 @@ class Table {
     const Trial* trial;
   };
   struct Row {
-    std::uint64_t key;
     std::vector<Standing> kinds;
     std::size_t behind;  ///< of rest_, that it was asked
   };
@@ -95,7 +92,7 @@ class Table {
   /// Turns of every plan. Kept with the rest, as the race goes by it.
   void time_all(TokenTimes& times) {
     std::string which = fmt::format("steps of {} threads", engine_.threads());
-    for (const Row& row : rows_) which += fmt::format(" {:016x}", row.key);
+    for (const TimedPlan& timed : plans_) which += fmt::format(" {:016x}", measured_key(timed.plan, "row"));
     const std::uint64_t key = measured_key(plan::dense_plan(engine_.shape()), which);
     const auto taken = study_.measured->find(key);
     if (taken && times.take_over(*taken)) return;

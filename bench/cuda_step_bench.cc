@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -21,6 +22,7 @@
 #include "bench/llama_cuda.h"
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
+#include "glimpse/engine/lossless.h"
 #include "glimpse/exec/backend.h"
 #include "glimpse/kernels/cuda/readings.h"
 #include "glimpse/model/random_model.h"
@@ -88,19 +90,34 @@ class Batch {
 
   exec::StepResult step(int leaders = 0) { return backend_.executor().forward(next(leaders)); }
 
-  /// The next step is launched, behind one that was.
-  void launch(bool behind) {
-    exec::StepBatch batch = next(1);
-    for (std::size_t i = 0; i < tokens_.size() && behind; ++i) tokens_[i] = -1 - static_cast<std::int32_t>(i);
-    batch.tokens = tokens_;
-    backend_.executor().launch(batch);
+  /// Seconds of `steps` in a row, as requests decode; with `ahead` each is launched before the one before it has ended.
+  /// One before them is not counted: the device takes a graph in anew when another one ran before.
+  std::vector<double> row_of_steps(int steps, bool ahead, int leaders,
+                                   const std::function<void(const exec::StepResult&)>& see = {}) {
+    std::vector<double> times;
+    if (ahead) launch(next(1), false);
+    for (int i = -1; i < steps; ++i) {
+      const auto start = Clock::now();
+      if (ahead) launch(next(1), true);
+      const exec::StepResult result = ahead ? backend_.executor().collect() : step(leaders);
+      if (i < 0) continue;
+      times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      if (see) see(result);
+    }
+    if (ahead) backend_.executor().collect();
+    return times;
   }
   bool leaves_nothing() { return backend_.executor().leaves_nothing(program_); }
 
-  /// As many tokens as the round brings: each draft of each sequence is accepted with this chance, up to the first that
-  /// is not. Adds the seconds of its parts.
-  std::int64_t round(int drafts, double accepted, std::mt19937& random, double& draft_s, double& verify_s) {
+  /// What rounds of drafts and verifications take.
+  struct Rounds {
+    double draft_s = 0, verify_s = 0;
+  };
+  /// Each draft of each sequence is accepted with this chance, up to the first that is not. With `ahead` drafts, and
+  /// their verification, are launched before the draft before them has ended.
+  void round(int drafts, double accepted, bool ahead, std::mt19937& random, Rounds& rounds) {
     kv::Cache& cache = backend_.cache();
+    exec::Executor& executor = backend_.executor();
     std::vector<std::int64_t> before;
     for (const kv::SequenceId id : ids_) before.push_back(cache.length(id));
     const auto start = Clock::now();
@@ -110,21 +127,24 @@ class Batch {
         rows_[i].kind = attention::PassKind::draft;
         rows_[i].committed = before[i];
       }
-      backend_.executor().forward(batch);
+      launch(batch, ahead && draft > 0);
+      if (!ahead || draft > 0) executor.collect();
     }
-    const auto drafted = Clock::now();
+    auto drafted = Clock::now();
     for (const kv::SequenceId id : ids_) cache.truncate(id, drafts);
-    backend_.executor().forward(next(1, drafts + 1, attention::PassKind::verify));
-    std::int64_t tokens = 0;
+    launch(next(1, drafts + 1, attention::PassKind::verify), ahead);
+    if (ahead) {
+      executor.collect();
+      drafted = Clock::now();
+    }
+    executor.collect();
     for (const kv::SequenceId id : ids_) {
       int kept = 0;
       while (kept < drafts && std::bernoulli_distribution(accepted)(random)) ++kept;
       cache.truncate(id, drafts - kept);
-      tokens += kept + 1;
     }
-    draft_s += std::chrono::duration<double>(drafted - start).count();
-    verify_s += std::chrono::duration<double>(Clock::now() - drafted).count();
-    return tokens;
+    rounds.draft_s += std::chrono::duration<double>(drafted - start).count();
+    rounds.verify_s += std::chrono::duration<double>(Clock::now() - drafted).count();
   }
 
  private:
@@ -145,6 +165,13 @@ class Batch {
       for (int row = 0; row < each; ++row) outputs_.push_back(rows.first_row + row);
     }
     return {tokens_, rows_, outputs_, false, leaders};
+  }
+  /// Of next(); `behind` one that runs, whose tokens are the last ones of this.
+  void launch(const exec::StepBatch& batch, bool behind) {
+    for (std::size_t i = 0; i < rows_.size() && behind; ++i) {
+      tokens_[static_cast<std::size_t>(rows_[i].first_row + rows_[i].rows - 1)] = -1 - static_cast<std::int32_t>(i);
+    }
+    backend_.executor().launch(batch);
   }
 
   exec::Backend& backend_;
@@ -333,28 +360,24 @@ class Bench {
       const attention::Program program(plan_of(shape_, arm));
       Batch plain(backend, sources, dense), batch(backend, sources, program);
       std::mt19937 random(5);
-      double draft_s = 0, verify_s = 0;
-      std::int64_t tokens = 0, steps = 0;
+      const bool ahead = wanted_.ahead && batch.leaves_nothing();
+      Batch::Rounds warm, rounds;
       std::vector<double> times;
-      for (int warm = 0; warm < 3; ++warm) {
-        plain.step(1);
-        batch.round(wanted_.drafts, wanted_.accepted, random, draft_s, verify_s);
+      for (int i = 0; i < 3; ++i) {
+        plain.row_of_steps(2, wanted_.ahead, 1);
+        batch.round(wanted_.drafts, wanted_.accepted, ahead, random, warm);
       }
-      draft_s = verify_s = 0;
       for (int done = 0; done < wanted_.steps; ++done) {
-        for (int i = 0; i < 4; ++i) {
-          const auto start = Clock::now();
-          plain.step(1);
-          if (i > 0) times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-        }
-        tokens += batch.round(wanted_.drafts, wanted_.accepted, random, draft_s, verify_s);
-        ++steps;
+        const std::vector<double> row = plain.row_of_steps(3, wanted_.ahead, 1);
+        times.insert(times.end(), row.begin(), row.end());
+        batch.round(wanted_.drafts, wanted_.accepted, ahead, random, rounds);
       }
       std::sort(times.begin(), times.end());
       const double step = times[times.size() / 2];
-      const double draft = draft_s / static_cast<double>(steps * wanted_.drafts);
-      const double verify = verify_s / static_cast<double>(steps);
-      const double token = (draft_s + verify_s) * static_cast<double>(sources.size()) / static_cast<double>(tokens);
+      const double draft = rounds.draft_s / (static_cast<double>(wanted_.steps) * wanted_.drafts);
+      const double verify = rounds.verify_s / wanted_.steps;
+      // By the mean of what is accepted: the draws of a few rounds are off by several percent.
+      const double token = (draft * wanted_.drafts + verify) / engine::cycle_tokens(wanted_.accepted, wanted_.drafts);
       fmt::print(
           "  {} B={:<3} {:>7} tokens  lossless {:<19} {:8.3f} ms a token of each, {:.2f}x dense ({:.3f})  a draft "
           "{:.3f}  "
@@ -406,32 +429,21 @@ class Bench {
                          {"s", seconds}});
       }
     }
-    // A few steps of an arm in a row, as requests decode. The first is not counted: the device takes a graph in anew
-    // when another one ran before.
     constexpr int kRow = 5;
     for (int done = 0; done < wanted_.steps; done += kRow) {
       for (Measured& arm : arms) {
         const bool ahead = wanted_.ahead && arm.batch->leaves_nothing();
-        if (ahead) {
-          arm.batch->launch(false);
-          arm.batch->launch(true);
-          backend.executor().collect();
-        } else {
-          arm.batch->step(wanted_.leaders);
-        }
-        for (int i = done; i < std::min(wanted_.steps, done + kRow); ++i) {
-          const auto start = Clock::now();
-          if (ahead) arm.batch->launch(true);
-          const exec::StepResult result = ahead ? backend.executor().collect() : arm.batch->step(wanted_.leaders);
-          arm.times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+        const int steps = std::min(wanted_.steps - done, kRow);
+        const auto see = [&](const exec::StepResult& result) {
           arm.bytes = 0;
           for (const attention::ReadCounters& c : result.counters) {
             arm.bytes += (c.k_rows + c.v_rows) * static_cast<std::int64_t>(format_.read_bytes());
             arm.recalled += c.recalled_pages;
             arm.needed += c.recalled_pages + c.resident_hits;
           }
-        }
-        if (ahead) backend.executor().collect();
+        };
+        const std::vector<double> row = arm.batch->row_of_steps(steps, ahead, wanted_.leaders, see);
+        arm.times.insert(arm.times.end(), row.begin(), row.end());
       }
     }
     double dense = 0;
@@ -497,7 +509,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", wanted.steps, "of each arm");
   app.add_option("--leaders", wanted.leaders, "largest logits that the host reads, as a greedy request 1; 0: all");
   app.add_flag("--ahead", wanted.ahead,
-               "launch the next step before this one's tokens have come, as greedy requests do");
+               "launch what comes next before this step's tokens have come, as greedy requests do");
   app.add_option("--drafts", wanted.drafts, "measure lossless decoding by so many drafts, 1 to 15, in place of steps")
       ->check(CLI::Range(1, 15));
   app.add_option("--accepted", wanted.accepted, "the chance of a draft to be accepted")->check(CLI::Range(0.0, 1.0));

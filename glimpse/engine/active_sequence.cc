@@ -60,16 +60,20 @@ void forget_tokens(ActiveSequence& sequence, std::int64_t kept) {
   sequence.made.cut(kept);
 }
 
+void cut_rows(kv::Cache& cache, const ActiveSequence& sequence, std::int64_t length) {
+  const std::int64_t rows = cache.length(sequence.id) - length;
+  if (rows > 0) cache.truncate(sequence.id, rows);
+}
+
 void truncate(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length) {
-  cache.truncate(sequence.id, sequence.length - length);
+  cut_rows(cache, sequence, length);
   sequence.length = length;
   forget_tokens(sequence, length);
 }
 
 void take_rows_back(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length) noexcept {
   try {
-    const std::int64_t rows = cache.length(sequence.id) - length;
-    if (rows > 0) cache.truncate(sequence.id, rows);
+    cut_rows(cache, sequence, length);
   } catch (...) {
     sequence.broken = text_of(std::current_exception());
   }

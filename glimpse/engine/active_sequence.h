@@ -55,11 +55,12 @@ void close_prompt(ActiveSequence& sequence);
 void note_tokens(ActiveSequence& sequence, std::span<const Token> appended, const text::BoundaryClassifier& boundaries);
 /// Keeps the first `kept` of the noted tokens.
 void forget_tokens(ActiveSequence& sequence, std::int64_t kept);
+/// Leaves the first `length` of its rows in the cache, whatever is noted of them.
+void cut_rows(kv::Cache& cache, const ActiveSequence& sequence, std::int64_t length);
 /// Takes tokens behind the first `length` out of the cache again.
 void truncate(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length);
 
-/// Leaves the first `length` of its rows in the cache, whatever is noted of them; where that fails it is broken. For
-/// rows that left nothing elsewhere.
+/// cut_rows(); where that fails it is broken. For rows that left nothing elsewhere.
 void take_rows_back(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length) noexcept;
 
 /// Tokens that the sequence's heads have not forgotten, the mean over them.

@@ -1,6 +1,6 @@
-// A pass that is launched behind the one that runs, before the host knows the tokens that it takes: those with the
-// largest logits. So the device goes from one pass to the next, and the host does its part beside it. A sequence whose
-// answer turns out to end takes its row back. One thread at a time. Inside engine only.
+// A pass that is launched behind the one that runs, before the host knows the last token that each sequence takes: the
+// one with the largest logit. So the device goes from one pass to the next, and the host does its part beside it. A
+// sequence whose answer turns out to end takes its rows back. One thread at a time. Inside engine only.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,10 @@ namespace glimpse::engine {
 
 class AheadPass {
  public:
-  /// Behind a pass of these entries, each of which decodes a row, has one leader, and a program that leaves nothing on
-  /// the host (exec::Executor::leaves_nothing). False where the cache or memory has no room, with nothing changed.
+  /// Behind a pass of the same sequences in the same order, each with one row there that has one leader: entries whose
+  /// last token is the one that its row decides, and whose others are known. Each decodes, drafts or verifies, has one
+  /// leader, and a program that leaves nothing on the host (exec::Executor::leaves_nothing). A verification takes the
+  /// drafts out of the cache first. False where the cache or memory has no room, with nothing else changed.
   bool launch(Device& device, std::span<const PassEntry> entries);
   /// Waits for it, so that other passes may run. What went wrong comes with its result, and its rows are gone then.
   void land(Device& device) noexcept;
@@ -25,7 +27,7 @@ class AheadPass {
   /// As launched; of those that have left it the sequence is null.
   std::span<const PassEntry> entries() const { return entries_; }
   bool has(const ActiveSequence& sequence) const;
-  /// Of a pass that has landed: the sequence's row counts no more. True where the device has counted it.
+  /// Of a pass that has landed: the sequence's rows count no more. True where they were counted as a step.
   bool leave(const ActiveSequence& sequence);
   /// Once, of a pass that has landed: without the rows of those that have left it. Throws what ended it.
   exec::StepResult result();
@@ -37,10 +39,10 @@ class AheadPass {
   // What the pass needs until it is launched.
   std::vector<attention::SequenceRows> rows_;
   std::vector<std::int32_t> tokens_, outputs_;
-  // What has landed: [entries]
-  std::vector<exec::Leader> leaders_;
-  std::vector<attention::ReadCounters> counters_;
-  std::vector<std::exception_ptr> failures_;
+  // What has landed.
+  std::vector<exec::Leader> leaders_;              ///< [rows with logits]
+  std::vector<attention::ReadCounters> counters_;  ///< [entries]
+  std::vector<std::exception_ptr> failures_;       ///< [entries] or none
   std::exception_ptr failure_;
 };
 

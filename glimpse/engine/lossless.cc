@@ -47,10 +47,7 @@ double cycle_tokens(double acceptance, int drafts) {
 
 int DraftLength::next(const DraftCosts& costs) {
   if (fixed_ > 0) return fixed_;
-  if (rest_ > 0) {
-    --rest_;
-    return 0;
-  }
+  if (rest()) return 0;
   int best = 1;
   double most = 0;
   // Where a verification can have the bits of dense decoding, no more drafts than it has them for.
@@ -68,6 +65,12 @@ int DraftLength::next(const DraftCosts& costs) {
   accepted_ = kFirstAccepted;
   tried_ = kFirstTried;
   return 0;
+}
+
+bool DraftLength::rest() {
+  if (rest_ == 0) return false;
+  --rest_;
+  return true;
 }
 
 void DraftLength::record(int drafted, int accepted) {

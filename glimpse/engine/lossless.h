@@ -10,12 +10,13 @@
 #include <span>
 #include <vector>
 
-#include "glimpse/exec/row_costs.h"
+#include "glimpse/exec/executor.h"
 #include "glimpse/text/sampler.h"
 
 namespace glimpse::engine {
 
-inline constexpr int kMostDrafts = 15;  ///< with the token that starts them, rows of one verification: 16
+/// With the token that starts them they are the rows of one verification.
+inline constexpr int kMostDrafts = exec::kMostRowsBehind - 1;
 
 /// What a step reads, in bytes, and what several rows make of it.
 struct DraftCosts {
@@ -33,6 +34,8 @@ class DraftLength {
   explicit DraftLength(int fixed = 0) : fixed_(fixed) {}
   /// 0: drafting does not pay here: take a dense step. After a while it is tried again.
   int next(const DraftCosts& costs);
+  /// True where next() has 0 without a look at costs, and this is in place of it.
+  bool rest();
   void record(int drafted, int accepted);
   double acceptance() const { return accepted_ / tried_; }
 

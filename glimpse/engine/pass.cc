@@ -170,13 +170,17 @@ void PassRunner::refuse(std::size_t number, std::int64_t row, const NotFinite* f
   // The runner counted the pass whose tokens are taken back.
   attention::SequenceState& counted = entry.sequence->attention;
   counted.prompt_tokens = std::min(counted.prompt_tokens, entry.sequence->length);
-  if (entry.kind == PassKind::decode || entry.kind == PassKind::dense_decode) --counted.decode_steps;
+  if (counts_a_step(entry)) --counted.decode_steps;
   recover(entry, failures_[number]);
 }
 
 void PassRunner::refuse_not_finite(std::span<const float> logits) noexcept {
-  for (std::size_t i = 0; i < entries_.size() && leaders_.size() == entries_.size(); ++i) {
-    if (leaders_[i].token < 0 && !failures_[i]) refuse(i, 0, nullptr);
+  std::size_t leader = 0;
+  for (std::size_t i = 0; i < entries_.size() && leader < leaders_.size(); ++i) {
+    const std::size_t rows = entries_[i].logits_rows(), before = entries_[i].tokens.size() - rows;
+    for (std::size_t row = 0; row < rows; ++row, ++leader) {
+      if (leaders_[leader].token < 0 && !failures_[i]) refuse(i, static_cast<std::int64_t>(before + row), nullptr);
+    }
   }
   if (logits.empty()) return;  // none were wanted, or leaders
   const std::size_t vocabulary = loaded_->vocabulary();
@@ -242,7 +246,13 @@ std::span<const float> PassRunner::run(std::span<const PassEntry> entries, const
 
 void PassRunner::note_ahead() const {
   for (const PassEntry& entry : ahead_.entries()) {
-    if (entry.sequence != nullptr) note_tokens(*entry.sequence, entry.tokens, loaded_->boundaries);
+    if (entry.sequence == nullptr) continue;
+    ActiveSequence& sequence = *entry.sequence;
+    if (entry.kind == PassKind::verify) {  // whose drafts have left the cache
+      sequence.length = entry.committed;
+      forget_tokens(sequence, entry.committed);
+    }
+    note_tokens(sequence, entry.tokens, loaded_->boundaries);
   }
 }
 

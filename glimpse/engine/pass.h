@@ -35,16 +35,16 @@ class PassRunner {
   std::span<const float> run(std::span<const PassEntry> entries, const std::function<void()>& meanwhile = {});
   /// Runs one entry; throws what ended it.
   std::span<const float> run_alone(const PassEntry& entry);
-  /// From `meanwhile`: queues the next pass of the same entries, each of which decodes the token of its largest logit
-  /// then, with one leader. They are as AheadPass::launch() wants them. False: there is no room for it.
+  /// From `meanwhile`: queues the next pass, of entries as AheadPass::launch() wants them. False: there is no room.
   bool launch_ahead(std::span<const PassEntry> entries) { return ahead_.launch(*device_, entries); }
   /// The entries of such a pass; of those whose row was taken back the sequence is null. None: there is no such pass.
   std::span<const PassEntry> ahead() const { return ahead_.entries(); }
-  /// When the tokens that it takes are known: notes them.
+  /// When the tokens that it takes are known: notes them, in place of those of drafts that it verifies.
   void note_ahead() const;
   /// As run(), of the pass that was queued, for the entries that are left.
   std::span<const float> run_ahead(const std::function<void()>& meanwhile);
-  /// Before anything else is done with a sequence: its row in such a pass is gone as if it had never been.
+  /// Before anything else is done with a sequence: its rows in such a pass are gone as if they had never been, and
+  /// drafts that it was to verify are to leave, too.
   void take_back(ActiveSequence& sequence) noexcept;
   /// run_alone() in slices of layers: open(), advance() until no layer is left (true), close(). An entry that was
   /// stopped may be closed before that. Its sequence is nobody else's until then; another PassRunner may run passes.

@@ -16,7 +16,7 @@ struct PassEntry {
   std::span<const Token> tokens;
   attention::PassKind kind = attention::PassKind::decode;
   bool audit = false;                       ///< where the kind decodes
-  std::int64_t committed = 0;               ///< draft: tokens before the first draft
+  std::int64_t committed = 0;               ///< draft, verify: tokens before the first draft
   std::int64_t prompt_end = 0;              ///< prompt
   const std::atomic<bool>* stop = nullptr;  ///< a chunk that may end in its middle
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
@@ -30,6 +30,11 @@ struct PassEntry {
   }
   bool is_stopped() const { return stop != nullptr && stop->load(std::memory_order_relaxed); }
 };
+
+/// True for one that adds to SequenceState::decode_steps.
+constexpr bool counts_a_step(const PassEntry& entry) {
+  return entry.kind == attention::PassKind::decode || entry.kind == attention::PassKind::dense_decode;
+}
 
 /// True when rows of an entry that failed can be taken back and all that the sequence keeps is as before.
 bool can_take_back(const PassEntry& entry);

@@ -37,6 +37,9 @@ struct Leader {
 };
 inline constexpr int kMostLeaders = 128;
 
+/// The most rows of a sequence in a pass that is launched behind another.
+inline constexpr int kMostRowsBehind = 16;
+
 /// That logits_of() gives at a time.
 inline constexpr std::size_t kLogitRows = 64;
 
@@ -59,10 +62,11 @@ class Executor {
   virtual StepResult forward(const StepBatch& batch) = 0;
   /// A forward() in two halves, so that the host works while the device does: launch() queues the pass, collect() waits
   /// for the oldest one that was launched, and returns or throws what forward() would. Behind a pass that runs one more
-  /// may be launched, of the same or fewer sequences, where both have one decoding row of each, ask for one leader, and
-  /// have programs of which such a pass leaves nothing on the host (leaves_nothing()). A row of it is taken back by
-  /// kv::Cache::truncate(). What launch() throws concerns the new pass alone. abandon() forgets all that was launched.
-  /// False: the device has no such passes, and nobody calls these.
+  /// may be launched, of the same or fewer sequences. The one that runs has one row of each, which decodes; the other
+  /// has such rows or verifies drafts, which the cache has lost then, by kMostRowsBehind rows of a sequence at most.
+  /// Both ask for one leader, and have programs of which a decoding pass leaves nothing on the host (leaves_nothing()).
+  /// Rows of it are taken back by kv::Cache::truncate(). What launch() throws concerns the new pass alone. abandon()
+  /// forgets all that was launched. False: the device has no such passes, and nobody calls these.
   virtual bool flies() const { return false; }
   virtual bool leaves_nothing(const attention::Program&) { return false; }
   virtual void launch(const StepBatch&) { check(false, "a device that queues passes"); }

@@ -56,6 +56,11 @@ class Ahead : public testing::Test {
   static void step_until(Engine& engine, RequestId id, std::size_t tokens) {
     while (engine.result(id).tokens.size() < tokens) ASSERT_TRUE(engine.step());
   }
+  static Request lossless(Request request, int drafts) {
+    request.lossless = true;
+    request.draft_tokens = drafts;
+    return request;
+  }
   /// A cache of so many tokens.
   static EngineOptions small_cache(std::int64_t tokens) {
     EngineOptions options = flying_options();
@@ -71,6 +76,13 @@ class Ahead : public testing::Test {
     EXPECT_EQ(got.stats.attention.bytes_read, expected.stats.attention.bytes_read);
     EXPECT_EQ(got.stats.attention.sparse_steps, expected.stats.attention.sparse_steps);
     EXPECT_EQ(got.stats.attention.dense_steps, expected.stats.attention.dense_steps);
+  }
+  static void expect_same_drafts(const Result& got, const Result& expected) {
+    expect_same(got, expected);
+    EXPECT_EQ(got.stats.lossless.drafted, expected.stats.lossless.drafted);
+    EXPECT_EQ(got.stats.lossless.accepted, expected.stats.lossless.accepted);
+    EXPECT_EQ(got.stats.lossless.verify_passes, expected.stats.lossless.verify_passes);
+    EXPECT_EQ(got.stats.lossless.dense_steps, expected.stats.lossless.dense_steps);
   }
 };
 
@@ -124,17 +136,156 @@ TEST_F(Ahead, WhatTheHostNeedsBetweenPassesGoesPassByPass) {
   logprobs.logprobs = 2;
   drafted.lossless = true;
   drafted.draft_tokens = 3;
+  drafted.logprobs = 0;
   for (const Request& request : {sampled, audited, corrected, watched, penalised, logprobs, drafted}) {
     EXPECT_EQ(answered(engine, request).tokens.size(), 12U);
   }
   EXPECT_EQ(flying().behind, 0);
-  // Drafts and verdicts from the largest logits alone are those from all.
-  Request told = drafted;
+}
+
+/// Of a cycle's passes all but the first draft's are known before their last tokens.
+TEST_F(Ahead, DraftsAndTheirVerification) {
+  Engine engine(flying_options());
+  const Request request = lossless(greedy(engine, 100, "tidal", 2, 30), 3);
+  Request told = request;  // all logits: pass by pass
   told.logprobs = 0;
-  const Result largest = answered(engine, drafted);
-  EXPECT_EQ(largest.tokens, answered(engine, told).tokens);
-  EXPECT_EQ(largest.tokens, want(drafted).tokens);
-  EXPECT_GT(largest.stats.lossless.drafted, 0);
+  const Result got = answered(engine, request);
+  expect_same_drafts(got, want(request));
+  const std::int64_t cycles = got.stats.lossless.verify_passes;
+  EXPECT_GT(cycles, 5);
+  EXPECT_EQ(flying().behind, got.stats.lossless.drafted);
+  expect_same_drafts(answered(engine, told), got);
+}
+
+TEST_F(Ahead, LosslessRequestsBesideOthers) {
+  Engine engine(flying_options());
+  const std::vector<Request> requests{
+      lossless(greedy(engine, 300, "tidal", 1, 40), 2), lossless(greedy(engine, 90, "kascade", 2, 25), 5),
+      greedy(engine, 200, "lychee-decode", 3, 33), lossless(greedy(engine, 250, "tidal", 4, 60), 15)};
+  std::vector<RequestId> ids;
+  for (const Request& each : requests) ids.push_back(engine.submit(each));
+  run_all(engine);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    SCOPED_TRACE(i);
+    if (i == 2) {
+      expect_same(engine.result(ids[i]), want(requests[i]));
+    } else {
+      expect_same_drafts(engine.result(ids[i]), want(requests[i]));
+    }
+  }
+  EXPECT_GT(flying().behind, 30);
+  EXPECT_EQ(flying().abandoned, 0);
+}
+
+/// Dense steps where drafting rests, or where the answer is too short for drafts.
+TEST_F(Ahead, DenseStepsOfLosslessRequests) {
+  Engine engine(flying_options());
+  Request request = lossless(greedy(engine, 200, "tidal", 1, 120), 0);
+  request.plan = make(engine, "tidal", budget("8"));
+  const Result got = answered(engine, request);
+  EXPECT_EQ(got.tokens, want(request).tokens);
+  EXPECT_GT(got.stats.lossless.dense_steps, 10);
+  EXPECT_GT(flying().behind, got.stats.lossless.dense_steps / 2);
+}
+
+/// A draft that ends the text: the one behind it is taken back, or its verification is there already.
+TEST_F(Ahead, ADraftThatEndsTheText) {
+  Engine engine(flying_options());
+  int ended = 0;
+  for (std::uint32_t seed = 1; seed <= 24; ++seed) {
+    SCOPED_TRACE(seed);
+    Request request = lossless(greedy(engine, 60, "tidal", seed, 200), 1 + static_cast<int>(seed) % 4);
+    request.ignore_end = false;
+    const Result got = answered(engine, request);
+    expect_same_drafts(got, want(request));
+    if (got.reason == FinishReason::end_of_text) ++ended;
+  }
+  EXPECT_GT(ended, 2);
+}
+
+/// What is called or cancelled while drafts and verifications are under way.
+TEST_F(Ahead, CallsBetweenDrafts) {
+  for (int steps = 8; steps < 16; ++steps) {
+    SCOPED_TRACE(steps);
+    SetUp();
+    Engine engine(flying_options());
+    const EngineStats before = engine.stats();
+    const Request first = lossless(greedy(engine, 100, "tidal", 1, 50), 3), second = greedy(engine, 110, "full", 2, 50);
+    Request kept = lossless(greedy(engine, 90, "tidal", 3, 50), 4);
+    kept.keep = true;
+    const RequestId one = engine.submit(first), two = engine.submit(second), three = engine.submit(kept);
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(engine.step());
+    {
+      Sequence sequence = engine.open(make(engine, "full"));
+      sequence.prefill(random_tokens(30, engine.tokenizer().size()));
+    }
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine.step());
+    engine.cancel(three);
+    run_all(engine);
+    expect_same_drafts(engine.result(one), want(first));
+    expect_same(engine.result(two), want(second));
+    const Result& left = engine.result(three);
+    EXPECT_EQ(left.reason, FinishReason::cancelled);
+    const Result whole = want(kept);
+    EXPECT_TRUE(std::equal(left.tokens.begin(), left.tokens.end(), whole.tokens.begin()));
+    for (const RequestId id : {one, two, three}) engine.release(id);
+    EXPECT_EQ(engine.stats().pages_free, before.pages_free);
+  }
+}
+
+/// A request that is cancelled while drafts or their verification are under way leaves what it has said.
+TEST_F(Ahead, WhatIsKeptOfDraftsThatAreCancelled) {
+  for (int steps = 4; steps < 12; ++steps) {
+    SCOPED_TRACE(steps);
+    Engine engine(flying_options()), plain(options_for(reference::test_model("llama")));
+    Request kept = lossless(greedy(engine, 90, "tidal", 3, 50), 3);
+    kept.keep = true;
+    const RequestId id = engine.submit(kept);
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(engine.step());
+    engine.cancel(id);
+    kept.max_tokens = static_cast<std::int64_t>(engine.result(id).tokens.size());
+    const RequestId same = plain.submit(kept);
+    run_all(plain);
+    EXPECT_EQ(engine.result(id).tokens, plain.result(same).tokens);
+    std::optional<Sequence> there = engine.take(id), expected = plain.take(same);
+    ASSERT_TRUE(there && expected);
+    ASSERT_EQ(there->length(), expected->length());
+    const std::vector<Token> more = random_tokens(5, engine.tokenizer().size(), 11);
+    EXPECT_TRUE(same_bits(decoded(*there, more), decoded(*expected, more)));
+  }
+}
+
+/// A device that fails between drafts: the cycle begins anew.
+TEST_F(Ahead, ADeviceThatFailsBetweenDrafts) {
+  for (std::int64_t passes = 0; passes < 6; ++passes) {
+    SCOPED_TRACE(passes);
+    SetUp();
+    Engine engine(flying_options());
+    const Request request = lossless(greedy(engine, 100, "tidal", 1, 50), 3);
+    const RequestId id = engine.submit(request);
+    step_until(engine, id, 8);
+    flying().fail_collect = passes;
+    EXPECT_THROW(while (engine.step()){}, InternalError);
+    run_all(engine);
+    EXPECT_EQ(engine.result(id).tokens, want(request).tokens);
+    EXPECT_EQ(engine.result(id).reason, FinishReason::length);
+  }
+}
+
+TEST_F(Ahead, ADraftThatIsNotFiniteEndsItsRequestAlone) {
+  for (std::int64_t passes = 0; passes < 5; ++passes) {
+    SCOPED_TRACE(passes);
+    SetUp();
+    Engine engine(flying_options());
+    const Request first = lossless(greedy(engine, 100, "tidal", 1, 50), 3), second = greedy(engine, 110, "full", 2, 50);
+    const RequestId fails = engine.submit(first), goes_on = engine.submit(second);
+    step_until(engine, fails, 8);
+    flying().spoil = passes;
+    run_all(engine);
+    EXPECT_EQ(engine.result(fails).reason, FinishReason::failed);
+    EXPECT_THAT(engine.result(fails).error, HasSubstr("are not finite"));
+    expect_same(engine.result(goes_on), want(second));
+  }
 }
 
 /// Nobody knows of an end before it is there: its row in the next pass is taken back.

@@ -37,13 +37,15 @@ class FlyingExecutor final : public exec::Executor {
     if (!passes_.empty()) {
       check(passes_.size() == 1 && passes_.back().leaders == 1 && batch.leaders == 1 && !batch.keep_rows,
             "one pass behind another, of one leader");
-      check(batch.output_rows.size() == batch.tokens.size(), "each row decodes");
-      const auto check_rows = [](const attention::SequenceRows& rows) {
-        check(rows.rows == 1 && rows.kind == attention::PassKind::decode && !rows.audit, "decoding rows");
-        check(plan::keeps_nothing(rows.program->plan()), "plans that keep nothing");
-      };
-      std::for_each(batch.sequences.begin(), batch.sequences.end(), check_rows);
-      std::for_each(passes_.back().rows.begin(), passes_.back().rows.end(), check_rows);
+      check(batch.output_rows.size() == batch.tokens.size(), "each row has logits");
+      check(batch.sequences.size() <= passes_.back().rows.size(), "the same sequences or fewer");
+      for (const attention::SequenceRows& rows : batch.sequences) {
+        const bool verifies = rows.kind == attention::PassKind::verify && rows.rows <= exec::kMostRowsBehind;
+        check((verifies || is_decoded(rows)) && plan::keeps_nothing(rows.program->plan()), "rows that leave nothing");
+      }
+      for (const attention::SequenceRows& rows : passes_.back().rows) {
+        check(is_decoded(rows) && plan::keeps_nothing(rows.program->plan()), "rows with a pass behind them");
+      }
       for (std::int32_t& token : tokens) {
         if (token < 0) token = largest(passes_.back(), static_cast<std::size_t>(-1 - token)).token;
       }
@@ -111,6 +113,9 @@ class FlyingExecutor final : public exec::Executor {
     std::vector<attention::ReadCounters> counters;
     std::vector<std::exception_ptr> failures;
   };
+  static bool is_decoded(const attention::SequenceRows& rows) {
+    return rows.rows == 1 && attention::decodes(rows.kind) && !rows.audit;
+  }
   exec::Leader largest(const Pass& pass, std::size_t row) const {
     const auto first = pass.logits.begin() + static_cast<std::ptrdiff_t>(row * vocabulary_);
     const auto best = std::max_element(first, first + static_cast<std::ptrdiff_t>(vocabulary_));

@@ -1,41 +1,50 @@
 #include "glimpse/engine/requests/ahead.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "glimpse/engine/requests/decode_lossless.h"
 #include "glimpse/engine/requests/jobs.h"
 
 namespace glimpse::engine {
 namespace {
 
-/// Where the answer is not ended by its length, and its largest logits alone decide this token and the next.
-bool goes_on(const Runtime& runtime, const PassEntry& entry, const ActiveRequest& request) {
+/// Its rows of the pass behind the one that runs, where the answer is not ended by its length, and its largest logits
+/// alone decide this token and the next.
+std::optional<PassEntry> next_entry(const Runtime& runtime, const PassEntry& entry, ActiveRequest& request) {
   const Request& wanted = request.request;
-  if (entry.kind != attention::PassKind::decode || entry.leaders != 1 || request.drafting) return false;
-  if (wanted.grammar.grammar) return false;  // it may bind from the next token on
-  if (wanted.audit_every > 0 || wanted.correct_every > 0 || entry.sequence->on_sets) return false;
-  if (!runtime.device.executor->leaves_nothing(*entry.sequence->program)) return false;
-  if (request.cancelled || request.stop->load(std::memory_order_relaxed)) return false;
-  if (wanted.max_tokens > 0 && request.result.stats.generated_tokens + 1 >= wanted.max_tokens) return false;
-  return entry.sequence->length + 1 < std::min(runtime.options.context, runtime.cache().shape().capacity_tokens);
+  if (!attention::decodes(entry.kind) || entry.leaders != 1) return {};
+  if (wanted.grammar.grammar) return {};  // it may bind from the next token on
+  if (wanted.audit_every > 0 || wanted.correct_every > 0 || entry.sequence->on_sets) return {};
+  if (!runtime.device.executor->leaves_nothing(*entry.sequence->program)) return {};
+  if (request.cancelled || request.stop->load(std::memory_order_relaxed)) return {};
+  if (entry.kind == attention::PassKind::draft) return entry_behind(runtime, request, entry.kind);  // it has its room
+  if (wanted.max_tokens > 0 && request.result.stats.generated_tokens + 1 >= wanted.max_tokens) return {};
+  const std::int64_t most = std::min(runtime.options.context, runtime.cache().shape().capacity_tokens);
+  if (entry.sequence->length + 1 >= most) return {};
+  return request.drafting ? entry_behind(runtime, request, entry.kind) : entry;
 }
 
 }  // namespace
 
-bool knows_next(const Requests& requests, const Batch& batch) {
+bool make_next(const Requests& requests, Batch& batch) {
   const Runtime& runtime = requests.runtime;
+  batch.next.clear();
   if (!runtime.device.executor->flies()) return false;
   const auto ongoing = std::count_if(requests.all.begin(), requests.all.end(),
                                      [](const auto& each) { return each.second.phase != Phase::done; });
   if (static_cast<std::size_t>(ongoing) != batch.entries.size()) return false;
   const kv::Cache& cache = runtime.cache();
-  std::int64_t pages = 0;
+  // Whole runs for some leave others their pages. A verification has one row more than the drafts that run.
+  std::int64_t pages = static_cast<std::int64_t>(batch.entries.size()) * all_heads(runtime) * (kv::kRunPages - 1);
+  for (const PassEntry& entry : batch.entries) pages += cache.pages_to_extend(entry.sequence->id, 1);
+  if (pages > static_cast<std::int64_t>(cache.usage().pages_free)) return false;
   for (std::size_t i = 0; i < batch.entries.size(); ++i) {
-    if (!goes_on(runtime, batch.entries[i], *batch.owners[i])) return false;
-    pages += cache.pages_to_extend(batch.entries[i].sequence->id, 1);
+    const std::optional<PassEntry> next = next_entry(runtime, batch.entries[i], *batch.owners[i]);
+    if (!next) return false;
+    batch.next.push_back(*next);
   }
-  // Whole runs for some leave others their pages.
-  pages += static_cast<std::int64_t>(batch.entries.size()) * all_heads(runtime) * (kv::kRunPages - 1);
-  return pages <= static_cast<std::int64_t>(cache.usage().pages_free);
+  return true;
 }
 
 void keep_ahead(const PassRunner& passes, Batch& batch) {
@@ -43,7 +52,7 @@ void keep_ahead(const PassRunner& passes, Batch& batch) {
   std::size_t kept = 0;
   for (std::size_t i = 0; i < launched.size(); ++i) {
     if (launched[i].sequence == nullptr) continue;
-    batch.entries[kept] = batch.entries[i];
+    batch.entries[kept] = launched[i];
     batch.owners[kept++] = batch.owners[i];
   }
   batch.entries.resize(kept);

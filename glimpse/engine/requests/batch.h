@@ -15,6 +15,7 @@ struct Batch {
   Ongoing ongoing;
   std::vector<PassEntry> entries;
   std::vector<ActiveRequest*> owners;  ///< [entries]
+  std::vector<PassEntry> next;         ///< of the pass behind this one, where it is known (ahead.h)
   ActiveRequest* opens = nullptr;      ///< its next chunk begins to run in slices
 };
 

@@ -20,6 +20,44 @@ DraftCosts draft_costs(const Runtime& runtime, const ActiveRequest& request) {
   return costs;
 }
 
+/// Drafts for which the answer and the context have room when so many more of its tokens are there; 0 too where the
+/// plan is dense then. The verification's own token comes on top of them, and its row needs room.
+std::int64_t most_drafts(const Runtime& runtime, const ActiveRequest& request, std::int64_t more) {
+  const std::int64_t length = request.sequence->length + more;
+  if (plan::is_dense_at(request.sequence->plan(), length + 1)) return 0;
+  std::int64_t most = runtime.options.context - length - 1;
+  if (request.request.max_tokens > 0) {
+    most = std::min(most, request.request.max_tokens - request.result.stats.generated_tokens - more - 1);
+  }
+  return most;
+}
+
+/// Of one kind; `tokens` are the request's.
+PassEntry entry_of(ActiveRequest& request, attention::PassKind kind, std::span<const Token> tokens) {
+  PassEntry entry{&*request.sequence, tokens, kind};
+  // A grammar may bind from a drafted token on.
+  const bool greedy = request.sampler.deciding() == 1 && !request.request.grammar.grammar && !request.request.logprobs;
+  entry.leaders = greedy ? 1 : 0;
+  entry.committed = request.drafting->base;
+  return entry;
+}
+
+PassEntry dense_entry(ActiveRequest& request) {
+  return entry_of(request, attention::PassKind::dense_decode, {&request.next, 1});
+}
+
+/// Behind so many drafts.
+PassEntry draft_entry(ActiveRequest& request, std::size_t drafted) {
+  return entry_of(request, attention::PassKind::draft, request.drafting->first(drafted + 1).last(1));
+}
+
+/// Of so many drafts.
+PassEntry verification_entry(ActiveRequest& request, std::size_t drafted) {
+  PassEntry entry = entry_of(request, attention::PassKind::verify, request.drafting->first(drafted + 1));
+  entry.logits = PassEntry::Logits::all;
+  return entry;
+}
+
 /// What a row says of the token behind it, where the largest logits decide or all are there.
 void distribution_of(const Rows& rows, std::size_t row, std::size_t count, text::Sampler& sampler,
                      std::vector<text::TokenProbability>& out) {
@@ -35,24 +73,27 @@ void distribution_of(const Rows& rows, std::size_t row, std::size_t count, text:
   out.assign(1, {best->token, 1.0F});
 }
 
-void take_draft(const text::Tokenizer& tokenizer, ActiveRequest& request, const Rows& rows) {
+void take_draft(Runtime& runtime, ActiveRequest& request, const Rows& rows) {
+  const text::Tokenizer& tokenizer = runtime.loaded.tokenizer;
   Drafting& drafting = *request.drafting;
-  if (drafting.proposals.size() < drafting.rows.size()) drafting.proposals.resize(drafting.rows.size());
-  auto& proposal = drafting.proposals[drafting.drafted()];
+  if (drafting.proposals.size() <= drafting.drafted) drafting.proposals.resize(drafting.drafted + 1);
+  auto& proposal = drafting.proposals[drafting.drafted];
   distribution_of(rows, 0, 1, *drafting.sampler, proposal);
   const Token token = draw(proposal, drafting.random);
   drafting.sampler->accept(token);
-  drafting.rows.push_back(token);
+  drafting.rows[++drafting.drafted] = token;
   drafting.sparse_bytes = static_cast<double>(request.sequence->last_bytes);
   drafting.ended = (tokenizer.ends_generation(token) && !request.request.ignore_end) || drafting.sampler->must_end();
+  // Another draft may have been launched already.
+  if (drafting.ended && drafting.drafted < drafting.wanted) runtime.passes.take_back(*request.sequence);
 }
 
 /// Keeps the agreeing prefix and one token of the dense pass; what the pass wrote behind them is taken back.
 void take_verdict(Runtime& runtime, ActiveRequest& request, const Rows& rows) {
   Drafting& drafting = *request.drafting;
   ActiveSequence& sequence = *request.sequence;
-  const std::size_t drafted = drafting.drafted();
-  const std::size_t count = drafting.rows.size(), vocabulary = rows.logits.size() / count;
+  const std::size_t drafted = drafting.drafted;
+  const std::size_t count = drafted + 1, vocabulary = rows.logits.size() / count;
   const std::int64_t base = drafting.base;
   // First what is decided alone, then what the cache keeps, then the callbacks, which may end the request.
   std::vector<Token> said;
@@ -104,63 +145,56 @@ void take_verdict(Runtime& runtime, ActiveRequest& request, const Rows& rows) {
 PassEntry drafting_entry(Runtime& runtime, ActiveRequest& request) {
   Drafting& drafting = *request.drafting;
   ActiveSequence& sequence = *request.sequence;
-  PassEntry entry{&sequence, {&request.next, 1}};
-  // A grammar may bind from a drafted token on.
-  const bool greedy = request.sampler.deciding() == 1 && !request.request.grammar.grammar && !request.request.logprobs;
-  entry.leaders = greedy ? 1 : 0;
   if (!drafting.sampler) {
-    // The verification's own token comes on top of the drafts, and its row needs room.
-    std::int64_t most = runtime.options.context - sequence.length - 1;
-    if (request.request.max_tokens > 0) {
-      most = std::min(most, request.request.max_tokens - request.result.stats.generated_tokens - 1);
-    }
-    const bool sparse = !plan::is_dense_at(sequence.plan(), sequence.length + 1);
-    const int wanted = most > 0 && sparse ? drafting.length.next(draft_costs(runtime, request)) : 0;
-    drafting.wanted = static_cast<int>(std::min<std::int64_t>(most, wanted));
-    if (drafting.wanted <= 0) {
-      drafting.turn = Drafting::Turn::dense;
-      entry.kind = attention::PassKind::dense_decode;
-      return entry;
-    }
+    const std::int64_t most = most_drafts(runtime, request, 0);
+    const std::int64_t wanted = most > 0 ? drafting.length.next(draft_costs(runtime, request)) : 0;
+    drafting.wanted = static_cast<std::size_t>(std::min(std::max<std::int64_t>(most, 0), wanted));
+    if (drafting.wanted == 0) return dense_entry(request);
     drafting.sampler.emplace(request.sampler.clone());
     drafting.base = sequence.length;
-    drafting.rows.assign(1, request.next);
+    drafting.rows.front() = request.next;
+    drafting.drafted = 0;
     drafting.ended = false;
   }
-  if (static_cast<int>(drafting.drafted()) < drafting.wanted && !drafting.ended) {
-    drafting.turn = Drafting::Turn::draft;
-    entry.tokens = std::span(drafting.rows).last(1);
-    entry.kind = attention::PassKind::draft;
-    entry.committed = drafting.base;
-    return entry;
-  }
-  drafting.turn = Drafting::Turn::verify;
+  if (drafting.drafted < drafting.wanted && !drafting.ended) return draft_entry(request, drafting.drafted);
   truncate(runtime.cache(), sequence, drafting.base);
-  entry.tokens = drafting.rows;
-  entry.kind = attention::PassKind::verify;
-  entry.logits = PassEntry::Logits::all;
-  return entry;
+  return verification_entry(request, drafting.drafted);
 }
 
-void take_drafting(Runtime& runtime, ActiveRequest& request, const Rows& rows, double seconds) {
+std::optional<PassEntry> entry_behind(const Runtime& runtime, ActiveRequest& request, attention::PassKind runs) {
+  Drafting& drafting = *request.drafting;
+  if (runs == attention::PassKind::draft) {
+    const std::size_t drafted = drafting.drafted + 1;
+    return drafted < drafting.wanted ? draft_entry(request, drafted) : verification_entry(request, drafted);
+  }
+  if (runs != attention::PassKind::dense_decode) return {};
+  if (most_drafts(runtime, request, 1) > 0 && !drafting.length.rest()) return {};
+  return dense_entry(request);
+}
+
+void leave_cycle(Runtime& runtime, ActiveRequest& request) {
+  if (!request.drafting || request.phase == Phase::done || !request.sequence || request.sequence->broken) return;
+  try {
+    leave_drafts(runtime.cache(), *request.sequence, *request.drafting);
+  } catch (const UserError& error) {
+    request.sequence->broken = error.what();
+  }
+}
+
+void take_drafting(Runtime& runtime, ActiveRequest& request, attention::PassKind kind, const Rows& rows,
+                   double seconds) {
   LosslessStats& stats = request.result.stats.lossless;
-  switch (request.drafting->turn) {
-    case Drafting::Turn::dense:
-      ++stats.dense_steps;
-      if (rows.leaders.empty()) {
-        take_logits(runtime, request, rows.logits);
-      } else {
-        take_leaders(runtime, request, rows.leaders);
-      }
-      break;
-    case Drafting::Turn::draft:
+  switch (kind) {
+    case attention::PassKind::draft:
       stats.draft_s += seconds;
-      take_draft(runtime.loaded.tokenizer, request, rows);
-      break;
-    case Drafting::Turn::verify:
+      return take_draft(runtime, request, rows);
+    case attention::PassKind::verify:
       stats.verify_s += seconds;
-      take_verdict(runtime, request, rows);
-      break;
+      return take_verdict(runtime, request, rows);
+    default:
+      ++stats.dense_steps;
+      if (!rows.leaders.empty()) return take_leaders(runtime, request, rows.leaders);
+      take_logits(runtime, request, rows.logits);
   }
 }
 

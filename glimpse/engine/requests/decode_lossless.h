@@ -11,6 +11,7 @@
 // One thread at a time. Inside engine only.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "glimpse/engine/pass.h"
@@ -28,7 +29,15 @@ struct Rows {
 /// The request's rows of the next pass: a draft, the verification of all drafts, or a dense step.
 PassEntry drafting_entry(Runtime& runtime, ActiveRequest& request);
 
-/// What those rows make of the request; the pass took so long. Throws what its callbacks throw.
-void take_drafting(Runtime& runtime, ActiveRequest& request, const Rows& rows, double seconds);
+/// While its row of kind `runs` runs in a pass: its rows of the pass behind it, which take that one's token as their
+/// last, once. A verification takes the drafts out of the cache. None: they follow from that token.
+std::optional<PassEntry> entry_behind(const Runtime& runtime, ActiveRequest& request, attention::PassKind runs);
+
+/// Behind a pass that failed: what was drafted and not verified is forgotten.
+void leave_cycle(Runtime& runtime, ActiveRequest& request);
+
+/// What rows of that kind make of the request; the pass took so long. Throws what its callbacks throw.
+void take_drafting(Runtime& runtime, ActiveRequest& request, attention::PassKind kind, const Rows& rows,
+                   double seconds);
 
 }  // namespace glimpse::engine

@@ -2,9 +2,11 @@
 // time. Inside engine only.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "glimpse/engine/active_sequence.h"
@@ -17,16 +19,17 @@ struct Drafting {
   DraftLength length;
   std::mt19937_64 random;
   std::optional<text::Sampler> sampler;                        ///< has accepted the drafts; empty: no cycle is open
-  int wanted = 0;                                              ///< drafts of the cycle
+  std::size_t wanted = 0;                                      ///< drafts of the cycle
   std::int64_t base = 0;                                       ///< tokens in the cache when it began
-  std::vector<Token> rows;                                     ///< the token that starts it, then the drafts
+  std::array<Token, kMostDrafts + 1> rows{};                   ///< the token that starts it, then the drafts
+  std::size_t drafted = 0;                                     ///< drafts so far
   std::vector<std::vector<text::TokenProbability>> proposals;  ///< [drafts] what each was drawn from
   std::vector<text::TokenProbability> verdict;
-  bool ended = false;  ///< the last draft ends the text: nothing is drafted after it
-  enum class Turn : std::uint8_t { dense, draft, verify } turn = Turn::dense;
+  bool ended = false;       ///< the last draft ends the text: nothing is drafted after it
   double sparse_bytes = 0;  ///< that the last draft read
 
-  std::size_t drafted() const { return rows.size() - 1; }
+  /// The first `count` of the rows.
+  std::span<const Token> first(std::size_t count) const { return std::span(rows).first(count); }
 };
 
 /// Takes drafts that are not verified out of the sequence again.

@@ -86,7 +86,7 @@ Job job_of(const Runtime& runtime, const ActiveRequest& request) {
   job.phase = prefills ? Job::Phase::prefill : Job::Phase::decode;
   const bool verifies = !prefills && request.drafting && request.drafting->sampler;
   job.rows = prefills   ? static_cast<int>(next_chunk(runtime, request))
-             : verifies ? static_cast<int>(request.drafting->rows.size())
+             : verifies ? static_cast<int>(request.drafting->drafted) + 1
                         : 1;
   const Device& device = runtime.device;
   job.pages = pages_needed(device, *request.sequence, prefills ? job.rows : 1, reads_whole(device, request));

@@ -99,7 +99,7 @@ void take_results(Requests& requests, const Ran& ran, double seconds) {
       if ((own.logits.empty() && own.leaders.empty()) || request.phase != Phase::decode) {
         // nobody waits for them, or it has ended
       } else if (request.drafting && !is_chunk(entries[i])) {
-        take_drafting(runtime, request, own, seconds);
+        take_drafting(runtime, request, entries[i].kind, own, seconds);
       } else if (!own.leaders.empty()) {
         take_leaders(runtime, request, own.leaders);
       } else {

@@ -4,6 +4,7 @@
 
 #include "glimpse/engine/requests/ahead.h"
 #include "glimpse/engine/requests/decode_corrected.h"
+#include "glimpse/engine/requests/decode_lossless.h"
 #include "glimpse/engine/requests/finish.h"
 #include "glimpse/engine/requests/results.h"
 #include "glimpse/engine/requests/slices.h"
@@ -50,7 +51,7 @@ bool run_step(Requests& requests, Batch& batch) {
     make_batch(requests, batch);
   }
   const auto look_ahead = [&] {
-    if (knows_next(requests, batch)) passes.launch_ahead(batch.entries);
+    if (make_next(requests, batch)) passes.launch_ahead(batch.next);
   };
   const bool runs = !batch.entries.empty() || requests.open.request != nullptr;
   if (runs) ++requests.steps;
@@ -60,6 +61,7 @@ bool run_step(Requests& requests, Batch& batch) {
       logits = ahead ? passes.run_ahead(look_ahead)
                      : with_room(requests.runtime, [&] { return passes.run(batch.entries, look_ahead); });
     } catch (...) {
+      for (ActiveRequest* request : batch.owners) leave_cycle(requests.runtime, *request);
       end_cancelled(requests);
       fail_broken(requests);
       throw;

@@ -65,7 +65,7 @@ class CudaExecutor final : public Executor {
     const std::size_t outputs = batch.output_rows.size();
     const int leaders = outputs == 0 ? 0 : std::min(batch.leaders, config_.vocabulary);
     check(!behind || (flights_.size() == 1 && flights_.back().leaders == 1 && leaders == 1 && !batch.keep_rows &&
-                      !keeps_rows_ && !measures_ && outputs <= size(flights_.back().outputs)),
+                      !keeps_rows_ && !measures_ && outputs <= size(flights_.back().outputs) * kMostRowsBehind),
           "one pass behind another, of one leader for each row");
     staging_.clear();
     add_rows(batch);
@@ -187,7 +187,9 @@ class CudaExecutor final : public Executor {
     const std::size_t row_bytes = size(config_.vocabulary) * sizeof(float);
     reserve(logits_, outputs * row_bytes);
     if (keeps_rows_) reserve(asked_logits_, kLogitRows * row_bytes);
-    const std::size_t leaders = outputs * size(leaders_);
+    // Those of the pass before this one may not have been read yet, so they stay where they are.
+    const std::size_t behind = leaders_ == 1 ? kMostRowsBehind : 1;
+    const std::size_t leaders = flights_.empty() ? outputs * size(leaders_) * behind : 0;
     reserve(host_leaders_, leaders * sizeof(Standing));
     if (leaders > leaders_on_device_.size()) {
       stream_.synchronize();

@@ -95,10 +95,16 @@ class Batch {
   std::vector<double> row_of_steps(int steps, bool ahead, int leaders,
                                    const std::function<void(const exec::StepResult&)>& see = {}) {
     std::vector<double> times;
-    if (ahead) launch(next(1), false);
+    const auto launch_next = [&](bool behind) {
+      exec::StepBatch batch = next(leaders);
+      draws_.assign(leaders > 1 ? ids_.size() : 0, {1.0F, leaders, 0.95F, 0.05F, 0.5});
+      batch.draws = draws_;
+      launch(batch, behind);
+    };
+    if (ahead) launch_next(false);
     for (int i = -1; i < steps; ++i) {
       const auto start = Clock::now();
-      if (ahead) launch(next(1), true);
+      if (ahead) launch_next(true);
       const exec::StepResult result = ahead ? backend_.executor().collect() : step(leaders);
       if (i < 0) continue;
       times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
@@ -180,6 +186,7 @@ class Batch {
   std::vector<kv::SequenceId> ids_;
   std::vector<attention::SequenceRows> rows_;
   std::vector<std::int32_t> tokens_, outputs_;
+  std::vector<Draw> draws_;
 };
 
 class Bench {
@@ -507,9 +514,10 @@ int main(int argc, char** argv) {
       ->delimiter(';');
   app.add_option("--prefill", wanted.prefill, "how sequences are prefilled, as --arms; one that forgets nothing");
   app.add_option("--steps", wanted.steps, "of each arm");
-  app.add_option("--leaders", wanted.leaders, "largest logits that the host reads, as a greedy request 1; 0: all");
+  app.add_option("--leaders", wanted.leaders,
+                 "largest logits that the host reads, as a greedy request 1, or a sampled one 40; 0: all");
   app.add_flag("--ahead", wanted.ahead,
-               "launch what comes next before this step's tokens have come, as greedy requests do");
+               "launch what comes next before this step's tokens have come, as greedy and sampled requests do");
   app.add_option("--drafts", wanted.drafts, "measure lossless decoding by so many drafts, 1 to 15, in place of steps")
       ->check(CLI::Range(1, 15));
   app.add_option("--accepted", wanted.accepted, "the chance of a draft to be accepted")->check(CLI::Range(0.0, 1.0));
@@ -517,7 +525,7 @@ int main(int argc, char** argv) {
       ->check(CLI::ExistingFile);
   app.add_option("--json", wanted.json, "write the results to this file");
   CLI11_PARSE(app, argc, argv);
-  if (wanted.ahead) wanted.leaders = 1;
+  if (wanted.ahead && wanted.leaders == 0) wanted.leaders = 1;
   wanted.command = "cuda_step_bench";
   for (int i = 1; i < argc; ++i) wanted.command += std::string(" ") + argv[i];
   wanted.command.resize(std::min(wanted.command.size(), wanted.command.find(" --json")));

@@ -13,15 +13,19 @@ bool verifies(const PassEntry& entry) {
   return entry.kind == attention::PassKind::verify;
 }
 
-/// Of each row of logits [rows, vocabulary]; the token of one that is not finite is -1.
-void take_largest(std::span<const float> logits, std::size_t rows, std::vector<exec::Leader>& leaders) {
-  const std::size_t vocabulary = logits.size() / rows;
-  for (std::size_t row = 0; row < rows; ++row) {
-    const auto own = logits.subspan(row * vocabulary, vocabulary);
-    const auto best = std::max_element(own.begin(), own.end());
-    const bool finite = !first_not_finite(own, vocabulary);
-    leaders.push_back({finite ? static_cast<std::int32_t>(best - own.begin()) : -1, *best});
+/// Keeps of values [rows with logits, some] those of the entries that are left.
+template <class T>
+void keep_rows(std::span<const PassEntry> entries, std::vector<T>& values) {
+  std::size_t rows = 0;
+  for (const PassEntry& entry : entries) rows += entry.logits_rows();
+  const std::size_t each = values.size() / rows;
+  auto from = values.begin(), to = values.begin();
+  for (const PassEntry& entry : entries) {
+    const auto end = from + static_cast<std::ptrdiff_t>(entry.logits_rows() * each);
+    if (entry.sequence != nullptr) to = std::copy(from, end, to);
+    from = end;
   }
+  values.erase(to, values.end());
 }
 
 }  // namespace
@@ -31,6 +35,8 @@ bool AheadPass::launch(Device& device, std::span<const PassEntry> entries) {
   rows_.clear();
   tokens_.clear();
   outputs_.clear();
+  draws_.clear();
+  const int leaders = leaders_of(entries);
   for (const PassEntry& entry : entries) {
     ActiveSequence& sequence = *entry.sequence;
     attention::SequenceRows rows;
@@ -47,13 +53,14 @@ bool AheadPass::launch(Device& device, std::span<const PassEntry> entries) {
     const auto end = static_cast<std::int32_t>(tokens_.size());
     for (auto row = end - static_cast<std::int32_t>(entry.logits_rows()); row < end; ++row) outputs_.push_back(row);
     rows_.push_back(rows);
+    if (leaders > 1) draws_.resize(outputs_.size(), entry.draw);
   }
   entries_.assign(entries.begin(), entries.end());
   try {
     for (const PassEntry& entry : entries) {
       if (verifies(entry)) cut_rows(*device.cache, *entry.sequence, entry.committed);
     }
-    device.executor->launch({tokens_, rows_, outputs_, false, 1});
+    device.executor->launch({tokens_, rows_, outputs_, false, leaders, draws_});
   } catch (const UserError&) {
     for (const PassEntry& entry : entries) take_rows_back(*device.cache, *entry.sequence, entry.sequence->length + 1);
     clear();
@@ -73,7 +80,7 @@ void AheadPass::land(Device& device) noexcept {
   try {
     const exec::StepResult result = device.executor->collect();
     leaders_.assign(result.leaders.begin(), result.leaders.end());
-    if (leaders_.empty()) take_largest(result.logits, outputs_.size(), leaders_);
+    logits_.assign(result.logits.begin(), result.logits.end());
     counters_.assign(result.counters.begin(), result.counters.end());
     failures_ = result.failures;
   } catch (...) {
@@ -107,20 +114,18 @@ bool AheadPass::leave(const ActiveSequence& sequence) {
 exec::StepResult AheadPass::result() {
   check(has_landed(), "a pass that has landed");
   if (failure_) std::rethrow_exception(failure_);
-  std::size_t kept = 0, row = 0, kept_rows = 0;
+  keep_rows(entries_, leaders_);
+  keep_rows(entries_, logits_);
+  std::size_t kept = 0;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    const std::size_t end = row + entries_[i].logits_rows();
-    if (entries_[i].sequence == nullptr) {
-      row = end;
-      continue;
-    }
-    while (row < end) leaders_[kept_rows++] = leaders_[row++];
+    if (entries_[i].sequence == nullptr) continue;
     counters_[kept] = counters_[i];
     if (!failures_.empty()) failures_[kept] = failures_[i];
     ++kept;
   }
   exec::StepResult result;
-  result.leaders = std::span(leaders_).first(kept_rows);
+  result.leaders = leaders_;
+  result.logits = logits_;
   result.counters = std::span(counters_).first(kept);
   if (!failures_.empty())
     result.failures.assign(failures_.begin(), failures_.begin() + static_cast<std::ptrdiff_t>(kept));

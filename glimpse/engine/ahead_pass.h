@@ -1,6 +1,7 @@
 // A pass that is launched behind the one that runs, before the host knows the last token that each sequence takes: the
-// one with the largest logit. So the device goes from one pass to the next, and the host does its part beside it. A
-// sequence whose answer turns out to end takes its rows back. One thread at a time. Inside engine only.
+// one that the device draws. So the device goes from one pass to the next, and the host does its part beside it. A
+// sequence whose answer turns out to end, or to go on otherwise, takes its rows back. One thread at a time. Inside
+// engine only.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +16,9 @@ namespace glimpse::engine {
 
 class AheadPass {
  public:
-  /// Behind a pass of the same sequences in the same order, each with one row there that has one leader: entries whose
-  /// last token is the one that its row decides, and whose others are known. Each decodes, drafts or verifies, has one
-  /// leader, and a program that leaves nothing on the host (exec::Executor::leaves_nothing). A verification takes the
+  /// Behind a pass of the same sequences in the same order, each with one row there that has leaders: entries whose
+  /// last token is the one that its row decides, and whose others are known. Each decodes, drafts or verifies, has
+  /// leaders, and a program that leaves nothing on the host (exec::Executor::leaves_nothing). A verification takes the
   /// drafts out of the cache first. False where the cache or memory has no room, with nothing else changed.
   bool launch(Device& device, std::span<const PassEntry> entries);
   /// Waits for it, so that other passes may run. What went wrong comes with its result, and its rows are gone then.
@@ -39,8 +40,10 @@ class AheadPass {
   // What the pass needs until it is launched.
   std::vector<attention::SequenceRows> rows_;
   std::vector<std::int32_t> tokens_, outputs_;
+  std::vector<Draw> draws_;
   // What has landed.
-  std::vector<exec::Leader> leaders_;              ///< [rows with logits]
+  std::vector<exec::Leader> leaders_;              ///< [rows with logits, as many as were asked for], or else
+  std::vector<float> logits_;                      ///< [rows with logits, vocabulary]
   std::vector<attention::ReadCounters> counters_;  ///< [entries]
   std::vector<std::exception_ptr> failures_;       ///< [entries] or none
   std::exception_ptr failure_;

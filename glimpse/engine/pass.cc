@@ -23,17 +23,6 @@ bool only_appends(const PassEntry& entry) {
          (prefill.observe == plan::Observe::last_rows && end <= entry.prompt_end - prefill.observe_rows);
 }
 
-/// So many leaders of a row that every entry has enough of them; 0: some reads all logits.
-int leaders_of(std::span<const PassEntry> entries) {
-  int most = 0;
-  for (const PassEntry& entry : entries) {
-    if (entry.logits_rows() == 0) continue;
-    if (entry.leaders == 0) return 0;
-    most = std::max(most, entry.leaders);
-  }
-  return most;
-}
-
 /// The tokens that gather() noted for it, which did not come into the cache or are taken out of it.
 void forget_appended(const PassEntry& entry) {
   if (entry.kind != PassKind::correct) forget_tokens(*entry.sequence, entry.sequence->length);
@@ -55,6 +44,16 @@ void note_made(const PassEntry& entry, bool sparse, bool alone) {
 }
 
 }  // namespace
+
+int leaders_of(std::span<const PassEntry> entries) {
+  int most = 0;
+  for (const PassEntry& entry : entries) {
+    if (entry.logits_rows() == 0) continue;
+    if (entry.leaders == 0) return 0;
+    most = std::max(most, entry.leaders);
+  }
+  return most;
+}
 
 bool can_take_back(const PassEntry& entry) {
   return entry.kind == PassKind::verify ||
@@ -82,6 +81,8 @@ void PassRunner::gather_rows() {
   tokens_.clear();
   rows_.clear();
   output_rows_.clear();
+  draws_.clear();
+  const bool draws = device_->executor->flies() && leaders_of(entries_) > 1;
   for (const PassEntry& entry : entries_) {
     attention::SequenceRows rows;
     rows.sequence = entry.sequence->id;
@@ -104,6 +105,7 @@ void PassRunner::gather_rows() {
     tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end());
     const auto end = static_cast<std::int32_t>(tokens_.size());
     for (auto row = end - static_cast<std::int32_t>(entry.logits_rows()); row < end; ++row) output_rows_.push_back(row);
+    if (draws) draws_.resize(output_rows_.size(), entry.draw);
   }
   record_sets();
 }
@@ -127,7 +129,7 @@ void PassRunner::record_sets() {
 exec::StepBatch PassRunner::batch() const {
   const bool keeps =
       std::any_of(entries_.begin(), entries_.end(), [](const PassEntry& entry) { return entry.keeps_rows; });
-  return {tokens_, rows_, output_rows_, keeps, leaders_of(entries_)};
+  return {tokens_, rows_, output_rows_, keeps, leaders_of(entries_), draws_};
 }
 
 template <class Work>
@@ -176,9 +178,10 @@ void PassRunner::refuse(std::size_t number, std::int64_t row, const NotFinite* f
 
 void PassRunner::refuse_not_finite(std::span<const float> logits) noexcept {
   std::size_t leader = 0;
+  const auto each = static_cast<std::size_t>(leaders_of(entries_));
   for (std::size_t i = 0; i < entries_.size() && leader < leaders_.size(); ++i) {
     const std::size_t rows = entries_[i].logits_rows(), before = entries_[i].tokens.size() - rows;
-    for (std::size_t row = 0; row < rows; ++row, ++leader) {
+    for (std::size_t row = 0; row < rows; ++row, leader += each) {
       if (leaders_[leader].token < 0 && !failures_[i]) refuse(i, static_cast<std::int64_t>(before + row), nullptr);
     }
   }
@@ -219,6 +222,7 @@ void PassRunner::take_in(const PassEntry& entry, const attention::ReadCounters& 
 
 std::span<const float> PassRunner::take_result(const exec::StepResult& result) {
   leaders_.assign(result.leaders.begin(), result.leaders.end());
+  drawn_.assign(result.drawn.begin(), result.drawn.end());
   for (std::size_t i = 0; i < result.failures.size(); ++i) {
     if (!result.failures[i]) continue;
     failures_[i] = result.failures[i];
@@ -244,10 +248,15 @@ std::span<const float> PassRunner::run(std::span<const PassEntry> entries, const
   }));
 }
 
-void PassRunner::note_ahead() const {
-  for (const PassEntry& entry : ahead_.entries()) {
+void PassRunner::note_ahead() {
+  for (std::size_t i = 0; i < ahead_.entries().size(); ++i) {
+    const PassEntry entry = ahead_.entries()[i];
     if (entry.sequence == nullptr) continue;
     ActiveSequence& sequence = *entry.sequence;
+    if (entry.tokens.back() != drawn_[i]) {
+      take_back(sequence);
+      continue;
+    }
     if (entry.kind == PassKind::verify) {  // whose drafts have left the cache
       sequence.length = entry.committed;
       forget_tokens(sequence, entry.committed);

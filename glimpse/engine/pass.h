@@ -39,8 +39,9 @@ class PassRunner {
   bool launch_ahead(std::span<const PassEntry> entries) { return ahead_.launch(*device_, entries); }
   /// The entries of such a pass; of those whose row was taken back the sequence is null. None: there is no such pass.
   std::span<const PassEntry> ahead() const { return ahead_.entries(); }
-  /// When the tokens that it takes are known: notes them, in place of those of drafts that it verifies.
-  void note_ahead() const;
+  /// When the tokens that its rows take are known: notes them, in place of those of drafts that it verifies; of others
+  /// than the device has drawn the rows are taken back.
+  void note_ahead();
   /// As run(), of the pass that was queued, for the entries that are left.
   std::span<const float> run_ahead(const std::function<void()>& meanwhile);
   /// Before anything else is done with a sequence: its rows in such a pass are gone as if they had never been, and
@@ -95,6 +96,8 @@ class PassRunner {
   std::vector<std::int32_t> output_rows_, wanted_rows_;
   std::vector<std::exception_ptr> failures_;
   std::vector<exec::Leader> leaders_;
+  std::vector<Draw> draws_;
+  std::vector<std::int32_t> drawn_;       ///< [entries] by the device, for a pass behind
   AheadPass ahead_, taken_;               ///< the next pass, and the one whose results are taken
   std::vector<PassEntry> ahead_entries_;  ///< that are left of it
   bool recording_ = false;                ///< the executor reports what heads read

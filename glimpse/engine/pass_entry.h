@@ -6,6 +6,7 @@
 #include <span>
 
 #include "glimpse/attention/batch.h"
+#include "glimpse/base/draw.h"
 #include "glimpse/engine/active_sequence.h"
 
 namespace glimpse::engine {
@@ -22,6 +23,7 @@ struct PassEntry {
   enum class Logits : std::uint8_t { none, last, all } logits = Logits::last;
   bool keeps_rows = false;  ///< logits_of() may be asked for its rows behind the pass
   int leaders = 0;          ///< so many of the largest logits of a row are enough; 0: all are read
+  Draw draw;                ///< how its last row's token is drawn from them
 
   /// Rows of the logits that are its own.
   std::size_t logits_rows() const {
@@ -35,6 +37,9 @@ struct PassEntry {
 constexpr bool counts_a_step(const PassEntry& entry) {
   return entry.kind == attention::PassKind::decode || entry.kind == attention::PassKind::dense_decode;
 }
+
+/// So many leaders of a row that every entry has enough of them; 0: some reads all logits.
+int leaders_of(std::span<const PassEntry> entries);
 
 /// True when rows of an entry that failed can be taken back and all that the sequence keeps is as before.
 bool can_take_back(const PassEntry& entry);

@@ -12,6 +12,7 @@
 
 #include "glimpse/attention/batch.h"
 #include "glimpse/attention/records.h"
+#include "glimpse/base/draw.h"
 #include "glimpse/base/error.h"
 #include "glimpse/exec/row_costs.h"
 #include "glimpse/kv/cache.h"
@@ -20,14 +21,17 @@
 namespace glimpse::exec {
 
 struct StepBatch {
-  /// [rows], in the order of `sequences`. In launch() behind a pass that runs, -1 - i is the token with the largest
-  /// logit of that one's output row i.
+  /// [rows], in the order of `sequences`. In launch() behind a pass that runs, -1 - i is the token that the device
+  /// draws for that one's output row i.
   std::span<const std::int32_t> tokens;
   std::span<const attention::SequenceRows> sequences;
   std::span<const std::int32_t> output_rows;  ///< ascending rows whose logits are wanted; may be empty
   bool keep_rows = false;                     ///< logits_of() may be asked for others
   /// The caller reads so many of the largest logits of each output row and no more, kMostLeaders at most; 0: all.
   int leaders = 0;
+  /// [output_rows] how the device draws their tokens from the leaders, for a pass that may be launched behind; empty:
+  /// the largest, where one leader is asked for.
+  std::span<const Draw> draws;
 };
 
 /// A token and its logit.
@@ -49,6 +53,7 @@ struct StepResult {
   /// [output_rows, leaders], of each row by ascending token; of equal logits those of the lower tokens. Of a pass
   /// behind which another one was launched always; the leader of a row that is not finite has the token -1.
   std::span<const Leader> leaders;
+  std::span<const std::int32_t> drawn;  ///< [output_rows] tokens that the pass behind took; empty: there was none
   std::span<const attention::ReadCounters> counters;  ///< [sequences]
   std::vector<std::exception_ptr> failures;           ///< [sequences] null where it went well; empty: everywhere
 };
@@ -64,9 +69,10 @@ class Executor {
   /// for the oldest one that was launched, and returns or throws what forward() would. Behind a pass that runs one more
   /// may be launched, of the same or fewer sequences. The one that runs has one row of each, which decodes; the other
   /// has such rows or verifies drafts, which the cache has lost then, by kMostRowsBehind rows of a sequence at most.
-  /// Both ask for one leader, and have programs of which a decoding pass leaves nothing on the host (leaves_nothing()).
-  /// Rows of it are taken back by kv::Cache::truncate(). What launch() throws concerns the new pass alone. abandon()
-  /// forgets all that was launched. False: the device has no such passes, and nobody calls these.
+  /// Both ask for leaders, of which the device draws the tokens of the one that runs, and have programs of which a
+  /// decoding pass leaves nothing on the host (leaves_nothing()). Rows of it are taken back by kv::Cache::truncate().
+  /// What launch() throws concerns the new pass alone. abandon() forgets all that was launched. False: the device has
+  /// no such passes, and nobody calls these.
   virtual bool flies() const { return false; }
   virtual bool leaves_nothing(const attention::Program&) { return false; }
   virtual void launch(const StepBatch&) { check(false, "a device that queues passes"); }

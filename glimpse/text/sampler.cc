@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,10 +57,14 @@ SamplerPointer make_chain(const SamplingOptions& options) {
   return chain;
 }
 
-SamplerPointer make_draw(const SamplingOptions& options) {
-  // libllama reads this one seed as "take a random one".
-  const std::uint32_t seed = options.seed == LLAMA_DEFAULT_SEED ? LLAMA_DEFAULT_SEED - 1 : options.seed;
-  return SamplerPointer(llama_sampler_init_dist(seed));
+/// libllama reads this one seed as "take a random one".
+std::uint32_t seed_of(const SamplingOptions& options) {
+  return options.seed == LLAMA_DEFAULT_SEED ? LLAMA_DEFAULT_SEED - 1 : options.seed;
+}
+
+/// In [0, 1), as libllama takes one for each token.
+double next_number(std::mt19937& numbers) {
+  return std::uniform_real_distribution<double>(0, 1)(numbers);
 }
 
 }  // namespace
@@ -90,7 +95,7 @@ void validate(const SamplingOptions& options) {
 
 struct Sampler::State {
   bool greedy = true;
-  int top_k = 0;  ///< 0: off
+  Draw settings;  ///< without its number
   Penalties penalties;
   std::vector<TokenBias> biases;
   std::vector<Token> banned;
@@ -98,7 +103,8 @@ struct Sampler::State {
   std::optional<GrammarState> grammar;
   std::vector<Token> ends;  ///< of a grammar: what may be taken where it may end
   SamplerPointer chain;     ///< what filters logits
-  SamplerPointer draw;      ///< not greedy: draws from what is left
+  SamplerPointer draw;      ///< not greedy: draws from what is left, by the next of these numbers:
+  std::mt19937 numbers;     ///< as libllama's, which says none of its own
   std::vector<llama_token_data> candidates;
 
   bool bans() const { return accepted < banned_until; }
@@ -123,6 +129,7 @@ struct Sampler::State {
   /// One of what the chain left.
   Token drawn(llama_token_data_array& array) {
     llama_sampler_apply(draw.get(), &array);
+    next_number(numbers);
     check(array.selected >= 0 && static_cast<std::size_t>(array.selected) < array.size, "libllama selected no token");
     return array.data[array.selected].id;
   }
@@ -132,11 +139,12 @@ Sampler::Sampler(const SamplingOptions& options) {
   validate(options);
   state_ = std::make_unique<State>();
   state_->greedy = options.temperature == 0;
-  state_->top_k = options.top_k;
+  state_->settings = {options.temperature, options.top_k, options.top_p, options.min_p};
   state_->penalties = Penalties(options);
   state_->biases = options.logit_bias;
   state_->chain = make_chain(options);
-  state_->draw = make_draw(options);
+  state_->draw.reset(llama_sampler_init_dist(seed_of(options)));
+  state_->numbers.seed(seed_of(options));
 }
 
 Sampler::~Sampler() = default;
@@ -147,7 +155,7 @@ Sampler Sampler::clone() const {
   Sampler copy{SamplingOptions{}};
   State& to = *copy.state_;
   to.greedy = state_->greedy;
-  to.top_k = state_->top_k;
+  to.settings = state_->settings;
   to.penalties = state_->penalties;
   to.biases = state_->biases;
   to.banned = state_->banned;
@@ -157,6 +165,7 @@ Sampler Sampler::clone() const {
   to.ends = state_->ends;
   to.chain.reset(llama_sampler_clone(state_->chain.get()));
   to.draw.reset(llama_sampler_clone(state_->draw.get()));
+  to.numbers = state_->numbers;
   return copy;
 }
 
@@ -241,7 +250,15 @@ Token best_of(const llama_token_data_array& array) {
 
 int Sampler::deciding() const {
   if (state_->changes() || state_->binds()) return 0;
-  return state_->greedy ? 1 : state_->top_k;
+  return state_->greedy ? 1 : state_->settings.top_k;
+}
+
+Draw Sampler::next_draw(int more) const {
+  Draw draw = state_->settings;
+  if (state_->greedy) return draw;
+  std::mt19937 numbers = state_->numbers;
+  for (int i = 0; i <= more; ++i) draw.uniform = next_number(numbers);
+  return draw;
 }
 
 Token Sampler::sample_largest(std::span<const TokenLogit> largest) {

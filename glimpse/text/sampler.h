@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/base/draw.h"
 #include "glimpse/text/grammar.h"
 #include "glimpse/text/sampling_options.h"
 #include "glimpse/text/tokenizer.h"
@@ -39,6 +40,9 @@ class Sampler {
   int deciding() const;
   /// The same token by the deciding() largest logits alone, or more of them, by ascending ids.
   Token sample_largest(std::span<const TokenLogit> largest);
+  /// How sample_largest() will draw when `more` other tokens have been drawn, for who cannot wait for its logits. Its
+  /// own token is the one that counts: exponentials of another library may be off by their last bit.
+  Draw next_draw(int more) const;
   /// What sample() would draw from: tokens of probability over 0, ascending ids, probabilities that sum to 1. One token
   /// when greedy.
   void distribution(std::span<const float> logits, std::vector<TokenProbability>& out);

@@ -56,6 +56,12 @@ class Ahead : public testing::Test {
   static void step_until(Engine& engine, RequestId id, std::size_t tokens) {
     while (engine.result(id).tokens.size() < tokens) ASSERT_TRUE(engine.step());
   }
+  static Request sampled(Request request, float temperature, int top_k) {
+    request.sampling.temperature = temperature;
+    request.sampling.top_k = top_k;
+    request.sampling.seed = static_cast<std::uint32_t>(request.max_tokens);
+    return request;
+  }
   static Request lossless(Request request, int drafts) {
     request.lossless = true;
     request.draft_tokens = drafts;
@@ -126,9 +132,10 @@ TEST_F(Ahead, WhatTheHostNeedsBetweenPassesGoesPassByPass) {
   }
   SetUp();
   Engine engine(flying_options());
-  Request sampled = greedy(engine, 60, "full", 1, 12), audited = sampled, corrected = sampled, watched = sampled,
-          penalised = sampled, logprobs = sampled, drafted = greedy(engine, 100, "tidal", 2, 12);
-  sampled.sampling.temperature = 1;
+  Request all = greedy(engine, 60, "full", 1, 12), audited = all, corrected = all, watched = all, penalised = all,
+          logprobs = all, drafted = greedy(engine, 100, "tidal", 2, 12);
+  all.sampling.temperature = 1;
+  all.sampling.top_k = 0;
   audited.audit_every = 3;
   corrected.correct_every = 4;
   watched.on_sets = [](const SetTrace&) {};
@@ -137,10 +144,60 @@ TEST_F(Ahead, WhatTheHostNeedsBetweenPassesGoesPassByPass) {
   drafted.lossless = true;
   drafted.draft_tokens = 3;
   drafted.logprobs = 0;
-  for (const Request& request : {sampled, audited, corrected, watched, penalised, logprobs, drafted}) {
+  for (const Request& request : {all, audited, corrected, watched, penalised, logprobs, drafted}) {
     EXPECT_EQ(answered(engine, request).tokens.size(), 12U);
   }
   EXPECT_EQ(flying().behind, 0);
+}
+
+/// The device draws what the next pass takes, and the host draws the same.
+TEST_F(Ahead, SampledRequests) {
+  Engine engine(flying_options());
+  std::vector<Request> requests{
+      sampled(greedy(engine, 100, "tidal", 1, 60), 1, 40), sampled(greedy(engine, 90, "full", 2, 50), 0.7F, 5),
+      greedy(engine, 120, "lychee-decode", 3, 40), sampled(greedy(engine, 60, "kascade", 4, 40), 2, 128)};
+  requests[0].sampling.top_p = 0.8F;
+  requests[3].sampling.min_p = 0;
+  requests[3].sampling.top_p = 1;
+  std::vector<RequestId> ids;
+  for (const Request& request : requests) ids.push_back(engine.submit(request));
+  run_all(engine);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_same(engine.result(ids[i]), want(requests[i]));
+  }
+  EXPECT_GT(flying().behind, 50);
+  EXPECT_LT(flying().launched - flying().behind, 6);  // prompts, and what follows them: no draw was another
+}
+
+/// A sampled request beside one that drafts.
+TEST_F(Ahead, SampledRequestsBesideDrafts) {
+  Engine engine(flying_options());
+  const std::vector<Request> requests{sampled(greedy(engine, 100, "tidal", 1, 60), 1, 40),
+                                      lossless(greedy(engine, 90, "tidal", 2, 50), 4)};
+  const RequestId one = engine.submit(requests[0]), two = engine.submit(requests[1]);
+  run_all(engine);
+  expect_same(engine.result(one), want(requests[0]));
+  expect_same_drafts(engine.result(two), want(requests[1]));
+  EXPECT_GT(flying().behind, 20);
+}
+
+/// Where the device's token is not the host's, the row that took it is taken back.
+TEST_F(Ahead, TokensThatTheHostDrawsOtherwise) {
+  for (const std::int64_t right : {0, 1, 7, 8}) {
+    SCOPED_TRACE(right);
+    SetUp();
+    Engine engine(flying_options());
+    const Request first = sampled(greedy(engine, 100, "tidal", 1, 60), 1, 40),
+                  second = sampled(greedy(engine, 90, "full", 2, 60), 1, 40);
+    const RequestId one = engine.submit(first), two = engine.submit(second);
+    step_until(engine, two, 5);
+    flying().misdraw = right;
+    run_all(engine);
+    EXPECT_LT(flying().misdraw, 0);
+    expect_same(engine.result(one), want(first));
+    expect_same(engine.result(two), want(second));
+  }
 }
 
 /// Of a cycle's passes all but the first draft's are known before their last tokens.

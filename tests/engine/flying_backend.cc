@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <optional>
 
 #include "glimpse/exec/backend.h"
 #include "glimpse/plan/plan.h"
+#include "tests/support/reference_draw.h"
 
 namespace glimpse::engine {
 
@@ -35,8 +37,8 @@ class FlyingExecutor final : public exec::Executor {
   void launch(const exec::StepBatch& batch) override {
     std::vector<std::int32_t> tokens(batch.tokens.begin(), batch.tokens.end());
     if (!passes_.empty()) {
-      check(passes_.size() == 1 && passes_.back().leaders == 1 && batch.leaders == 1 && !batch.keep_rows,
-            "one pass behind another, of one leader");
+      check(passes_.size() == 1 && passes_.back().decides() && batch.leaders > 0 && !batch.keep_rows,
+            "one pass behind another, which draws its tokens");
       check(batch.output_rows.size() == batch.tokens.size(), "each row has logits");
       check(batch.sequences.size() <= passes_.back().rows.size(), "the same sequences or fewer");
       for (const attention::SequenceRows& rows : batch.sequences) {
@@ -46,8 +48,9 @@ class FlyingExecutor final : public exec::Executor {
       for (const attention::SequenceRows& rows : passes_.back().rows) {
         check(is_decoded(rows) && plan::keeps_nothing(rows.program->plan()), "rows with a pass behind them");
       }
+      draw(passes_.back());
       for (std::int32_t& token : tokens) {
-        if (token < 0) token = largest(passes_.back(), static_cast<std::size_t>(-1 - token)).token;
+        if (token < 0) token = passes_.back().drawn[static_cast<std::size_t>(-1 - token)];
       }
       ++flying().behind;
     }
@@ -59,6 +62,7 @@ class FlyingExecutor final : public exec::Executor {
     Pass& pass = passes_.emplace_back();
     pass.rows.assign(batch.sequences.begin(), batch.sequences.end());
     pass.leaders = batch.leaders;
+    pass.draws.assign(batch.draws.begin(), batch.draws.end());
     pass.logits.assign(result.logits.begin(), result.logits.end());
     pass.counters.assign(result.counters.begin(), result.counters.end());
     pass.failures = result.failures;
@@ -77,11 +81,13 @@ class FlyingExecutor final : public exec::Executor {
     result.failures = collected_->failures;
     leaders_.clear();
     const std::size_t rows = collected_->logits.size() / vocabulary_;
-    for (std::size_t row = 0; collected_->leaders == 1 && row < rows; ++row) {
-      leaders_.push_back(largest(*collected_, row));
+    for (std::size_t row = 0; collected_->leaders > 0 && row < rows; ++row) {
+      const std::vector<exec::Leader> own = largest(*collected_, row);
+      leaders_.insert(leaders_.end(), own.begin(), own.end());
     }
-    if (spoilt && !leaders_.empty()) leaders_.front().token = -1;
+    for (int i = 0; spoilt && i < collected_->leaders; ++i) leaders_[static_cast<std::size_t>(i)].token = -1;
     result.leaders = leaders_;
+    result.drawn = collected_->drawn;
     if (leaders_.empty() || (passes_.empty() && leaders_.front().token < 0)) {
       if (spoilt) collected_->logits.front() = 1.0F / 0.0F;
       result.leaders = {};
@@ -109,17 +115,37 @@ class FlyingExecutor final : public exec::Executor {
   struct Pass {
     std::vector<attention::SequenceRows> rows;
     int leaders = 0;
+    std::vector<Draw> draws;
+    std::vector<std::int32_t> drawn;  ///< for the pass behind
     std::vector<float> logits;
     std::vector<attention::ReadCounters> counters;
     std::vector<std::exception_ptr> failures;
+
+    bool decides() const { return leaders == 1 || !draws.empty(); }
   };
   static bool is_decoded(const attention::SequenceRows& rows) {
     return rows.rows == 1 && attention::decodes(rows.kind) && !rows.audit;
   }
-  exec::Leader largest(const Pass& pass, std::size_t row) const {
-    const auto first = pass.logits.begin() + static_cast<std::ptrdiff_t>(row * vocabulary_);
-    const auto best = std::max_element(first, first + static_cast<std::ptrdiff_t>(vocabulary_));
-    return {static_cast<std::int32_t>(best - first), *best};
+  /// As many as were asked for, by ascending token.
+  std::vector<exec::Leader> largest(const Pass& pass, std::size_t row) const {
+    const float* const logits = pass.logits.data() + row * vocabulary_;
+    std::vector<std::int32_t> order(vocabulary_);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+    order.resize(static_cast<std::size_t>(pass.leaders));
+    std::sort(order.begin(), order.end());
+    std::vector<exec::Leader> leaders;
+    for (const std::int32_t token : order) leaders.push_back({token, logits[token]});
+    return leaders;
+  }
+  void draw(Pass& pass) const {
+    for (std::size_t row = 0; row < pass.rows.size(); ++row) {
+      std::vector<std::pair<std::int32_t, float>> logits;
+      for (const exec::Leader& each : largest(pass, row)) logits.emplace_back(each.token, each.logit);
+      const std::int32_t token = reference::drawn(logits, pass.draws.empty() ? Draw{} : pass.draws[row]).token;
+      const auto vocabulary = static_cast<std::int32_t>(vocabulary_);
+      pass.drawn.push_back(comes(flying().misdraw) ? (token + 1) % vocabulary : token);
+    }
   }
 
   exec::Executor& cpu_;

@@ -13,6 +13,7 @@ struct Flying {
   std::int64_t abandoned = 0;      ///< passes that nobody will collect
   std::int64_t fail_collect = -1;  ///< so many more are collected before one throws; -1: none does
   std::int64_t spoil = -1;         ///< so many more are collected before the first row of one is not finite
+  std::int64_t misdraw = -1;       ///< so many more tokens are drawn for a pass behind before one that nobody draws
 };
 /// Of all such devices; tests begin by setting it to {}.
 Flying& flying();

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "glimpse/base/error.h"
+#include "tests/support/reference_draw.h"
 #include "tests/support/test_names.h"
 
 namespace glimpse::text {
@@ -236,8 +237,14 @@ TEST(Deciding, TheLargestLogitsGiveTheTokensOfAll) {
       std::sort(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.logit > b.logit; });
       top.resize(kept);
       std::sort(top.begin(), top.end(), [](const auto& a, const auto& b) { return a.token < b.token; });
+      std::vector<std::pair<std::int32_t, float>> pairs;
+      for (const TokenLogit& each : top) pairs.emplace_back(each.token, each.logit);
+      const reference::Drawn foretold = reference::drawn(pairs, largest.next_draw(0));
+      const Draw second = largest.next_draw(1);
       const Token token = all.sample(logits);
       EXPECT_EQ(largest.sample_largest(top), token);
+      EXPECT_TRUE(foretold.token == token || foretold.nearest < 1e-5);
+      EXPECT_EQ(second.uniform, largest.next_draw(0).uniform);
       all.accept(token);
       largest.accept(token);
     }

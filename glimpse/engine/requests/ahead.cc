@@ -9,11 +9,11 @@
 namespace glimpse::engine {
 namespace {
 
-/// Its rows of the pass behind the one that runs, where the answer is not ended by its length, and its largest logits
-/// alone decide this token and the next.
+/// Its rows of the pass behind the one that runs, where the answer is not ended by its length, and largest logits alone
+/// decide this token and the next.
 std::optional<PassEntry> next_entry(const Runtime& runtime, const PassEntry& entry, ActiveRequest& request) {
   const Request& wanted = request.request;
-  if (!attention::decodes(entry.kind) || entry.leaders != 1) return {};
+  if (!attention::decodes(entry.kind) || entry.leaders == 0) return {};
   if (wanted.grammar.grammar) return {};  // it may bind from the next token on
   if (wanted.audit_every > 0 || wanted.correct_every > 0 || entry.sequence->on_sets) return {};
   if (!runtime.device.executor->leaves_nothing(*entry.sequence->program)) return {};
@@ -22,7 +22,10 @@ std::optional<PassEntry> next_entry(const Runtime& runtime, const PassEntry& ent
   if (wanted.max_tokens > 0 && request.result.stats.generated_tokens + 1 >= wanted.max_tokens) return {};
   const std::int64_t most = std::min(runtime.options.context, runtime.cache().shape().capacity_tokens);
   if (entry.sequence->length + 1 >= most) return {};
-  return request.drafting ? entry_behind(runtime, request, entry.kind) : entry;
+  if (request.drafting) return entry_behind(runtime, request, entry.kind);
+  PassEntry next = entry;
+  if (next.leaders > 1) next.draw = request.sampler.next_draw(1);
+  return next;
 }
 
 }  // namespace

@@ -64,9 +64,10 @@ class CudaExecutor final : public Executor {
     }
     const std::size_t outputs = batch.output_rows.size();
     const int leaders = outputs == 0 ? 0 : std::min(batch.leaders, config_.vocabulary);
-    check(!behind || (flights_.size() == 1 && flights_.back().leaders == 1 && leaders == 1 && !batch.keep_rows &&
+    check(!behind || (flights_.size() == 1 && flights_.back().draws && leaders > 0 && !batch.keep_rows &&
                       !keeps_rows_ && !measures_ && outputs <= size(flights_.back().outputs) * kMostRowsBehind),
-          "one pass behind another, of one leader for each row");
+          "one pass behind another, which draws its tokens");
+    check(batch.draws.empty() || batch.draws.size() == outputs, "a draw for each row with leaders");
     staging_.clear();
     add_rows(batch);
     runner_.begin(batch.sequences, staging_);
@@ -75,11 +76,12 @@ class CudaExecutor final : public Executor {
       outputs_ = static_cast<int>(outputs);
       keeps_rows_ = batch.keep_rows;
       leaders_ = leaders;
+      draws_ = leaders > 0 && !batch.draws.empty();
       make_room();
       staging_.send();
       runner_.prepare();
       run();
-      flights_.push_back({outputs_, leaders_, measures_});
+      flights_.push_back({outputs_, leaders_, draws_ || leaders_ == 1, measures_});
       if (!behind) copy_back();
     } catch (...) {
       if (flights_.size() > (behind ? 1U : 0U)) flights_.pop_back();
@@ -102,6 +104,7 @@ class CudaExecutor final : public Executor {
       const std::size_t outputs = size(flight.outputs);
       if (flight.leaders > 0) result.leaders = take_leaders(flight, !flights_.empty());
       if (!flights_.empty()) {
+        result.drawn = take_drawn(flight);
         copy_back();
       } else if (outputs > 0 && result.leaders.empty()) {
         if (flight.leaders > 0) {
@@ -187,15 +190,16 @@ class CudaExecutor final : public Executor {
     const std::size_t row_bytes = size(config_.vocabulary) * sizeof(float);
     reserve(logits_, outputs * row_bytes);
     if (keeps_rows_) reserve(asked_logits_, kLogitRows * row_bytes);
-    // Those of the pass before this one may not have been read yet, so they stay where they are.
-    const std::size_t behind = leaders_ == 1 ? kMostRowsBehind : 1;
-    const std::size_t leaders = flights_.empty() ? outputs * size(leaders_) * behind : 0;
-    reserve(host_leaders_, leaders * sizeof(Standing));
-    if (leaders > leaders_on_device_.size()) {
-      stream_.synchronize();
-      leaders_on_device_ = {};
-      leaders_on_device_ = {stream_, leaders};
-      ++moves_;
+    const std::size_t leaders = outputs * size(leaders_), drawn = leaders_ > 0 ? outputs : 0;
+    if (flights_.empty()) {
+      reserve(host_leaders_, leaders * kMostRowsBehind * sizeof(Standing));
+      reserve(host_drawn_, drawn * kMostRowsBehind * sizeof(Standing));
+      if (grow(leaders_on_device_, stream_, leaders * kMostRowsBehind)) ++moves_;
+      if (grow(drawn_on_device_, stream_, drawn * kMostRowsBehind)) ++moves_;
+    } else {  // those of the pass before this one may not have been read yet, so they stay where they are
+      check(leaders <= leaders_on_device_.size() && drawn <= drawn_on_device_.size() &&
+                leaders * sizeof(Standing) <= host_leaders_.size(),
+            "no more leaders than there is room for");
     }
     if (!measures_) return;
     reserve(host_changes_, size(config_.layers) * rows * sizeof(float));
@@ -216,7 +220,10 @@ class CudaExecutor final : public Executor {
   /// have been read: they have the same places.
   void copy_back() {
     if (leaders_ > 0) {
-      leaders_on_device_.memory().copy_out_later(0, host_leaders_, size(outputs_) * size(leaders_) * sizeof(Standing));
+      const std::size_t drawn = size(outputs_) * sizeof(Standing);
+      auto& leaders = leaders_ == 1 ? drawn_on_device_ : leaders_on_device_;
+      leaders.memory().copy_out_later(0, host_leaders_, drawn * size(leaders_));
+      if (draws_) drawn_on_device_.memory().copy_out_later(0, host_drawn_, drawn);
     } else {
       copy_logits(size(outputs_), logits_);
     }
@@ -229,8 +236,16 @@ class CudaExecutor final : public Executor {
 
   struct Flight {
     int outputs = 0, leaders = 0;
+    bool draws = false;  ///< a pass behind it has its tokens
     bool measures = false;
   };
+  std::span<const std::int32_t> take_drawn(const Flight& flight) {
+    const Pinned& of = flight.leaders == 1 ? host_leaders_ : host_drawn_;
+    const std::span tokens(reinterpret_cast<const Standing*>(of.raw()), size(flight.outputs));
+    tokens_drawn_.clear();
+    for (const Standing& each : tokens) tokens_drawn_.push_back(std::max(each.at, 0));
+    return tokens_drawn_;
+  }
   /// Of each row by ascending token. Where a row has logits that are not finite, none or, where `all` are wanted, one
   /// of token -1.
   std::span<const Leader> take_leaders(const Flight& flight, bool all) {
@@ -266,6 +281,7 @@ class CudaExecutor final : public Executor {
     tokens_place_ = staging_.add(batch.tokens);
     cos_sin_place_ = staging_.add(rope_.cos_sin(positions_.size()));
     outputs_place_ = staging_.add(batch.output_rows);
+    draws_place_ = staging_.add(batch.draws);
   }
 
   /// The pass as a graph where one of its shape is kept, else queued piece by piece: the first time what must grow
@@ -273,7 +289,8 @@ class CudaExecutor final : public Executor {
   void run() {
     if (runner_.key().empty()) return queue();
     key_ = runner_.key();
-    key_.insert(key_.end(), {outputs_, staging_.moves(), activations_.moves, moves_, keeps_rows_, leaders_, measures_});
+    key_.insert(key_.end(),
+                {outputs_, staging_.moves(), activations_.moves, moves_, keeps_rows_, leaders_, draws_, measures_});
     const auto found = std::find_if(passes_.begin(), passes_.end(), [&](const Pass& pass) { return pass.key == key_; });
     if (found == passes_.end()) {
       if (passes_.size() == kGraphsKept) passes_.pop_back();
@@ -298,8 +315,12 @@ class CudaExecutor final : public Executor {
     }
     if (outputs_ > 0) make_logits(some());
     if (leaders_ > 0) {
-      largest(stream_,
-              {activations_.logits.constant(), leaders_on_device_.pointer(), outputs_, config_.vocabulary, leaders_});
+      const auto& out = leaders_ == 1 ? drawn_on_device_ : leaders_on_device_;
+      largest(stream_, {activations_.logits.constant(), out.pointer(), outputs_, config_.vocabulary, leaders_});
+    }
+    if (leaders_ > 1 && draws_) {
+      draw(stream_, {leaders_on_device_.constant(), staging_.at<Draw>(draws_place_), drawn_on_device_.pointer(),
+                     outputs_, leaders_});
     }
   }
 
@@ -314,7 +335,7 @@ class CudaExecutor final : public Executor {
 
   void embed_tokens() {
     const MatrixPart& table = weights_.token_embedding().parts.front();
-    const RowTokens tokens{staging_.at<std::int32_t>(tokens_place_), leaders_on_device_.constant()};
+    const RowTokens tokens{staging_.at<std::int32_t>(tokens_place_), drawn_on_device_.constant()};
     const auto out = activations_.residual.pointer();
     if (table.in_rows()) {
       embed(stream_, {table.bf16(), tokens, out, rows_, config_.hidden});
@@ -447,8 +468,10 @@ class CudaExecutor final : public Executor {
   Event arrived_;               ///< what the host reads of the oldest pass in flight is there
   std::deque<Flight> flights_;  ///< launched and not collected, two at most
   Activations activations_;
-  Pinned logits_, asked_logits_, host_leaders_, host_changes_;
-  Array<Standing> leaders_on_device_;  ///< [outputs, leaders]
+  Pinned logits_, asked_logits_, host_leaders_, host_drawn_, host_changes_;
+  Array<Standing> leaders_on_device_;  ///< [outputs, leaders], where there are several
+  Array<Standing> drawn_on_device_;    ///< [outputs] the one leader, or what is drawn from several
+  std::vector<std::int32_t> tokens_drawn_;
   std::vector<Leader> best_;
   Array<float> changes_;  ///< [layers, rows] of a pass
   std::size_t change_rows_ = 0;
@@ -459,10 +482,11 @@ class CudaExecutor final : public Executor {
   std::vector<Changed> changed_;  ///< [layers] while it is measured
   std::vector<std::int64_t> positions_, key_;
   std::vector<std::int32_t> asked_;
-  std::size_t tokens_place_ = 0, cos_sin_place_ = 0, outputs_place_ = 0;
+  std::size_t tokens_place_ = 0, cos_sin_place_ = 0, outputs_place_ = 0, draws_place_ = 0;
   int rows_ = 0, outputs_ = 0;
-  int leaders_ = 0;  ///< of each output row that the host reads; 0: all logits
-  int moves_ = 0;    ///< of the arrays above
+  int leaders_ = 0;     ///< of each output row that the host reads; 0: all logits
+  int moves_ = 0;       ///< of the arrays above
+  bool draws_ = false;  ///< and their tokens are drawn here
   bool keeps_rows_ = false, measures_ = false;
   bool once_;  ///< rows of a verification read K and V once
   /// While a pass is queued: what the next norm finds.

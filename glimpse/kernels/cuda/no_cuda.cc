@@ -224,6 +224,9 @@ void gate_queries(Stream&, const GateQueriesOp&) {
 void largest(Stream&, const LargestOp&) {
   refuse();
 }
+void draw(Stream&, const DrawOp&) {
+  refuse();
+}
 void change(Stream&, const ChangeOp&) {
   refuse();
 }

@@ -1,11 +1,13 @@
 // What the host reads of a pass in place of its rows, queued on a stream: the largest logits, by which a token is
-// chosen, how far attention turns the residual stream, and the speed of plain reads. All memory is the device's, owned
-// by the caller until the stream has passed the call. Errors: as kernels/cuda/operations.h.
+// chosen, the token that the next pass takes before the host has chosen it, how far attention turns the residual
+// stream, and the speed of plain reads. All memory is the device's, owned by the caller until the stream has passed the
+// call. Errors: as kernels/cuda/operations.h.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "glimpse/base/draw.h"
 #include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/kernels/cuda/packed.h"
 
@@ -34,6 +36,16 @@ struct LargestOp {
   int count = 1;                      ///< 1 to kMostLargest
 };
 void largest(Stream& stream, const LargestOp& op);
+
+/// Of each row what it draws from its largest values.
+struct DrawOp {
+  DevicePointer<const Standing> largest;  ///< [rows, count] as largest() leaves them, in any order
+  DevicePointer<const Draw> draws;        ///< [rows]
+  DevicePointer<Standing> out;            ///< [rows]; `at` is -1 where the row has no largest
+  int rows = 0;
+  int count = 1;  ///< 1 to kMostLargest
+};
+void draw(Stream& stream, const DrawOp& op);
 
 /// out[row] = 1 - cosine(x, x + delta); 0 where one of them is zero.
 struct ChangeOp {

@@ -2,10 +2,12 @@
 #include "glimpse/kernels/cuda/readings.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <numeric>
 
 #include "device_bed.h"
+#include "tests/support/reference_draw.h"
 
 namespace glimpse::kernels::cuda::test {
 namespace {
@@ -79,6 +81,53 @@ TEST_F(Readings, RowsThatAreNotFiniteHaveNoLargest) {
       for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].at < 0, i / per == 1) << i;
     }
   }
+}
+
+TEST_F(Readings, TokensThatRowsDraw) {
+  std::uniform_real_distribution<double> uniform(0, 1);
+  int near = 0, compared = 0;
+  for (const int count : {1, 2, 40, 128}) {
+    for (int step = 0; step < 20; ++step) {
+      constexpr std::size_t kRows = 33;
+      const auto each = static_cast<std::size_t>(count);
+      std::vector<Standing> largest(kRows * each);
+      std::vector<Draw> draws(kRows);
+      std::normal_distribution<float> normal(0, 3);
+      for (std::size_t i = 0; i < largest.size(); ++i) {
+        const float value = normal(random_);
+        largest[i] = {static_cast<std::int32_t>(i % each * 7), step % 4 == 3 ? std::round(value) : value};
+      }
+      for (Draw& each_draw : draws) {
+        const auto pick = [&](auto a, auto b, auto c) { return std::array{a, b, c}[random_() % 3]; };
+        each_draw = {pick(0.0F, 0.7F, 1.5F), pick(0, 3, 40), pick(1.0F, 0.95F, 0.2F), pick(0.0F, 0.05F, 0.3F),
+                     uniform(random_)};
+      }
+      largest[5 * each].at = -1;
+      const Array<Standing> there(*stream_, largest), out(*stream_, kRows);
+      const Array<Draw> how(*stream_, draws);
+      draw(*stream_, {there.constant(), how.constant(), out.pointer(), kRows, count});
+      const std::vector<Standing> got = out.values();
+      for (std::size_t row = 0; row < kRows; ++row) {
+        if (row == 5) {
+          EXPECT_EQ(got[row].at, -1);
+          continue;
+        }
+        std::vector<std::pair<std::int32_t, float>> logits;
+        for (std::size_t i = 0; i < each; ++i) {
+          logits.emplace_back(largest[row * each + i].at, largest[row * each + i].value);
+        }
+        const reference::Drawn want = reference::drawn(logits, draws[row]);
+        if (want.nearest < 1e-5) {
+          ++near;
+          continue;
+        }
+        ++compared;
+        ASSERT_EQ(got[row].at, want.token) << count << " values, row " << row;
+        EXPECT_EQ(got[row].value, largest[row * each + static_cast<std::size_t>(want.token / 7)].value);
+      }
+    }
+  }
+  EXPECT_LT(near, compared / 20);
 }
 
 TEST_F(Readings, ChangeIsOneMinusTheCosine) {

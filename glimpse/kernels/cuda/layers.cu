@@ -213,7 +213,7 @@ __global__ void narrow_kernel(const __grid_constant__ NarrowOp of) {
 }
 
 __global__ void write_kernel(const __grid_constant__ WriteOp of) {
-  begin_launch();
+  wait_for_launch_before();
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i < of.count) *of.writes.raw()[i].to = of.writes.raw()[i].value;
 }
@@ -222,7 +222,7 @@ __global__ void write_kernel(const __grid_constant__ WriteOp of) {
 template <class Word>
 __global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_constant__ MoveRowsOp of) {
   constexpr int kPieces = 4;
-  begin_launch();
+  wait_for_launch_before();
   constexpr std::size_t kBytes = sizeof(Word);
   const int pieces = of.bytes / static_cast<int>(kBytes);
   const std::size_t all = static_cast<std::size_t>(of.count) * pieces;
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kMostThreads) move_rows_kernel(const __grid_co
 
 /// A block for a page. All of it is asked for before any of it is written: the way is long.
 __global__ void copy_pages_kernel(const __grid_constant__ CopyPagesOp of) {
-  begin_launch();
+  wait_for_launch_before();
   const PageCopy page = of.pages.raw()[blockIdx.x];
   const int pieces = of.bytes / 16;
   auto* const k = reinterpret_cast<uint4*>(of.k.raw() + page.at);

@@ -1,8 +1,9 @@
 // When a launch begins, and what it may read then. With programmatic launches its blocks may be there before the launch
 // before is through. Each says early that the next may begin; what it reads of others' work it reads behind its own
-// wait. A launch that makes gated activations of few rows (few_rows.h) says so only behind that wait. So whatever
-// begins later, up to the next such launch, finds the work of all launches before that one complete: the attention of a
-// layer that of the layers before, but for the slots that this layer appends.
+// wait. A launch that makes a layer's gated activations (few_rows.h, wide_rows.h, layers.h) says so only behind that
+// wait. So whatever begins later, up to the next such launch, finds the work of all launches before that one complete:
+// the attention of a layer that of the layers before, but for the slots that this layer appends. What changes tables
+// and older rows before a pass never says so: whatever begins behind it finds it complete.
 #pragma once
 
 namespace glimpse::kernels::cuda {

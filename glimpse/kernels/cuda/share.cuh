@@ -91,8 +91,12 @@ class Sharing {
     let_next_begin();
     const int units = source.units();
     few_ = units <= kFewUnits;
+    if (!few_) {
+      share_many(units, early);
+      return;
+    }
     // Of few units one warp reads what they are, as far as may be before the launch before is through.
-    if (few_ && threadIdx.x < 32) {
+    if (threadIdx.x < 32) {
       bool waits = !early;
 #pragma unroll 1
       for (int u = static_cast<int>(threadIdx.x); u < units; u += 32) {
@@ -105,42 +109,24 @@ class Sharing {
       for (int u = static_cast<int>(threadIdx.x); u < units; u += 32) source.settle(kept(u));
       if (threadIdx.x == 0) share.waits = waits;
     }
-    if (few_) __syncthreads();
-    waited_ = !few_ || share.waits != 0;
+    __syncthreads();
+    waited_ = share.waits != 0;
     if (waited_) wait_for_launch_before();
-    const int threads = few_ ? 32 : static_cast<int>(blockDim.x);
-    const int each = few_ ? (units + 31) / 32 : (units + threads - 1) / threads;
-    first_ = min(units, (few_ ? static_cast<int>(threadIdx.x) % 32 : static_cast<int>(threadIdx.x)) * each);
+    const int each = (units + 31) / 32;
+    first_ = min(units, static_cast<int>(threadIdx.x) % 32 * each);
     last_ = min(units, first_ + each);
     unsigned number = 0, lists = 0;
 #pragma unroll 1
     for (int u = first_; u < last_; ++u) {
       const Unit unit = unit_of(u);
-      const int pieces = source.pieces(unit);
-#pragma unroll 1
-      for (int p = 0; p < pieces; ++p) {
-        const Piece piece = source.piece(unit, p);
-        own_ += piece.whole();
-        lists += piece.weight == kListWeight ? piece.whole() : 0;
-      }
-      number += static_cast<unsigned>(pieces);
+      weigh(unit, lists);
+      number += static_cast<unsigned>(source.pieces(unit));
     }
     const unsigned blocks = gridDim.x;
-    if (few_) {
-      total_ = __reduce_add_sync(~0U, own_);
-      number = __reduce_add_sync(~0U, number);
-      if (total_ < kApartUpTo * blocks && number * 2 <= blocks && place(number)) return;
-    }
-    before_ = sum_before(own_, total_);
-    if (total_ >= kFreeFrom * blocks && units >= kFreeUnits) {
-      unsigned all = 0;
-      sum_before(lists, all);
-      free_ = all <= total_ / 2;
-    }
-    const unsigned fixed = free_ ? total_ / 8 * 7 : total_;
-    each_ = max((fixed + blocks - 1) / blocks, kHeaviest);
-    fixed_ = min(total_, each_ * blocks);
-    each_free_ = free_ ? max((total_ - fixed_ + 4 * blocks - 1) / (4 * blocks), kLeastFree) : kLeastFree;
+    total_ = __reduce_add_sync(~0U, own_);
+    number = __reduce_add_sync(~0U, number);
+    if (total_ < kApartUpTo * blocks && number * 2 <= blocks && place(number)) return;
+    cut(units, lists);
   }
 
   /// This block's next range: false where none is left. The block synchronises.
@@ -216,19 +202,66 @@ class Sharing {
 
  private:
   using Unit = typename Source::Unit;
+  /// Of many units each thread reads what its own are, as far as may be before the launch before is through.
+  __device__ void share_many(int units, bool early) {
+    const int threads = static_cast<int>(blockDim.x), each = (units + threads - 1) / threads;
+    first_ = min(units, static_cast<int>(threadIdx.x) * each);
+    last_ = min(units, first_ + each);
+    bool waits = !early;
+    Unit unit;
+#pragma unroll 1
+    for (int u = last_ - 1; u >= first_; --u) {
+      unit = load_apart(u);
+      waits |= source_.waits(unit);
+    }
+    waited_ = __syncthreads_or(waits) != 0;
+    if (waited_) wait_for_launch_before();
+    unsigned lists = 0;
+#pragma unroll 1
+    for (int u = first_; u < last_; ++u) {
+      if (u > first_) unit = load_apart(u);  // else it is the one that was read last
+      source_.settle(unit);
+      weigh(unit, lists);
+    }
+    cut(units, lists);
+  }
+  /// Adds a unit's weight to this thread's own, and to `lists` that of its lists.
+  __device__ void weigh(const Unit& unit, unsigned& lists) {
+    const int pieces = source_.pieces(unit);
+#pragma unroll 1
+    for (int p = 0; p < pieces; ++p) {
+      const Piece piece = source_.piece(unit, p);
+      own_ += piece.whole();
+      lists += piece.weight == kListWeight ? piece.whole() : 0;
+    }
+  }
+  /// Equal ranges of all weights, of which `lists` of this thread's are those of lists.
+  __device__ void cut(int units, unsigned lists) {
+    const unsigned blocks = gridDim.x;
+    before_ = sum_before(own_, total_);
+    if (total_ >= kFreeFrom * blocks && units >= kFreeUnits) {
+      unsigned all = 0;
+      sum_before(lists, all);
+      free_ = all <= total_ / 2;
+    }
+    const unsigned fixed = free_ ? total_ / 8 * 7 : total_;
+    each_ = max((fixed + blocks - 1) / blocks, kHeaviest);
+    fixed_ = min(total_, each_ * blocks);
+    each_free_ = free_ ? max((total_ - fixed_ + 4 * blocks - 1) / (4 * blocks), kLeastFree) : kLeastFree;
+  }
   static_assert(sizeof(Unit) <= kUnitBytes && alignof(Unit) <= 8);
   __device__ Unit& kept(int unit) {
     return reinterpret_cast<Unit*>(share_.units)[unit];
   }
   __device__ Unit unit_of(int unit) const {
     if (few_) return reinterpret_cast<const Unit*>(share_.units)[unit];
-    return load_settled(unit);
-  }
-  /// Out of line: a kernel of few units never sees this code, and code takes long to come.
-  __device__ __noinline__ Unit load_settled(int unit) const {
-    Unit made = source_.load(unit);
+    Unit made = load_apart(unit);
     source_.settle(made);
     return made;
+  }
+  /// Out of line: a kernel of few units never sees this code, and code takes long to come.
+  __device__ __noinline__ Unit load_apart(int unit) const {
+    return source_.load(unit);
   }
   /// Sum over the threads before this one; `total` is that of all. Of few units every warp has all, so that none waits
   /// for another.

@@ -287,7 +287,8 @@ __global__ void __launch_bounds__(kPackedThreads, 1) packed_kernel(const __grid_
     }
     show_to_products();
   }
-  let_next_begin();
+  const bool holds = of.gated != nullptr;  // order.cuh
+  let_next_begin(!holds);
   const int begin = first_of(of, static_cast<int>(blockIdx.x)), end = first_of(of, static_cast<int>(blockIdx.x) + 1);
   __syncthreads();
   if (threadIdx.x >= kPackedWorkerThreads) {
@@ -297,6 +298,7 @@ __global__ void __launch_bounds__(kPackedThreads, 1) packed_kernel(const __grid_
     feed.run();
   } else {
     wait_for_launch_before();
+    let_next_begin(holds);
     multiply_packed<kPacking, kRows>(of, begin, end, reinterpret_cast<const std::byte*>(dynamic) + (memory - start),
                                      turns);
   }

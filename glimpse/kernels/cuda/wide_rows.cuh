@@ -120,13 +120,15 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
     }
     show_to_products();
   }
-  let_next_begin();
+  const bool holds = of.gated != nullptr;  // order.cuh
+  let_next_begin(!holds);
   const int begin = first_of(of, static_cast<int>(blockIdx.x)), end = first_of(of, static_cast<int>(blockIdx.x) + 1);
   __syncthreads();
   if (threadIdx.x >= kWideWorkerThreads) {
     if (threadIdx.x == kWideWorkerThreads) bring<kRows>(arguments, begin, end, memory, turns);
   } else {
     wait_for_launch_before();
+    let_next_begin(holds);
     work<kRows>(of, begin, end, memory, turns);
   }
 #endif

@@ -111,10 +111,14 @@ const CacheShape& Cache::shape() const {
 }
 
 CacheUsage Cache::usage() const {
-  const PagePool& pool = state_->pool;
+  PagePool& pool = state_->pool;
   const std::size_t page_bytes = 2 * state_->shape.format.page_bytes();
   const std::size_t copies = state_->tier == nullptr ? 0 : state_->tier->used();
-  return {pool.pages_total(), pool.pages_free(), pool.pages_total() * page_bytes, copies * page_bytes};
+  return {.pages_total = pool.pages_total(),
+          .pages_free = pool.pages_free(),
+          .bytes_reserved = pool.pages_total() * page_bytes,
+          .tier_bytes = copies * page_bytes,
+          .digests_made = pool.digests().made()};
 }
 
 SequenceId Cache::create() {
@@ -348,6 +352,16 @@ void Cache::rewrite(SequenceId id, std::int64_t tokens) {
   for (HeadTable& head : sequence.heads) {
     head.own_pages(state_->pool, head.slots() - static_cast<std::int32_t>(tokens));
   }
+}
+
+PageDigests* Cache::digests() const {
+  return state_->pool.on_host() ? &state_->pool.digests() : nullptr;
+}
+
+std::size_t Cache::digest_bytes(SequenceId sequence) const {
+  std::size_t sum = 0;
+  for (const HeadTable& table : state_->peek(sequence).heads) sum += table.digest_bytes(state_->pool.digests());
+  return sum;
 }
 
 std::int64_t Cache::live_tokens(SequenceId sequence, int layer, int head) const {

@@ -2,8 +2,9 @@
 // fork, mark / restore / commit, freeing of single heads' tokens, and a tier below: pages that wait in a file or in
 // memory of the host.
 //
-// The cache owns all K and V. Sequences are handles into it. One thread at a time may call the functions that change
-// tables; views may be read, and rows of distinct pages written, by many threads between two such calls.
+// The cache owns all K and V, and what is made of pages once for all who read them. Sequences are handles into it. One
+// thread at a time may call the functions that change tables; views may be read, and rows of distinct pages written, by
+// many threads between two such calls.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +30,8 @@ struct CacheShape {
   std::string cure = "use a larger context (-c) or fewer sequences";  ///< for errors of a full cache
 };
 
+class PageDigests;
+
 /// Pages handed out together, so that streaming over one head stays sequential.
 inline constexpr int kRunPages = 16;
 
@@ -44,7 +47,8 @@ struct CacheUsage {
   std::size_t pages_total = 0;
   std::size_t pages_free = 0;  ///< in no table
   std::size_t bytes_reserved = 0;
-  std::size_t tier_bytes = 0;  ///< of pages with a copy in the tier
+  std::size_t tier_bytes = 0;     ///< of pages with a copy in the tier
+  std::int64_t digests_made = 0;  ///< of blocks, since the cache was made; those that a saved index brought count
 };
 
 /// There are not enough free pages, and nothing has changed.
@@ -136,6 +140,11 @@ class Cache {
   /// pages: so memory follows what is kept. True when it did; not while a mark is held, and not when the rows lie on
   /// shared pages and the pool has none left to copy them to.
   bool compact(SequenceId sequence, int layer, int head);
+  /// Digests on the pages, for indices over their keys: null where the host does not read pages in place.
+  PageDigests* digests() const;
+  /// Bytes of those on the sequence's pages, whoever else has them.
+  std::size_t digest_bytes(SequenceId sequence) const;
+
   /// Tokens of this head that are not freed.
   std::int64_t live_tokens(SequenceId sequence, int layer, int head) const;
   /// True where it is known, without a look at the heads, that they freed none.

@@ -15,7 +15,8 @@ void Cache::State::require_pages(std::size_t pages) const {
 
 void Cache::open_tier(const std::filesystem::path& folder) {
   if (state_->tier == nullptr) {
-    state_->tier = std::make_unique<PageSlots>(state_->pool.make_waiting(folder), state_->shape.format.page_bytes());
+    state_->tier = std::make_unique<PageSlots>(state_->pool.make_waiting(folder), state_->shape.format.page_bytes(),
+                                               state_->pool.digests());
   }
 }
 

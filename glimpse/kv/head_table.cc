@@ -71,6 +71,10 @@ void HeadTable::append(PagePool& pool, std::int32_t tokens, std::int64_t positio
     pages_.erase(pages_.begin() + static_cast<std::ptrdiff_t>(last));
     pool.release(shared);
   }
+  // Of tokens that were taken back.
+  if (const int part = slots_ % kPageTokens; part != 0) {
+    pool.digests().keep(pages_[static_cast<std::size_t>(used_pages() - 1)], part);
+  }
   if (tracked_) {
     for (std::int32_t i = 0; i < tokens; ++i) {
       const auto logical = static_cast<std::int32_t>(position + i);
@@ -170,11 +174,13 @@ void HeadTable::own_pages(PagePool& pool, std::int32_t first) {
   check(copies_.empty(), "pages that are written have no copies in the tier");
   for (std::int32_t page = first >> kPageShift; page < used_pages(); ++page) {
     PageId& id = pages_[static_cast<std::size_t>(page)];
-    if (pool.readers(id) == 1) continue;
-    const PageId own = pool.take_page();
-    pool.copy(id, own);
-    pool.release(id);
-    id = own;
+    if (pool.readers(id) > 1) {
+      const PageId own = pool.take_page();
+      pool.copy(id, own);
+      pool.release(id);
+      id = own;
+    }
+    pool.digests().keep(id, std::max(0, first - page * kPageTokens));
   }
 }
 
@@ -239,6 +245,7 @@ void HeadTable::take_back(PagePool& pool, std::int32_t tokens, std::int64_t leng
   std::size_t kept = static_cast<std::size_t>(used_pages());
   for (std::size_t page = kept; page < end; ++page) {
     if (pool.readers(pages_[page]) == 1) {
+      pool.digests().drop(pages_[page]);
       pages_[kept++] = pages_[page];
     } else {
       pool.release(pages_[page]);
@@ -263,10 +270,14 @@ HeadTable HeadTable::copy() const {
 
 void HeadTable::share_pages(PagePool& pool, PageSlots* slots) const {
   for (const PageId page : pages_) {
-    if (page != kNoPage) pool.share(page);
+    if (page == kNoPage) continue;
+    pool.share(page);
+    pool.digests().seal(page);
   }
   for (const PageSlots::Slot copy : copies_) {
-    if (copy >= 0) slots->share(copy);
+    if (copy < 0) continue;
+    slots->share(copy);
+    pool.digests().seal_waiting(copy);
   }
 }
 
@@ -279,6 +290,15 @@ void HeadTable::release_pages(PagePool& pool, PageSlots* slots) {
   waiting_bits_.clear();
   away_.clear();
   if (!copies_.empty()) forget_copies(*slots);
+}
+
+std::size_t HeadTable::digest_bytes(PageDigests& digests) const {
+  std::size_t sum = 0;
+  for (std::int32_t page = 0; page < used_pages(); ++page) {
+    sum +=
+        resident(page) ? digests.bytes(pages_[static_cast<std::size_t>(page)]) : digests.bytes_waiting(copy_of(page));
+  }
+  return sum;
 }
 
 void HeadTable::reserve_copies() {
@@ -302,6 +322,7 @@ void HeadTable::spill(PagePool& pool, PageSlots& slots, std::int32_t page, Copie
     copies_[at] = slots.take();
     saves.push_back({pages_[at], slots.data(copies_[at])});
   }
+  pool.digests().wait(pages_[at], copies_[at]);
   pool.release(pages_[at]);
   pages_[at] = kNoPage;
   set_waiting(page, true);
@@ -311,6 +332,7 @@ void HeadTable::recall(PagePool& pool, const PageSlots& slots, std::int32_t page
   const auto at = static_cast<std::size_t>(page);
   check(at < copies_.size() && !resident(page), "a page that waits is recalled");
   pages_[at] = pool.take_page();
+  pool.digests().come_back(copies_[at], pages_[at]);
   loads.push_back({pages_[at], slots.data(copies_[at])});
   set_waiting(page, false);
 }
@@ -342,6 +364,7 @@ void HeadTable::put_away(PagePool& pool, PageSlots& slots, bool shared, Copies& 
       copies_[at] = slots.take();
       saves.push_back({pages_[at], slots.data(copies_[at])});
     }
+    pool.digests().wait(pages_[at], copies_[at]);
     pool.release(pages_[at]);
     pages_[at] = kNoPage;
     away_.push_back({page, copied});

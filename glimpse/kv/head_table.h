@@ -74,6 +74,9 @@ class HeadTable {
   void share_pages(PagePool& pool, PageSlots* slots) const;
   void release_pages(PagePool& pool, PageSlots* slots);
 
+  /// Of the digests on its pages.
+  std::size_t digest_bytes(PageDigests& digests) const;
+
   bool resident(std::int32_t page) const { return pages_[static_cast<std::size_t>(page)] != kNoPage; }
   /// Pages that wait.
   std::int32_t waiting() const { return waiting_; }

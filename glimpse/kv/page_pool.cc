@@ -47,7 +47,8 @@ PagePool::PagePool(std::size_t runs, std::size_t page_bytes, const MakePageMemor
       readers_(pages_free_ * sizeof(std::uint32_t)),
       taken_(runs * sizeof(std::uint16_t)),
       whole_(runs, true),
-      broken_(runs, false) {}
+      broken_(runs, false),
+      digests_(readers_.as<std::uint32_t>().first(pages_free_)) {}
 
 std::optional<PageId> PagePool::take_run() {
   const auto run = whole_.lowest();
@@ -82,6 +83,7 @@ void PagePool::release(PageId page) {
   std::uint32_t& readers = readers_.as<std::uint32_t>()[page];
   check(readers > 0, "a free page is released");
   if (--readers > 0) return;
+  digests_.drop(page);
   const std::size_t run = page / kRunPages;
   std::uint16_t& taken = taken_.as<std::uint16_t>()[run];
   const bool was_full = taken == kAllTaken;
@@ -98,6 +100,7 @@ void PagePool::copy(PageId from, PageId to) {
   for (const Plane plane : {Plane::k, Plane::v}) {
     memory_->copy(plane, from * page_bytes_, to * page_bytes_, page_bytes_);
   }
+  digests_.copy(from, to);
 }
 
 std::vector<kernels::PageCopy> PagePool::places_of(std::span<const Copy> pages) const {

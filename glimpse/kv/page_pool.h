@@ -1,6 +1,6 @@
 // Pages of the KV cache: two planes (K, V) of equal pages, reference counts, and free lists by runs of kRunPages.
-// Owns the memory of both planes, which may be a device's (page_memory.h). Deterministic: the lowest free run or page
-// comes first. One thread at a time, except for the bytes of distinct pages.
+// Owns the memory of both planes, which may be a device's (page_memory.h), and what hangs on pages. Deterministic: the
+// lowest free run or page comes first. One thread at a time, except for the bytes of distinct pages.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,7 @@
 #include "glimpse/base/buffer.h"
 #include "glimpse/kernels/views.h"
 #include "glimpse/kv/cache.h"
+#include "glimpse/kv/page_digests.h"
 #include "glimpse/kv/page_memory.h"
 
 namespace glimpse::kv {
@@ -65,8 +66,10 @@ class PagePool {
   void release(PageId page);
   std::uint32_t readers(PageId page) { return readers_.as<std::uint32_t>()[page]; }
 
-  /// K and V of a whole page.
+  /// K and V of a whole page, and its digests.
   void copy(PageId from, PageId to);
+  /// Those that hang on the pages.
+  PageDigests& digests() { return digests_; }
   /// A page and its copy, K, then V, [2 * page_bytes], in memory of make_waiting.
   struct Copy {
     PageId page = 0;
@@ -99,6 +102,7 @@ class PagePool {
   HostBuffer taken_;    ///< uint16 [run], one bit a page
   RunSet whole_;        ///< no page taken
   RunSet broken_;       ///< some pages taken, some free
+  PageDigests digests_;
 };
 
 }  // namespace glimpse::kv

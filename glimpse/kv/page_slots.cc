@@ -7,8 +7,9 @@
 
 namespace glimpse::kv {
 
-PageSlots::PageSlots(std::unique_ptr<WaitingMemory> memory, std::size_t page_bytes)
+PageSlots::PageSlots(std::unique_ptr<WaitingMemory> memory, std::size_t page_bytes, PageDigests& digests)
     : memory_(std::move(memory)),
+      digests_(digests),
       slot_bytes_(2 * page_bytes),
       piece_slots_(std::max<std::size_t>(1, memory_->piece_bytes() / slot_bytes_)) {}
 
@@ -20,6 +21,7 @@ void PageSlots::grow() {
   pieces_.reserve(pieces_.size() + 1);
   readers_.reserve(readers_.size() + piece_slots_);
   free_.reserve(readers_.size() + piece_slots_);
+  digests_.make_slots(readers_.size() + piece_slots_);
   const std::size_t bytes = piece_slots_ * slot_bytes_;
   pieces_.push_back(memory_->grow(bytes, pieces_.size() * bytes));
   const auto first = static_cast<Slot>(readers_.size());
@@ -38,7 +40,9 @@ PageSlots::Slot PageSlots::take() {
 void PageSlots::release(Slot slot) {
   std::uint32_t& readers = readers_[static_cast<std::size_t>(slot)];
   check(readers > 0, "a free slot is released");
-  if (--readers == 0) free_.push_back(slot);
+  if (--readers > 0) return;
+  digests_.drop_waiting(slot);
+  free_.push_back(slot);
 }
 
 std::byte* PageSlots::data(Slot slot) const {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "glimpse/kv/page_digests.h"
 #include "glimpse/kv/waiting_memory.h"
 
 namespace glimpse::kv {
@@ -16,7 +17,8 @@ class PageSlots {
  public:
   using Slot = std::int32_t;
 
-  PageSlots(std::unique_ptr<WaitingMemory> memory, std::size_t page_bytes);
+  /// `digests` are told what becomes of slots.
+  PageSlots(std::unique_ptr<WaitingMemory> memory, std::size_t page_bytes, PageDigests& digests);
 
   /// Room for `slots` more, so that taking them cannot fail. Throws UserError when the memory has none.
   void reserve(std::size_t slots);
@@ -37,6 +39,7 @@ class PageSlots {
   void grow();
 
   std::unique_ptr<WaitingMemory> memory_;
+  PageDigests& digests_;
   std::size_t slot_bytes_;
   std::size_t piece_slots_;
   std::vector<std::byte*> pieces_;

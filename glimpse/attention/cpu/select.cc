@@ -156,7 +156,7 @@ void run_search(Pass& pass, const Call& call, const Item& item) {
   const SelectOp& select = entry.rows.program->select(call.layer, item.head);
   kv::KeyIndex& index = *state.indices[state.head(call.layer, item.head)];
   const kv::KeySource source{&entry.views[static_cast<std::size_t>(item.head)], pass.cache->shape().format,
-                             state.boundaries, state.prompt_tokens};
+                             state.boundaries, state.prompt_tokens, pass.cache->digests()};
   {
     const bool first = index.covered() == 0;  // built late; what a later step adds is that step's work
     const Stopwatch watch(first ? &entry.index_build_s[static_cast<std::size_t>(item.head)] : nullptr);
@@ -184,7 +184,7 @@ void grow_index(Pass& pass, const Item& item, int layer) {
   std::unique_ptr<kv::KeyIndex>& index = state.indices[state.head(layer, item.head)];
   const bool open = entry.ends_prompt || state.prompt_tokens == 0;
   const kv::KeySource source{&entry.views[static_cast<std::size_t>(item.head)], pass.cache->shape().format,
-                             state.boundaries, open ? entry.tokens : state.prompt_tokens};
+                             state.boundaries, open ? entry.tokens : state.prompt_tokens, pass.cache->digests()};
   const Stopwatch watch(&entry.index_build_s[static_cast<std::size_t>(item.head)]);
   if (entry.rows.kind == PassKind::correct) {
     index->refresh(source, entry.rows.position, entry.tokens);

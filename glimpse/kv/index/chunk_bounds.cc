@@ -16,7 +16,11 @@ ChunkBounds::ChunkBounds(const plan::Selector& selector, int head_dim)
 
 void ChunkBounds::extend(const KeySource& keys, std::int64_t tokens) {
   chunks_.advance(keys.boundaries, keys.prompt_tokens, tokens);
-  while (digests_.count() < chunks_.count()) {
+  append(keys, chunks_.count());
+}
+
+void ChunkBounds::append(const KeySource& keys, std::int32_t count) {
+  while (digests_.count() < count) {
     const std::int32_t chunk = digests_.count();
     digests_.append(keys, chunks_.begin(chunk), chunks_.end(chunk) - chunks_.begin(chunk));
   }
@@ -25,9 +29,11 @@ void ChunkBounds::extend(const KeySource& keys, std::int64_t tokens) {
 void ChunkBounds::refresh(const KeySource& keys, std::int64_t first, std::int64_t last) {
   const std::int64_t end = std::min(last, covered());
   if (first >= end) return;
-  for (std::int32_t chunk = chunks_.chunk_of(first); chunk <= chunks_.chunk_of(end - 1); ++chunk) {
-    digests_.replace(keys, chunks_.begin(chunk), chunks_.end(chunk) - chunks_.begin(chunk), chunk);
-  }
+  const std::int32_t chunks = chunks_.chunk_of(end - 1) + 1;
+  const Digests behind = digests_.from(chunks);
+  digests_.drop_from(chunks_.chunk_of(first));
+  append(keys, chunks);
+  digests_.join(behind);
 }
 
 std::size_t ChunkBounds::search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const {

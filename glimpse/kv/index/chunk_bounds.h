@@ -34,6 +34,9 @@ class ChunkBounds final : public KeyIndex {
   const ChunkList& chunks() const { return chunks_; }
 
  private:
+  /// Digests of the first `count` chunks, those there are among them.
+  void append(const KeySource& keys, std::int32_t count);
+
   plan::Selector selector_;
   ChunkList chunks_;
   Digests digests_;

@@ -21,6 +21,8 @@
 
 namespace glimpse::kv {
 
+class PageDigests;
+
 /// What an index may read while it grows.
 struct KeySource {
   const kernels::HeadView* head = nullptr;
@@ -29,6 +31,7 @@ struct KeySource {
   std::span<const Boundary> boundaries;
   std::int64_t prompt_tokens = 0;  ///< tokens of the prompt, the same in every call; all sources but page_bounds and
                                    ///< gate wait for the whole of it
+  PageDigests* digests = nullptr;  ///< those on the pages of `head`, which digests of full blocks join; null: none do
 };
 
 /// One search. The set holds sink, local window, what the index does not cover yet, the current token, and the best

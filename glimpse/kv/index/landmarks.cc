@@ -14,7 +14,8 @@ Landmarks::Landmarks(const plan::Selector& selector, int head_dim)
 
 void Landmarks::extend(const KeySource& keys, std::int64_t tokens) {
   if (tokens < keys.prompt_tokens || covered() + selector_.block > keys.prompt_tokens) return;
-  while (covered() + selector_.block <= keys.prompt_tokens) digests_.append(keys, covered(), selector_.block);
+  digests_.append_blocks(keys, selector_.block, static_cast<std::int32_t>(keys.prompt_tokens / selector_.block));
+  digests_.seal();  // that is all of them
   if (selector_.terms.front().index.outlier_chunks == 0) return;
   std::vector<float>& cosines = cosines_.own();
   for (std::int32_t chunk = 0; chunk < digests_.count(); ++chunk) cosines.push_back(least_cosine(keys, chunk));
@@ -24,10 +25,12 @@ void Landmarks::extend(const KeySource& keys, std::int64_t tokens) {
 void Landmarks::refresh(const KeySource& keys, std::int64_t first, std::int64_t last) {
   const std::int64_t block = selector_.block;
   if (first >= std::min(last, covered())) return;
-  for (std::int64_t at = first / block; at * block < std::min(last, covered()); ++at) {
-    const auto chunk = static_cast<std::int32_t>(at);
-    digests_.replace(keys, at * block, block, chunk);
-    if (!cosines_->empty()) cosines_.own()[static_cast<std::size_t>(at)] = least_cosine(keys, chunk);
+  const auto begin = static_cast<std::int32_t>(first / block);
+  const auto end = static_cast<std::int32_t>((std::min(last, covered()) + block - 1) / block);
+  digests_.refresh_blocks(keys, selector_.block, begin, end);
+  digests_.seal();
+  for (std::int32_t chunk = begin; chunk < end && !cosines_->empty(); ++chunk) {
+    cosines_.own()[static_cast<std::size_t>(chunk)] = least_cosine(keys, chunk);
   }
   rank_outliers();
 }

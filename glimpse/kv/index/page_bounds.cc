@@ -99,14 +99,15 @@ PageBounds::PageBounds(const plan::Selector& selector, int head_dim)
                selector.terms.front().index.deviation_weight) {}
 
 void PageBounds::extend(const KeySource& keys, std::int64_t tokens) {
-  while (covered() + selector_.block <= tokens) digests_.append(keys, covered(), selector_.block);
+  digests_.append_blocks(keys, selector_.block, static_cast<std::int32_t>(tokens / selector_.block));
 }
 
 void PageBounds::refresh(const KeySource& keys, std::int64_t first, std::int64_t last) {
   const std::int64_t block = selector_.block;
-  for (std::int64_t at = first / block; at * block < std::min(last, covered()); ++at) {
-    digests_.replace(keys, at * block, block, static_cast<std::int32_t>(at));
-  }
+  const std::int64_t end = std::min<std::int64_t>((last + block - 1) / block, digests_.count());
+  if (first >= last || first / block >= end) return;
+  digests_.refresh_blocks(keys, selector_.block, static_cast<std::int32_t>(first / block),
+                          static_cast<std::int32_t>(end));
 }
 
 std::size_t PageBounds::search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const {

@@ -21,45 +21,82 @@ std::size_t at(std::int64_t index) {
   return static_cast<std::size_t>(index);
 }
 
+/// What a tile of digests takes, and a value of one of them.
+struct TileBytes {
+  std::size_t tile = 0, value = 0;
+};
+
+/// From one digest's place in tiles to another's.
+struct LaneCopy {
+  std::int32_t from = 0, to = 0;
+
+  void values(std::span<const std::byte> source, std::span<std::byte> target, const TileBytes& bytes) const {
+    constexpr std::size_t tile = kernels::kDigestTile;
+    const std::byte* read = source.data() + at(from) / tile * bytes.tile + at(from) % tile * bytes.value;
+    std::byte* write = target.data() + at(to) / tile * bytes.tile + at(to) % tile * bytes.value;
+    for (std::size_t done = 0; done < bytes.tile; done += tile * bytes.value) {
+      std::memcpy(write + done, read + done, bytes.value);
+    }
+  }
+};
+
 }  // namespace
 
 void Digests::save(ByteWriter& to) const {
-  std::vector<Line> lines, variances;
-  std::vector<float> radii;
-  for (const CopyOnWrite<Share>& share : shares_) {
-    lines.insert(lines.end(), share->lines.begin(), share->lines.end());
-    variances.insert(variances.end(), share->variances.begin(), share->variances.end());
-    radii.insert(radii.end(), share->radii.begin(), share->radii.end());
+  constexpr std::int32_t tile = kernels::kDigestTile;
+  const std::size_t tiles = (at(count_) + at(tile) - 1) / at(tile);
+  // As one piece, [tile, value, kDigestTile], 0 behind the last.
+  std::vector<std::byte> lines(tiles * tile_bytes()), variances(tiles * variance_bytes() * at(tile));
+  std::vector<float> radii(kind_ == Kind::sphere ? tiles * at(tile) : 0);
+  for (const DigestRun& run : runs_) {
+    for (std::int32_t i = 0; i < run.count; ++i) {
+      const LaneCopy copy{run.first + i, run.begin + i};
+      copy.values(std::as_bytes(std::span(run.tiles->lines)), lines,
+                  {tile_bytes(), tile_bytes() / at(tile * values())});
+      if (!variances.empty()) {
+        const std::size_t bytes = variance_bytes() * at(tile);
+        copy.values(std::as_bytes(std::span(run.tiles->variances)), variances, {bytes, sizeof(float)});
+      }
+      if (!radii.empty()) radii[at(run.begin + i)] = run.tiles->radii[at(run.first + i)];
+    }
   }
   to.value(count_);
-  to.values(std::as_bytes(std::span(lines)));
-  to.values(std::as_bytes(std::span(variances)));
+  to.values(lines);
+  to.values(variances);
   to.values(radii);
 }
 
 void Digests::load(ByteReader& from, KvType type, std::int64_t most) {
   count_ = from.value<std::int32_t>(0, static_cast<std::int32_t>(most), "digests");
   if (count_ > 0) set_type(type);
-  make_room();
-  const auto take = [&](auto Share::*member, std::string_view name) {
+  loaded_ = true;
+  runs_.clear();
+  for (std::int32_t begin = 0; begin < count_; begin += DigestTiles::kMost) {
+    seal();
+    const std::int32_t here = std::min(DigestTiles::kMost, count_ - begin);
+    runs_.push_back({std::make_shared<DigestTiles>(), 0, here, begin});
+    runs_.back().tiles->used = here;
+    make_room(*runs_.back().tiles);
+  }
+  const auto take = [&](auto DigestTiles::*member, std::string_view name) {
     std::size_t all = 0;
-    for (const CopyOnWrite<Share>& share : shares_) all += std::as_bytes(std::span(*share.*member)).size();
+    for (const DigestRun& run : runs_) all += std::as_bytes(std::span((*run.tiles).*member)).size();
     const auto bytes = from.exactly<std::byte>(all, name);
     std::size_t at = 0;
-    for (CopyOnWrite<Share>& share : shares_) {
-      const auto to = std::as_writable_bytes(std::span(share.own().*member));
+    for (const DigestRun& run : runs_) {
+      const auto to = std::as_writable_bytes(std::span((*run.tiles).*member));
       if (!to.empty()) std::memcpy(to.data(), bytes.data() + at, to.size());
       at += to.size();
     }
   };
-  take(&Share::lines, "the rows of digests");
-  take(&Share::variances, "the variances of digests");
+  take(&DigestTiles::lines, "the rows of digests");
+  take(&DigestTiles::variances, "the variances of digests");
   std::size_t radii = 0;
-  for (const CopyOnWrite<Share>& share : shares_) radii += share->radii.size();
+  for (const DigestRun& run : runs_) radii += run.tiles->radii.size();
   const std::vector<float> read = from.exactly<float>(radii, "the radii of digests");
   auto next = read.begin();
-  for (CopyOnWrite<Share>& share : shares_) {
-    std::vector<float>& to = share.own().radii;
+  for (const DigestRun& run : runs_) {
+    std::vector<float>& to = run.tiles->radii;
     std::copy_n(next, to.size(), to.begin());
     next += static_cast<std::ptrdiff_t>(to.size());
   }

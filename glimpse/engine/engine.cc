@@ -170,6 +170,7 @@ EngineStats Engine::stats() const {
   stats.pages_free = static_cast<std::int64_t>(usage.pages_free);
   stats.pages_kept = impl_->runtime.prefixes.pages() - impl_->kept_and_read();
   stats.prefixes = static_cast<std::int64_t>(impl_->runtime.prefixes.size());
+  stats.digests_made = usage.digests_made;
   return stats;
 }
 

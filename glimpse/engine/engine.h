@@ -55,6 +55,7 @@ struct EngineStats {
   std::int64_t steps = 0;                        ///< since then, that ran a pass
   std::int64_t pages_total = 0, pages_free = 0;  ///< of kernels::kPageTokens tokens of one (layer, KV head)
   std::int64_t prefixes = 0, pages_kept = 0;     ///< kept ones, and pages that no request reads beside them
+  std::int64_t digests_made = 0;                 ///< of blocks of keys since then (kv::CacheUsage), on a CPU
 };
 
 class Engine {

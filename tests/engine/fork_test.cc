@@ -4,7 +4,7 @@
 
 #include "glimpse/base/error.h"
 #include "tests/engine/gates.h"
-#include "tests/engine/support.h"
+#include "tests/engine/session_support.h"
 #include "tests/support/test_names.h"
 
 namespace glimpse::engine {
@@ -25,7 +25,9 @@ void PrintTo(const Case& value, std::ostream* out) {
 
 class ForkedBudgets : public testing::TestWithParam<Case> {
  protected:
-  ForkedBudgets() : engine_(options_for(reference::test_model("llama"), KvType::bf16)) {
+  ForkedBudgets()
+      : engine_(options_for(reference::test_model("llama"), KvType::bf16)),
+        elsewhere_(options_for(reference::test_model("llama"), KvType::bf16)) {
     tokens_ = random_tokens(kAll, engine_.tokenizer().size());
   }
 
@@ -39,21 +41,26 @@ class ForkedBudgets : public testing::TestWithParam<Case> {
     return std::span(tokens_).subspan(first, count);
   }
 
-  /// A fork of `from` under `to` decodes as one that has built everything itself, from the same cache. Returns the
-  /// time that it took to build indices.
+  /// A fork of `from` under `to` decodes as one that has built everything itself, from the same rows on other pages,
+  /// and as one that takes over what hangs on the pages and nothing else. Returns the time that it took to build
+  /// indices.
   double expect_alike(const Sequence& from, const plan::Plan& to, std::size_t first) {
+    const std::filesystem::path rows = session_path("rows");
     const Sequence bare = from.fork(make(engine_, "full"));
+    bare.save(rows);
+    Sequence alone = elsewhere_.load(rows, to);
     Sequence late = bare.fork(to);
     Sequence fork = from.fork(to);
-    const auto expected = decoded(late, part(first, kDecoded));
-    const auto got = decoded(fork, part(first, kDecoded));
-    EXPECT_TRUE(same_bits(expected, got));
+    const auto expected = decoded(alone, part(first, kDecoded));
+    EXPECT_TRUE(same_bits(expected, decoded(late, part(first, kDecoded))));
+    EXPECT_TRUE(same_bits(expected, decoded(fork, part(first, kDecoded))));
+    EXPECT_GT(alone.stats().index_build_s, 0);
     EXPECT_GT(late.stats().index_build_s, 0);
     EXPECT_EQ(late.stats().index_memory, fork.stats().index_memory);
     return fork.stats().index_build_s;
   }
 
-  Engine engine_;
+  Engine engine_, elsewhere_;
   std::vector<Token> tokens_;
 };
 
@@ -123,6 +130,27 @@ TEST(ForkedIndices, OfAnotherMakeAreBuiltAgain) {
   Sequence again = source.fork(quest("meanstd"));
   const auto got = again.decode(3);
   EXPECT_TRUE(same_bits(kept, got));
+}
+
+TEST(ForkedIndices, OfBlocksAreMadeOnce) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(kAll, engine.tokenizer().size());
+  const auto quest = [&](const char* tokens_read) { return make(engine, "quest", budget(tokens_read)); };
+  Sequence source = engine.open(quest("100"));
+  source.prefill(std::span(tokens).first(kPrompt));
+  source.decode(2);
+  const std::int64_t made = engine.stats().digests_made;
+  EXPECT_GT(made, 0);
+  std::vector<Sequence> forks;
+  forks.push_back(source.fork(quest("100")));
+  forks.push_back(source.fork(quest("64")));
+  forks.push_back(source.fork(quest("64"), 390));
+  forks.push_back(source.fork(make(engine, "full")).fork(quest("100")));
+  for (Sequence& fork : forks) {
+    fork.decode(3);
+    EXPECT_GT(fork.stats().index_bytes, 0);
+  }
+  EXPECT_EQ(engine.stats().digests_made, made);
 }
 
 /// A fork at an earlier length against a sequence that never took more.

@@ -281,6 +281,31 @@ TEST(PrefixPages, ThatARequestReadsAreInUse) {
   }
 }
 
+/// Whoever reads the rows, and whatever its plan: digests of their blocks are there.
+TEST(PrefixPages, BringTheDigestsOfTheirBlocks) {
+  Engine plain(prefix_options(0)), engine(prefix_options(-1));
+  const std::vector<Token> document = words(engine, 400, 7);
+  std::int64_t before = 0;
+  const auto made_by = [&](const std::string& policy, const char* tokens, std::uint32_t question) {
+    Request request = prefix_request(engine, policy, joined(document, words(engine, 50, question)));
+    if (policy != "full") request.plan = make(engine, policy, budget(tokens));
+    EXPECT_TRUE(same_answer(answered(engine, request), answered(plain, request))) << policy << " " << question;
+    const std::int64_t made = engine.stats().digests_made - before;
+    before += made;
+    return made;
+  };
+  // 457 tokens are read before the last one is chosen. 384 are those of the kept prefix.
+  const std::int64_t heads = made_by("quest", "160", 8) / (457 / 16);
+  EXPECT_GT(heads, 0);
+  EXPECT_EQ(before, heads * (457 / 16));
+  EXPECT_EQ(made_by("quest", "100", 9), heads * (457 / 16 - 384 / 16)) << "another plan";
+  EXPECT_EQ(made_by("full", "", 10), 0);
+  EXPECT_EQ(made_by("quest", "160", 10), heads * (457 / 16 - 384 / 16)) << "rows that no index took in";
+  EXPECT_EQ(made_by("arkvale", "160", 11), heads * (457 / 32)) << "other digests";
+  EXPECT_EQ(made_by("arkvale", "128", 12), heads * (457 / 32 - 384 / 32));
+  expect_only_kept(engine);
+}
+
 TEST(PrefixService, CountsWhatItFinds) {
   Engine engine(prefix_options(-1));
   Service service(engine);

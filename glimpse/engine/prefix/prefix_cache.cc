@@ -28,10 +28,11 @@ bool covers(const KeptPrefix& fresh, const KeptPrefix& old) {
   return old.sequence.plan() == fresh.sequence.plan() || (!old.at_end() && !old.sequence.plan().prefill.sparse);
 }
 
-/// What it keeps beside its pages.
-std::int64_t other_bytes(const ActiveSequence& sequence) {
+/// What it keeps beside its pages. An index over blocks holds the very digests that hang on them.
+std::int64_t other_bytes(const kv::Cache& cache, const ActiveSequence& sequence) {
+  const std::size_t summaries = std::max(sequence.attention.index_memory(), cache.digest_bytes(sequence.id));
   const std::size_t text = sequence.tokens.size() * sizeof(Token) + sequence.attention.boundaries.size();
-  return static_cast<std::int64_t>(sequence.attention.index_memory() + text + sequence.logits.size() * sizeof(float));
+  return static_cast<std::int64_t>(summaries + text + sequence.logits.size() * sizeof(float));
 }
 
 }  // namespace
@@ -70,7 +71,7 @@ void PrefixCache::add(kv::Cache& cache, std::list<KeptPrefix>& fresh) {
     if (covers(prefix, *old)) drop(cache, old);
   }
   readers_.resize(cache.usage().pages_total);
-  prefix.other_bytes = other_bytes(kept);
+  prefix.other_bytes = other_bytes(cache, kept);
   count(cache, prefix, true);
   prefixes_.splice(prefixes_.end(), fresh);
   const auto most_others = std::max(kOtherBytes, static_cast<std::int64_t>(cache.usage().bytes_reserved / kOtherShare));

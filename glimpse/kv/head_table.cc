@@ -270,15 +270,12 @@ HeadTable HeadTable::copy() const {
 
 void HeadTable::share_pages(PagePool& pool, PageSlots* slots) const {
   for (const PageId page : pages_) {
-    if (page == kNoPage) continue;
-    pool.share(page);
-    pool.digests().seal(page);
+    if (page != kNoPage) pool.share(page);
   }
   for (const PageSlots::Slot copy : copies_) {
-    if (copy < 0) continue;
-    slots->share(copy);
-    pool.digests().seal_waiting(copy);
+    if (copy >= 0) slots->share(copy);
   }
+  pool.digests().seal(pages_, copies_);
 }
 
 void HeadTable::release_pages(PagePool& pool, PageSlots* slots) {

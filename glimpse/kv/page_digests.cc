@@ -126,18 +126,25 @@ void PageDigests::copy(Table& table, std::span<const Entry> from, std::span<Entr
   }
 }
 
-void PageDigests::seal(std::span<const Entry> entries) {
-  for (const Entry& entry : entries) {
-    if (entry.tiles != nullptr) entry.tiles->sealed.store(true);
+bool PageDigests::seal(std::span<const Entry> entries) {
+  for (std::size_t i = entries.size(); i-- > 0;) {
+    DigestTiles* const tiles = entries[i].tiles;
+    if (tiles != nullptr && tiles->sealed.exchange(true)) return false;
   }
+  return true;
 }
 
-void PageDigests::seal(PageId page) {
-  for (Table& table : tables_) seal(table.of_page(page));
-}
-
-void PageDigests::seal_waiting(Slot slot) {
-  for (Table& table : tables_) seal(table.of_slot(slot));
+void PageDigests::seal(std::span<const PageId> pages, std::span<const Slot> slots) {
+  for (Table& table : tables_) {
+    bool open = true;
+    for (std::size_t i = pages.size(); i-- > 0 && open;) {
+      if (pages[i] != kNoPage) {
+        open = seal(table.of_page(pages[i]));
+      } else if (slots[i] >= 0) {
+        open = seal(table.of_slot(slots[i]));
+      }
+    }
+  }
 }
 
 void PageDigests::wait(PageId page, Slot slot) {

@@ -89,9 +89,9 @@ class PageDigests {
   void keep(PageId page, int slots);
   /// The second page has the rows of the first.
   void copy(PageId from, PageId to);
-  /// Somebody else reads the page from now on, or the slot's copy: nobody changes the tiles of its digests any more.
-  void seal(PageId page);
-  void seal_waiting(Slot slot);
+  /// Somebody else reads the pages of a head from now on, [page], those that wait by their `slots`: nobody adds to the
+  /// tiles of its last digests any more.
+  void seal(std::span<const PageId> pages, std::span<const Slot> slots);
   /// The page's copy is in a slot, or came back from it; a slot is free.
   void wait(PageId page, Slot slot);
   void come_back(Slot slot, PageId page);
@@ -143,7 +143,8 @@ class PageDigests {
   void copy(Table& table, std::span<const Entry> from, std::span<Entry> to);
   /// Entries that end behind `slots`.
   void clear(Table& table, std::span<Entry> entries, int slots);
-  static void seal(std::span<const Entry> entries);
+  /// Tiles that are open, from the last on. False at the first that is not: those before it are sealed, too.
+  static bool seal(std::span<const Entry> entries);
   static std::size_t bytes(const Table& table, std::span<const Entry> entries);
 
   std::span<const std::uint32_t> readers_;

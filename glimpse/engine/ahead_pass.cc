@@ -38,21 +38,11 @@ bool AheadPass::launch(Device& device, std::span<const PassEntry> entries) {
   draws_.clear();
   const int leaders = leaders_of(entries);
   for (const PassEntry& entry : entries) {
-    ActiveSequence& sequence = *entry.sequence;
-    attention::SequenceRows rows;
-    rows.sequence = sequence.id;
-    rows.program = sequence.program.get();
-    rows.state = &sequence.attention;
-    rows.first_row = static_cast<int>(tokens_.size());
-    rows.rows = static_cast<int>(entry.tokens.size());
-    rows.kind = entry.kind;
-    rows.committed = entry.committed;
-    rows.position = verifies(entry) ? entry.committed : sequence.length + 1;
+    const std::int64_t position = verifies(entry) ? entry.committed : entry.sequence->length + 1;
+    rows_.push_back(rows_of(entry, tokens_.size(), position));
     tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end() - 1);
-    tokens_.push_back(-1 - static_cast<std::int32_t>(rows_.size()));
-    const auto end = static_cast<std::int32_t>(tokens_.size());
-    for (auto row = end - static_cast<std::int32_t>(entry.logits_rows()); row < end; ++row) outputs_.push_back(row);
-    rows_.push_back(rows);
+    tokens_.push_back(-static_cast<std::int32_t>(rows_.size()));
+    add_output_rows(entry, tokens_.size(), outputs_);
     if (leaders > 1) draws_.resize(outputs_.size(), entry.draw);
   }
   entries_.assign(entries.begin(), entries.end());

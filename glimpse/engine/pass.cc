@@ -45,6 +45,26 @@ void note_made(const PassEntry& entry, bool sparse, bool alone) {
 
 }  // namespace
 
+attention::SequenceRows rows_of(const PassEntry& entry, std::size_t first_row, std::int64_t position) {
+  attention::SequenceRows rows;
+  rows.sequence = entry.sequence->id;
+  rows.program = entry.sequence->program.get();
+  rows.state = &entry.sequence->attention;
+  rows.first_row = static_cast<int>(first_row);
+  rows.rows = static_cast<int>(entry.tokens.size());
+  rows.kind = entry.kind;
+  rows.audit = entry.audit;
+  rows.committed = entry.committed;
+  rows.position = position;
+  rows.prompt_end = entry.prompt_end;
+  rows.stop = entry.stop;
+  return rows;
+}
+
+void add_output_rows(const PassEntry& entry, std::size_t end, std::vector<std::int32_t>& outputs) {
+  for (std::size_t row = end - entry.logits_rows(); row < end; ++row) outputs.push_back(static_cast<std::int32_t>(row));
+}
+
 int leaders_of(std::span<const PassEntry> entries) {
   int most = 0;
   for (const PassEntry& entry : entries) {
@@ -84,27 +104,15 @@ void PassRunner::gather_rows() {
   draws_.clear();
   const bool draws = device_->executor->flies() && leaders_of(entries_) > 1;
   for (const PassEntry& entry : entries_) {
-    attention::SequenceRows rows;
-    rows.sequence = entry.sequence->id;
-    rows.program = entry.sequence->program.get();
-    rows.state = &entry.sequence->attention;
-    rows.first_row = static_cast<int>(tokens_.size());
-    rows.rows = static_cast<int>(entry.tokens.size());
-    rows.kind = entry.kind;
-    rows.audit = entry.audit;
-    rows.committed = entry.committed;
-    rows.position = entry.sequence->length;
-    rows.prompt_end = entry.prompt_end;
-    rows.stop = entry.stop;
+    std::int64_t position = entry.sequence->length;
     if (entry.kind == PassKind::correct) {
-      rows.position = entry.tokens.data() - entry.sequence->tokens.data();
+      position = entry.tokens.data() - entry.sequence->tokens.data();
     } else {
       note_tokens(*entry.sequence, entry.tokens, loaded_->boundaries);
     }
-    rows_.push_back(rows);
+    rows_.push_back(rows_of(entry, tokens_.size(), position));
     tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end());
-    const auto end = static_cast<std::int32_t>(tokens_.size());
-    for (auto row = end - static_cast<std::int32_t>(entry.logits_rows()); row < end; ++row) output_rows_.push_back(row);
+    add_output_rows(entry, tokens_.size(), output_rows_);
     if (draws) draws_.resize(output_rows_.size(), entry.draw);
   }
   record_sets();

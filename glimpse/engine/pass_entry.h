@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "glimpse/attention/batch.h"
 #include "glimpse/base/draw.h"
@@ -37,6 +38,11 @@ struct PassEntry {
 constexpr bool counts_a_step(const PassEntry& entry) {
   return entry.kind == attention::PassKind::decode || entry.kind == attention::PassKind::dense_decode;
 }
+
+/// The entry's rows in a batch: from row `first_row` of the pass and position `position` of its sequence on.
+attention::SequenceRows rows_of(const PassEntry& entry, std::size_t first_row, std::int64_t position);
+/// Adds those that have logits, of a batch whose rows end with the entry's at `end`.
+void add_output_rows(const PassEntry& entry, std::size_t end, std::vector<std::int32_t>& outputs);
 
 /// So many leaders of a row that every entry has enough of them; 0: some reads all logits.
 int leaders_of(std::span<const PassEntry> entries);

@@ -83,6 +83,16 @@ class Ahead : public testing::Test {
     EXPECT_EQ(got.stats.attention.sparse_steps, expected.stats.attention.sparse_steps);
     EXPECT_EQ(got.stats.attention.dense_steps, expected.stats.attention.dense_steps);
   }
+  /// Requests that run together get what each gets alone.
+  static void expect_wanted(Engine& engine, const std::vector<Request>& requests) {
+    std::vector<RequestId> ids;
+    for (const Request& request : requests) ids.push_back(engine.submit(request));
+    run_all(engine);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      SCOPED_TRACE(i);
+      expect_same(engine.result(ids[i]), want(requests[i]));
+    }
+  }
   static void expect_same_drafts(const Result& got, const Result& expected) {
     expect_same(got, expected);
     EXPECT_EQ(got.stats.lossless.drafted, expected.stats.lossless.drafted);
@@ -96,13 +106,7 @@ TEST_F(Ahead, RequestsGetTheirTokens) {
   Engine engine(flying_options());
   std::vector<Request> requests{greedy(engine, 300, "tidal", 1, 40), greedy(engine, 90, "full", 2, 25),
                                 greedy(engine, 200, "lychee-decode", 3, 33), greedy(engine, 250, "kascade", 4, 12)};
-  std::vector<RequestId> ids;
-  for (const Request& request : requests) ids.push_back(engine.submit(request));
-  run_all(engine);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    SCOPED_TRACE(i);
-    expect_same(engine.result(ids[i]), want(requests[i]));
-  }
+  expect_wanted(engine, requests);
   EXPECT_GT(flying().behind, 20);
   EXPECT_LT(flying().behind, flying().launched);
   EXPECT_EQ(flying().abandoned, 0);
@@ -159,13 +163,7 @@ TEST_F(Ahead, SampledRequests) {
   requests[0].sampling.top_p = 0.8F;
   requests[3].sampling.min_p = 0;
   requests[3].sampling.top_p = 1;
-  std::vector<RequestId> ids;
-  for (const Request& request : requests) ids.push_back(engine.submit(request));
-  run_all(engine);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    SCOPED_TRACE(i);
-    expect_same(engine.result(ids[i]), want(requests[i]));
-  }
+  expect_wanted(engine, requests);
   EXPECT_GT(flying().behind, 50);
   EXPECT_LT(flying().launched - flying().behind, 6);  // prompts, and what follows them: no draw was another
 }

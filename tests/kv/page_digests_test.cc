@@ -147,6 +147,15 @@ class Pages {
       for (const plan::Selector& selector : all_selectors()) indices.push_back(make_index(selector, kDim));
     }
   }
+  /// A sequence of so many tokens, whose indices have taken them in.
+  Tracked open(std::int64_t tokens) {
+    Tracked made;
+    made.id = cache_.create();
+    append(made, tokens);
+    plan(made);
+    grow(made);
+    return made;
+  }
   void grow(Tracked& of) {
     for_each(of, [&](KeyIndex& index, const KeySource& source, int) { index.extend(source, of.length()); });
   }
@@ -197,11 +206,7 @@ std::int64_t blocks_in(std::int64_t tokens) {
 
 TEST(PageDigests, AreMadeOnceForAllWhoReadThePages) {
   Pages pages(1);
-  Tracked first;
-  first.id = pages.cache().create();
-  pages.append(first, 700);
-  pages.plan(first);
-  pages.grow(first);
+  Tracked first = pages.open(700);
   EXPECT_EQ(pages.digests_made(), blocks_in(700));
   Tracked other = pages.fork(first, false);
   pages.grow(other);
@@ -239,11 +244,7 @@ TEST(PageDigests, OfPagesThatAreReadAlreadyAreMadeOnce) {
 
 TEST(PageDigests, OfForksThatGoOnAreTheirOwn) {
   Pages pages(2);
-  Tracked source;
-  source.id = pages.cache().create();
-  pages.append(source, 450);
-  pages.plan(source);
-  pages.grow(source);
+  Tracked source = pages.open(450);
   Tracked fork = pages.fork(source, true);
   for (const std::int64_t tokens : {30, 40, 330}) {
     for (Tracked* one : {&source, &fork}) pages.append(*one, tokens);
@@ -254,11 +255,7 @@ TEST(PageDigests, OfForksThatGoOnAreTheirOwn) {
 
 TEST(PageDigests, WaitWithTheirPages) {
   Pages pages(3);
-  Tracked source;
-  source.id = pages.cache().create();
-  pages.append(source, 320);
-  pages.plan(source);
-  pages.grow(source);
+  Tracked source = pages.open(320);
   const std::int64_t made = pages.digests_made();
   std::vector<HeadPage> some;
   for (int page = 0; page < 20; ++page) some.push_back({0, 1, page});
@@ -282,11 +279,7 @@ TEST(PageDigests, WaitWithTheirPages) {
 
 TEST(PageDigests, GoWithTheirPages) {
   Pages pages(4);
-  Tracked source;
-  source.id = pages.cache().create();
-  pages.append(source, 200);
-  pages.plan(source);
-  pages.grow(source);
+  Tracked source = pages.open(200);
   pages.cache().destroy(source.id);
   Tracked next;
   next.id = pages.cache().create();
@@ -300,11 +293,7 @@ TEST(PageDigests, GoWithTheirPages) {
 
 TEST(PageDigests, OfASavedIndexHangOnThePagesThatItIsReadFor) {
   Pages pages(5);
-  Tracked source;
-  source.id = pages.cache().create();
-  pages.append(source, 700);
-  pages.plan(source);
-  pages.grow(source);
+  Tracked source = pages.open(700);
   // In pieces: what is saved does not show where digests lie.
   Tracked pieces = pages.fork(source, false);
   pages.grow(pieces);
@@ -397,11 +386,7 @@ TEST(PageDigests, AreRightWhateverHappensToPages) {
 
 TEST(PageDigests, OfForksMayBeMadeAtOnce) {
   Pages pages(6);
-  Tracked source;
-  source.id = pages.cache().create();
-  pages.append(source, 300);
-  pages.plan(source);
-  pages.grow(source);
+  Tracked source = pages.open(300);
   pages.append(source, 100);  // pages that have none yet
   Tracked same = pages.fork(source, true), other = pages.fork(source, false);
   pages.grow(source);

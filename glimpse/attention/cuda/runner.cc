@@ -120,8 +120,8 @@ bool Runner::leaves_nothing(const Program& program) {
 /// Of the last pass that began.
 bool Runner::may_overlap() const {
   const auto keeps = [](const PassEntry& entry) {
-    const bool one_pass = entry.rows.decodes() || entry.rows.kind == PassKind::verify;
-    return !one_pass || !entry.facts->leaves_nothing(*entry.rows.program);
+    const bool reads_alone = entry.rows.decodes() || entry.rows.kind == PassKind::verify;
+    return !reads_alone || !entry.facts->leaves_nothing(*entry.rows.program);
   };
   return !feedback_.any() && !audits_.any() && !records_.any() && !host_sets_.any() && !mean_tokens_.any() &&
          !tier_.any() && tables_.sizes().heats == 0 &&

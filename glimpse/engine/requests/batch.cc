@@ -14,7 +14,7 @@ PassEntry decoding_entry(Runtime& runtime, ActiveRequest& request) {
   entry.audit = every > 0 && request.sequence->steps % every == 0;
   const int deciding = request.request.logprobs ? 0 : request.sampler.deciding();
   entry.leaders = deciding <= exec::kMostLeaders ? deciding : 0;
-  if (entry.leaders > 1) entry.draw = request.sampler.next_draw(0);
+  if (entry.leaders > 1 && runtime.device.executor->flies()) entry.draw = request.sampler.next_draw(0);
   return entry;
 }
 

@@ -167,7 +167,6 @@ std::optional<PassEntry> entry_behind(const Runtime& runtime, ActiveRequest& req
     const std::size_t drafted = drafting.drafted + 1;
     return drafted < drafting.wanted ? draft_entry(request, drafted) : verification_entry(request, drafted);
   }
-  if (runs != attention::PassKind::dense_decode) return {};
   if (most_drafts(runtime, request, 1) > 0 && !drafting.length.rest()) return {};
   return dense_entry(request);
 }

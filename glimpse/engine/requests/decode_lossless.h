@@ -29,8 +29,9 @@ struct Rows {
 /// The request's rows of the next pass: a draft, the verification of all drafts, or a dense step.
 PassEntry drafting_entry(Runtime& runtime, ActiveRequest& request);
 
-/// While its row of kind `runs` runs in a pass: its rows of the pass behind it, which take that one's token as their
-/// last, once. A verification takes the drafts out of the cache. None: they follow from that token.
+/// While its row of kind `runs`, a draft or a dense one, runs in a pass: its rows of the pass behind it, which take
+/// that one's token as their last, once. A verification takes the drafts out of the cache. None: they follow from that
+/// token.
 std::optional<PassEntry> entry_behind(const Runtime& runtime, ActiveRequest& request, attention::PassKind runs);
 
 /// Behind a pass that failed: what was drafted and not verified is forgotten.

@@ -36,10 +36,8 @@ KeySpan wanted(const SequenceRows& rows, const IndexItem& item, std::int64_t pro
     return last > covered ? KeySpan{covered, last} : KeySpan{};
   }
   if (!tree->is_built() && plan::budget_tokens(selector.budget, tokens) >= tokens) return {};
-  kv::ChunkList chunks = tree->chunks();
-  const std::vector<Boundary>& boundaries = rows.state->boundaries;
-  chunks.advance(std::span(boundaries).first(std::min(boundaries.size(), size(tokens))), prompt, tokens);
-  return {tree->is_built() ? tree->chunks().covered() : 0, chunks.covered()};
+  return {tree->is_built() ? tree->chunks().covered() : 0,
+          tree->chunks().covered_after(rows.state->boundaries, prompt, tokens)};
 }
 
 /// The most tokens up to which an index that covers what it can takes none in; 0: not known.

@@ -55,6 +55,18 @@ void ChunkList::advance(std::span<const Boundary> classes, std::int64_t prompt_t
   seen_ = std::max(seen_, tokens);
 }
 
+ChunkList::ChunkList(const ChunkList& before, Behind)
+    : budget_(before.budget_), sink_(before.sink_), local_(before.local_), fixed_(before.fixed_), seen_(before.seen_) {
+  if (before.count() > 0) ends_.push_back(before.ends_.back());
+}
+
+std::int64_t ChunkList::covered_after(std::span<const Boundary> classes, std::int64_t prompt_tokens,
+                                      std::int64_t tokens) const {
+  ChunkList rest(*this, Behind());
+  rest.advance(classes, prompt_tokens, tokens);
+  return rest.covered();
+}
+
 std::int32_t ChunkList::chunk_of(std::int64_t token) const {
   check(token >= 0 && token < covered(), "only covered tokens lie in chunks");
   return static_cast<std::int32_t>(std::upper_bound(ends_.begin(), ends_.end(), token) - ends_.begin());

@@ -35,6 +35,8 @@ class ChunkList {
   std::int64_t begin(std::int32_t chunk) const { return chunk == 0 ? 0 : ends_[static_cast<std::size_t>(chunk) - 1]; }
   std::int64_t end(std::int32_t chunk) const { return ends_[static_cast<std::size_t>(chunk)]; }
   std::int64_t covered() const { return ends_.empty() ? 0 : ends_.back(); }
+  /// What covered() is after such an advance(), which does not happen.
+  std::int64_t covered_after(std::span<const Boundary> classes, std::int64_t prompt_tokens, std::int64_t tokens) const;
   /// The chunk that holds a covered token.
   std::int32_t chunk_of(std::int64_t token) const;
   void save(ByteWriter& to) const;
@@ -42,6 +44,9 @@ class ChunkList {
   std::size_t bytes() const { return ends_.size() * sizeof(std::int32_t); }
 
  private:
+  struct Behind {};
+  /// Goes on where `before` ends, and holds its chunks as one.
+  ChunkList(const ChunkList& before, Behind);
   std::int64_t buffer_tokens(std::int64_t tokens) const;
   bool cuts_at(std::int64_t now) const;
   void cut(std::span<const Boundary> classes, std::int64_t end);

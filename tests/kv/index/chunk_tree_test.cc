@@ -158,6 +158,20 @@ TEST(Chunks, CoverTheTokensAndKeepABuffer) {
   }
 }
 
+TEST(Chunks, CoverWhatIsSaidBefore) {
+  Stream stream(12, kDim, 1500, false);
+  for (const std::int64_t budget : {1024, 100, 20}) {
+    ChunkList chunks(tree_selector(budget));
+    for (std::int64_t tokens = 650; tokens <= 1500; tokens += 1 + tokens % 41) {
+      const std::int32_t count = chunks.count();
+      const std::int64_t said = chunks.covered_after(stream.classes, 700, tokens);
+      ASSERT_EQ(chunks.count(), count) << "nothing is cut by asking";
+      chunks.advance(stream.classes, 700, tokens);
+      ASSERT_EQ(chunks.covered(), said);
+    }
+  }
+}
+
 TEST(Chunks, AreIdleUntilTheBufferIsFull) {
   Stream stream(12, kDim, 1500, false);
   for (const std::int64_t budget : {1024, 100, 20}) {

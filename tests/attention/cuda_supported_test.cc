@@ -8,10 +8,12 @@
 namespace glimpse::attention::cuda {
 namespace {
 
+const plan::ModelShape kShape{"llama", "", 32, 32, 8, 128, 131072};
+
 plan::Plan plan_of(std::string_view name, std::map<std::string, std::string> extra = {}) {
   policies::PolicyOptions options;
   options.extra = std::move(extra);
-  return policies::make_plan(name, {"llama", "", 32, 32, 8, 128, 131072}, options);
+  return policies::make_plan(name, kShape, options);
 }
 
 void expect_refused(const plan::Plan& plan, std::string_view what) {
@@ -45,6 +47,9 @@ TEST(CudaSupported, OptionsThatRun) {
   EXPECT_NO_THROW(require_supported(plan_of("shadowkv", {{"resident", "all"}})));
   EXPECT_NO_THROW(require_supported(plan_of("shadowkv", {{"resident", "all"}, {"rank", "0"}})));
   EXPECT_NO_THROW(require_supported(plan_of("seer", {{"gates", "gates.gguf"}})));
+  policies::PolicyOptions window;
+  window.local = 64;
+  EXPECT_NO_THROW(require_supported(policies::make_plan("clusterkv", kShape, window)));
   for (const char* set : {"kv-head", "layer"}) {
     for (const char* pooling : {"probability", "query"}) {
       EXPECT_NO_THROW(require_supported(plan_of("kascade", {{"set", set}, {"pooling", pooling}})));
@@ -58,9 +63,6 @@ TEST(CudaSupported, OptionsThatRun) {
 
 TEST(CudaSupported, WhatDoesNotRunIsRefusedByName) {
   expect_refused(plan_of("lychee-cluster", {{"score", "minmax"}}), "chunks");
-  policies::PolicyOptions options;
-  options.local = 64;
-  expect_refused(policies::make_plan("clusterkv", {"llama", "", 32, 32, 8, 128, 131072}, options), "--attn-local");
 }
 
 }  // namespace

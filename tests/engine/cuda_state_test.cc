@@ -276,16 +276,18 @@ TEST_F(Cuda, SecondPromptsReadTheirTiles) {
   }
 }
 
-/// Clusters are the host's too; a copy is sent whole when there are more of them.
-TEST_F(Cuda, ClustersGoOn) {
+/// Clusters are the host's too; a copy is sent whole when there are more of them. A window may lie over some of them.
+void expect_clusters_go_on(int local) {
   const auto model = reference::test_model("llama256");
   const auto file = std::filesystem::path(testing::TempDir()) / "cuda-clusters.session";
   Engine gpu(on_gpu(model)), cpu(on_cpu(model));
   const auto width = static_cast<std::size_t>(cpu.tokenizer().size());
   const std::vector<Token> tokens = random_tokens(760, gpu.tokenizer().size());
   const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
-  const auto plan = [](const Engine& engine) {
-    return make(engine, "clusterkv", budget("96", {{"tokens-per-cluster", "16"}, {"new-tokens", "32"}}));
+  const auto plan = [local](const Engine& engine) {
+    policies::PolicyOptions options = budget("96", {{"tokens-per-cluster", "16"}, {"new-tokens", "32"}});
+    options.local = local;
+    return make(engine, "clusterkv", options);
   };
   Sequence own = gpu.open(plan(gpu));
   own.prefill(part(0, 500));
@@ -306,6 +308,14 @@ TEST_F(Cuda, ClustersGoOn) {
   own.correct(40);
   same.correct(40);
   EXPECT_TRUE(same_bits(decoded(own, part(700, 60)), decoded(same, part(700, 60))));
+}
+
+TEST_F(Cuda, ClustersGoOn) {
+  expect_clusters_go_on(0);
+}
+
+TEST_F(Cuda, ClustersGoOnUnderAWindow) {
+  expect_clusters_go_on(50);
 }
 
 /// Indices over units and factors of keys are the host's, as trees are.

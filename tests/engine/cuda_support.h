@@ -78,6 +78,7 @@ struct Method {
   const char* name;
   std::map<std::string, std::string> options;
   int block = 0;  ///< 0: the method's
+  int local = 0;  ///< likewise
 };
 inline const std::vector<Method>& methods() {
   static const std::vector<Method> all{{"full", {}},
@@ -115,6 +116,7 @@ inline const std::vector<Method>& methods() {
                                        {"lychee_cluster", {{"chunks", "fixed"}, {"whole-clusters", "on"}}},
                                        {"tidal", {{"selector", "lychee-cluster"}}},
                                        {"clusterkv", {}},
+                                       {"clusterkv", {}, 0, 40},
                                        {"tidal", {{"selector", "clusterkv"}}},
                                        {"quest", {{"score", "meanstd"}}},
                                        {"arkvale", {{"resident", "all"}, {"digest", "sphere"}}},
@@ -151,6 +153,7 @@ inline plan::Plan plan_of(const Engine& engine, const Method& method, const char
   if (name == "full") return make(engine, name);
   policies::PolicyOptions options = budget(tokens, method.options);
   if (method.block > 0) options.block = method.block;
+  if (method.local > 0) options.local = method.local;
   if (name == "seer") options.extra["gates"] = gate_file_for(engine);
   return make(engine, name, options);
 }

@@ -153,6 +153,7 @@ TEST_F(Cuda, GreedyAnswersOfARealModel) {
     for (const Method& method : methods()) {
       std::string name = method.name;
       for (const auto& [key, value] : method.options) name.append(" ").append(key).append("=").append(value);
+      if (method.local > 0) name.append(" and a window");
       SCOPED_TRACE(name + ", text " + std::to_string(number));
       const bool of_many = plan::searches_index(plan_of(cpu, method, "128"));
       if (of_many) stands_for_many.insert(name);
@@ -210,9 +211,6 @@ TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("leave out --device"), std::string::npos) << error.what();
   }
-  policies::PolicyOptions local = budget("96");
-  local.local = 16;
-  EXPECT_THROW(gpu.open(make(gpu, "clusterkv", local)), UserError);
 }
 
 TEST_F(Cuda, RequestsTogetherAreAsAlone) {
@@ -425,9 +423,9 @@ TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {
     return gpu.result(id).tokens;
   };
   const std::vector<Token> dense = tokens_of({"full", {}}, false, 0);
-  for (const Method& method :
-       {Method{"tidal", {}}, Method{"quest", {}}, Method{"evosparse", {}}, Method{"lychee_cluster", {}},
-        Method{"seer", {}, 16}, Method{"shadowkv", {{"resident", "all"}, {"outliers", "3"}}}}) {
+  for (const Method& method : {Method{"tidal", {}}, Method{"quest", {}}, Method{"evosparse", {}},
+                               Method{"lychee_cluster", {}}, Method{"clusterkv", {}, 0, 20}, Method{"seer", {}, 16},
+                               Method{"shadowkv", {{"resident", "all"}, {"outliers", "3"}}}}) {
     SCOPED_TRACE(method.name);
     EXPECT_EQ(tokens_of(method, true, 0), dense);  // but for near ties, of which there are none here
     if (method.name != std::string_view("evosparse")) tokens_of(method, false, 4);

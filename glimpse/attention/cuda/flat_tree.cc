@@ -23,8 +23,8 @@ std::size_t add(std::vector<std::uint32_t>& words, const std::vector<T>& values,
   return at;
 }
 
-/// Tokens before the sink are in no cluster, and cost nothing in the first.
-FlatTree flatten_clusters(const kv::TokenClusters& index) {
+/// Tokens before the sink are in the first cluster, or in one of new tokens behind a prompt that ends in the sink.
+FlatTree flatten_clusters(const kv::TokenClusters& index, std::int64_t sink) {
   FlatTree made;
   const FlatShape shape = shape_of(index);
   const std::size_t dim = shape.clusters == 0 ? 0 : index.mean_of(0).size();
@@ -33,7 +33,7 @@ FlatTree flatten_clusters(const kv::TokenClusters& index) {
   for (std::int32_t cluster = 0; cluster < shape.clusters; ++cluster) {
     for (const float value : index.mean_of(cluster)) rows.push_back(f16_from_float(value));
     const std::span<const std::int32_t> tokens = index.tokens_of(cluster);
-    costs.push_back(static_cast<std::int32_t>(tokens.size()));
+    costs.push_back(static_cast<std::int32_t>(tokens.end() - std::lower_bound(tokens.begin(), tokens.end(), sink)));
     for (const std::int32_t token : tokens) of[size(token)] = cluster;
   }
   made.room = of.size();
@@ -60,7 +60,9 @@ FlatShape shape_of(const kv::KeyIndex& index) {
 }
 
 FlatTree flatten(const kv::KeyIndex& index, std::int64_t sink) {
-  if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) return flatten_clusters(*clusters);
+  if (const auto* const clusters = dynamic_cast<const kv::TokenClusters*>(&index)) {
+    return flatten_clusters(*clusters, sink);
+  }
   const auto& tree = dynamic_cast<const kv::ChunkTree&>(index);
   FlatTree made;
   std::vector<std::uint16_t> rows(tree.coarse().rows().begin(), tree.coarse().rows().end());

@@ -18,8 +18,6 @@ void require_index(const plan::Plan& plan, const plan::Selector& selector) {
   const plan::Term& term = selector.terms.front();
   if (term.source == plan::Source::chunk_tree && term.index.chunk_bounds)
     refuse(plan, "bounds of chunks instead of a tree");
-  if (term.source == plan::Source::token_clusters && selector.local > 0)
-    refuse(plan, "a local window beside clusters", "leave out --attn-local, or ");
 }
 
 bool counts_tokens(const plan::Budget& budget) {

@@ -11,12 +11,15 @@ std::int64_t covered(const PassEntry& entry, const SelectOp& select) {
   return entry.covered[entry.rows.state->head(select.writes.layer, select.first_head)];
 }
 
-/// What is in a set whatever the scores. The buffer of new tokens is what the tree does not cover.
+/// What is in a set whatever the scores. The buffer of new tokens is what a tree does not cover; beside clusters of
+/// tokens there may be a window.
 kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select) {
   kv::IndexQuery query;
   query.tokens = entry.tokens;
   query.budget = plan::budget_tokens(select.selector->budget, entry.tokens);
-  return kv::always_in(*select.selector, query, covered(entry, select), 0);
+  const plan::Selector& selector = *select.selector;
+  const bool tokens = selector.terms.front().source == plan::Source::token_clusters;
+  return kv::always_in(selector, query, covered(entry, select), tokens ? selector.local : 0);
 }
 
 /// A search of a row, but for what differs from head to head.

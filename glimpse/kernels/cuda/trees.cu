@@ -226,7 +226,7 @@ class TreeWalk {
       const int cluster = room.next;
       __syncthreads();
       if (cluster == tree_.clusters) return;
-      const int cost = tree_.costs[cluster];
+      const int cost = cost_of_cluster(cluster);
       const bool last = before + cost >= target;
       if (last && !whole) {
         part_ = cluster;
@@ -254,6 +254,11 @@ class TreeWalk {
       if (own == 0 || (own & above) != key) continue;
       atomicAdd(&room.digits[own >> shift & (kDigits - 1)], tree_.costs[cluster]);
     }
+    for (int token = first_windowed() + static_cast<int>(threadIdx.x); token < tree_.chunks; token += kThreads) {
+      const std::uint32_t own = keys_[tree_.cluster_of[token]];
+      if (own == 0 || (own & above) != key) continue;
+      atomicSub(&room.digits[own >> shift & (kDigits - 1)], 1);
+    }
     __syncthreads();
     const int digit = kDigits - 1 - static_cast<int>(threadIdx.x);
     const int own = digit >= 0 ? room.digits[digit] : 0;
@@ -266,6 +271,20 @@ class TreeWalk {
     return room.digit >= 0;
   }
 
+  /// Where chunks are tokens, the first of those behind `tail`: they have clusters, and cost nothing.
+  __device__ int first_windowed() const {
+    return tree_.ends == nullptr ? search_.tail : tree_.chunks;
+  }
+  /// Tokens that a cluster adds. The block synchronises where there is a window.
+  __device__ int cost_of_cluster(int cluster) const {
+    const int first = first_windowed();
+    int own = 0, windowed = 0;
+    for (int token = first + static_cast<int>(threadIdx.x); token < tree_.chunks; token += kThreads) {
+      own += tree_.cluster_of[token] == cluster ? 1 : 0;
+    }
+    if (first < tree_.chunks) block_sum_before<kThreads>(own, &windowed);
+    return tree_.costs[cluster] - windowed;
+  }
   __device__ int cost_of(int chunk) const {
     const int begin = chunk == 0 ? 0 : tree_.ends[chunk - 1];
     return max(0, min(tree_.ends[chunk], search_.tail) - max(begin, search_.sink));

@@ -29,7 +29,8 @@ struct Tree {
 
 /// What a row asks of a tree: its set is [0, sink), chunks of [sink, tail) for `room` tokens, and [tail, ...). Units
 /// are opened, the best first, until there are `least_units` that hold `candidates` tokens. A node's score is
-/// q.centroid + |q| radius.
+/// q.centroid + |q| radius. Where chunks are tokens `tail` may lie before their end: what lies behind it is in the set
+/// and fills no room.
 struct TreeSearch {
   Tree tree;
   std::int32_t row = 0, head = 0;

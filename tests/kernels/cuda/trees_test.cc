@@ -137,11 +137,12 @@ std::vector<std::int32_t> want_of(const OperationsBed& bed, const HostTree& tree
     for (std::size_t chunk = 0; chunk < tree.ends.size() && !full; ++chunk) {
       if (tree.cluster_of[chunk] != node - tree.units) continue;
       const std::int32_t begin = std::max(tree.begin_of(chunk), search.sink);
-      const std::int32_t cost = std::max(0, tree.ends[chunk] - begin);
+      const std::int32_t end = std::min(tree.ends[chunk], search.tail);
+      const std::int32_t cost = std::max(0, end - begin);
       full = search.whole == 0 && cost > room;
       if (full) break;
       room -= cost;
-      for (std::int32_t slot = begin; slot < tree.ends[chunk]; ++slot) in[static_cast<std::size_t>(slot)] = 1;
+      for (std::int32_t slot = begin; slot < end; ++slot) in[static_cast<std::size_t>(slot)] = 1;
     }
   }
   std::vector<std::int32_t> set;
@@ -197,12 +198,12 @@ TEST_F(Trees, SearchesFollowThePaper) {
     device_trees.reserve(1000);
     for (const RowHead at : bed.row_heads) {
       const std::int32_t slots = bed.seen(static_cast<std::size_t>(at.row));
-      for (int variant = 0; variant < 17; ++variant) {
+      for (int variant = 0; variant < 22; ++variant) {
         Size of;
         of.tokens = slots - 1 - static_cast<std::int32_t>(random() % 100);
         of.clusters = variant == 5 ? 1 : std::max(2, of.tokens / 24);
         of.units = std::min(of.clusters, variant == 6 ? 64 : variant == 7 ? 1 : 9);
-        of.equal = variant == 3 || variant == 13;
+        of.equal = variant == 3 || variant == 13 || variant == 19;
         of.alone = variant >= 12;
         trees.push_back(random_tree(of, c.dim, random));
         device_trees.emplace_back(*stream_, trees.back());
@@ -217,9 +218,14 @@ TEST_F(Trees, SearchesFollowThePaper) {
         search.whole = variant == 8 ? 1 : 0;
         search.sink = of.sink;
         search.tail = of.tokens;
+        if (variant >= 17) {  // a window of tokens that have clusters
+          const std::int32_t window = variant == 17 ? 1 : variant == 20 ? of.tokens : of.tokens / 3;
+          search.tail = std::max(of.sink, of.tokens - window);
+        }
         search.room = variant == 9 || variant == 14    ? 0
                       : variant == 10 || variant == 15 ? slots
                       : variant == 11 || variant == 16 ? 3
+                      : variant == 21                  ? slots / 2
                                                        : slots / 5;
         search.least_units = 4;
         search.candidates = variant == 10 ? 1000000 : 4 * search.room;

@@ -1,4 +1,4 @@
-// What the host works out for searches on a GPU: flat clusters, and what each search may take. Plain
+// What the host works out for searches on a GPU: rows of chunks, flat clusters, and what each search may take. Plain
 // loops in place of the kernels choose by it what the index on the host chooses. No GPU is asked.
 #include <gtest/gtest.h>
 
@@ -6,7 +6,10 @@
 #include <numeric>
 
 #include "glimpse/attention/cuda/flat_tree.h"
+#include "glimpse/attention/cuda/flat_units.h"
 #include "glimpse/attention/cuda/layer_lists.h"
+#include "glimpse/attention/cuda/set_source.h"
+#include "glimpse/kv/index/chunk_bounds.h"
 #include "tests/kv/index/support.h"
 
 namespace glimpse::attention::cuda {
@@ -66,6 +69,8 @@ class Searched {
   kv::KeyIndex& index() { return *state_.indices[0]; }
   const SelectOp& select() const { return program_.select(0, 0); }
   const PassEntry& entry() const { return entry_; }
+  kv::testing::Keys& keys() { return stream_.keys; }
+  kv::IndexScratch& scratch() { return scratch_; }
 
  private:
   Program program_;
@@ -93,6 +98,77 @@ std::vector<std::int32_t> set_of(const kernels::cuda::TreeSearch& search, std::v
   for (std::int32_t token = search.tail; token < tokens; ++token) taken.push_back(token);
   std::sort(taken.begin(), taken.end());
   return taken;
+}
+
+TEST(CudaSearches, ChunksAreThoseOfTheHost) {
+  for (const plan::Digest digest : {plan::Digest::min_max, plan::Digest::sphere, plan::Digest::mean_deviation}) {
+    for (const int budget : {60, 300}) {
+      plan::Selector selector = selector_of(plan::Source::chunk_tree, budget, 20, 64);
+      selector.terms[0].index.chunk_bounds = true;
+      selector.terms[0].index.digest = digest;
+      Searched of(selector, 5);
+      ASSERT_EQ(source_of(of.select()), SetSource::units);
+      ASSERT_TRUE(searches_chunks(of.select()));
+      const auto& index = dynamic_cast<const kv::ChunkBounds&>(of.index());
+      for (std::int64_t tokens = kPrompt + 1; tokens <= kTokens; tokens += 7) {
+        of.grow(tokens);
+        GroupLayer layer;
+        add_unit_search(of.entry(), of.select(), 3, layer);
+        ASSERT_EQ(layer.units.size(), 1U);
+        ASSERT_EQ(layer.trees.size(), 1U);
+        ASSERT_TRUE(layer.choices.empty());
+        const kernels::cuda::TreeSearch& search = layer.trees.front();
+        EXPECT_EQ(search.scored, 1);
+        EXPECT_EQ(search.row, 3);
+        EXPECT_EQ(layer.units.front().first, 0);
+        ASSERT_EQ(layer.units.front().last, index.chunks().count());
+        EXPECT_LE(index.chunks().count(), unit_stride(of.entry(), of.select()));
+        std::vector<float> scores(static_cast<std::size_t>(index.chunks().count()));
+        index.digests().score(kv::group_queries(plan::GroupPooling::max_score, of.query(), kDim, of.scratch()), 0,
+                              index.chunks().count(), of.scratch(), scores.data());
+        std::vector<std::int32_t> taken;
+        std::int64_t room = search.room;
+        for (const std::int32_t chunk : by_score(scores)) {
+          const std::int64_t begin = std::max<std::int64_t>(index.chunks().begin(chunk), search.sink);
+          const std::int64_t end = std::min<std::int64_t>(index.chunks().end(chunk), search.tail);
+          if (end - begin > room) break;
+          room -= std::max<std::int64_t>(0, end - begin);
+          for (std::int64_t token = begin; token < end; ++token) taken.push_back(static_cast<std::int32_t>(token));
+        }
+        const std::vector<std::int32_t> want = of.set();
+        ASSERT_EQ(set_of(search, taken, tokens), want) << tokens;
+        EXPECT_LE(std::ssize(want), unit_capacity(of.entry(), of.select()));
+      }
+    }
+  }
+}
+
+TEST(CudaSearches, RowsOfChunksHoldTheirKeys) {
+  plan::Selector selector = selector_of(plan::Source::chunk_tree, 200, 20, 64);
+  selector.terms[0].index.chunk_bounds = true;
+  Searched of(selector, 6);
+  of.grow(kTokens);
+  const UnitShape shape = shape_of_units(of.index());
+  EXPECT_EQ(shape.kind, kernels::cuda::UnitKind::bounds);
+  EXPECT_EQ(shape.width, kDim);
+  ASSERT_EQ(shape.values, 2 * kDim);
+  const kv::ChunkList* const chunks = chunks_of(of.index());
+  ASSERT_NE(chunks, nullptr);
+  ASSERT_EQ(shape.count, chunks->count());
+  EXPECT_TRUE(marked_units(of.index()).empty());
+  std::vector<float> row(2 * kDim);
+  for (std::int32_t chunk = 0; chunk < shape.count; ++chunk) {
+    write_unit(of.index(), chunk, row);
+    for (std::size_t i = 0; i < kDim; ++i) {
+      double least = 1e30, most = -1e30;
+      for (std::int64_t token = chunks->begin(chunk); token < chunks->end(chunk); ++token) {
+        least = std::min(least, of.keys().key(token)[i]);
+        most = std::max(most, of.keys().key(token)[i]);
+      }
+      ASSERT_EQ(row[i], static_cast<float>(least));
+      ASSERT_EQ(row[kDim + i], static_cast<float>(most));
+    }
+  }
 }
 
 /// A window, a sink that the prompt ends in, and both.

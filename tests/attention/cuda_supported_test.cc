@@ -47,6 +47,9 @@ TEST(CudaSupported, OptionsThatRun) {
   EXPECT_NO_THROW(require_supported(plan_of("shadowkv", {{"resident", "all"}})));
   EXPECT_NO_THROW(require_supported(plan_of("shadowkv", {{"resident", "all"}, {"rank", "0"}})));
   EXPECT_NO_THROW(require_supported(plan_of("seer", {{"gates", "gates.gguf"}})));
+  for (const char* score : {"minmax", "meanstd"}) {
+    EXPECT_NO_THROW(require_supported(plan_of("lychee-cluster", {{"score", score}})));
+  }
   policies::PolicyOptions window;
   window.local = 64;
   EXPECT_NO_THROW(require_supported(policies::make_plan("clusterkv", kShape, window)));
@@ -62,7 +65,10 @@ TEST(CudaSupported, OptionsThatRun) {
 }
 
 TEST(CudaSupported, WhatDoesNotRunIsRefusedByName) {
-  expect_refused(plan_of("lychee-cluster", {{"score", "minmax"}}), "chunks");
+  policies::PolicyOptions options;
+  options.budget = plan::parse_budget("400000");
+  options.extra = {{"retrieval-blocks", "20000"}};
+  expect_refused(policies::make_plan("evosparse", kShape, options), "retrieval-blocks");
 }
 
 }  // namespace

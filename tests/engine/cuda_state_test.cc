@@ -328,7 +328,8 @@ TEST_F(Cuda, UnitsGoOn) {
   const auto part = [&](std::size_t first, std::size_t count) { return std::span(tokens).subspan(first, count); };
   for (const Method& method :
        {Method{"shadowkv", {{"outliers", "3"}}}, Method{"shadowkv", {{"resident", "all"}, {"outliers", "3"}}},
-        Method{"arkvale", {}}, Method{"seer", {}, 16}, Method{"quest", {{"score", "meanstd"}}}}) {
+        Method{"arkvale", {}}, Method{"seer", {}, 16}, Method{"quest", {{"score", "meanstd"}}},
+        Method{"lychee_cluster", {{"score", "minmax"}}}, Method{"lychee_cluster", {{"score", "meanstd"}}}}) {
     SCOPED_TRACE(method.name);
     Sequence own = gpu.open(plan_of(gpu, method, "96"));
     own.prefill(part(0, 500));

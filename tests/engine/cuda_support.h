@@ -114,6 +114,8 @@ inline const std::vector<Method>& methods() {
                                        {"evosparse", {{"accum", "off"}}},
                                        {"lychee_cluster", {}},
                                        {"lychee_cluster", {{"chunks", "fixed"}, {"whole-clusters", "on"}}},
+                                       {"lychee_cluster", {{"score", "minmax"}}},
+                                       {"lychee_cluster", {{"score", "meanstd"}}},
                                        {"tidal", {{"selector", "lychee-cluster"}}},
                                        {"clusterkv", {}},
                                        {"clusterkv", {}, 0, 40},

@@ -21,8 +21,9 @@ bool counts_alike(const plan::Plan& plan) {
 bool clusters(const plan::Plan& plan) {
   return std::any_of(plan.selectors.begin(), plan.selectors.end(), [](const plan::Selector& selector) {
     if (selector.terms.empty()) return false;
-    const plan::Source source = selector.terms.front().source;
-    return source == plan::Source::token_clusters || source == plan::Source::chunk_tree;
+    const plan::Term& term = selector.terms.front();
+    return term.source == plan::Source::token_clusters ||
+           (term.source == plan::Source::chunk_tree && !term.index.chunk_bounds);
   });
 }
 /// True where few blocks are chosen by what says little of their keys, so that another one of a near tie gives another
@@ -206,7 +207,7 @@ TEST_F(Cuda, TwoRunsGiveTheSameBits) {
 TEST_F(Cuda, WhatDoesNotRunIsRefusedByName) {
   Engine gpu(on_gpu(reference::test_model("llama256")));
   try {
-    gpu.open(make(gpu, "lychee-cluster", budget("64", {{"score", "minmax"}})));
+    gpu.open(make(gpu, "evosparse", budget("400000", {{"retrieval-blocks", "20000"}})));
     ADD_FAILURE() << "it runs";
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("leave out --device"), std::string::npos) << error.what();
@@ -346,6 +347,45 @@ TEST_F(Cuda, TracedSetsAreTheBestOfTheirKeys) {
   }
 }
 
+/// The same of chunks: 16 tokens each, which leave a buffer of 48 from the prompt's end on. Some are of corrected keys.
+TEST_F(Cuda, TracedChunksAreTheBestOfTheirKeys) {
+  constexpr std::int64_t kChunk = 16, kPrompt = 20 * kChunk, kBudget = 96, kSink = 16;
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  const auto dim = static_cast<std::size_t>(gpu.shape().head_dim);
+  const std::vector<Token> tokens = random_tokens(kPrompt + 90, gpu.tokenizer().size());
+  Sequence sequence = gpu.open(make(gpu, "lychee-cluster", budget("96", {{"score", "minmax"}, {"chunks", "fixed"}})));
+  sequence.prefill(std::span(tokens).first(kPrompt));
+  std::vector<Traced> traced;
+  trace_sets(sequence, traced);
+  std::int64_t covered = kPrompt;
+  for (std::size_t step = kPrompt; step < tokens.size(); ++step) {
+    SCOPED_TRACE(step);
+    traced.clear();
+    sequence.decode(tokens[step]);
+    const std::int64_t length = sequence.length();
+    if (length - covered >= kBudget / 2) covered += kChunk;
+    ASSERT_FALSE(traced.empty());
+    for (const Traced& of : traced) {
+      const std::set<std::int32_t> set(of.set.begin(), of.set.end());
+      const std::int64_t room = (kBudget - kSink - (length - covered)) / kChunk;
+      EXPECT_EQ(std::ssize(set), kSink + room * kChunk + length - covered);
+      for (std::int64_t at = covered; at < length; ++at) EXPECT_TRUE(set.contains(static_cast<std::int32_t>(at)));
+      const std::vector<double> values = block_bounds(sequence, of, dim, covered / kChunk, kChunk, false);
+      std::int64_t taken = 0;
+      double worst = 1e30, left = -1e30;
+      for (std::int64_t chunk = kSink / kChunk; chunk < covered / kChunk; ++chunk) {
+        const double value = values[static_cast<std::size_t>(chunk)];
+        const bool in = set.contains(static_cast<std::int32_t>(chunk * kChunk));
+        taken += in ? 1 : 0;
+        (in ? worst : left) = in ? std::min(worst, value) : std::max(left, value);
+      }
+      EXPECT_EQ(taken, room);
+      EXPECT_GT(worst, left - 1e-4 * std::abs(left)) << "layer " << of.layer << ", head " << of.head;
+    }
+    if (step == kPrompt + 50) sequence.correct(150);
+  }
+}
+
 /// The same of trained gates, by what their authors' formula gives.
 TEST_F(Cuda, TracedBlocksAreThoseOfTheirGates) {
   for (const char* name : {"llama256", "qwen3"}) {
@@ -423,9 +463,10 @@ TEST_F(Cuda, LosslessAndCorrectedRequestsEnd) {
     return gpu.result(id).tokens;
   };
   const std::vector<Token> dense = tokens_of({"full", {}}, false, 0);
-  for (const Method& method : {Method{"tidal", {}}, Method{"quest", {}}, Method{"evosparse", {}},
-                               Method{"lychee_cluster", {}}, Method{"clusterkv", {}, 0, 20}, Method{"seer", {}, 16},
-                               Method{"shadowkv", {{"resident", "all"}, {"outliers", "3"}}}}) {
+  for (const Method& method :
+       {Method{"tidal", {}}, Method{"quest", {}}, Method{"evosparse", {}}, Method{"lychee_cluster", {}},
+        Method{"lychee_cluster", {{"score", "minmax"}}}, Method{"clusterkv", {}, 0, 20}, Method{"seer", {}, 16},
+        Method{"shadowkv", {{"resident", "all"}, {"outliers", "3"}}}}) {
     SCOPED_TRACE(method.name);
     EXPECT_EQ(tokens_of(method, true, 0), dense);  // but for near ties, of which there are none here
     if (method.name != std::string_view("evosparse")) tokens_of(method, false, 4);

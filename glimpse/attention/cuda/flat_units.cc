@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glimpse/base/error.h"
+#include "glimpse/kv/index/chunk_bounds.h"
 #include "glimpse/kv/index/gate_index.h"
 #include "glimpse/kv/index/landmarks.h"
 #include "glimpse/kv/index/page_bounds.h"
@@ -17,6 +18,7 @@ using Kind = kv::Digests::Kind;
 const kv::Digests* digests_of(const kv::KeyIndex& index) {
   if (const auto* const pages = dynamic_cast<const kv::PageBounds*>(&index)) return &pages->digests();
   if (const auto* const chunks = dynamic_cast<const kv::Landmarks*>(&index)) return &chunks->digests();
+  if (const auto* const chunks = dynamic_cast<const kv::ChunkBounds*>(&index)) return &chunks->digests();
   return nullptr;
 }
 
@@ -68,6 +70,11 @@ float write_unit(const kv::KeyIndex& index, std::int32_t unit, std::span<float> 
 std::span<const std::int32_t> marked_units(const kv::KeyIndex& index) {
   const auto* const chunks = dynamic_cast<const kv::Landmarks*>(&index);
   return chunks == nullptr ? std::span<const std::int32_t>() : std::span(chunks->outliers_by_position());
+}
+
+const kv::ChunkList* chunks_of(const kv::KeyIndex& index) {
+  const auto* const bounds = dynamic_cast<const kv::ChunkBounds*>(&index);
+  return bounds == nullptr ? nullptr : &bounds->chunks();
 }
 
 }  // namespace glimpse::attention::cuda

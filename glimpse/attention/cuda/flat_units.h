@@ -1,4 +1,4 @@
-// What indices over units (kv::PageBounds, kv::Landmarks, kv::GateIndex) hold, as rows of floats that
+// What indices over units (kv::PageBounds, kv::ChunkBounds, kv::Landmarks, kv::GateIndex) hold, as rows of floats that
 // kernels::cuda::UnitSearch reads. Functions of their arguments; any thread.
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <span>
 
 #include "glimpse/kernels/cuda/units.h"
+#include "glimpse/kv/index/chunk_list.h"
 #include "glimpse/kv/index/key_index.h"
 
 namespace glimpse::attention::cuda {
@@ -23,5 +24,7 @@ UnitShape shape_of_units(const kv::KeyIndex& index);
 float write_unit(const kv::KeyIndex& index, std::int32_t unit, std::span<float> row);
 /// Units that come before any other, ascending.
 std::span<const std::int32_t> marked_units(const kv::KeyIndex& index);
+/// The units where they are chunks, which differ in length; null: they are blocks.
+const kv::ChunkList* chunks_of(const kv::KeyIndex& index);
 
 }  // namespace glimpse::attention::cuda

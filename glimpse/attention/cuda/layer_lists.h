@@ -1,5 +1,6 @@
 // What a layer does for rows of a pass, list by list, and what each kind of set puts into these lists (unions.cc,
-// tree_searches.cc, unit_searches.cc). Who has a GroupLayer owns its lists. Functions of their arguments; any thread.
+// tree_searches.cc, unit_searches.cc, chunk_searches.cc). Who has a GroupLayer owns its lists. Functions of their
+// arguments; any thread.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +44,11 @@ struct GroupLayer {
 /// Rows are counted from the group's first.
 void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
 void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
-/// All searches of trees in a row from the first of the selects on; returns how many these are.
+/// All searches of trees in a row from the first of the selects on; returns how many these are. Not those of chunks.
 std::size_t add_tree_searches(const PassEntry& entry, std::span<const SelectOp> selects, int row, GroupLayer& to);
 void add_unit_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
+/// Of units that are chunks: they are scored, and then searched as a tree.
+void add_chunk_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
 /// Sets of a layer whose rows are put together.
 void add_made(const PassEntry& entry, int layer, int row, GroupLayer& to);
 
@@ -54,9 +57,14 @@ bool searches_alike(const PassEntry& entry, const SelectOp& a, const SelectOp& b
 /// Slots of a set that such a search makes, at most.
 std::int64_t tree_capacity(const PassEntry& entry, const SelectOp& select);
 std::int64_t unit_capacity(const PassEntry& entry, const SelectOp& select);
+std::int64_t chunk_capacity(const PassEntry& entry, const SelectOp& select);
 /// Tokens that a search of a tree takes, at most, and units that a search of them scores.
 std::int64_t searched_tokens(const PassEntry& entry, const SelectOp& select);
 std::int64_t searched_units(const PassEntry& entry, const SelectOp& select);
+std::int64_t searched_chunks(const PassEntry& entry, const SelectOp& select);
+/// Scores of a query that such a search leaves, at most: bounds that seldom change.
+std::int64_t unit_stride(const PassEntry& entry, const SelectOp& select);
+std::int64_t chunk_stride(const PassEntry& entry, const SelectOp& select);
 
 /// How long the lists of a union are.
 struct UnionSize {

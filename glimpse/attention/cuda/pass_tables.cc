@@ -262,7 +262,7 @@ void PassTables::size_selects(const PassEntry& entry) {
       scores = 0;
     } else if (searches_units(select)) {
       capacity = unit_capacity(entry, select);
-      scores = (most + select.selector->block - 1) / select.selector->block;
+      scores = unit_stride(entry, select);
     } else if (select.from == SelectOp::From::index) {
       const std::int64_t block = select.selector->block;
       const kv::OpenBlocks at = open_blocks(entry, *select.selector);

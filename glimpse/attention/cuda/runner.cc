@@ -176,6 +176,7 @@ void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& s
                space_.moves(),
                trees_.most(),
                units_.most(),
+               units_.most_chunks(),
                low_rank_.moves(),
                mean_tokens_.any(),
                mean_tokens_.moves(),
@@ -279,18 +280,6 @@ void Runner::make_sets(const GroupCall& call, const StagedLayer& place) {
                          staging_->at<kernels::Search>(place.searches), place.search_count, tables_.sizes().most_blocks,
                          call.scores});
   }
-  if (place.tree_count > 0) {
-    kernels::cuda::search_trees(stream_, {.cache = call.cache,
-                                          .rows = call.rows,
-                                          .q = call.q,
-                                          .group = call.group,
-                                          .scale = call.scale,
-                                          .searches = staging_->at<kernels::cuda::TreeSearch>(place.trees),
-                                          .count = place.tree_count,
-                                          .most = trees_.most(),
-                                          .sets = call.sets,
-                                          .opened = space_.opened()});
-  }
   if (place.unit_count > 0) {
     const kernels::RotationPairs pairs = units_.turns().pairs;
     kernels::cuda::gate_queries(stream_, {.q = call.q,
@@ -311,6 +300,19 @@ void Runner::make_sets(const GroupCall& call, const StagedLayer& place) {
                                           .most = units_.most(),
                                           .gate_queries = space_.gate_queries().constant(),
                                           .out = call.scores});
+  }
+  if (place.tree_count > 0) {
+    kernels::cuda::search_trees(stream_, {.cache = call.cache,
+                                          .rows = call.rows,
+                                          .q = call.q,
+                                          .group = call.group,
+                                          .scale = call.scale,
+                                          .searches = staging_->at<kernels::cuda::TreeSearch>(place.trees),
+                                          .count = place.tree_count,
+                                          .most = std::max(trees_.most(), units_.most_chunks()),
+                                          .sets = call.sets,
+                                          .opened = space_.opened(),
+                                          .scores = call.scores});
   }
   if (place.choice_count > 0) {
     operations_->select({call.cache, call.rows, call.group, call.scores, staging_->at<kernels::Choice>(place.choices),

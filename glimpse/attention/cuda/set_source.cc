@@ -13,8 +13,13 @@ SetSource source_of(const SelectOp& select) {
 
 bool searches_tree(const SelectOp& select) {
   const plan::Source source = select.selector->terms.front().source;
-  return select.from == SelectOp::From::index &&
+  return select.from == SelectOp::From::index && !searches_chunks(select) &&
          (source == plan::Source::chunk_tree || source == plan::Source::token_clusters);
+}
+
+bool searches_chunks(const SelectOp& select) {
+  const plan::Term& term = select.selector->terms.front();
+  return select.from == SelectOp::From::index && term.source == plan::Source::chunk_tree && term.index.chunk_bounds;
 }
 
 bool searches_units(const SelectOp& select) {

@@ -24,6 +24,8 @@ SetSource source_of(const SelectOp& select);
 bool searches_tree(const SelectOp& select);
 /// True when a set is made by a search of units that the host's index holds.
 bool searches_units(const SelectOp& select);
+/// Likewise where units are chunks, which differ in length.
+bool searches_chunks(const SelectOp& select);
 /// True where a search is of bounds that hang on pages: the least and the largest of their keys, for blocks of whole
 /// pages, which stay on the device, and scores that are pooled as such.
 bool bounds_hang_on_pages(const SelectOp& select);

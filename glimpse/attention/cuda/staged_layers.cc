@@ -58,6 +58,10 @@ void StagedLayers::point_to_indices(const PassTables& tables, const RowGroup& gr
   const std::vector<TreeCopy>* copies = nullptr;
   int row = -1;
   for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
+    if (search.scored != 0) {
+      indices_.units.point(rows_of(search.row), layer, search);
+      continue;
+    }
     if (search.row != row) copies = &indices_.trees.copies(rows_of(search.row));
     row = search.row;
     search.tree = (*copies)[rows_of(row).state->head(layer, search.head)].tree;

@@ -14,12 +14,6 @@ namespace {
                               plan.policy, what, cure));
 }
 
-void require_index(const plan::Plan& plan, const plan::Selector& selector) {
-  const plan::Term& term = selector.terms.front();
-  if (term.source == plan::Source::chunk_tree && term.index.chunk_bounds)
-    refuse(plan, "bounds of chunks instead of a tree");
-}
-
 bool counts_tokens(const plan::Budget& budget) {
   return budget.rule == plan::BudgetRule::tokens || budget.rule == plan::BudgetRule::ratio;
 }
@@ -65,17 +59,13 @@ void require_unions(const plan::Plan& plan) {
   }
 }
 
-void require_selector(const plan::Plan& plan, const plan::Selector& selector) {
-  if (selector.terms.empty()) return;  // a window
-  const plan::Term& term = selector.terms.front();
-  if (plan::is_index(term.source)) return require_index(plan, selector);
-  if (is_union(selector)) require_parts(plan, selector);
-}
-
 }  // namespace
 
 void require_supported(const plan::Plan& plan) {
-  for (const plan::Selector& selector : plan.selectors) require_selector(plan, selector);
+  for (const plan::Selector& selector : plan.selectors) {
+    const bool window = selector.terms.empty();
+    if (!window && is_union(selector)) require_parts(plan, selector);
+  }
   require_unions(plan);
   for (const plan::Role& role : plan.roles) {
     if (role.retention < 0 || role.kind == plan::RoleKind::dense) continue;

@@ -1,10 +1,12 @@
-// What a pass asks of indices over units: landmarks, gates, digests that do not hang on pages.
+// What a pass asks of indices over units: landmarks, gates, digests that do not hang on pages. Of units that are chunks
+// chunk_searches.cc says it.
 #include <algorithm>
 #include <cmath>
 
 #include "glimpse/attention/choose.h"
 #include "glimpse/attention/cuda/flat_units.h"
 #include "glimpse/attention/cuda/layer_lists.h"
+#include "glimpse/attention/cuda/set_source.h"
 #include "glimpse/attention/cuda/units.h"
 #include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/block_search.h"
@@ -48,11 +50,18 @@ OpenUnits open_units(const PassEntry& entry, const SelectOp& select) {
 }  // namespace
 
 std::int64_t searched_units(const PassEntry& entry, const SelectOp& select) {
+  if (searches_chunks(select)) return searched_chunks(entry, select);
   const OpenUnits open = open_units(entry, select);
   return open.last() - open.first();
 }
 
+std::int64_t unit_stride(const PassEntry& entry, const SelectOp& select) {
+  if (searches_chunks(select)) return chunk_stride(entry, select);
+  return (length_step(entry.tokens) + select.selector->block - 1) / select.selector->block;
+}
+
 std::int64_t unit_capacity(const PassEntry& entry, const SelectOp& select) {
+  if (searches_chunks(select)) return chunk_capacity(entry, select);
   const std::int64_t most = length_step(entry.tokens), block = select.selector->block;
   const OpenUnits open = open_units(entry, select);
   if (open.takes_probable) return most;
@@ -61,6 +70,7 @@ std::int64_t unit_capacity(const PassEntry& entry, const SelectOp& select) {
 }
 
 void add_unit_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to) {
+  if (searches_chunks(select)) return add_chunk_search(entry, select, row, to);
   const plan::Selector& selector = *select.selector;
   const plan::Term& term = selector.terms.front();
   const int group = entry.rows.program->shape().heads / entry.rows.program->shape().kv_heads;

@@ -25,12 +25,34 @@ std::int32_t room_of(const kv::KeyIndex& index, std::int32_t count) {
   return ((grows ? count + count / 8 + kLeast : count) + 3) / 4 * 4;
 }
 
-/// What an extension to `tokens` reads.
-KeySpan wanted(const SequenceRows& rows, const IndexItem& item, std::int64_t prompt, std::int64_t tokens) {
+/// The tokens that an index grows to, before a decoding pass or behind a prompt. Keys of a pass's row are not there
+/// yet: blocks end before it, and chunks leave it out of those that they count.
+std::int64_t tokens_of(const SequenceRows& rows, const IndexItem& item) {
+  if (rows.kind == PassKind::draft) return rows.committed;
+  const bool counts_own = !rows.decodes() || chunks_of(*item.index) != nullptr;
+  return rows.position + (counts_own ? rows.rows : 0);
+}
+
+/// What that reads.
+KeySpan wanted(const SequenceRows& rows, const IndexItem& item, std::int64_t prompt) {
+  const std::int64_t tokens = tokens_of(rows, item);
+  if (const kv::ChunkList* const chunks = chunks_of(*item.index)) {
+    return {chunks->covered(), chunks->covered_after(rows.state->boundaries, prompt, tokens)};
+  }
   const std::int64_t block = selector_of(rows, item.layer, item.head).block;
   const bool of_prompt = dynamic_cast<const kv::Landmarks*>(item.index) != nullptr;
   if (of_prompt && tokens < prompt) return {};
   return {item.index->covered(), (of_prompt ? prompt : tokens) / block * block};
+}
+
+/// What a correction of tokens [first, last) reads, some of which the index covers.
+KeySpan mended(const SequenceRows& rows, const IndexItem& item, std::int64_t first, std::int64_t last) {
+  const std::int64_t covered = item.index->covered();
+  if (const kv::ChunkList* const chunks = chunks_of(*item.index)) {
+    return {chunks->begin(chunks->chunk_of(first)), chunks->end(chunks->chunk_of(std::min(last, covered) - 1))};
+  }
+  const std::int64_t block = selector_of(rows, item.layer, item.head).block;
+  return {first / block * block, std::min(covered, (last + block - 1) / block * block)};
 }
 
 const kv::Gates* gates_of(const kv::KeyIndex& index) {
@@ -50,7 +72,8 @@ std::vector<float> floats_of(KvType type, std::span<const std::byte> values) {
   return made;
 }
 
-void write(std::vector<kernels::cuda::Write>& to, float* place, float value) {
+template <class T>
+void write(std::vector<kernels::cuda::Write>& to, T* place, T value) {
   to.push_back({reinterpret_cast<std::uint32_t*>(place), std::bit_cast<std::uint32_t>(value)});
 }
 
@@ -58,12 +81,14 @@ void write(std::vector<kernels::cuda::Write>& to, float* place, float value) {
 void send_new(UnitCopy& copy, const IndexItem& item, std::vector<kernels::cuda::Write>& to) {
   const UnitShape shape = shape_of_units(*item.index);
   if (copy.count == shape.count) return;
+  const kv::ChunkList* const chunks = chunks_of(*item.index);
   std::vector<float> row(size(shape.values));
   for (; copy.count < shape.count; ++copy.count) {
     const float radius = write_unit(*item.index, copy.count, row);
     float* const place = copy.rows + size(copy.count) * row.size();
     for (std::size_t i = 0; i < row.size(); ++i) write(to, place + i, row[i]);
     if (shape.radii) write(to, copy.radii + copy.count, radius);
+    if (chunks != nullptr) write(to, copy.ends + copy.count, static_cast<std::int32_t>(chunks->end(copy.count)));
   }
 }
 
@@ -77,16 +102,17 @@ void Units::begin() {
   copies_.begin();
   turned_.clear();
   turns_ = {};
-  most_ = 0;
+  most_ = most_chunks_ = 0;
 }
 
-double Units::extend(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt, std::int64_t tokens) {
+double Units::extend(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt) {
   KeySpan all;
-  for (const IndexItem& item : items) all = all.with(wanted(rows, item, prompt, tokens));
+  for (const IndexItem& item : items) all = all.with(wanted(rows, item, prompt));
   if (all.empty()) return 0;
-  for (const auto& gates : rows.state->gates()) gates->prepare(tokens);
-  return builder_.grow(rows, items, all, prompt,
-                       [tokens](IndexItem& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
+  for (const auto& gates : rows.state->gates()) gates->prepare(all.last);
+  return builder_.grow(rows, items, all, prompt, [&](IndexItem& item, const kv::KeySource& source) {
+    item.index->extend(source, tokens_of(rows, item));
+  });
 }
 
 void Units::follow(const SequenceRows& rows) {
@@ -94,9 +120,7 @@ void Units::follow(const SequenceRows& rows) {
   std::vector<IndexItem> items = items_of(rows, searches_units);
   if (items.empty()) return;
   const bool first = items.front().index->covered() == 0;  // built late; what a later step adds is that step's work
-  // Keys of this pass's row are not there yet: its block is in every set.
-  const double seconds =
-      extend(rows, items, rows.state->prompt_tokens, rows.kind == PassKind::draft ? rows.committed : rows.position);
+  const double seconds = extend(rows, items, rows.state->prompt_tokens);
   auto& known = copies_.of(rows);
   known.build_s = first ? seconds : 0;
   const auto copy_of = [&](const IndexItem& item) -> UnitCopy& {
@@ -115,20 +139,23 @@ void Units::follow(const SequenceRows& rows) {
   }
   for (const IndexItem& item : items) {
     constexpr int kStep = 1024;
-    most_ = std::max(most_, (shape_of_units(*item.index).count + kStep - 1) / kStep * kStep);
+    const int most = (shape_of_units(*item.index).count + kStep - 1) / kStep * kStep;
+    most_ = std::max(most_, most);
+    if (chunks_of(*item.index) != nullptr) most_chunks_ = std::max(most_chunks_, most);
   }
   copies_.follow(rows);
   turn_gates(rows);
 }
 
 void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items) {
-  // Each head's rows, radii and marked units, one behind the other, in words.
+  // Each head's rows, radii, ends of chunks and marked units, one behind the other, in words.
   std::vector<std::size_t> places(items.size() + 1, 0);
   for (std::size_t i = 0; i < items.size(); ++i) {
     const kv::KeyIndex& index = *items[i].index;
     const UnitShape shape = shape_of_units(index);
     const std::size_t marked = (marked_units(index).size() + 3) / 4 * 4;
-    places[i + 1] = places[i] + size(room_of(index, shape.count)) * size(shape.values + 1) + marked;
+    const std::size_t values = size(shape.values + 1 + (chunks_of(index) != nullptr ? 1 : 0));
+    places[i + 1] = places[i] + size(room_of(index, shape.count)) * values + marked;
   }
   auto& known = copies_.renew(rows, places.back() * sizeof(float), "an index");
   std::vector<std::vector<float>> values(items.size());
@@ -138,15 +165,20 @@ void Units::send_all(const SequenceRows& rows, std::span<const IndexItem> items)
     const std::size_t room = size(room_of(index, shape.count)), row = size(shape.values);
     std::vector<float>& to = values[i];
     to.assign(places[i + 1] - places[i], 0);
+    const kv::ChunkList* const chunks = chunks_of(index);
+    const std::size_t ends = room * (row + 1), behind = ends + (chunks != nullptr ? room : 0);
     for (std::int32_t unit = 0; unit < shape.count; ++unit) {
       to[room * row + size(unit)] = write_unit(index, unit, std::span(to).subspan(size(unit) * row, row));
+      if (chunks == nullptr) continue;
+      to[ends + size(unit)] = std::bit_cast<float>(static_cast<std::int32_t>(chunks->end(unit)));
     }
     const std::span<const std::int32_t> marked = marked_units(index);
-    for (std::size_t m = 0; m < marked.size(); ++m) to[room * (row + 1) + m] = std::bit_cast<float>(marked[m]);
+    for (std::size_t m = 0; m < marked.size(); ++m) to[behind + m] = std::bit_cast<float>(marked[m]);
     UnitCopy& copy = known.copies[rows.state->head(items[i].layer, items[i].head)];
     copy.rows = reinterpret_cast<float*>(known.memory.raw()) + places[i];
     copy.radii = copy.rows + room * row;
-    copy.marked = reinterpret_cast<std::int32_t*>(copy.radii + room);
+    copy.ends = chunks == nullptr ? nullptr : reinterpret_cast<std::int32_t*>(copy.rows + ends);
+    copy.marked = reinterpret_cast<std::int32_t*>(copy.rows + behind);
     copy.marked_count = static_cast<std::int32_t>(marked.size());
     copy.count = shape.count;
     copy.room = static_cast<std::int32_t>(room);
@@ -203,7 +235,7 @@ double Units::build(const SequenceRows& rows) {
   }
   copies_.forget(rows);
   const std::int64_t tokens = rows.position + rows.rows;
-  return rows.program->dense_at(tokens + 1) ? 0 : extend(rows, items, tokens, tokens);
+  return rows.program->dense_at(tokens + 1) ? 0 : extend(rows, items, tokens);
 }
 
 double Units::mend(const SequenceRows& rows) {
@@ -213,10 +245,7 @@ double Units::mend(const SequenceRows& rows) {
   if (items.empty()) return 0;
   copies_.forget(rows);
   KeySpan span;
-  for (const IndexItem& item : items) {
-    const std::int64_t block = selector_of(rows, item.layer, item.head).block;
-    span = span.with({first / block * block, std::min(item.index->covered(), (last + block - 1) / block * block)});
-  }
+  for (const IndexItem& item : items) span = span.with(mended(rows, item, first, last));
   for (const auto& gates : rows.state->gates()) gates->prepare(span.last);
   return builder_.grow(rows, items, span, rows.state->prompt_tokens,
                        [&](IndexItem& item, const kv::KeySource& source) { item.index->refresh(source, first, last); });
@@ -231,6 +260,11 @@ void Units::point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch
   search.radii = copy.radii;
   search.marked = copy.marked;
   search.marked_count = copy.marked_count;
+}
+
+void Units::point(const SequenceRows& rows, int layer, kernels::cuda::TreeSearch& search) const {
+  const UnitCopy& copy = copies_.copy(rows, layer, search.head);
+  search.tree = {.ends = copy.ends, .clusters = copy.count, .chunks = copy.count};
 }
 
 void Units::point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const {

@@ -1,6 +1,7 @@
-// Indices over units on a device: landmarks (ShadowKV), gates (SeerAttention-R), and digests of pages that do not hang
-// on the pages (Summaries): spheres, means and variances, blocks of any size. The host's indices stay the truth
-// (IndexBuilder); their rows are copied, and what a step adds is sent. Gates' weights lie on the device once.
+// Indices over units on a device: landmarks (ShadowKV), gates (SeerAttention-R), bounds of chunks (LycheeCluster
+// without its tree), and digests of pages that do not hang on the pages (Summaries): spheres, means and variances,
+// blocks of any size. The host's indices stay the truth (IndexBuilder); their rows are copied, and what a step adds is
+// sent. Gates' weights lie on the device once.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "glimpse/attention/cuda/flat_units.h"
 #include "glimpse/attention/cuda/index_copies.h"
 #include "glimpse/kernels/cuda/made_rows.h"
+#include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kernels/cuda/units.h"
 
 namespace glimpse::attention::cuda {
@@ -21,8 +23,9 @@ kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head);
 
 /// A head's copy on the device, in its sequence's memory.
 struct UnitCopy {
-  float* rows = nullptr;   ///< [room, values]
-  float* radii = nullptr;  ///< [room]
+  float* rows = nullptr;         ///< [room, values]
+  float* radii = nullptr;        ///< [room]
+  std::int32_t* ends = nullptr;  ///< [room] of chunks
   std::int32_t* marked = nullptr;
   std::int32_t marked_count = 0, count = 0, room = 0;
   int width = 0;
@@ -49,6 +52,8 @@ class Units {
 
   /// Says where the units of a search lie, and how their kind is scored; after follow().
   void point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch& search) const;
+  /// And chunks that are chosen by what they scored.
+  void point(const SequenceRows& rows, int layer, kernels::cuda::TreeSearch& search) const;
   /// Whose keys are not made from factors.
   void point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const;
   /// What a gate makes its query of; `turn` and `own_turn` count from the first of GateTurns::angles.
@@ -61,6 +66,8 @@ class Units {
   const GateTurns& turns() const { return turns_; }
   /// Units of a search of the pass, at most; a bound that seldom changes, 0 where nobody searches any.
   int most() const { return most_; }
+  /// The same of those that are chunks.
+  int most_chunks() const { return most_chunks_; }
 
  private:
   struct GateMemory {
@@ -72,7 +79,7 @@ class Units {
     std::uint32_t turn = 0, own_turn = 0;
   };
 
-  double extend(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt, std::int64_t tokens);
+  double extend(const SequenceRows& rows, std::span<IndexItem> items, std::int64_t prompt);
   void send_all(const SequenceRows& rows, std::span<const IndexItem> items);
   void turn_gates(const SequenceRows& rows);
   double build(const SequenceRows& rows);
@@ -85,7 +92,7 @@ class Units {
   std::map<const kv::Gates*, GateMemory> gates_;
   std::map<std::pair<kv::SequenceId, const kv::Gates*>, Turned> turned_;  ///< of this pass
   GateTurns turns_;
-  int most_ = 0;
+  int most_ = 0, most_chunks_ = 0;
 };
 
 }  // namespace glimpse::attention::cuda

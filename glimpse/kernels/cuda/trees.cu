@@ -41,10 +41,14 @@ class TreeWalk {
       : of_(of), search_(search), tree_(search.tree), queries_(queries), keys_(keys) {}
 
   __device__ void run(Shared& room) {
-    load();
-    score_units(room);
-    open_units(room);
-    score_clusters(room);
+    if (search_.scored != 0) {
+      take_scores(room);
+    } else {
+      load();
+      score_units(room);
+      open_units(room);
+      score_clusters(room);
+    }
     find_cut(room);
     if (tree_.ends == nullptr) {
       write_tokens(room);
@@ -186,6 +190,26 @@ class TreeWalk {
     }
     __syncthreads();
   }
+  /// The same of single chunks that have scores, pooled over the queries that choose together.
+  __device__ void take_scores(Shared& room) const {
+    const bool alone = search_.query >= 0, mean = search_.pooling == Pooling::mean_score;
+    const int group = alone || search_.mean_query != 0 ? 1 : of_.op.group;
+    const std::size_t head =
+        (static_cast<std::size_t>(search_.row) * of_.cache.kv_heads + search_.head) * of_.op.group +
+        (alone ? search_.query : 0);
+    const float* const scores = of_.op.scores.scores.raw() + head * of_.op.scores.stride;
+    const int count = search_.room > 0 ? tree_.clusters : 0;
+    for (int chunk = static_cast<int>(threadIdx.x); chunk < count; chunk += kThreads) {
+      float pooled = scores[chunk];
+      for (int j = 1; j < group; ++j) {
+        const float value = scores[j * of_.op.scores.stride + chunk];
+        pooled = mean ? pooled + value : fmaxf(pooled, value);
+      }
+      keys_[chunk] = max(order_of(mean ? pooled / static_cast<float>(group) : pooled), 1U);
+    }
+    if (threadIdx.x == 0) room.clusters = count;
+    __syncthreads();
+  }
   __device__ int begin_of(int unit) const {
     return unit == 0 ? 0 : tree_.last_cluster[unit - 1];
   }
@@ -252,7 +276,7 @@ class TreeWalk {
     for (int cluster = static_cast<int>(threadIdx.x); cluster < tree_.clusters; cluster += kThreads) {
       const std::uint32_t own = keys_[cluster];
       if (own == 0 || (own & above) != key) continue;
-      atomicAdd(&room.digits[own >> shift & (kDigits - 1)], tree_.costs[cluster]);
+      atomicAdd(&room.digits[own >> shift & (kDigits - 1)], all_cost_of(cluster));
     }
     for (int token = first_windowed() + static_cast<int>(threadIdx.x); token < tree_.chunks; token += kThreads) {
       const std::uint32_t own = keys_[tree_.cluster_of[token]];
@@ -271,6 +295,13 @@ class TreeWalk {
     return room.digit >= 0;
   }
 
+  __device__ int cluster_of(int chunk) const {
+    return search_.scored != 0 ? chunk : tree_.cluster_of[chunk];
+  }
+  /// Tokens that a cluster adds, those in the window counted.
+  __device__ int all_cost_of(int cluster) const {
+    return search_.scored != 0 ? cost_of(cluster) : tree_.costs[cluster];
+  }
   /// Where chunks are tokens, the first of those behind `tail`: they have clusters, and cost nothing.
   __device__ int first_windowed() const {
     return tree_.ends == nullptr ? search_.tail : tree_.chunks;
@@ -283,7 +314,7 @@ class TreeWalk {
       own += tree_.cluster_of[token] == cluster ? 1 : 0;
     }
     if (first < tree_.chunks) block_sum_before<kThreads>(own, &windowed);
-    return tree_.costs[cluster] - windowed;
+    return all_cost_of(cluster) - windowed;
   }
   __device__ int cost_of(int chunk) const {
     const int begin = chunk == 0 ? 0 : tree_.ends[chunk - 1];
@@ -295,13 +326,13 @@ class TreeWalk {
     const int begin = min(tree_.chunks, static_cast<int>(threadIdx.x) * each), end = min(tree_.chunks, begin + each);
     int own = 0;
     for (int chunk = begin; chunk < end && part_ >= 0; ++chunk) {
-      if (tree_.cluster_of[chunk] == part_) own += cost_of(chunk);
+      if (cluster_of(chunk) == part_) own += cost_of(chunk);
     }
     const int part_before = block_sum_before<kThreads>(own);
     const auto each_taken = [&](const auto& take) {
       int part = part_before;
       for (int chunk = begin; chunk < end; ++chunk) {
-        const int cluster = tree_.cluster_of[chunk];
+        const int cluster = cluster_of(chunk);
         if (cluster == part_) {
           part += cost_of(chunk);
           if (part <= left_) take(chunk);
@@ -430,7 +461,7 @@ void search_trees(Stream& stream, const TreeSearchOp& op) {
   const int most = (limits.shared_bytes - fixed) / static_cast<int>(sizeof(std::uint32_t));
   if (op.most > most) {
     throw UserError(
-        "a tree of " + std::to_string(op.most) + " clusters is over the " + std::to_string(most) +
+        "a search of " + std::to_string(op.most) + " clusters is over the " + std::to_string(most) +
         " that the GPU searches; use more chunks for each cluster, a shorter context, or a model on the CPU, which "
         "searches any");
   }

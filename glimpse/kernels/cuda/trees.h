@@ -1,6 +1,6 @@
 // The search of LycheeCluster's trees (kv::ChunkTree) on a device, queued on a stream beside the operations of
 // kernels/ops.h: coarse units, then the clusters of the best ones, then the chunks of the best clusters until the
-// budget is full.
+// budget is full. Chunks that have scores are chosen in the same way, without a tree (kv::ChunkBounds).
 //
 // All memory is the device's, owned by the caller until the stream has passed the call. One thread at a time. Errors:
 // as kernels/cuda/operations.h; a tree of more clusters than shared memory holds is a UserError.
@@ -15,7 +15,8 @@ namespace glimpse::kernels::cuda {
 /// Coarse units of a tree, at most.
 inline constexpr int kMostTreeUnits = 64;
 
-/// One KV head's tree, flat. A unit's clusters lie one after the other; a chunk begins where the one before it ends.
+/// One KV head's tree, flat. A unit's clusters lie one after the other; a chunk begins where the one before it ends. Of
+/// chunks that have scores there are their ends alone, as many clusters as chunks, and no units.
 struct Tree {
   const std::uint16_t* centroids = nullptr;    ///< [units + clusters, d] f16; aligned to 16 bytes
   const float* radii = nullptr;                ///< [units + clusters]
@@ -39,6 +40,7 @@ struct TreeSearch {
   Pooling pooling = Pooling::max_score;  ///< of scores; or mean_score
   std::int32_t mean_query = 0;           ///< 1: the group's mean query asks, instead of pooled scores
   std::int32_t whole = 0;                ///< 1: the last cluster is taken whole
+  std::int32_t scored = 0;               ///< 1: clusters are single chunks, which have their scores (TreeSearchOp)
   std::int32_t sink = 0, tail = 0;
   std::int32_t room = 0;
   std::int32_t least_units = 1;
@@ -56,6 +58,7 @@ struct TreeSearchOp {
   int most = 0;  ///< clusters of a tree, at most: launches are sized by it
   SetTable<Place::device> sets;
   Pointer<std::int32_t, Place::device> opened;  ///< [sets] clusters that were scored, or null
+  ScoreTable<Place::device> scores;  ///< of searches that say `scored`: what search_units made of their chunks
 };
 void search_trees(Stream& stream, const TreeSearchOp& op);
 

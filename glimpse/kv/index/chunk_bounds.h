@@ -31,7 +31,9 @@ class ChunkBounds final : public KeyIndex {
   void save(ByteWriter& to) const override;
   void load(ByteReader& from, const SavedIndexLimits& limits) override;
 
+  // What it holds, for tests, and for devices that keep a copy of it.
   const ChunkList& chunks() const { return chunks_; }
+  const Digests& digests() const { return digests_; }
 
  private:
   /// Digests of the first `count` chunks, those there are among them.

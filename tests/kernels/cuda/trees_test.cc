@@ -264,5 +264,121 @@ TEST_F(Trees, SearchesFollowThePaper) {
   }
 }
 
+/// What a search of chunks that have scores gives, by plain loops. `scores`: of the row's and head's queries.
+std::vector<std::int32_t> chosen_chunks(const TreeSearch& search, const std::vector<std::int32_t>& ends,
+                                        std::vector<std::span<const float>> scores, std::int32_t slots) {
+  if (search.query >= 0) scores = {scores[static_cast<std::size_t>(search.query)]};
+  if (search.mean_query != 0) scores.resize(1);
+  const bool mean = search.pooling == Pooling::mean_score;
+  std::vector<double> pooled(ends.size());
+  std::vector<std::int32_t> chunks(ends.size());
+  std::iota(chunks.begin(), chunks.end(), 0);
+  for (std::size_t chunk = 0; chunk < ends.size(); ++chunk) {
+    pooled[chunk] = mean ? 0 : -std::numeric_limits<double>::infinity();
+    for (const std::span<const float> row : scores) {
+      const double value = row[chunk];
+      pooled[chunk] = mean ? pooled[chunk] + value : std::max(pooled[chunk], value);
+    }
+  }
+  std::vector<char> in(static_cast<std::size_t>(slots), 0);
+  std::fill_n(in.begin(), search.sink, 1);
+  std::fill(in.begin() + search.tail, in.end(), 1);
+  std::int32_t room = search.room;
+  for (const std::int32_t chunk : by_score(pooled, chunks)) {
+    const auto at = static_cast<std::size_t>(chunk);
+    const std::int32_t begin = std::max(chunk == 0 ? 0 : ends[at - 1], search.sink);
+    const std::int32_t end = std::min(ends[at], search.tail);
+    if (end - begin > room || search.room == 0) break;
+    room -= std::max(0, end - begin);
+    for (std::int32_t slot = begin; slot < end; ++slot) in[static_cast<std::size_t>(slot)] = 1;
+  }
+  std::vector<std::int32_t> set;
+  for (std::int32_t slot = 0; slot < slots; ++slot) {
+    if (in[static_cast<std::size_t>(slot)] != 0) set.push_back(slot);
+  }
+  return set;
+}
+
+/// Scores are whole eighths, so that many are equal and sums of them are exact.
+TEST_F(Trees, ChunksAreChosenByTheirScores) {
+  std::mt19937 random(12);
+  for (const OperationsCase& c :
+       {OperationsCase{.name = "a batch", .kv_heads = 2, .group = 3, .lengths = {300, 1700, 40}},
+        OperationsCase{.name = "alone", .dim = 128, .kv_heads = 3, .group = 1, .lengths = {900}},
+        OperationsCase{.name = "long", .dim = 128, .kv_heads = 1, .group = 16, .lengths = {15000}}}) {
+    SCOPED_TRACE(c.name);
+    OperationsBed bed(c, KvType::bf16, 29);
+    const DeviceBed on(*stream_, bed);
+    const auto group = static_cast<std::size_t>(c.group);
+    std::vector<float> scores;
+    bed.fill(scores, bed.queries() * bed.stride);
+    for (float& score : scores) score = std::round(8 * score) / 8;
+    std::vector<std::vector<std::int32_t>> ends;
+    std::vector<Array<std::int32_t>> device_ends;
+    std::vector<TreeSearch> searches;
+    std::size_t most = 0;
+    for (const RowHead at : bed.row_heads) {
+      const std::int32_t slots = bed.seen(static_cast<std::size_t>(at.row));
+      for (int variant = 0; variant < 11; ++variant) {
+        const std::int32_t tokens = slots - 1 - static_cast<std::int32_t>(random() % 20);
+        std::vector<std::int32_t>& of = ends.emplace_back();
+        while (of.empty() || of.back() < tokens) {
+          const std::int32_t length = variant == 10 ? 1 : 8 + static_cast<std::int32_t>(random() % 9);
+          of.push_back(std::min(tokens, (of.empty() ? 0 : of.back()) + length));
+        }
+        device_ends.emplace_back(*stream_, of);
+        most = std::max(most, of.size());
+        TreeSearch search;
+        search.scored = 1;
+        search.tree.ends = device_ends.back().constant().raw();
+        search.tree.clusters = search.tree.chunks = static_cast<std::int32_t>(of.size());
+        search.row = at.row;
+        search.head = at.head;
+        search.query = variant == 4 ? c.group - 1 : -1;
+        search.set = static_cast<std::int32_t>(searches.size());
+        search.pooling = variant == 1 && (group & (group - 1)) == 0 ? Pooling::mean_score : Pooling::max_score;
+        search.mean_query = variant == 2 ? 1 : 0;
+        search.sink = variant == 3 ? 0 : 11;
+        search.tail = variant == 5 ? tokens - 5 : tokens;
+        search.room = variant == 6 ? 0 : variant == 7 ? slots : variant == 8 ? 5 : variant == 9 ? slots / 2 : slots / 5;
+        searches.push_back(search);
+      }
+    }
+    const Array<TreeSearch> asked(*stream_, searches);
+    const std::size_t capacity = bed.stride;
+    const Array<float> device_scores(*stream_, scores);
+    const Array<std::int32_t> slots(*stream_, std::vector<std::int32_t>(searches.size() * capacity, -7));
+    const Array<std::int32_t> count(*stream_, searches.size()), opened(*stream_, searches.size());
+    search_trees(*stream_, {.cache = on.cache(),
+                            .rows = on.rows(),
+                            .q = on.q(),
+                            .group = c.group,
+                            .searches = asked.constant(),
+                            .count = static_cast<int>(searches.size()),
+                            .most = static_cast<int>(most),
+                            .sets = {slots.pointer(), count.pointer(), static_cast<std::int32_t>(capacity),
+                                     static_cast<int>(searches.size())},
+                            .opened = opened.pointer(),
+                            .scores = {device_scores.pointer(), {}, bed.stride}});
+    const std::vector<std::int32_t> got = slots.values(), counts = count.values(), read = opened.values();
+    for (std::size_t i = 0; i < searches.size(); ++i) {
+      SCOPED_TRACE("search " + std::to_string(i));
+      const TreeSearch& search = searches[i];
+      const std::size_t first = static_cast<std::size_t>(search.row * c.kv_heads + search.head) * group;
+      std::vector<std::span<const float>> rows;
+      for (std::size_t j = 0; j < group; ++j) rows.push_back(std::span(scores).subspan((first + j) * bed.stride));
+      const std::int32_t seen = bed.seen(static_cast<std::size_t>(search.row));
+      const std::vector<std::int32_t> want = chosen_chunks(search, ends[i], rows, seen);
+      EXPECT_EQ(read[i], search.room > 0 ? search.tree.chunks : 0);
+      if (static_cast<std::int32_t>(want.size()) == seen) {
+        ASSERT_EQ(counts[i], kEverything);
+        continue;
+      }
+      ASSERT_EQ(counts[i], static_cast<std::int32_t>(want.size()));
+      for (std::size_t e = 0; e < want.size(); ++e) ASSERT_EQ(got[i * capacity + e], want[e]) << "entry " << e;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace glimpse::kernels::cuda::test

@@ -19,7 +19,7 @@ inline constexpr unsigned kHeaviest = 11;
 /// From this weight a block on, the last eighth of the work is cut into small ranges that go to whoever is free: some
 /// processors of a device get less of its bandwidth than others. Not where most of it are lists, which take long to
 /// begin.
-inline constexpr unsigned kFreeFrom = 384 * kRunWeight;
+inline constexpr unsigned kFreeFrom = 1280 * kRunWeight;
 inline constexpr unsigned kLeastFree = 16 * kRunWeight;
 inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: adding those up takes longer than it saves
 
@@ -28,6 +28,12 @@ inline constexpr int kFreeUnits = 32;  ///< fewer have too many parts each: addi
 inline constexpr unsigned kApartUpTo = 1024 * kRunWeight;
 inline constexpr float kUnequal = 1.08F;
 inline constexpr unsigned kLeastTiles = 4;
+
+/// Pieces of more than kFewUnits that hardly differ go to blocks as wholes, so that nobody adds anything up, where the
+/// longest range has at most so many tiles more than an equal share. One piece a block: only small ones.
+inline constexpr float kAlike = 1.08F;
+inline constexpr unsigned kMostOver = 32 * kRunWeight;
+inline constexpr unsigned kMostAlone = 64 * kRunWeight;
 
 inline constexpr int kFewUnits = 64;
 inline constexpr int kUnitBytes = 88;
@@ -38,7 +44,7 @@ inline constexpr int kBatch = 8;
 struct Share {
   Segment segments[kBatch];
   Segment mine[2];  ///< that this block combines: a range's first, its last, where others have a part of them
-  unsigned sums[32];
+  unsigned long long sums[8];
   alignas(8) unsigned char units[kFewUnits * kUnitBytes];  ///< where there are few: what they read, at hand
   int last_arrived = 0;
   int waits = 0;
@@ -194,7 +200,7 @@ class Sharing {
       s.begin = static_cast<int>(begin);
       s.end = static_cast<int>(end);
       s.first_range = range_of(at);
-      s.ranges = range_of(at + piece.whole() - piece.weight) - s.first_range + 1;
+      s.ranges = whole_ ? 1 : range_of(at + piece.whole() - piece.weight) - s.first_range + 1;
       share_.segments[place] = s;
     });
     __syncthreads();
@@ -207,21 +213,21 @@ class Sharing {
     const int threads = static_cast<int>(blockDim.x), each = (units + threads - 1) / threads;
     first_ = min(units, static_cast<int>(threadIdx.x) * each);
     last_ = min(units, first_ + each);
+    one_ = each == 1;
     bool waits = !early;
-    Unit unit;
 #pragma unroll 1
     for (int u = last_ - 1; u >= first_; --u) {
-      unit = load_apart(u);
-      waits |= source_.waits(unit);
+      own_unit_ = load_apart(u);
+      waits |= source_.waits(own_unit_);
     }
     waited_ = __syncthreads_or(waits) != 0;
     if (waited_) wait_for_launch_before();
     unsigned lists = 0;
 #pragma unroll 1
     for (int u = first_; u < last_; ++u) {
-      if (u > first_) unit = load_apart(u);  // else it is the one that was read last
-      source_.settle(unit);
-      weigh(unit, lists);
+      if (u > first_) own_unit_ = load_apart(u);  // else it is the one that was read last
+      source_.settle(own_unit_);
+      weigh(own_unit_, lists);
     }
     cut(units, lists);
   }
@@ -233,12 +239,19 @@ class Sharing {
       const Piece piece = source_.piece(unit, p);
       own_ += piece.whole();
       lists += piece.weight == kListWeight ? piece.whole() : 0;
+      least_ = min(least_, piece.whole());
+      most_ = max(most_, piece.whole());
     }
+    number_ += static_cast<unsigned>(pieces);
   }
   /// Equal ranges of all weights, of which `lists` of this thread's are those of lists.
   __device__ void cut(int units, unsigned lists) {
     const unsigned blocks = gridDim.x;
-    before_ = sum_before(own_, total_);
+    if (few_) {
+      before_ = sum_before(own_, total_);
+    } else if (sum_many()) {
+      return;
+    }
     if (total_ >= kFreeFrom * blocks && units >= kFreeUnits) {
       unsigned all = 0;
       sum_before(lists, all);
@@ -249,12 +262,36 @@ class Sharing {
     fixed_ = min(total_, each_ * blocks);
     each_free_ = free_ ? max((total_ - fixed_ + 4 * blocks - 1) / (4 * blocks), kLeastFree) : kLeastFree;
   }
+  /// Sums of many units; true where ranges are of whole pieces.
+  __device__ bool sum_many() {
+    const unsigned blocks = gridDim.x;
+    unsigned long long all = 0;
+    const unsigned long long before = sum_before(static_cast<unsigned long long>(number_) << 32 | own_, all);
+    before_ = static_cast<unsigned>(before);
+    total_ = static_cast<unsigned>(all);
+    const auto number = static_cast<unsigned>(all >> 32);
+    const unsigned each = (number + blocks - 1) / blocks;
+    const float mean = __fdividef(static_cast<float>(total_), static_cast<float>(number));
+    const float over =
+        static_cast<float>(each) * mean - __fdividef(static_cast<float>(total_), static_cast<float>(blocks));
+    if (total_ >= kFreeFrom * blocks || over > kMostOver || (each == 1 && mean > kMostAlone)) return false;
+    const bool alike =
+        static_cast<float>(most_) <= kAlike * mean && (number_ == 0 || static_cast<float>(least_) * kAlike >= mean);
+    if (__syncthreads_and(alike) == 0) return false;
+    whole_ = true;
+    before_ = static_cast<unsigned>(before >> 32);
+    own_ = number_;
+    total_ = fixed_ = number;
+    each_ = each;
+    return true;
+  }
   static_assert(sizeof(Unit) <= kUnitBytes && alignof(Unit) <= 8);
   __device__ Unit& kept(int unit) {
     return reinterpret_cast<Unit*>(share_.units)[unit];
   }
   __device__ Unit unit_of(int unit) const {
     if (few_) return reinterpret_cast<const Unit*>(share_.units)[unit];
+    if (one_) return own_unit_;
     Unit made = load_apart(unit);
     source_.settle(made);
     return made;
@@ -265,12 +302,13 @@ class Sharing {
   }
   /// Sum over the threads before this one; `total` is that of all. Of few units every warp has all, so that none waits
   /// for another.
-  __device__ unsigned sum_before(unsigned own, unsigned& total) {
+  template <class Number>
+  __device__ Number sum_before(Number own, Number& total) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    unsigned sum = own;
+    Number sum = own;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-      const unsigned other = __shfl_up_sync(~0U, sum, step);
+      const Number other = __shfl_up_sync(~0U, sum, step);
       if (lane >= step) sum += other;
     }
     if (few_) {
@@ -282,12 +320,12 @@ class Sharing {
     __syncthreads();
     if (lane == 31) share_.sums[warp] = sum;
     __syncthreads();
-    unsigned before = 0;
+    Number before = 0;
     total = 0;
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
       if (w >= warps) break;
-      const unsigned of_warp = share_.sums[w];
+      const auto of_warp = static_cast<Number>(share_.sums[w]);
       if (w < warp) before += of_warp;
       total += of_warp;
     }
@@ -385,10 +423,10 @@ class Sharing {
 #pragma unroll 1
       for (int p = 0; p < pieces; ++p) {
         const Piece piece = source_.piece(unit, p);
-        const unsigned begin = tiles_before(low_, at, piece);
-        const unsigned end = tiles_before(high_, at, piece);
+        const unsigned begin = whole_ ? 0 : tiles_before(low_, at, piece);
+        const unsigned end = whole_ ? (at >= low_ && at < high_ ? piece.tiles : 0) : tiles_before(high_, at, piece);
         if (begin < end) visit(unit, p, piece, at, begin, end);
-        at += piece.whole();
+        at += whole_ ? 1 : piece.whole();
       }
     }
   }
@@ -400,7 +438,11 @@ class Sharing {
   unsigned before_ = 0, own_ = 0, total_ = 0, low_ = 0, high_ = 0;
   unsigned range_ = 0, each_ = 1, fixed_ = 0, each_free_ = 1;
   bool few_ = false, free_ = false, started_ = false;
-  bool apart_ = false;  ///< every piece begins a range
+  bool apart_ = false;                            ///< every piece begins a range
+  bool one_ = false;                              ///< each thread has one unit at most, kept here
+  bool whole_ = false;                            ///< weights are numbers of pieces: none is cut
+  unsigned least_ = ~0U, most_ = 0, number_ = 0;  ///< of this thread's pieces: weights, how many
+  Unit own_unit_;
   bool waited_ = false;
 };
 

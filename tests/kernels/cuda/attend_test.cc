@@ -270,10 +270,54 @@ TEST_F(Score, EqualTheReferenceAndNothingBehindIsWritten) {
 
 /// Enough work for ranges that go to whoever is free, of sequences of very different lengths.
 OperationsBed much_work() {
-  return {
-      {.name = "", .kv_heads = 8, .group = 1, .lengths = {131072, 60000, 12000, 5000, 7000, 5000, 5000, 9000, 5000}},
-      KvType::bf16,
-      7};
+  return {{.name = "",
+           .kv_heads = 8,
+           .group = 1,
+           .lengths = {131072, 60000, 12000, 5000, 7000, 5000, 5000, 9000, 5000},
+           .behind = {3, 2, 1}},
+          KvType::bf16,
+          7};
+}
+
+/// Sequences that blocks take as wholes: one head a block, two, and more than a block has threads.
+std::vector<OperationsCase> alike() {
+  std::vector<OperationsCase> all;
+  for (const int sequences : {12, 20, 33, 66}) {
+    OperationsCase of{.name = "alike", .dim = 128, .kv_heads = 8, .group = 4, .lengths = {}};
+    for (int i = 0; i < sequences; ++i) of.lengths.push_back(200 + i * 5 % 16);
+    all.push_back(of);
+  }
+  return all;
+}
+
+TEST_F(Score, WholesAndOneThatIsLonger) {
+  for (OperationsCase& of : alike()) {
+    SCOPED_TRACE(std::to_string(of.lengths.size()) + " sequences");
+    expect_scores(*stream_, *operations_, {of, KvType::bf16, 3});
+    of.lengths.back() = 700;
+    expect_scores(*stream_, *operations_, {of, KvType::bf16, 3});
+  }
+}
+
+TEST_F(Attend, WholesAndOneThatIsLonger) {
+  constexpr int kCapacity = 100;
+  for (OperationsCase& of : alike()) {
+    SCOPED_TRACE(std::to_string(of.lengths.size()) + " sequences");
+    OperationsBed bed(of, KvType::bf16, 3);
+    const std::size_t heads = bed.row_heads.size();
+    bed.capacity = kCapacity;
+    bed.set_slots.clear();
+    bed.set_count.assign(heads, kCapacity - 3);
+    std::vector<Read> reads(heads);
+    for (std::size_t i = 0; i < heads; ++i) {
+      for (int j = 0; j < kCapacity; ++j) bed.set_slots.push_back(j * 2);
+      reads[i] = {.kind = Read::Kind::sets, .set = static_cast<std::int32_t>(i), .settled = static_cast<int>(i % 2)};
+    }
+    expect_five_alike(bed, reads);
+    bed.set_count.front() = 1;
+    expect_five_alike(bed, reads);
+    expect_five_alike(bed, std::vector<Read>(heads));  // everything
+  }
 }
 
 TEST_F(Score, FreeRanges) {

@@ -147,8 +147,7 @@ class Bench {
       if (is_wide(type, most_rows_)) check_sums(layout, of_layers.front(), most_rows_);
     }
     for (const int rows : wanted_.rows) {
-      const bool wide = is_wide(type, rows);
-      if (!wide && rows > (type.packing.in_rows() ? kBf16FewRows : kPackedFewRows)) continue;
+      if (!is_wide(type, rows) && rows > (type.packing.in_rows() ? kBf16FewRows : kPackedFewRows)) continue;
       for (std::size_t i = 0; i < shapes_.size(); ++i) {
         const std::size_t bytes = weights_[i].front().size() * sizeof(std::uint32_t);
         add(type, rows, shapes_[i].name, bytes, median_seconds([&] {
@@ -160,7 +159,7 @@ class Bench {
       add(type, rows, "layer, norms between", bytes, median_seconds([&] {
             for (int layer = 0; layer < kLayers; ++layer) norms_between(type, layer, rows);
           }));
-      if (wide) continue;
+      if (rows > kMostNormedWideRows) continue;
       add(type, rows, "layer, norms inside", bytes, median_seconds([&] {
             for (int layer = 0; layer < kLayers; ++layer) norms_inside(type, layer, rows);
           }));
@@ -181,25 +180,19 @@ class Bench {
   Packed<kernels::Place::device> packed(const Type& type, std::size_t matrix, int layer) const {
     return {{type.packing, shapes_[matrix].outputs, shapes_[matrix].inputs}, weights_[matrix][size(layer)].constant()};
   }
+  void multiply(bool wide, const FewRowsOp& op) {
+    if (wide && space_.size() == 0) space_ = make_wide_space(stream_);
+    wide ? multiply_wide_rows(stream_, space_, op) : multiply_few_rows(stream_, op);
+  }
   void multiply(const Type& type, std::size_t matrix, int layer, int rows) {
     multiply_from(in_, type, matrix, layer, rows);
   }
   void multiply_from(const Array<Bf16>& in, const Type& type, std::size_t matrix, int layer, int rows) {
-    const auto& [name, outputs, inputs] = shapes_[matrix];
-    if (is_wide(type, rows)) {
-      if (space_.size() == 0) space_ = make_wide_space(stream_);
-      return multiply_wide_rows(stream_, space_,
-                                {.weight = packed(type, matrix, layer),
-                                 .in = in.constant(),
-                                 .rows = rows,
-                                 .out = out_.pointer(),
-                                 .stride = outputs});
-    }
-    multiply_few_rows(stream_, {.weight = packed(type, matrix, layer),
-                                .in = in.constant(),
-                                .rows = rows,
-                                .out = out_.pointer(),
-                                .stride = outputs});
+    multiply(is_wide(type, rows), {.weight = packed(type, matrix, layer),
+                                   .in = in.constant(),
+                                   .rows = rows,
+                                   .out = out_.pointer(),
+                                   .stride = shapes_[matrix].outputs});
   }
   void normalise_rows(int rows) {
     normalise(stream_, {.residual = residual_.pointer(),
@@ -213,31 +206,26 @@ class Bench {
   void norms_between(const Type& type, int layer, int rows) {
     multiply(type, 0, layer, rows);
     normalise_rows(rows);
-    if (is_wide(type, rows)) {
-      multiply_wide_rows(
-          stream_, space_,
-          {.weight = packed(type, 1, layer), .in = narrow_.constant(), .rows = rows, .gated = activated_.pointer()});
-    } else {
-      multiply_few_rows(stream_, {.weight = packed(type, 1, layer),
-                                  .in = narrow_.constant(),
-                                  .rows = rows,
-                                  .end = FewRowsOp::End::gate,
-                                  .narrow = activated_.pointer()});
-    }
+    multiply(is_wide(type, rows), {.weight = packed(type, 1, layer),
+                                   .in = narrow_.constant(),
+                                   .rows = rows,
+                                   .end = FewRowsOp::End::gate,
+                                   .narrow = activated_.pointer()});
     multiply_from(activated_, type, 2, layer, rows);
     normalise_rows(rows);
     multiply_from(narrow_, type, 3, layer, rows);
   }
   void norms_inside(const Type& type, int layer, int rows) {
+    const bool wide = is_wide(type, rows);
     const auto add = [&](std::size_t matrix, const Array<Bf16>& in) {
-      multiply_few_rows(stream_, {.weight = packed(type, matrix, layer),
-                                  .in = in.constant(),
-                                  .rows = rows,
-                                  .end = FewRowsOp::End::add,
-                                  .out = residual_.pointer(),
-                                  .norm = norm_.constant(),
-                                  .narrow = narrow_.pointer(),
-                                  .squares_left = squares_.pointer()});
+      multiply(wide, {.weight = packed(type, matrix, layer),
+                      .in = in.constant(),
+                      .rows = rows,
+                      .end = FewRowsOp::End::add,
+                      .out = residual_.pointer(),
+                      .norm = norm_.constant(),
+                      .narrow = narrow_.pointer(),
+                      .squares_left = squares_.pointer()});
     };
     FewRowsOp scaled{.in = narrow_.constant(),
                      .rows = rows,
@@ -248,14 +236,14 @@ class Bench {
     scaled.weight = packed(type, 1, layer);
     scaled.end = FewRowsOp::End::gate;
     scaled.narrow = activated_.pointer();
-    multiply_few_rows(stream_, scaled);
+    multiply(wide, scaled);
     add(2, activated_);
     scaled.weight = packed(type, 3, layer);
     scaled.end = FewRowsOp::End::store;
     scaled.narrow = {};
     scaled.out = out_.pointer();
     scaled.stride = wanted_.qkv;
-    multiply_few_rows(stream_, scaled);
+    multiply(wide, scaled);
   }
 
   /// The first outputs of a few rows against the same weights as bf16, which are rounded.
@@ -264,14 +252,8 @@ class Bench {
     const Packed<kernels::Place::device> weight{layout, words.constant()};
     const Array<Bf16> unpacked(stream_, size(kOutputs) * size(layout.inputs));
     if (!layout.packing.in_rows()) unpack(stream_, {weight, 0, kOutputs, unpacked.pointer()});
-    if (rows > kBf16FewRows) {
-      if (space_.size() == 0) space_ = make_wide_space(stream_);
-      multiply_wide_rows(stream_, space_, {weight, in_.constant(), rows, out_.pointer(), layout.outputs});
-    } else {
-      multiply_few_rows(
-          stream_,
-          {.weight = weight, .in = in_.constant(), .rows = rows, .out = out_.pointer(), .stride = layout.outputs});
-    }
+    multiply(rows > kBf16FewRows,
+             {.weight = weight, .in = in_.constant(), .rows = rows, .out = out_.pointer(), .stride = layout.outputs});
     stream_.synchronize();
     std::vector<Bf16> values = unpacked.values();
     if (layout.packing.in_rows()) std::memcpy(values.data(), words.values().data(), values.size() * sizeof(Bf16));

@@ -18,9 +18,6 @@ namespace {
 using namespace kernels::cuda;  // NOLINT(google-build-using-namespace): what a pass queues, word by word
 
 constexpr std::size_t kGraphsKept = 16;
-/// The most rows of products with norms inside: of more each block of threads works out as many norms as the launch
-/// between products that they save takes.
-constexpr int kMostNormedRows = 8;
 
 class CudaExecutor final : public Executor {
  public:
@@ -382,7 +379,8 @@ class CudaExecutor final : public Executor {
     }
     Array<float>& residual = some ? a.rest : a.residual;
     const bool gates = weights.gates_paired && products_.gates(weights.gate_up, rows);
-    add_product(weights.output, a.narrowed, residual, {weights.ffn_norm, gates}, rows);
+    const bool divides = gates && products_.divides(weights.gate_up, rows);
+    add_product(weights.output, a.narrowed, residual, {weights.ffn_norm, divides}, rows);
     if (measures_) {
       change(stream_, {residual.constant(), a.delta.constant(), changes_.pointer().raw() + size(layer) * change_rows_,
                        rows, config_.hidden});
@@ -390,7 +388,7 @@ class CudaExecutor final : public Executor {
     if (gates) {
       if (input_ != Input::squares) normalise_rows(residual, weights.ffn_norm, rows);
       FewRowsOp op{.in = a.normalised.constant(), .end = FewRowsOp::End::gate, .narrow = a.activated.pointer()};
-      products_.multiply_gate(weights.gate_up, rows, scaled(op));
+      products_.multiply_as(weights.gate_up, rows, scaled(op));
     } else {
       normalise_rows(residual, weights.ffn_norm, rows);
       products_.multiply(weights.gate_up, a.normalised.constant(), rows, a.gate_up.pointer());
@@ -400,7 +398,7 @@ class CudaExecutor final : public Executor {
     const bool last = layer + 1 == config_.layers;
     const Matrix& next = last ? weights_.output() : weights_.layers()[size(layer + 1)].qkv;
     const Floats next_norm = last ? weights_.output_norm() : weights_.layers()[size(layer + 1)].attention_norm;
-    add_product(weights.down, a.activated, residual, {next_norm, next.takes(rows)}, rows);
+    add_product(weights.down, a.activated, residual, {next_norm, products_.divides(next, rows)}, rows);
   }
 
   /// What reads the residual next: its norm, and whether it divides by the root mean square itself.
@@ -411,26 +409,25 @@ class CudaExecutor final : public Executor {
   /// Adds a product to the residual, or leaves it in Activations::delta; says so in input_.
   void add_product(const Matrix& weight, const Array<Bf16>& in, Array<float>& residual, const Next& next, int rows) {
     Activations& a = activations_;
-    const bool few = weight.parts.size() == 1 && weight.takes(rows) && rows <= kMostNormedRows;
-    if (!few || !next.divides || measures_ || config_.hidden % kernels::cuda::kPackedRows != 0) {
+    if (!products_.adds(weight, rows) || !next.divides || measures_) {
       products_.multiply(weight, in.constant(), rows, a.delta.pointer());
       input_ = Input::delta;
       return;
     }
-    products_.multiply_few(weight.parts.front(), rows,
-                           {.in = in.constant(),
-                            .end = FewRowsOp::End::add,
-                            .out = residual.pointer(),
-                            .norm = next.norm,
-                            .narrow = a.normalised.pointer(),
-                            .squares_left = a.squares.pointer()});
+    products_.multiply_as(weight, rows,
+                          {.in = in.constant(),
+                           .end = FewRowsOp::End::add,
+                           .out = residual.pointer(),
+                           .norm = next.norm,
+                           .narrow = a.normalised.pointer(),
+                           .squares_left = a.squares.pointer()});
     input_ = Input::squares;
   }
   /// The product with the norm of the residual.
   void multiply_normed(Array<float>& residual, Floats norm, const Matrix& weight, int rows, Array<float>& out) {
     const auto in = activations_.normalised.constant();
     if (input_ == Input::squares) {
-      return products_.multiply_few(weight, rows, scaled({.in = in, .out = out.pointer()}));
+      return products_.multiply_as(weight, rows, scaled({.in = in, .out = out.pointer()}));
     }
     normalise_rows(residual, norm, rows);
     products_.multiply(weight, in, rows, out.pointer());

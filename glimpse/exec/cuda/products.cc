@@ -96,10 +96,8 @@ void Products::multiply(const Matrix& weight, Input in, int rows, kernels::cuda:
   float* to = out.raw();
   for (const MatrixPart& part : weight.parts) {
     const Shape shape{part.outputs, weight.inputs, rows, weight.outputs};
-    if (is_wide(part, rows)) {
-      multiply_wide(part, rows, {.in = in, .out = to, .stride = shape.stride});
-    } else if (part.takes(rows)) {
-      multiply_few(part, rows, {.in = in, .out = to, .stride = shape.stride});
+    if (is_wide(part, rows) || part.takes(rows)) {
+      multiply_part(part, rows, {.in = in, .out = to, .stride = shape.stride});
     } else if (part.in_rows()) {
       multiply_bf16(part.bf16(), in, shape, to);
     } else {
@@ -109,46 +107,36 @@ void Products::multiply(const Matrix& weight, Input in, int rows, kernels::cuda:
   }
 }
 
-void Products::multiply_few(const MatrixPart& weight, int rows, kernels::cuda::FewRowsOp op) {
+void Products::multiply_part(const MatrixPart& part, int rows, kernels::cuda::FewRowsOp op) {
+  using kernels::cuda::kPackedRows;
   using End = kernels::cuda::FewRowsOp::End;
-  op.weight = weight.packed;
-  const auto inputs = static_cast<std::size_t>(weight.packed.layout.inputs);
-  const auto outputs = static_cast<std::size_t>(weight.outputs);
+  const bool wide = is_wide(part, rows);
+  const int most = wide ? kernels::cuda::kMostWideRows : kernels::cuda::kPackedFewRows;
+  op.weight = part.packed;
+  const auto inputs = static_cast<std::size_t>(part.packed.layout.inputs);
+  const auto outputs = static_cast<std::size_t>(part.outputs);
   const std::size_t of_out = op.end == End::store ? static_cast<std::size_t>(op.stride) : outputs;
   const std::size_t of_narrow = op.end == End::gate ? outputs / 2 : outputs;
   const auto on = [](auto& pointer, std::size_t by) {
     if (pointer) pointer = pointer.raw() + by;
   };
-  for (int row = 0; row < rows; row += kernels::cuda::kPackedFewRows) {
-    op.rows = std::min(kernels::cuda::kPackedFewRows, rows - row);
-    multiply_few_rows(stream_, op);
+  for (int row = 0; row < rows; row += most) {
+    op.rows = std::min(most, rows - row);
+    wide ? multiply_wide_rows(stream_, wide_space(), op) : multiply_few_rows(stream_, op);
     const auto done = static_cast<std::size_t>(op.rows);
     on(op.in, done * inputs);
     on(op.out, done * of_out);
     on(op.narrow, done * of_narrow);
-    on(op.squares_left, done * (outputs / kernels::cuda::kPackedRows));
-    on(op.squares, done * static_cast<std::size_t>(op.width / kernels::cuda::kPackedRows));
+    on(op.squares_left, done * (outputs / kPackedRows));
+    on(op.squares, done * static_cast<std::size_t>(op.width / kPackedRows));
   }
 }
 
-void Products::multiply_few(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op) {
-  kernels::cuda::FewRowsOp of_part = op;
-  of_part.stride = weight.outputs;
+void Products::multiply_as(const Matrix& weight, int rows, kernels::cuda::FewRowsOp op) {
+  op.stride = weight.outputs;
   for (const MatrixPart& part : weight.parts) {
-    multiply_few(part, rows, of_part);
-    of_part.out = of_part.out.raw() + part.outputs;
-  }
-}
-
-void Products::multiply_wide(const MatrixPart& part, int rows, kernels::cuda::WideRowsOp op) {
-  op.weight = part.packed;
-  for (int row = 0; row < rows; row += kernels::cuda::kMostWideRows) {
-    op.rows = std::min(kernels::cuda::kMostWideRows, rows - row);
-    multiply_wide_rows(stream_, wide_space(), op);
-    const auto done = static_cast<std::size_t>(op.rows);
-    op.in = op.in.raw() + done * static_cast<std::size_t>(part.packed.layout.inputs);
-    if (op.out) op.out = op.out.raw() + done * static_cast<std::size_t>(op.stride);
-    if (op.gated) op.gated = op.gated.raw() + done * static_cast<std::size_t>(part.outputs / 2);
+    multiply_part(part, rows, op);
+    if (op.out) op.out = op.out.raw() + part.outputs;
   }
 }
 
@@ -161,11 +149,18 @@ bool Products::gates(const Matrix& weight, int rows) const {
   return weight.takes(rows) || (weight.parts.size() == 1 && is_wide(weight.parts.front(), rows));
 }
 
-void Products::multiply_gate(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op) {
+bool Products::divides(const Matrix& weight, int rows) const {
+  return std::all_of(weight.parts.begin(), weight.parts.end(), [&](const MatrixPart& part) {
+    if (is_wide(part, rows)) return rows <= kernels::cuda::kMostNormedWideRows;
+    return part.takes(rows) && rows <= kMostNormedRows;
+  });
+}
+
+bool Products::adds(const Matrix& weight, int rows) const {
+  if (weight.parts.size() > 1 || weight.outputs % kernels::cuda::kPackedRows != 0 || !divides(weight, rows))
+    return false;
   const MatrixPart& part = weight.parts.front();
-  if (!is_wide(part, rows)) return multiply_few(part, rows, op);
-  check(!op.squares, "wide products divide by no norm");
-  multiply_wide(part, rows, {.in = op.in, .gated = op.narrow});
+  return !is_wide(part, rows) || kernels::cuda::wide_rows_add(stream_, part.packed.layout);
 }
 
 void Products::multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out) {

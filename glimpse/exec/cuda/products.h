@@ -17,6 +17,9 @@ namespace glimpse::exec::cuda {
 /// The most rows that multiply weights as they are: packed, and bf16.
 inline constexpr int kMostPackedRows = 3 * kernels::cuda::kPackedFewRows;
 inline constexpr int kMostBf16Rows = kernels::cuda::kBf16FewRows;
+/// Of products with norms inside, where they are not in tiles: of more each block of threads works out as many norms as
+/// the launch between products that they save takes.
+inline constexpr int kMostNormedRows = 8;
 /// Of packed weights in tiles, 64 rows after the other, where cuBLAS first needs them all as bf16.
 inline constexpr int kMostTiledRows = 2 * kernels::cuda::kMostWideRows;
 
@@ -62,28 +65,27 @@ class Products {
   static std::size_t scratch_bytes();
   /// Queues out = in * weight^T: in [rows, inputs], out [rows, outputs]. Equal calls give equal bits.
   void multiply(const Matrix& weight, Input in, int rows, kernels::cuda::DevicePointer<float> out);
-  /// Queues a product of weights and rows that they take, which ends as `op` says. `op` has the pointers of all rows;
-  /// weight and rows are filled in.
-  void multiply_few(const MatrixPart& weight, int rows, kernels::cuda::FewRowsOp op);
-  /// Likewise of a whole matrix, [rows, outputs].
-  void multiply_few(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op);
-  /// Whether a product of so many rows may end as FewRowsOp::End::gate, and such a product.
+  /// Queues a product of weights that so many rows multiply as they are, which ends as `op` says. `op` has the pointers
+  /// of all rows; weight and rows are filled in. Of a matrix of several parts it stores, [rows, outputs].
+  void multiply_as(const Matrix& weight, int rows, kernels::cuda::FewRowsOp op);
+  /// Whether a product of so many rows may end as FewRowsOp::End::gate.
   bool gates(const Matrix& weight, int rows) const;
-  void multiply_gate(const Matrix& weight, int rows, const kernels::cuda::FewRowsOp& op);
+  /// Whether it may divide by a norm, and whether it may add to a residual that has one.
+  bool divides(const Matrix& weight, int rows) const;
+  bool adds(const Matrix& weight, int rows) const;
 
  private:
   struct Shape {
     int outputs, inputs, rows, stride;
   };
   void multiply_bf16(Input weight, Input in, const Shape& shape, float* out);
-  /// Whether so many rows multiply a part in tiles, and such a product. `op` has the pointers of all rows; weight and
-  /// rows are filled in.
+  /// Whether so many rows multiply a part in tiles.
   bool is_wide(const MatrixPart& part, int rows) const {
     return rows > kernels::cuda::kBf16FewRows &&
            rows <= (part.in_rows() ? kernels::cuda::kMostWideRows : kMostTiledRows) &&
            kernels::cuda::has_wide_rows(stream_, part.packed.layout);
   }
-  void multiply_wide(const MatrixPart& part, int rows, kernels::cuda::WideRowsOp op);
+  void multiply_part(const MatrixPart& part, int rows, kernels::cuda::FewRowsOp op);
   const kernels::cuda::Array<float>& wide_space();
   void multiply_packed(const MatrixPart& part, Input in, const Shape& shape, float* out);
 

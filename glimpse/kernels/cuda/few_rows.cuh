@@ -5,6 +5,7 @@
 
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/order.cuh"
+#include "glimpse/kernels/cuda/row_scales.cuh"
 #include "glimpse/kernels/cuda/super_product.cuh"
 
 namespace glimpse::kernels::cuda {
@@ -35,22 +36,6 @@ struct FewRowsArguments {
   FewRowsOp op;
   int block_rows;
 };
-
-/// 1 / root mean square of each row, in shared memory; a warp for a row, the last warps first.
-__device__ inline void row_scales(const FewRowsOp& op, float* scales) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  const int parts = op.width / kPackedRows;
-  for (int row = warps - 1 - static_cast<int>(threadIdx.x) / 32; row < op.rows; row += warps) {
-    const float* const squares = op.squares.raw() + row * parts;
-    float sum = 0;
-#pragma unroll 8
-    for (int i = lane; i < parts; i += 32) sum += squares[i];
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-    if (lane == 0) scales[row] = rsqrtf(sum / static_cast<float>(op.width) + op.epsilon);
-  }
-}
 
 /// What an output is added to, and the norm's weight of it.
 struct Residual {
@@ -141,7 +126,7 @@ __global__ __launch_bounds__(32 * few_rows_warps(kScales),
       {of.op.in.raw(), of.weight.inputs, of.op.rows, supers, of.block_rows}, static_cast<int>(blockIdx.x), warps,
       widening, place, all, ask_for_next,
       [&] {
-        if (scaled) row_scales(of.op, scales);
+        if (scaled) row_scales<1>(of.op, warps, scales);
       },
       [&](int row, int output) { return residual_of(of, row, output); },
       [&](int row, int output, float sum, bool counts, const Residual& before) {

@@ -209,7 +209,10 @@ bool has_wide_rows(const Stream&, const PackedLayout&) {
 Array<float> make_wide_space(Stream&) {
   refuse();
 }
-void multiply_wide_rows(Stream&, const Array<float>&, const WideRowsOp&) {
+bool wide_rows_add(const Stream&, const PackedLayout&) {
+  return false;
+}
+void multiply_wide_rows(Stream&, const Array<float>&, const FewRowsOp&) {
   refuse();
 }
 void widen(Stream&, const WidenOp&) {

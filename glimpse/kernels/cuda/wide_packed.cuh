@@ -218,14 +218,14 @@ class SuperFactors {
 /// The warpgroups that multiply.
 template <Packing kPacking, int kRows>
 __device__ void multiply_packed(const WideArguments& of, int begin, int end, const std::byte* memory,
-                                typename PackedShape<kPacking, kRows>::Turns& turns) {
+                                typename PackedShape<kPacking, kRows>::Turns& turns, float* scales) {
   using Shape = PackedShape<kPacking, kRows>;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const auto give_back = [&](int turn) {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&turns.empty[turn % Shape::kStages]));
   };
   const Widening widening;
-  WideSums<kRows, kPackedWorkers> results(of);
+  WideSums<kRows, kPackedWorkers> results(of, scales);
   float sums[kRows / 2] = {};
   std::uint32_t weights[2][2][4] = {};  // of two groups: one is made while the other is multiplied
   for (int unit = begin; unit < end;) {
@@ -278,6 +278,7 @@ __global__ void __launch_bounds__(kPackedThreads, 1) packed_kernel(const __grid_
   using Shape = PackedShape<kPacking, kRows>;
   using Feed = PackedFeed<kPacking, kRows>;
   __shared__ typename Shape::Turns turns;
+  __shared__ float scales[kMostWideRows];
   extern __shared__ uint4 dynamic[];
   const std::uint32_t start = shared_address(dynamic), memory = (start + 1023U) & ~1023U;
   if (threadIdx.x == 0) {
@@ -287,7 +288,7 @@ __global__ void __launch_bounds__(kPackedThreads, 1) packed_kernel(const __grid_
     }
     show_to_products();
   }
-  const bool holds = of.gated != nullptr;  // order.cuh
+  const bool holds = of.op.end == FewRowsOp::End::gate;  // order.cuh
   let_next_begin(!holds);
   const int begin = first_of(of, static_cast<int>(blockIdx.x)), end = first_of(of, static_cast<int>(blockIdx.x) + 1);
   __syncthreads();
@@ -300,7 +301,7 @@ __global__ void __launch_bounds__(kPackedThreads, 1) packed_kernel(const __grid_
     wait_for_launch_before();
     let_next_begin(holds);
     multiply_packed<kPacking, kRows>(of, begin, end, reinterpret_cast<const std::byte*>(dynamic) + (memory - start),
-                                     turns);
+                                     turns, scales);
   }
 #endif
 }

@@ -22,11 +22,20 @@ void launch_bf16(Stream& stream, const WideArguments& of) {
   launch_of<64>(stream, of);
 }
 
+int tile_of(const PackedLayout& layout) {
+  return layout.packing.in_rows() ? kWideOutputs : kPackedOutputs;
+}
+
 }  // namespace
 
 bool has_wide_rows(const Stream& stream, const PackedLayout& layout) {
   return GLIMPSE_COMPILES_FOR_HOPPER != 0 && stream.device().capability == 90 && layout.inputs > 0 &&
          layout.inputs % (layout.packing.in_rows() ? kWideInputs : 32) == 0;
+}
+
+bool wide_rows_add(const Stream& stream, const PackedLayout& layout) {
+  return has_wide_rows(stream, layout) && layout.outputs % kPackedRows == 0 &&
+         layout.outputs <= stream.device().processors * tile_of(layout);
 }
 
 Array<float> make_wide_space(Stream& stream) {
@@ -37,24 +46,25 @@ Array<float> make_wide_space(Stream& stream) {
   return space;
 }
 
-void multiply_wide_rows(Stream& stream, const Array<float>& space, const WideRowsOp& op) {
+void multiply_wide_rows(Stream& stream, const Array<float>& space, const FewRowsOp& op) {
   const PackedLayout& layout = op.weight.layout;
   check(has_wide_rows(stream, layout), "a device that has products of wide rows");
   check(op.rows > 0 && op.rows <= kMostWideRows && layout.outputs > 0, "up to 64 rows");
   const bool bf16 = layout.packing.in_rows();
-  const int of_tile = bf16 ? kWideOutputs : kPackedOutputs;
+  const int of_tile = tile_of(layout);
   const int tiles = (layout.outputs + of_tile - 1) / of_tile;
   const int chunks = bf16 ? layout.inputs / kWideInputs : static_cast<int>(layout.supers());
-  check(op.out || (op.gated && layout.outputs % 16 == 0), "sums, or gates of whole sixteens");
+  check(op.end == FewRowsOp::End::store || layout.outputs % kPackedRows == 0, "whole block rows of outputs");
+  check(op.end != FewRowsOp::End::add || wide_rows_add(stream, layout), "a tile of outputs for each processor");
+  check((op.end != FewRowsOp::End::add && !op.squares) || op.rows <= kMostNormedWideRows, "norms of up to 32 rows");
+  check(!op.squares || op.width % kPackedRows == 0, "squares of whole block rows");
   const WideArguments of{reinterpret_cast<const std::byte*>(op.weight.words.raw()),
                          reinterpret_cast<const std::byte*>(op.in.raw()),
-                         op.out.raw(),
-                         op.gated.raw(),
+                         op,
                          space.pointer().raw(),
                          layout.outputs,
                          layout.inputs,
                          op.rows,
-                         op.stride,
                          chunks,
                          tiles * chunks};
   bf16 ? launch_bf16(stream, of) : launch_wide_packed(stream, layout.packing, of);

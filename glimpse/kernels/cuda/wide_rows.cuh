@@ -73,9 +73,9 @@ __device__ inline void multiply_unit(float (&sums)[kRows / 2], std::uint32_t wei
 
 template <int kRows>
 __device__ void work(const WideArguments& of, int begin, int end, std::uint32_t memory,
-                     typename WideShape<kRows>::Turns& turns) {
+                     typename WideShape<kRows>::Turns& turns, float* scales) {
   using Shape = WideShape<kRows>;
-  WideSums<kRows, kWideWorkers> results(of);
+  WideSums<kRows, kWideWorkers> results(of, scales);
   const int group = static_cast<int>(threadIdx.x) / 128;
   const auto give_back = [&](int turn) {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&turns.empty[turn % Shape::kStages]));
@@ -111,6 +111,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
   using Shape = WideShape<kRows>;
   const WideArguments& of = arguments.of;
   __shared__ typename Shape::Turns turns;
+  __shared__ float scales[kMostWideRows];
   extern __shared__ uint4 dynamic[];
   const std::uint32_t memory = (shared_address(dynamic) + 1023U) & ~1023U;
   if (threadIdx.x == 0) {
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
     }
     show_to_products();
   }
-  const bool holds = of.gated != nullptr;  // order.cuh
+  const bool holds = of.op.end == FewRowsOp::End::gate;  // order.cuh
   let_next_begin(!holds);
   const int begin = first_of(of, static_cast<int>(blockIdx.x)), end = first_of(of, static_cast<int>(blockIdx.x) + 1);
   __syncthreads();
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
   } else {
     wait_for_launch_before();
     let_next_begin(holds);
-    work<kRows>(of, begin, end, memory, turns);
+    work<kRows>(of, begin, end, memory, turns, scales);
   }
 #endif
 }

@@ -4,30 +4,27 @@
 // operations.h.
 #pragma once
 
-#include "glimpse/kernels/cuda/operations.h"
-#include "glimpse/kernels/cuda/packed.h"
+#include "glimpse/kernels/cuda/few_rows.h"
 
 namespace glimpse::kernels::cuda {
 
 inline constexpr int kMostWideRows = 64;
+/// The most whose products add to a residual and divide by its norm: of more, each block works out as many norms as a
+/// launch between products takes.
+inline constexpr int kMostNormedWideRows = 32;
 
 /// Whether the device and this build have them for such a matrix: of bf16 with 64 inputs or a multiple, of other
 /// packings 32.
 bool has_wide_rows(const Stream& stream, const PackedLayout& layout);
 
+/// Whether such products may end as FewRowsOp::End::add: a tile of outputs for each processor at most.
+bool wide_rows_add(const Stream& stream, const PackedLayout& layout);
+
 /// Where the blocks of a launch leave parts of sums for each other.
 Array<float> make_wide_space(Stream& stream);
 
-/// sum(row, output) = sum over inputs of in[row, input] * weight[output, input]
-struct WideRowsOp {
-  Packed<Place::device> weight;
-  DevicePointer<const Bf16> in;  ///< [rows, inputs]
-  int rows = 0;                  ///< up to kMostWideRows
-  DevicePointer<float> out;      ///< [rows, stride] the sums, or null
-  int stride = 0;
-  /// Where `out` is null: [rows, outputs / 2], silu of outputs 0 to 7 of each sixteen times outputs 8 to 15.
-  DevicePointer<Bf16> gated = {};
-};
-void multiply_wide_rows(Stream& stream, const Array<float>& space, const WideRowsOp& op);
+/// The product that `op` says, of up to kMostWideRows rows. One of kMostNormedWideRows may have `squares`, and, where
+/// wide_rows_add(), end as FewRowsOp::End::add.
+void multiply_wide_rows(Stream& stream, const Array<float>& space, const FewRowsOp& op);
 
 }  // namespace glimpse::kernels::cuda

@@ -47,10 +47,13 @@ TEST_F(WideRows, MultiplyWeights) {
       SCOPED_TRACE(std::to_string(rows) + " rows, " + std::to_string(c.outputs) + " x " + std::to_string(c.inputs));
       const std::size_t size = 64 * static_cast<std::size_t>(stride);
       const Array<float> out(*stream_, std::vector<float>(size, kNan)), again(*stream_, std::vector<float>(size, kNan));
-      const WideRowsOp op{
-          {{kBf16Rows, c.outputs, c.inputs}, on_weight.constant()}, on_in.constant(), rows, out.pointer(), stride};
+      const FewRowsOp op{.weight = {{kBf16Rows, c.outputs, c.inputs}, on_weight.constant()},
+                         .in = on_in.constant(),
+                         .rows = rows,
+                         .out = out.pointer(),
+                         .stride = stride};
       multiply_wide_rows(*stream_, space, op);
-      WideRowsOp second = op;
+      FewRowsOp second = op;
       second.out = again.pointer();
       multiply_wide_rows(*stream_, space, second);
       const std::vector<float> got = out.values();
@@ -96,9 +99,12 @@ TEST_F(WideRows, MultiplyQuantisedWeights) {
         SCOPED_TRACE(testing::Message() << packing.bits << " bits, scales " << static_cast<int>(packing.scales) << ", "
                                         << outputs << " x " << width << ", rows " << rows);
         const Array<float> out(*stream_, std::vector<float>(64 * stride, kNan));
-        multiply_wide_rows(
-            *stream_, space,
-            {{weights.layout, words.constant()}, from.constant(), rows, out.pointer(), static_cast<int>(stride)});
+        multiply_wide_rows(*stream_, space,
+                           {.weight = {weights.layout, words.constant()},
+                            .in = from.constant(),
+                            .rows = rows,
+                            .out = out.pointer(),
+                            .stride = static_cast<int>(stride)});
         const std::vector<float> got = out.values();
         if (rows == 64) of_all = got;
         for (std::size_t i = 0; i < got.size(); ++i) {
@@ -130,10 +136,14 @@ TEST_F(WideRows, GateQuantisedPairsOfEight) {
   const Array<std::uint32_t> words(*stream_, weights.words);
   const Array<Bf16> from(*stream_, in), gated(*stream_, std::vector<Bf16>(std::size_t{48} * 200, 0x7fc0));
   const Array<float> sums(*stream_, std::size_t{40} * 400);
-  WideRowsOp op{{weights.layout, words.constant()}, from.constant(), 40, sums.pointer(), 400};
+  FewRowsOp op{.weight = {weights.layout, words.constant()},
+               .in = from.constant(),
+               .rows = 40,
+               .out = sums.pointer(),
+               .stride = 400};
   multiply_wide_rows(*stream_, space, op);
-  op.out = nullptr;
-  op.gated = gated.pointer();
+  op.end = FewRowsOp::End::gate;
+  op.narrow = gated.pointer();
   multiply_wide_rows(*stream_, space, op);
   const std::vector<float> of = sums.values();
   const std::vector<Bf16> got = gated.values();
@@ -159,11 +169,14 @@ TEST_F(WideRows, GatePairsOfEight) {
     SCOPED_TRACE(rows);
     const Array<float> sums(*stream_, static_cast<std::size_t>(rows) * kOutputs);
     const Array<std::uint16_t> gated(*stream_, std::vector<std::uint16_t>(64 * kOutputs / 2, 0x7fc0));
-    WideRowsOp op{
-        {{kBf16Rows, kOutputs, kInputs}, on_weight.constant()}, on_in.constant(), rows, sums.pointer(), kOutputs};
+    FewRowsOp op{.weight = {{kBf16Rows, kOutputs, kInputs}, on_weight.constant()},
+                 .in = on_in.constant(),
+                 .rows = rows,
+                 .out = sums.pointer(),
+                 .stride = kOutputs};
     multiply_wide_rows(*stream_, space, op);
-    op.out = nullptr;
-    op.gated = gated.pointer();
+    op.end = FewRowsOp::End::gate;
+    op.narrow = gated.pointer();
     multiply_wide_rows(*stream_, space, op);
     const std::vector<float> of = sums.values();
     const std::vector<std::uint16_t> got = gated.values();
@@ -182,6 +195,89 @@ TEST_F(WideRows, GatePairsOfEight) {
   }
 }
 
+/// A product that adds to a residual and one with its norm, each against the sums that a product stores; in tiles that
+/// blocks share, and in such that none does.
+TEST_F(WideRows, AddToAResidualAndDivideByItsNorm) {
+  const Array<float> space = make_wide_space(*stream_);
+  constexpr std::size_t kMost = kMostNormedWideRows + 3;
+  constexpr double kEpsilon = 0.5;
+  for (const Packing& packing : {Packing{4, Scales::super_offset}, Packing{8, Scales::block}, kBf16Rows}) {
+    const int most = stream_->device().processors * 128;  // of bf16 each tile is one block's
+    for (const auto& [hidden, inputs] : {std::pair{448, 2048}, std::pair{most, 64}}) {
+      constexpr int kNext = 304;
+      if (hidden == most && !packing.in_rows()) continue;
+      const auto width = static_cast<std::size_t>(hidden);
+      const Weights adds(packing, static_cast<int>(width), inputs), next(packing, kNext, static_cast<int>(width));
+      const Array<std::uint32_t> add_words(*stream_, adds.words), next_words(*stream_, next.words);
+      std::mt19937 random(5);
+      std::normal_distribution<float> normal;
+      std::vector<float> norm(width), before(kMost * width);
+      for (float& x : norm) x = normal(random);
+      for (float& x : before) x = normal(random);
+      const std::vector<Bf16> in = normal_bf16(kMost * static_cast<std::size_t>(inputs));
+      const Array<float> on_norm(*stream_, norm), sums(*stream_, kMost * width), plain(*stream_, kMost * kNext);
+      const Array<Bf16> from(*stream_, in), activated(*stream_, kMost * kNext / 2);
+      for (const int rows : {9, 16, 17, 32}) {
+        SCOPED_TRACE(testing::Message() << packing.bits << " bits, " << width << " wide, rows " << rows);
+        const auto count = static_cast<std::size_t>(rows);
+        const Array<float> residual(*stream_, before), out(*stream_, kMost * kNext),
+            squares(*stream_, std::vector<float>(kMost * width / 16, kNan));
+        const Array<Bf16> narrow(*stream_, std::vector<Bf16>(kMost * width, 0x7fc0));
+        FewRowsOp op{.weight = {adds.layout, add_words.constant()},
+                     .in = from.constant(),
+                     .rows = rows,
+                     .out = sums.pointer(),
+                     .stride = static_cast<int>(width)};
+        multiply_wide_rows(*stream_, space, op);
+        op.end = FewRowsOp::End::add;
+        op.out = residual.pointer();
+        op.norm = on_norm.constant();
+        op.narrow = narrow.pointer();
+        op.squares_left = squares.pointer();
+        multiply_wide_rows(*stream_, space, op);
+        FewRowsOp then{.weight = {next.layout, next_words.constant()},
+                       .in = narrow.constant(),
+                       .rows = rows,
+                       .out = plain.pointer(),
+                       .stride = kNext};
+        multiply_wide_rows(*stream_, space, then);
+        then.out = out.pointer();
+        then.squares = squares.constant();
+        then.width = static_cast<int>(width);
+        then.epsilon = kEpsilon;
+        multiply_wide_rows(*stream_, space, then);
+        then.end = FewRowsOp::End::gate;
+        then.narrow = activated.pointer();
+        multiply_wide_rows(*stream_, space, then);
+        const std::vector<float> added = sums.values(), after = residual.values(), of_next = plain.values(),
+                                 got = out.values(), left = squares.values();
+        const std::vector<Bf16> narrowed = narrow.values(), gated = activated.values();
+        std::vector<double> squared(count);
+        for (std::size_t i = 0; i < after.size(); ++i) {
+          if (i / width >= count) {
+            ASSERT_EQ(after[i], before[i]) << "written beside the rows";
+            ASSERT_EQ(narrowed[i], 0x7fc0) << "written beside the rows";
+            continue;
+          }
+          ASSERT_EQ(after[i], before[i] + added[i]) << i;
+          ASSERT_EQ(narrowed[i], bf16_from_float(after[i] * norm[i % width])) << i;
+          squared[i / width] += static_cast<double>(after[i]) * after[i];
+        }
+        for (std::size_t i = count * width / 16; i < left.size(); ++i) ASSERT_TRUE(std::isnan(left[i])) << i;
+        for (std::size_t i = 0; i < count * kNext; ++i) {
+          const double want = of_next[i] / std::sqrt(squared[i / kNext] / static_cast<double>(width) + kEpsilon);
+          ASSERT_NEAR(got[i], want, std::abs(want) * 1e-5) << i;
+        }
+        for (std::size_t i = 0; i < count * kNext / 2; ++i) {
+          const std::size_t at = i / (kNext / 2) * kNext + i % (kNext / 2) / 8 * 16 + i % 8;
+          const double x = got[at], want = x / (1 + std::exp(-x)) * got[at + 8];
+          ASSERT_NEAR(float_from_bf16(gated[i]), want, std::abs(want) * 0x1.1p-8 + 1e-6) << i;
+        }
+      }
+    }
+  }
+}
+
 /// Blocks tell each other that a part is there by what it is not: any bits may be an input.
 TEST_F(WideRows, NoNumberStaysInItsRow) {
   const Array<float> space = make_wide_space(*stream_);
@@ -195,7 +291,11 @@ TEST_F(WideRows, NoNumberStaysInItsRow) {
       const Array<Bf16> from(*stream_, in);
       const Array<float> out(*stream_, kRows * kOutputs);
       multiply_wide_rows(*stream_, space,
-                         {{weights.layout, words.constant()}, from.constant(), kRows, out.pointer(), kOutputs});
+                         {.weight = {weights.layout, words.constant()},
+                          .in = from.constant(),
+                          .rows = kRows,
+                          .out = out.pointer(),
+                          .stride = kOutputs});
       return out.values();
     };
     const std::vector<float> want = multiplied();
@@ -219,7 +319,11 @@ TEST_F(WideRows, GiveTheSameInAGraph) {
   const Array<std::uint32_t> on_weight(*stream_, words_of(weight));
   const Array<std::uint16_t> on_in(*stream_, in);
   Array<float> out(*stream_, std::size_t{40} * 4096);
-  const WideRowsOp op{{{kBf16Rows, 4096, 1024}, on_weight.constant()}, on_in.constant(), 40, out.pointer(), 4096};
+  const FewRowsOp op{.weight = {{kBf16Rows, 4096, 1024}, on_weight.constant()},
+                     .in = on_in.constant(),
+                     .rows = 40,
+                     .out = out.pointer(),
+                     .stride = 4096};
   multiply_wide_rows(*stream_, space, op);
   const std::vector<float> want = out.values();
   Graph graph(*stream_, [&] {

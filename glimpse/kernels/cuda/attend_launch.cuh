@@ -22,15 +22,21 @@ void launch_attend_as(AttendArguments of, Limits limits, cudaStream_t stream) {
   launch(kernel, of, dim3(kBlocks * limits.processors, Shape::kThreads), bytes, {limits, stream});
 }
 
-/// Two blocks read the last hundredth more slowly, and have twice as many results to add up.
+/// Two blocks read the last hundredth more slowly, and have twice as many results to add up. Of many heads they are
+/// faster with the shortest lists and the longest contexts.
+inline bool takes_two_blocks(const AttendArguments& of) {
+  constexpr std::int64_t kMostHeads = 128, kMostSlots = 1 << 22;
+  constexpr int kShortLists = 256, kLongContexts = 16384;
+  const std::int64_t heads = std::int64_t{of.cache.rows} * of.cache.kv_heads;
+  if (heads > kMostHeads || heads * of.cache.longest > kMostSlots) return false;
+  if (heads <= kFewUnits) return true;
+  return of.set_capacity > 0 ? of.set_capacity <= kShortLists : of.cache.longest > kLongContexts;
+}
+
 template <class T, int kDim>
 void launch_attend_up_to_eight(const AttendArguments& of, const Limits& limits, cudaStream_t stream) {
-  constexpr std::int64_t kFewHeads = 128, kFewSlots = 1 << 22;
-  const std::int64_t heads = std::int64_t{of.cache.rows} * of.cache.kv_heads;
   if constexpr (!kScaled<T>) {
-    if (heads <= kFewHeads && heads * of.cache.longest <= kFewSlots) {
-      return launch_attend_as<T, kDim, 1, 4>(of, limits, stream);
-    }
+    if (takes_two_blocks(of)) return launch_attend_as<T, kDim, 1, 4>(of, limits, stream);
   }
   launch_attend_as<T, kDim, 1, 8>(of, limits, stream);
 }

@@ -30,10 +30,9 @@ inline constexpr float kUnequal = 1.08F;
 inline constexpr unsigned kLeastTiles = 4;
 
 /// Pieces of more than kFewUnits that hardly differ go to blocks as wholes, so that nobody adds anything up, where the
-/// longest range has at most so many tiles more than an equal share. One piece a block: only small ones.
+/// longest range has at most so many tiles more than an equal share.
 inline constexpr float kAlike = 1.08F;
 inline constexpr unsigned kMostOver = 32 * kRunWeight;
-inline constexpr unsigned kMostAlone = 64 * kRunWeight;
 
 inline constexpr int kFewUnits = 64;
 inline constexpr int kUnitBytes = 88;
@@ -274,7 +273,7 @@ class Sharing {
     const float mean = __fdividef(static_cast<float>(total_), static_cast<float>(number));
     const float over =
         static_cast<float>(each) * mean - __fdividef(static_cast<float>(total_), static_cast<float>(blocks));
-    if (total_ >= kFreeFrom * blocks || over > kMostOver || (each == 1 && mean > kMostAlone)) return false;
+    if (total_ >= kFreeFrom * blocks || over > kMostOver) return false;
     const bool alike =
         static_cast<float>(most_) <= kAlike * mean && (number_ == 0 || static_cast<float>(least_) * kAlike >= mean);
     if (__syncthreads_and(alike) == 0) return false;

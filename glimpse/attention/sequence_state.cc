@@ -95,6 +95,11 @@ void SequenceState::take_over(const SequenceState& source, const plan::Plan& fro
   for (std::size_t layer = 0; layer < key_ranks.size(); ++layer) {
     if (key_ranks[layer] == source.key_ranks[layer]) low_rank[layer] = source.low_rank[layer];
   }
+  // Until something is decoded heat is what the prompt's rows gave, which read everything under either plan.
+  const bool observed_alike = from.prefill == to.prefill && !to.prefill.sparse && from.heat == to.heat &&
+                              from.feedback == to.feedback && from.min_context == to.min_context;
+  const bool alike = heat_.size() == source.heat_.size() && heat_block_ == source.heat_block_;
+  if (decode_steps == 0 && observed_alike && alike) heat_ = source.heat_;
 }
 
 bool SequenceState::is_prompt(std::int64_t tokens, bool reads_landmarks) const {

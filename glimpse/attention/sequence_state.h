@@ -59,7 +59,8 @@ class SequenceState {
   /// Bytes that indices and factors of keys hold; factors that copies share count for each.
   std::size_t index_memory() const;
   /// For the state of a fork under plan `to`: takes over from the state of the same `tokens` under plan `from` what no
-  /// plan changes, and indices and low-rank keys that `to` would build alike (after a correction: as it left them).
+  /// plan changes, indices and low-rank keys that `to` would build alike (after a correction: as it left them), and the
+  /// heat of a prompt behind which nothing is decoded, where `to` would have observed it alike.
   void take_over(const SequenceState& source, const plan::Plan& from, const plan::Plan& to, std::int64_t tokens);
   /// Whether all of `tokens`, the last of which came as prompt, are prompt. A prompt that comes in pieces is one
   /// prompt. One that comes after decoding is too where it doubles the text at least (what is made anew then costs no

@@ -47,8 +47,9 @@ class Sequence {
   /// The same tokens under another plan; pages are shared until written. Under an equal plan with all that attention
   /// keeps; under another with what can be made from the cache: heat and statistics start empty, and key indices come
   /// along where the plans differ in their budgets alone, else they are built late, but for the digests that pages
-  /// have. Throws UserError for a plan that does not fit, and for one that could need tokens that a head has forgotten:
-  /// such a head is dense in it, or streams by the same window. This sequence is as before then.
+  /// have. The heat of a prompt comes along too, until a token is decoded, where both plans observe it alike. Throws
+  /// UserError for a plan that does not fit, and for one that could need tokens that a head has forgotten: such a head
+  /// is dense in it, or streams by the same window. This sequence is as before then.
   Sequence fork(const plan::Plan& plan) const;
   /// The same of the first `tokens` alone, with what can be made from the cache under any plan. A length inside a
   /// prompt is a part of it: the rest, or another one, may be prefilled. Throws UserError for no tokens or more than

@@ -153,6 +153,36 @@ TEST(ForkedIndices, OfBlocksAreMadeOnce) {
   EXPECT_EQ(engine.stats().digests_made, made);
 }
 
+/// The prompt's heat is that of every budget until something is decoded.
+TEST(ForkedHeat, OfAPromptIsThatOfAnotherBudget) {
+  Engine engine(options_for(reference::test_model("llama"), KvType::bf16));
+  const std::vector<Token> tokens = random_tokens(kAll, engine.tokenizer().size());
+  for (const char* of : {"sequence", "layer"}) {
+    SCOPED_TRACE(of);
+    const auto plan = [&](const char* size, const char* decay) {
+      return make(engine, "evosparse", budget(size, {{"heat", of}, {"lambda", decay}}));
+    };
+    Sequence source = engine.open(plan("128", "0.9"));
+    source.prefill(std::span(tokens).first(kPrompt));
+    for (const char* size : {"160", "30%", "2000"}) {
+      SCOPED_TRACE(size);
+      Sequence fork = source.fork(plan(size, "0.9")), alone = engine.open(plan(size, "0.9"));
+      alone.prefill(std::span(tokens).first(kPrompt));
+      EXPECT_EQ(fork.heat(3), alone.heat(3));
+      const auto expected = decoded(alone, std::span(tokens).subspan(kPrompt, kDecoded));
+      EXPECT_TRUE(same_bits(expected, decoded(fork, std::span(tokens).subspan(kPrompt, kDecoded))));
+    }
+    const auto empty = [](const Sequence& sequence) {
+      const std::vector<float> heat = sequence.heat(3);
+      return std::all_of(heat.begin(), heat.end(), [](float each) { return each == 0; });
+    };
+    EXPECT_FALSE(empty(source));
+    EXPECT_TRUE(empty(source.fork(plan("160", "0.8")))) << "it fades in another way";
+    source.decode(1);
+    EXPECT_TRUE(empty(source.fork(plan("160", "0.9")))) << "a decoded token read what one budget chose";
+  }
+}
+
 /// A fork at an earlier length against a sequence that never took more.
 class ForkedEarlier : public testing::TestWithParam<const char*> {
  protected:

@@ -50,14 +50,23 @@ struct Round {
   std::string_view task;
 };
 
+/// Each plan on each trial, those of a plan one behind the other.
+std::vector<Attempt> attempts_of(std::span<const plan::Plan> plans, std::span<const Trial* const> trials) {
+  std::vector<Attempt> attempts;
+  for (const plan::Plan& plan : plans) {
+    for (const Trial* trial : trials) attempts.push_back({trial, &plan});
+  }
+  return attempts;
+}
+
 /// Of questions that dense attention has not answered: the share that is not lost.
 std::vector<Grade> lasting_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
                               std::span<const Trial* const> trials, Progress& progress) {
+  const std::vector<Answers> answers = right_of(engine, study, attempts_of(plans, trials), progress);
   std::vector<Grade> grades;
-  for (const plan::Plan& plan : plans) {
+  for (auto each = answers.begin(); each != answers.end();) {
     double kept = 0;
-    for (const Answers& each : right_of(engine, study, plan, trials, progress))
-      kept += each.right || !each.dense ? 1 : 0;
+    for (std::size_t i = 0; i < trials.size(); ++i, ++each) kept += each->right || !each->dense ? 1 : 0;
     grades.push_back({rounded(kept / static_cast<double>(trials.size())), 0});
   }
   return grades;
@@ -77,11 +86,7 @@ std::vector<Grade> round_of(engine::Engine& engine, const Study& study, std::spa
   }
   if (trials.empty()) return std::vector<Grade>(plans.size(), Grade{1, 0});
   if (round.first >= kCompared) return lasting_of(engine, study, plans, trials, progress);
-  std::vector<Attempt> attempts;
-  for (const plan::Plan& plan : plans) {
-    for (const Trial* trial : trials) attempts.push_back({trial, &plan});
-  }
-  const std::vector<Given> given = given_of(engine, study, attempts, progress);
+  const std::vector<Given> given = given_of(engine, study, attempts_of(plans, trials), progress);
   std::vector<Grade> grades;
   for (auto each = given.begin(); each != given.end();) {
     double lost = 0, divergence = 0;

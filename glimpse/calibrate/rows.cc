@@ -108,32 +108,37 @@ class Table {
       }
     }
     const std::vector<Given> given = given_of(engine_, study_, attempts, progress_);
+    // Where tokens differ, what the plan says of itself may be right all the same.
+    std::vector<Attempt> others;
+    std::vector<Standing*> whose;
     auto next = given.begin();
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
         const std::vector<const Trial*>& first = kinds_[kind].first;
-        rows_[i].kinds[kind] = standing_of(plans_[i].plan, first, {next, next + std::ssize(first)});
-        next += std::ssize(first);
+        Standing& standing = rows_[i].kinds[kind];
+        standing = standing_of(first, {next, next + std::ssize(first)});
+        for (const Trial* trial : first) {
+          if ((next++)->same || trial->wanted.empty()) continue;
+          others.push_back({trial, &plans_[i].plan});
+          whose.push_back(&standing);
+        }
       }
     }
+    const std::vector<Answers> answers = right_of(engine_, study_, others, progress_);
+    for (std::size_t i = 0; i < answers.size(); ++i) whose[i]->right += answers[i].right ? 1 : 0;
   }
 
-  Standing standing_of(const plan::Plan& plan, std::span<const Trial* const> trials, std::span<const Given> given) {
+  /// By what was given alone.
+  static Standing standing_of(std::span<const Trial* const> trials, std::span<const Given> given) {
     Standing standing{static_cast<int>(trials.size()), 0, 0, 0, 0, 0};
     const auto count = static_cast<double>(trials.size());
-    std::vector<const Trial*> others;  // whose own answers are to be looked at
     for (std::size_t i = 0; i < trials.size(); ++i) {
       standing.divergence += given[i].divergence / count;
       standing.agreement += given[i].agreement / count;
       standing.coverage += given[i].coverage / count;
       standing.dense += trials[i]->right ? 1 : 0;
-      if (given[i].same) {
-        standing.right += trials[i]->right ? 1 : 0;
-      } else if (!trials[i]->wanted.empty()) {
-        others.push_back(trials[i]);
-      }
+      standing.right += given[i].same && trials[i]->right ? 1 : 0;
     }
-    for (const Answers& each : right_of(engine_, study_, plan, others, progress_)) standing.right += each.right ? 1 : 0;
     // Rounding may lead a little out of range.
     standing.divergence = std::max(0.0, standing.divergence);
     standing.agreement = std::min(1.0, standing.agreement);
@@ -145,9 +150,9 @@ class Table {
   void ask_more(std::size_t which) {
     Row& row = rows_[which];
     const auto batch = std::span(rest_).subspan(row.behind, std::min(kBatch, rest_.size() - row.behind));
-    std::vector<const Trial*> trials;
-    for (const Question& question : batch) trials.push_back(question.trial);
-    const std::vector<Answers> answers = right_of(engine_, study_, plans_[which].plan, trials, progress_);
+    std::vector<Attempt> attempts;
+    for (const Question& question : batch) attempts.push_back({question.trial, &plans_[which].plan});
+    const std::vector<Answers> answers = right_of(engine_, study_, attempts, progress_);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       Standing& kind = row.kinds[batch[i].kind];
       ++kind.asked;

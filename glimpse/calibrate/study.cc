@@ -65,6 +65,16 @@ std::uint64_t key_of(const plan::Plan& plan, std::string_view what, const Trial&
   return measured_key(plan, fmt::format("{} {:016x}", what, checksum(std::as_bytes(std::span(trial.prompt)))));
 }
 
+/// What runs together is kept together: who is in a pass changes the last digits of a sum, and a calibration that was
+/// interrupted goes on with the same groups.
+std::vector<std::span<const std::size_t>> groups_of(std::span<const std::size_t> all) {
+  constexpr std::size_t kGroup = 4 * evaluate::kTogether;
+  std::vector<std::span<const std::size_t>> groups;
+  for (; !all.empty(); all = all.subspan(groups.back().size()))
+    groups.push_back(all.first(std::min(kGroup, all.size())));
+  return groups;
+}
+
 /// One recording's part of the tables.
 class Tables {
  public:
@@ -194,9 +204,7 @@ std::vector<Given> given_of(engine::Engine& engine, const Study& study, std::spa
     }
   }
   std::optional<OwnPrefill> own;
-  // Kept in the groups that run together: who is in a pass changes the last digits of a sum.
-  for (std::size_t first = 0; first < unknown.size(); first += evaluate::kTogether) {
-    const auto group = std::span(unknown).subspan(first, std::min(evaluate::kTogether, unknown.size() - first));
+  for (const std::span<const std::size_t> group : groups_of(unknown)) {
     std::vector<Attempt> together;
     for (const std::size_t i : group) together.push_back(attempts[i]);
     const std::vector<Outcome> outcomes =
@@ -213,45 +221,50 @@ std::vector<Given> given_of(engine::Engine& engine, const Study& study, std::spa
   return given;
 }
 
-std::vector<Answers> right_of(engine::Engine& engine, const Study& study, const plan::Plan& plan,
-                              std::span<const Trial* const> trials, Progress& progress) {
-  // Of one plan, for each of some trials.
-  const auto ask = [&](const plan::Plan& asked, std::span<const Trial* const> some) {
+std::vector<Answers> right_of(engine::Engine& engine, const Study& study, std::span<const Attempt> attempts,
+                              Progress& progress) {
+  // Whether the answers are right that are given of themselves.
+  const auto ask = [&](std::span<const Attempt> some) {
     std::vector<std::uint64_t> keys;
-    std::vector<char> right(some.size(), 0);
-    std::vector<Attempt> attempts;
     std::vector<std::size_t> unknown;
+    std::map<std::uint64_t, bool> right;
     for (std::size_t i = 0; i < some.size(); ++i) {
-      keys.push_back(key_of(asked, "answer to", *some[i]));
+      keys.push_back(key_of(*some[i].plan, "answer to", *some[i].trial));
       const auto known = study.measured->find(keys.back(), 1);
-      if (known) right[i] = known->front() != 0 ? 1 : 0;
-      if (known) continue;
-      unknown.push_back(i);
-      attempts.push_back({some[i], &asked});
+      const bool first = right.try_emplace(keys.back(), known && known->front() != 0).second;
+      if (first && !known) unknown.push_back(i);
     }
-    const std::vector<Outcome> outcomes =
-        run_trials(engine, attempts, {.limit = 1, .progress = &progress, .whole = kAnswerLimit});
-    std::map<std::uint64_t, std::vector<double>> kept;
-    for (std::size_t i = 0; i < unknown.size(); ++i) {
-      right[unknown[i]] = outcomes[i].right ? 1 : 0;
-      kept[keys[unknown[i]]] = {outcomes[i].right ? 1.0 : 0.0};
+    for (const std::span<const std::size_t> group : groups_of(unknown)) {
+      std::vector<Attempt> together;
+      for (const std::size_t i : group) together.push_back(some[i]);
+      const std::vector<Outcome> outcomes =
+          run_trials(engine, together, {.limit = 1, .progress = &progress, .whole = kAnswerLimit});
+      std::map<std::uint64_t, std::vector<double>> kept;
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        right[keys[group[i]]] = outcomes[i].right;
+        kept[keys[group[i]]] = {outcomes[i].right ? 1.0 : 0.0};
+      }
+      study.measured->add(std::move(kept));
     }
-    if (!kept.empty()) study.measured->add(std::move(kept));
-    return right;
+    std::vector<char> of_each;
+    for (const std::uint64_t key : keys) of_each.push_back(right[key] ? 1 : 0);
+    return of_each;
   };
-  const std::vector<char> right = ask(plan, trials);
-  std::vector<const Trial*> untold;  // of dense attention
-  for (std::size_t i = 0; i < trials.size(); ++i) {
-    if (right[i] == 0 && !trials[i]->answered) untold.push_back(trials[i]);
+  const std::vector<char> right = ask(attempts);
+  const plan::Plan dense_plan = plan::dense_plan(engine.shape());
+  std::vector<Attempt> untold;  // of dense attention
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    if (right[i] == 0 && !attempts[i].trial->answered) untold.push_back({attempts[i].trial, &dense_plan});
   }
-  const std::vector<char> dense = ask(plan::dense_plan(engine.shape()), untold);
+  const std::vector<char> dense = ask(untold);
   std::vector<Answers> answers;
   auto next = dense.begin();
-  for (std::size_t i = 0; i < trials.size(); ++i) {
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    const Trial& trial = *attempts[i].trial;
     if (right[i] != 0) {
       answers.push_back({true, true});
     } else {
-      answers.push_back({false, trials[i]->answered ? trials[i]->right : *next++ != 0});
+      answers.push_back({false, trial.answered ? trial.right : *next++ != 0});
     }
   }
   return answers;

@@ -78,11 +78,11 @@ std::vector<Given> given_of(engine::Engine& engine, const Study& study, std::spa
 
 /// What of one question came out.
 struct Answers {
-  bool right = false;  ///< the plan's answer
+  bool right = false;  ///< the attempt's plan's answer
   bool dense = false;  ///< dense attention's; true without a look where the plan's is right
 };
-/// Of each of the trials the answer that the plan itself gives.
-std::vector<Answers> right_of(engine::Engine& engine, const Study& study, const plan::Plan& plan,
-                              std::span<const Trial* const> trials, Progress& progress);
+/// Of each of the attempts the answer that the plan itself gives.
+std::vector<Answers> right_of(engine::Engine& engine, const Study& study, std::span<const Attempt> attempts,
+                              Progress& progress);
 
 }  // namespace glimpse::calibrate

@@ -108,33 +108,17 @@ class Running {
     take_fed(start.logits);
   }
 
-  /// The next token of dense attention's answer; none when it is fed.
-  std::optional<engine::NextToken> feed() {
-    if (done_) return std::nullopt;
+  /// The next token of dense attention's answer, then of its own; none at the end.
+  std::optional<engine::NextToken> next() {
+    if (done_) return go_on();
     return engine::NextToken{&*fed_, trial_.answer[at_ - 1], options_.audit && at_ == 2};
   }
-  void fed(std::span<const float> logits, double seconds) {
+  /// What came of that token.
+  void take(std::span<const float> logits, double seconds) {
+    if (done_) return went_on(logits);
     if (at_ > 1) seconds_.push_back(seconds);
     take_fed(logits);
     if (options_.progress != nullptr) options_.progress->add(Progress::kStep);
-  }
-
-  /// The next token of its own answer; none at `most`, at the answer's end, or where all that is wanted is there and no
-  /// word goes on.
-  std::optional<engine::NextToken> go_on() {
-    if (!own_ || own_done_) return std::nullopt;
-    own_done_ = true;
-    if (own_->tokens == most_ || engine_.tokenizer().ends_generation(own_->next)) return std::nullopt;
-    const bool was_right = options_.whole && only_grows(trial_.metric) && is_right();
-    own_->text += engine_.tokenizer().piece(own_->next);
-    if (was_right && is_right()) return std::nullopt;
-    own_done_ = false;
-    return engine::NextToken{&own_->sequence, own_->next};
-  }
-  void went_on(std::span<const float> logits) {
-    own_->next = arg_max(logits);
-    ++own_->tokens;
-    if (options_.progress != nullptr) options_.progress->add(0);
   }
 
   Outcome outcome() {
@@ -150,6 +134,22 @@ class Running {
   }
 
  private:
+  /// The next token of its own answer; none at `most`, at the answer's end, or where all that is wanted is there and no
+  /// word goes on.
+  std::optional<engine::NextToken> go_on() {
+    if (!own_) return std::nullopt;
+    if (own_->tokens == most_ || engine_.tokenizer().ends_generation(own_->next)) return std::nullopt;
+    const bool was_right = options_.whole && only_grows(trial_.metric) && is_right();
+    own_->text += engine_.tokenizer().piece(own_->next);
+    if (was_right && is_right()) return std::nullopt;
+    return engine::NextToken{&own_->sequence, own_->next};
+  }
+  void went_on(std::span<const float> logits) {
+    own_->next = arg_max(logits);
+    ++own_->tokens;
+    if (options_.progress != nullptr) options_.progress->add(0);
+  }
+
   bool is_right() const { return score(trial_.metric, own_->text, trial_.wanted) == 1; }
 
   std::string answer_text(std::size_t tokens) const {
@@ -195,7 +195,7 @@ class Running {
   std::optional<engine::Sequence> fed_;
   std::optional<Going> own_;
   std::size_t at_ = 0, agreed_ = 0;
-  bool done_ = false, own_done_ = false;
+  bool done_ = false;  ///< dense attention's answer is fed
   std::vector<double> seconds_;
 };
 
@@ -315,21 +315,28 @@ Trial prose_trial(engine::Engine& engine, const engine::Sequence& start, std::in
 
 std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Attempt> attempts,
                                 const TrialOptions& options) {
-  std::vector<Outcome> outcomes;
-  for (; !attempts.empty(); attempts = attempts.subspan(std::min(attempts.size(), kTogether))) {
-    std::vector<Running> all;
-    all.reserve(kTogether);
-    for (const Attempt& attempt : attempts.first(std::min(attempts.size(), kTogether))) {
-      all.emplace_back(engine, attempt, options);
+  struct Place {
+    std::size_t number = 0;  // of the attempt
+    std::optional<Running> running;
+  };
+  std::vector<Outcome> outcomes(attempts.size());
+  std::vector<Place> places(std::min(attempts.size(), kTogether));
+  std::size_t begun = 0;
+  // A place whose attempt has ended takes the next, so that passes stay full.
+  const auto next = [&](Place& place) -> std::optional<engine::NextToken> {
+    for (;;) {
+      if (!place.running) {
+        if (begun == attempts.size()) return std::nullopt;
+        place.number = begun++;
+        place.running.emplace(engine, attempts[place.number], options);
+      }
+      if (const auto token = place.running->next()) return token;
+      outcomes[place.number] = place.running->outcome();
+      place.running.reset();
     }
-    step_all(
-        engine, all, [](Running& running) { return running.feed(); },
-        [](Running& running, std::span<const float> logits, double seconds) { running.fed(logits, seconds); });
-    step_all(
-        engine, all, [](Running& running) { return running.go_on(); },
-        [](Running& running, std::span<const float> logits, double) { running.went_on(logits); });
-    for (Running& running : all) outcomes.push_back(running.outcome());
-  }
+  };
+  step_all(engine, places, next,
+           [](Place& place, std::span<const float> logits, double seconds) { place.running->take(logits, seconds); });
   return outcomes;
 }
 

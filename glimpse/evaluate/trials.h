@@ -82,13 +82,14 @@ struct Attempt {
   const Trial* trial = nullptr;
   const plan::Plan* plan = nullptr;
 };
-/// Attempts that run_trials decodes together need a sequence each, and one more where `alone` or `whole` is asked for.
+/// Attempts that run_trials decodes together, at most. They need a sequence each, and one more where `alone` or `whole`
+/// is asked for.
 inline constexpr std::size_t kTogether = 16;
 
 /// The outcome of each, in order. Of a trial that is not answered it is the plan's own answer alone, of `whole` tokens
 /// at most: whether it is right, and its score. The prompt's part that a plan prefills itself is run; a plan with a
-/// sparse prefill runs all of it anew. kTogether attempts take each token in one pass, so a step's time is that of all.
-/// Throws Stopped.
+/// sparse prefill runs all of it anew. kTogether attempts take their tokens in one pass, so a step's time is that of
+/// all; where one has ended the next begins. Throws Stopped.
 std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Attempt> attempts, const TrialOptions& options);
 /// One plan on each trial.
 std::vector<Outcome> run_trials(engine::Engine& engine, std::span<const Trial> trials, const plan::Plan& plan,

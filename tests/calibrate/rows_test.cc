@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <charconv>
+#include <set>
 #include <sstream>
 
 #include "tests/engine/support.h"
@@ -169,6 +170,34 @@ TEST_F(Rows, WhatAPlanGaveIsMeasuredOnce) {
   EXPECT_EQ(added, 2);
   for (std::size_t i = 0; i < given.size(); ++i) EXPECT_EQ(more[i].divergence, given[i].divergence);
   EXPECT_TRUE(more.back().same);
+}
+
+/// Plans are asked together, dense attention of each question once.
+TEST_F(Rows, AnswersOfSeveralPlansAreThoseOfEach) {
+  Measured measured(1);
+  study_.measured = &measured;
+  const Progress::Callback on = [](std::int64_t, std::int64_t) { return true; };
+  Progress progress(on, 1000);
+  std::vector<Attempt> attempts;
+  for (const std::size_t plan : {1U, 0U, 2U, 1U}) {
+    for (const Trial& trial : study_.trials) {
+      if (!trial.answered) attempts.push_back({&trial, &plans_[plan].plan});
+    }
+  }
+  const std::vector<Answers> answers = right_of(engine_, study_, attempts, progress);
+  ASSERT_EQ(answers.size(), attempts.size());
+  const plan::Plan dense = plan::dense_plan(engine_.shape());
+  std::set<const Trial*> lost;
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    const auto right = [&](const plan::Plan& plan) {
+      return run_trial(engine_, *attempts[i].trial, plan, {.limit = 1, .whole = 128}).right;
+    };
+    EXPECT_EQ(answers[i].right, right(*attempts[i].plan)) << i;
+    EXPECT_EQ(answers[i].dense, answers[i].right || right(dense)) << i;
+    if (!answers[i].right) lost.insert(attempts[i].trial);
+  }
+  EXPECT_GT(lost.size(), 0U) << "or this test says nothing";
+  EXPECT_EQ(measured.size(), attempts.size() * 3 / 4 + lost.size());
 }
 
 TEST(StudyBudget, IsAnEighthOrTheTablesNumberNearIt) {

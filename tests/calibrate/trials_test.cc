@@ -101,6 +101,37 @@ TEST(Trials, TogetherGiveWhatEachGivesAlone) {
   }
 }
 
+// Answers of many lengths: where one ends another begins, in the pass of those that go on.
+TEST(Trials, MoreThanAPassHoldsGiveWhatEachGivesAlone) {
+  engine::Engine engine(with_room());
+  const RetrievalPrompt prompt = some_prompt(engine, 200);
+  engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
+  dense.prefill(prompt.tokens);
+  std::vector<Trial> trials;
+  for (const int limit : {1, 5, 0, 9}) trials.push_back(make_trial(engine, dense, prompt, {.limit = limit}));
+  const std::vector<plan::Plan> plans{engine::make(engine, "tidal", engine::budget("16")),
+                                      engine::make(engine, "tidal", engine::budget("400")),
+                                      engine::make(engine, "h2o", engine::budget("48"))};
+  std::vector<Attempt> attempts;
+  while (attempts.size() < 2 * evaluate::kTogether) {
+    for (const plan::Plan& plan : plans) {
+      for (const Trial& trial : trials) attempts.push_back({&trial, &plan});
+    }
+  }
+  const TrialOptions how{.limit = 9, .audit = true, .whole = 12};
+  const std::vector<Outcome> outcomes = run_trials(engine, attempts, how);
+  ASSERT_EQ(outcomes.size(), attempts.size());
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const Outcome alone = run_trial(engine, *attempts[i].trial, *attempts[i].plan, how);
+    EXPECT_EQ(outcomes[i].same, alone.same) << i;
+    EXPECT_EQ(outcomes[i].answer, alone.answer) << i;
+    EXPECT_EQ(outcomes[i].agreement, alone.agreement) << i;
+    EXPECT_NEAR(outcomes[i].divergence, alone.divergence, 1e-4 * (1 + alone.divergence)) << i;
+    EXPECT_EQ(outcomes[i].coverage.has_value(), alone.coverage.has_value()) << i;
+    EXPECT_EQ(outcomes[i].reads.sparse_steps, alone.reads.sparse_steps) << i;
+  }
+}
+
 TEST(Trials, WithoutDenseAttentionsAnswerAPlanGivesItsOwn) {
   engine::Engine engine(with_room());
   const RetrievalPrompt prompt = some_prompt(engine, 200);

@@ -75,6 +75,11 @@ std::vector<std::span<const std::size_t>> groups_of(std::span<const std::size_t>
   return groups;
 }
 
+/// What plans observed so far. Beside short prompts a cache has little room, and to read their ends anew costs little.
+evaluate::ObservedPrompts* observed_for(const Study& study) {
+  return study.length >= kMixedFrom ? study.observed.get() : nullptr;
+}
+
 /// One recording's part of the tables.
 class Tables {
  public:
@@ -207,8 +212,8 @@ std::vector<Given> given_of(engine::Engine& engine, const Study& study, std::spa
   for (const std::span<const std::size_t> group : groups_of(unknown)) {
     std::vector<Attempt> together;
     for (const std::size_t i : group) together.push_back(attempts[i]);
-    const std::vector<Outcome> outcomes =
-        run_trials(engine, together, {.audit = true, .own = &own, .progress = &progress});
+    const std::vector<Outcome> outcomes = run_trials(
+        engine, together, {.audit = true, .own = &own, .observed = observed_for(study), .progress = &progress});
     std::map<std::uint64_t, std::vector<double>> kept;
     for (std::size_t i = 0; i < group.size(); ++i) {
       const Outcome& outcome = outcomes[i];
@@ -238,7 +243,8 @@ std::vector<Answers> right_of(engine::Engine& engine, const Study& study, std::s
       std::vector<Attempt> together;
       for (const std::size_t i : group) together.push_back(some[i]);
       const std::vector<Outcome> outcomes =
-          run_trials(engine, together, {.limit = 1, .progress = &progress, .whole = kAnswerLimit});
+          run_trials(engine, together,
+                     {.limit = 1, .observed = observed_for(study), .progress = &progress, .whole = kAnswerLimit});
       std::map<std::uint64_t, std::vector<double>> kept;
       for (std::size_t i = 0; i < group.size(); ++i) {
         right[keys[group[i]]] = outcomes[i].right;

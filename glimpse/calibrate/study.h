@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ struct Study {
   Similarity near, wide;           ///< at kSimilaritySet tokens and at `budget`
   std::vector<double> retrieval;   ///< [layer, query head]
   Measured* measured = nullptr;    ///< where what plans give is looked up and kept; borrowed
+  /// What plans that observe the ends of long prompts saw there.
+  std::unique_ptr<evaluate::ObservedPrompts> observed = std::make_unique<evaluate::ObservedPrompts>();
 };
 
 /// The budget at which layers are decided in prompts of `length` tokens: an eighth of them, or the number of
@@ -57,7 +60,7 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
 
 /// Sequences of `context` tokens (0: of many) that an engine needs room for: five prompts, and the ends of forks.
 constexpr int study_sequences(std::int64_t context) {
-  constexpr std::int64_t kForks = 300 * evaluate::kTogether;  // tokens: questions, answers, pages that they begin
+  constexpr std::int64_t kForks = 400 * evaluate::kTogether;  // tokens: questions, answers, pages that they begin
   return 5 + (context > 0 ? static_cast<int>((kForks + context - 1) / context) : 1);
 }
 inline constexpr std::int64_t kAnswerRoom = 192;

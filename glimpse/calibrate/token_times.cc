@@ -19,12 +19,11 @@ constexpr int kTimed = 5;    ///< steps of a turn
 constexpr int kCycles = 3;   ///< verifications that are timed
 
 /// One decoded token by the plan on a fork of `start`, seconds: one number a timed step is added.
-void time_steps(const engine::Sequence& start, const plan::Plan& plan, std::span<const Token> tokens,
+void time_steps(const engine::Sequence& start, const plan::Plan& plan, evaluate::ObservedPrompts& observed,
                 std::vector<double>& seconds, Progress& progress) {
-  // A plan that observes the last rows of a prompt runs them itself.
-  const std::int64_t dense = plan.prefill.dense_tokens(start.length());
-  engine::Sequence sequence = dense < start.length() ? start.fork(plan, dense) : start.fork(plan);
-  if (dense < start.length()) sequence.prefill(start.tokens().subspan(static_cast<std::size_t>(dense)));
+  const std::span<const Token> tokens = start.tokens();
+  const bool observes = plan.prefill.dense_tokens(start.length()) < start.length();
+  engine::Sequence sequence = observes ? observed.start(start, plan, tokens).sequence : start.fork(plan);
   for (int i = 0; i < kUntimed + kTimed; ++i) {
     const auto before = Clock::now();
     sequence.decode(tokens[static_cast<std::size_t>(i) % tokens.size()]);
@@ -152,7 +151,7 @@ class TokenTimes::Length {
     for (std::size_t i = 0; i < arms; ++i) {
       const std::size_t arm = turn % 2 == 0 ? i : arms - 1 - i;
       if (arm > 0 && which[arm - 1] == 0) continue;
-      time_steps(start_, arm == 0 ? dense_ : plans_[arm - 1].plan, start_.tokens(), seconds_[arm], progress);
+      time_steps(start_, arm == 0 ? dense_ : plans_[arm - 1].plan, observed_, seconds_[arm], progress);
     }
   }
   void verify() {
@@ -172,6 +171,7 @@ class TokenTimes::Length {
   engine::Sequence start_;
   const std::vector<TimedPlan>& plans_;
   plan::Plan dense_;
+  evaluate::ObservedPrompts observed_;
   std::vector<std::vector<double>> seconds_;
   std::vector<double> verifications_;
 };

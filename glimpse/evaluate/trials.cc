@@ -18,11 +18,6 @@ std::vector<float> copy_of(std::span<const float> logits) {
   return {logits.begin(), logits.end()};
 }
 
-struct Start {
-  engine::Sequence sequence;
-  std::vector<float> logits;  ///< after the prompt
-};
-
 std::vector<float> prefill_rest(engine::Sequence& sequence, const Trial& trial) {
   return copy_of(sequence.prefill(std::span(trial.prompt).subspan(static_cast<std::size_t>(sequence.length()))));
 }
@@ -51,9 +46,8 @@ Start start_of(engine::Engine& engine, const Trial& trial, const plan::Plan& pla
   if (dense == length) return {trial.dense.fork(plan), trial.logits.front().row()};
   std::optional<OwnPrefill> none;
   if (dense == 0) return own_start(engine, trial, plan, options.own != nullptr ? *options.own : none);
-  engine::Sequence sequence = trial.dense.fork(plan, dense);
-  std::vector<float> logits = prefill_rest(sequence, trial);
-  return {std::move(sequence), std::move(logits)};
+  ObservedPrompts alone;
+  return (options.observed != nullptr ? *options.observed : alone).start(trial.dense, plan, trial.prompt);
 }
 
 std::string text_of(const text::Tokenizer& tokenizer, std::span<const Token> tokens) {

@@ -9,6 +9,7 @@
 
 #include "glimpse/engine/engine.h"
 #include "glimpse/evaluate/logit_statistics.h"
+#include "glimpse/evaluate/observed.h"
 #include "glimpse/evaluate/progress.h"
 #include "glimpse/evaluate/tasks/prompts.h"
 
@@ -59,6 +60,7 @@ struct TrialOptions {
   int tried = kTried;                        ///< of make_trial: tokens of which it keeps the logits
   bool audit = false;                        ///< coverage too
   std::optional<OwnPrefill>* own = nullptr;  ///< kept between trials; none: each prompt is read anew
+  ObservedPrompts* observed = nullptr;       ///< so too; none: each plan observes for itself
   Progress* progress = nullptr;              ///< told of each step
   bool alone = false;        ///< where tokens differ, let the plan's own answer go on; else `right` is `same`
   std::optional<int> whole;  ///< the plan's own answer goes on to so many tokens, also where none that is tried differs

@@ -1,4 +1,5 @@
 // Trials on a small random model: what plans keep of dense attention's answers, and a calibration from end to end.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -129,6 +130,31 @@ TEST(Trials, MoreThanAPassHoldsGiveWhatEachGivesAlone) {
     EXPECT_NEAR(outcomes[i].divergence, alone.divergence, 1e-4 * (1 + alone.divergence)) << i;
     EXPECT_EQ(outcomes[i].coverage.has_value(), alone.coverage.has_value()) << i;
     EXPECT_EQ(outcomes[i].reads.sparse_steps, alone.reads.sparse_steps) << i;
+  }
+}
+
+/// What one budget has observed of a prompt serves the others, and a plan that keeps more than heat only itself.
+TEST(Trials, APromptThatWasObservedGivesWhatOneReadAnewDoes) {
+  engine::Engine engine(with_room());
+  const RetrievalPrompt prompt = some_prompt(engine, 200);
+  engine::Sequence dense = engine.open(plan::dense_plan(engine.shape()));
+  dense.prefill(prompt.tokens);
+  const Trial trial = make_trial(engine, dense, prompt, {.limit = 8});
+  evaluate::ObservedPrompts observed;
+  for (const auto& [policy, size] : {std::pair("evosparse", "128"),
+                                     {"evosparse", "144"},
+                                     {"tova", "48"},
+                                     {"tova", "64"},
+                                     {"evosparse", "40%"},
+                                     {"tova", "48"}}) {
+    SCOPED_TRACE(fmt::format("{} {}", policy, size));
+    const plan::Plan plan = engine::make(engine, policy, engine::budget(size));
+    ASSERT_LT(plan.prefill.dense_tokens(200), 200);
+    const Outcome anew = run_trial(engine, trial, plan, {.limit = 8, .audit = true});
+    const Outcome kept = run_trial(engine, trial, plan, {.limit = 8, .audit = true, .observed = &observed});
+    EXPECT_EQ(kept.divergence, anew.divergence);
+    EXPECT_EQ(kept.coverage, anew.coverage);
+    EXPECT_EQ(kept.agreement, anew.agreement);
   }
 }
 

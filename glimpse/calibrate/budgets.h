@@ -17,7 +17,7 @@ struct BudgetOptions {
   std::optional<double> steps;       ///< the share of steps that capture it; none: they do on average
   bool together = false;             ///< the mean of the heads behind layer 0 captures it; without `steps`
   std::optional<double> divergence;  ///< instead of `coverage`: the KL to dense that is kept, nats, over 0
-  Measured* measured = nullptr;      ///< as in CalibrationOptions
+  Measured* measured = nullptr;      ///< as in CalibrationOptions; none: nowhere
   Progress::Callback on_progress;    ///< as there
 };
 

@@ -69,6 +69,7 @@ std::vector<TimedPlan> table_plans(const plan::ModelShape& shape, const Study& s
 
 Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& options) {
   check(options.part != Part::roles && options.part != Part::budget, "a part that is made elsewhere");
+  check(options.measured != nullptr, "a place for what is measured");
   const plan::ModelShape shape = engine.shape();
   constexpr int kLeastLayers = 4;
   if (shape.layers < 2 || (options.part == Part::tidal && shape.layers < kLeastLayers)) {
@@ -83,8 +84,7 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
   const std::int64_t steps = options.part == Part::all ? kStepsOfAll : kStepsOfPart;
   Progress progress(options.on_progress, prompts + steps * Progress::kStep);
   Study study = make_study(engine, how, progress);
-  Measured none(0);
-  study.measured = options.measured != nullptr ? options.measured : &none;
+  study.measured = options.measured;
   progress.reach(prompts);
 
   Calibration found;
@@ -134,14 +134,14 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
 
 plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profile, std::string_view method,
                               const CalibrationOptions& options) {
+  check(options.measured != nullptr, "a place for what is measured");
   StudyOptions prompts = options.study;
   prompts.tables = false;
   prompts.race = true;
   const std::int64_t work = study_work(prompts);
   Progress progress(options.on_progress, work + kStepsOfPart * Progress::kStep);
   Study study = make_study(engine, prompts, progress);
-  Measured none(0);
-  study.measured = options.measured != nullptr ? options.measured : &none;
+  study.measured = options.measured;
   progress.reach(work);
   plan::Profile rows = plan::empty_profile(engine.shape());
   const std::vector<TimedPlan> plans = table_plans(engine.shape(), study, profile, {{std::string(method), {}}});

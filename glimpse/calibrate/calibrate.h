@@ -22,8 +22,7 @@ struct CalibrationOptions {
   Part part = Part::all;
   StudyOptions study;
   std::string processor = "unknown";  ///< its name, for the measured times
-  /// Where what is measured is looked up and kept: of the same model and options, or empty. Borrowed; none: nowhere.
-  /// Times are not among it.
+  /// Where what is measured is looked up and kept: of the same model and options, or empty. Borrowed; to be given.
   Measured* measured = nullptr;
   /// Work done and to do, in prompt tokens; false ends the calibration.
   Progress::Callback on_progress;

@@ -163,7 +163,7 @@ template <class Options, class Calibrate>
 auto with_progress(const Arguments& arguments, Options options, const CalibrationPlace& place, PartFile& part,
                    const Calibrate& calibration) {
   ProgressBar progress("calibrate", "tokens", !arguments.quiet);
-  if (place.goes_on) options.measured = &part.measured();
+  options.measured = &part.measured();
   options.on_progress = [&](std::int64_t done, std::int64_t total) {
     progress.update(done, total);
     return !place.interrupt.requested();

@@ -49,7 +49,11 @@ TEST_F(CudaCalibration, MakesAProfileWithTimesOfTheDevice) {
   CalibrationOptions options;
   options.study.length = 1500;
   options.processor = gpu.device_name();
-  const std::optional<Calibration> found = calibrate(gpu, options), there = calibrate(cpu, options);
+  Measured on_gpu(1), on_cpu(2);
+  options.measured = &on_gpu;
+  const std::optional<Calibration> found = calibrate(gpu, options);
+  options.measured = &on_cpu;
+  const std::optional<Calibration> there = calibrate(cpu, options);
   ASSERT_TRUE(found);
   plan::validate_for(found->profile, gpu.shape());
   ASSERT_TRUE(found->profile.speed);

@@ -65,10 +65,11 @@ TEST(Measured, AnInterruptedCalibrationGoesOnToTheSameProfile) {
   options.study.length = 1208;
   std::int64_t calls = 0;
   options.on_progress = [&](std::int64_t, std::int64_t) { return ++calls > 0; };
+  Measured uninterrupted(1), measured(1);
+  options.measured = &uninterrupted;
   const plan::Profile whole = calibrate(engine, options)->profile;
   const std::int64_t all = calls;
 
-  Measured measured(1);
   options.measured = &measured;
   calls = 0;
   options.on_progress = [&](std::int64_t, std::int64_t) { return ++calls < all * 3 / 4; };

@@ -209,6 +209,8 @@ TEST(Trials, PositionsAreThoseOfTheWantedText) {
 TEST(Calibrate, MakesAProfileThatPoliciesTake) {
   engine::Engine engine(with_room());
   CalibrationOptions options;
+  Measured measured(1);
+  options.measured = &measured;
   options.study.length = 1500;
   options.processor = "a processor";
   std::int64_t last = 0;
@@ -253,12 +255,16 @@ TEST(Calibrate, MakesAProfileThatPoliciesTake) {
   }
   last = 0;
   // But for times, and for whom the race asked by them, a function of the model and the seed.
+  Measured again(1);
+  options.measured = &again;
   EXPECT_EQ(without_times(calibrate(engine, options)->profile), without_times(found->profile));
 }
 
 TEST(Calibrate, EndsWhereItIsToldTo) {
   engine::Engine engine(with_room());
   CalibrationOptions options;
+  Measured measured(1);
+  options.measured = &measured;
   options.study.length = 1500;
   int calls = 0;
   options.on_progress = [&](std::int64_t, std::int64_t) { return ++calls < 4; };
@@ -269,6 +275,8 @@ TEST(Calibrate, EndsWhereItIsToldTo) {
 TEST(Calibrate, RefusesWhatHoldsNoTask) {
   engine::Engine engine(with_room());
   CalibrationOptions options;
+  Measured measured(1);
+  options.measured = &measured;
   options.study.length = 100;
   try {
     calibrate(engine, options);

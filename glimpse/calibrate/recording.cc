@@ -1,6 +1,7 @@
 #include "glimpse/calibrate/recording.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "glimpse/base/error.h"
@@ -8,15 +9,21 @@
 namespace glimpse::calibrate {
 namespace {
 
+/// Dots that are summed up at once, so that they stay in registers.
+constexpr std::size_t kDots = 16;
+
 /// dots[step, j] of one key with the queries of a group, which lie as [d, step, j] so that the inner loop runs over
-/// many of them.
-void add_dots(std::span<const float> key, const std::vector<float>& queries, std::vector<float>& dots) {
-  std::fill(dots.begin(), dots.end(), 0.0F);
+/// many of them. Both are filled up to a multiple of kDots.
+void take_dots(std::span<const float> key, const std::vector<float>& queries, std::vector<float>& dots) {
   const std::size_t width = dots.size();
-  for (std::size_t i = 0; i < key.size(); ++i) {
-    const float k = key[i];
-    const float* q = queries.data() + i * width;
-    for (std::size_t j = 0; j < width; ++j) dots[j] += k * q[j];
+  for (std::size_t first = 0; first < width; first += kDots) {
+    std::array<float, kDots> sums{};
+    for (std::size_t i = 0; i < key.size(); ++i) {
+      const float k = key[i];
+      const float* q = queries.data() + i * width + first;
+      for (std::size_t j = 0; j < kDots; ++j) sums[j] += k * q[j];
+    }
+    std::copy(sums.begin(), sums.end(), dots.begin() + static_cast<std::ptrdiff_t>(first));
   }
 }
 
@@ -65,19 +72,20 @@ LayerAttention attention_of(const Recording& recording, const plan::ModelShape& 
   attention.probability.assign(steps * heads * tokens, 0.0F);
   const std::vector<float>& queries = recording.queries[static_cast<std::size_t>(layer)];
   const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-  std::vector<float> turned(dim * steps * group), dots(steps * group);
+  const std::size_t width = (steps * group + kDots - 1) / kDots * kDots;
+  std::vector<float> turned(dim * width, 0.0F), dots(width);
   for (int kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
     const std::size_t head = static_cast<std::size_t>(kv_head) * group;
     for (std::size_t s = 0; s < steps; ++s) {
       for (std::size_t j = 0; j < group; ++j) {
         for (std::size_t i = 0; i < dim; ++i) {
-          turned[(i * steps + s) * group + j] = queries[(s * heads + head + j) * dim + i] * scale;
+          turned[i * width + s * group + j] = queries[(s * heads + head + j) * dim + i] * scale;
         }
       }
     }
     const std::vector<float> keys = recording.sequence.keys(layer, kv_head);
     for (std::size_t token = 0; token < tokens; ++token) {
-      add_dots(std::span(keys).subspan(token * dim, dim), turned, dots);
+      take_dots(std::span(keys).subspan(token * dim, dim), turned, dots);
       for (std::size_t s = 0; s < steps; ++s) {
         for (std::size_t j = 0; j < group; ++j) {
           attention.probability[(s * heads + head + j) * tokens + token] = dots[s * group + j];

@@ -25,7 +25,7 @@ kv::KeyIndex* units_of(const SequenceRows& rows, int layer, int head);
 struct UnitCopy {
   float* rows = nullptr;         ///< [room, values]
   float* radii = nullptr;        ///< [room]
-  std::int32_t* ends = nullptr;  ///< [room] of chunks
+  std::int32_t* ends = nullptr;  ///< [room] of chunks; null: units are blocks
   std::int32_t* marked = nullptr;
   std::int32_t marked_count = 0, count = 0, room = 0;
   int width = 0;

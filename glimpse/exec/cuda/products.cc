@@ -133,6 +133,8 @@ void Products::multiply_part(const MatrixPart& part, int rows, kernels::cuda::Fe
 }
 
 void Products::multiply_as(const Matrix& weight, int rows, kernels::cuda::FewRowsOp op) {
+  check(op.end == kernels::cuda::FewRowsOp::End::store || weight.parts.size() == 1,
+        "one part, or sums that are stored");
   op.stride = weight.outputs;
   for (const MatrixPart& part : weight.parts) {
     multiply_part(part, rows, op);
@@ -146,7 +148,7 @@ const kernels::cuda::Array<float>& Products::wide_space() {
 }
 
 bool Products::gates(const Matrix& weight, int rows) const {
-  return weight.takes(rows) || (weight.parts.size() == 1 && is_wide(weight.parts.front(), rows));
+  return weight.parts.size() == 1 && (weight.takes(rows) || is_wide(weight.parts.front(), rows));
 }
 
 bool Products::divides(const Matrix& weight, int rows) const {

@@ -70,7 +70,7 @@ class Products {
   void multiply_as(const Matrix& weight, int rows, kernels::cuda::FewRowsOp op);
   /// Whether a product of so many rows may end as FewRowsOp::End::gate.
   bool gates(const Matrix& weight, int rows) const;
-  /// Whether it may divide by a norm, and whether it may add to a residual that has one.
+  /// Whether it may divide by a norm, and whether it may add to a residual that has one: both for as many rows.
   bool divides(const Matrix& weight, int rows) const;
   bool adds(const Matrix& weight, int rows) const;
 

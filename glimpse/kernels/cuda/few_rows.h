@@ -1,8 +1,8 @@
 // Products with quantised and bf16 weights on a GPU, queued on a stream: by few rows of inputs straight from the packed
 // integers, and for many rows the weights as bf16. Inputs are bf16; integers and inputs are multiplied exactly on
 // tensor cores and summed in f32, and scales join the sums of their inputs. A row's result does not depend on the other
-// rows, but on whether there are more than eight. Memory is the device's, owned by the caller until the stream has
-// passed the call. Errors: as operations.h.
+// rows of a product, but on whether there are more than eight. Memory is the device's, owned by the caller until the
+// stream has passed the call. Errors: as operations.h.
 #pragma once
 
 #include "glimpse/kernels/cuda/operations.h"
@@ -11,7 +11,7 @@
 
 namespace glimpse::kernels::cuda {
 
-/// The most rows of one FewRowsOp, of packed weights and of bf16.
+/// The most rows of one multiply_few_rows(), of packed weights and of bf16.
 inline constexpr int kPackedFewRows = 32, kBf16FewRows = 8;
 
 /// sum(row, output) = sum over inputs of in[row, input] * weight[output, input]
@@ -25,7 +25,7 @@ struct FewRowsOp {
     gate,   ///< narrow[row, pair] = silu of outputs 0 to 7 of a block row times outputs 8 to 15
   };
   Packed<Place::device> weight;
-  DevicePointer<const Bf16> in;  ///< [rows, inputs]; inputs in multiples of 32
+  DevicePointer<const Bf16> in;  ///< [rows, inputs]; inputs in multiples of 32, for bf16 in wide_rows.h of 64
   int rows = 0;
   End end = End::store;
   DevicePointer<float> out = {};           ///< store: [rows, stride]; add: [rows, outputs]

@@ -5,8 +5,8 @@
 
 namespace glimpse::kernels::cuda {
 
-/// 1 / root mean square of each row, in shared memory. A warp of the first `warps` has kAtOnce rows at a time, the last
-/// warp the first ones: each time that it asks for their parts takes as long as memory takes to answer.
+/// 1 / root mean square of each row, in shared memory. The first `warps` warps of a block call it, all of them, the
+/// last for the first rows. Each takes kAtOnce rows together: one wait for memory is as long as one for many.
 template <int kAtOnce>
 __device__ inline void row_scales(const FewRowsOp& op, int warps, float* scales) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -1,7 +1,8 @@
-// How a launch shares its work: an equal split of the tiles of all (row, KV head, slice of queries) over its blocks,
-// found on the device from what it reads, so that the host need not know a count. Every block adds up the weights of
-// all work and lists the segments of its range; work that is cut between ranges leaves partial results, and the block
-// that arrives last combines them. The ranges and the order of a sum depend on the work alone, whoever does it.
+// How a launch shares its work: an equal split of the tiles of all (row, KV head, slice of queries) over its blocks, or
+// of whole ones where they are alike, found on the device from what it reads, so that the host need not know a count.
+// Every block adds up the weights of all work and lists the segments of its range; work that is cut between ranges
+// leaves partial results, and the block that arrives last combines them. The ranges and the order of a sum depend on
+// the work alone, whoever does it.
 #pragma once
 
 #include <cstdint>
@@ -271,11 +272,11 @@ class Sharing {
     const auto number = static_cast<unsigned>(all >> 32);
     const unsigned each = (number + blocks - 1) / blocks;
     const float mean = __fdividef(static_cast<float>(total_), static_cast<float>(number));
-    const float over =
-        static_cast<float>(each) * mean - __fdividef(static_cast<float>(total_), static_cast<float>(blocks));
-    if (total_ >= kFreeFrom * blocks || over > kMostOver) return false;
-    const bool alike =
-        static_cast<float>(most_) <= kAlike * mean && (number_ == 0 || static_cast<float>(least_) * kAlike >= mean);
+    const float equal = __fdividef(static_cast<float>(total_), static_cast<float>(blocks));
+    if (total_ >= kFreeFrom * blocks || static_cast<float>(each) * mean > equal + kMostOver) return false;
+    const bool alike = static_cast<float>(most_) <= kAlike * mean &&
+                       static_cast<float>(each * most_) <= equal + kMostOver &&
+                       (number_ == 0 || static_cast<float>(least_) * kAlike >= mean);
     if (__syncthreads_and(alike) == 0) return false;
     whole_ = true;
     before_ = static_cast<unsigned>(before >> 32);

@@ -461,8 +461,8 @@ void search_trees(Stream& stream, const TreeSearchOp& op) {
   const int most = (limits.shared_bytes - fixed) / static_cast<int>(sizeof(std::uint32_t));
   if (op.most > most) {
     throw UserError(
-        "a search of " + std::to_string(op.most) + " clusters is over the " + std::to_string(most) +
-        " that the GPU searches; use more chunks for each cluster, a shorter context, or a model on the CPU, which "
+        "a search of " + std::to_string(op.most) + " clusters or chunks is over the " + std::to_string(most) +
+        " that the GPU searches; use a shorter context, more chunks for each cluster of a tree, or the CPU, which "
         "searches any");
   }
   Arguments of{{.type = op.cache.format.type,

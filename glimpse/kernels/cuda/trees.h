@@ -3,7 +3,8 @@
 // budget is full. Chunks that have scores are chosen in the same way, without a tree (kv::ChunkBounds).
 //
 // All memory is the device's, owned by the caller until the stream has passed the call. One thread at a time. Errors:
-// as kernels/cuda/operations.h; a tree of more clusters than shared memory holds is a UserError.
+// as kernels/cuda/operations.h; a search of more clusters, or chunks that have scores, than shared memory holds is a
+// UserError.
 #pragma once
 
 #include <cstdint>

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_kernel(const __grid_cons
   using Shape = WideShape<kRows>;
   const WideArguments& of = arguments.of;
   __shared__ typename Shape::Turns turns;
-  __shared__ float scales[kMostWideRows];
+  __shared__ float scales[kMostNormedWideRows];
   extern __shared__ uint4 dynamic[];
   const std::uint32_t memory = (shared_address(dynamic) + 1023U) & ~1023U;
   if (threadIdx.x == 0) {

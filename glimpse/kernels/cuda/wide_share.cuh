@@ -51,7 +51,7 @@ class WideSums {
   __device__ WideSums(const WideArguments& of, float* scales) : of_(of), scales_(scales) {
     if constexpr (kNorms) {
       if (!of.op.squares) return;
-      row_scales < kRows<kThreads / 32 ? 1 : kRows / (kThreads / 32)>(of.op, kThreads / 32, scales);
+      row_scales<kRows * 32 / kThreads>(of.op, kThreads / 32, scales);
       meet(1, kThreads);
     }
   }

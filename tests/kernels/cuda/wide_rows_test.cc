@@ -203,7 +203,8 @@ TEST_F(WideRows, AddToAResidualAndDivideByItsNorm) {
   constexpr double kEpsilon = 0.5;
   for (const Packing& packing : {Packing{4, Scales::super_offset}, Packing{8, Scales::block}, kBf16Rows}) {
     const int most = stream_->device().processors * 128;  // of bf16 each tile is one block's
-    for (const auto& [hidden, inputs] : {std::pair{448, 2048}, std::pair{most, 64}}) {
+    for (const auto& [hidden, inputs] :
+         {std::pair{448, 2048}, std::pair{1024, 8192}, std::pair{4096, 2048}, std::pair{most, 64}}) {
       constexpr int kNext = 304;
       if (hidden == most && !packing.in_rows()) continue;
       const auto width = static_cast<std::size_t>(hidden);

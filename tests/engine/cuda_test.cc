@@ -514,7 +514,8 @@ TEST_F(Cuda, LongVerificationsSayWhatDenseStepsSay) {
     double rounding = 0;  // the most that a token's logarithms differ where both went the same way
     for (std::size_t i = 0; i < requests.size(); ++i) {
       for (std::size_t at = 0; at < place_apart(i); ++at) {
-        rounding = std::max(rounding, std::abs(all[i].logprobs[at].logprob - dense[i].logprobs[at].logprob));
+        const double apart = all[i].logprobs[at].logprob - dense[i].logprobs[at].logprob;
+        rounding = std::max(rounding, std::abs(apart));
       }
     }
     EXPECT_GT(rounding, 0);

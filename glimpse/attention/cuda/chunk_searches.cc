@@ -6,7 +6,6 @@
 #include "glimpse/attention/cuda/layer_lists.h"
 #include "glimpse/attention/cuda/units.h"
 #include "glimpse/base/error.h"
-#include "glimpse/kv/index/always_in.h"
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -17,12 +16,8 @@ const kv::ChunkList& list_of(const PassEntry& entry, const SelectOp& select) {
   return *chunks;
 }
 
-/// What is in a set whatever the scores. The buffer of new tokens is what the chunks do not cover.
 kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select) {
-  kv::IndexQuery query;
-  query.tokens = entry.tokens;
-  query.budget = plan::budget_tokens(select.selector->budget, entry.tokens);
-  return kv::always_in(*select.selector, query, list_of(entry, select).covered(), 0);
+  return always_in(entry, select, list_of(entry, select).covered());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kernels/cuda/units.h"
 #include "glimpse/kernels/ops.h"
+#include "glimpse/kv/index/always_in.h"
 
 namespace glimpse::attention::cuda {
 
@@ -44,6 +45,9 @@ struct GroupLayer {
 /// Rows are counted from the group's first.
 void add_union(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
 void add_rank_merge(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);
+/// What is in a set whatever the scores, where an index of trees, clusters or chunks has `covered` tokens. The buffer
+/// of new tokens is what it does not cover; beside clusters of tokens there may be a window.
+kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select, std::int64_t covered);
 /// All searches of trees in a row from the first of the selects on; returns how many these are. Not those of chunks.
 std::size_t add_tree_searches(const PassEntry& entry, std::span<const SelectOp> selects, int row, GroupLayer& to);
 void add_unit_search(const PassEntry& entry, const SelectOp& select, int row, GroupLayer& to);

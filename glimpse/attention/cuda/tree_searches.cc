@@ -1,25 +1,27 @@
 // What a pass asks of LycheeCluster's trees and ClusterKV's clusters.
 #include "glimpse/attention/cuda/layer_lists.h"
 #include "glimpse/attention/cuda/set_source.h"
-#include "glimpse/kv/index/always_in.h"
 #include "glimpse/kv/index/chunk_tree.h"
 
 namespace glimpse::attention::cuda {
+
+kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select, std::int64_t covered) {
+  kv::IndexQuery query;
+  query.tokens = entry.tokens;
+  query.budget = plan::budget_tokens(select.selector->budget, entry.tokens);
+  const plan::Selector& selector = *select.selector;
+  const bool tokens = selector.terms.front().source == plan::Source::token_clusters;
+  return kv::always_in(selector, query, covered, tokens ? selector.local : 0);
+}
+
 namespace {
 
 std::int64_t covered(const PassEntry& entry, const SelectOp& select) {
   return entry.covered[entry.rows.state->head(select.writes.layer, select.first_head)];
 }
 
-/// What is in a set whatever the scores. The buffer of new tokens is what a tree does not cover; beside clusters of
-/// tokens there may be a window.
 kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select) {
-  kv::IndexQuery query;
-  query.tokens = entry.tokens;
-  query.budget = plan::budget_tokens(select.selector->budget, entry.tokens);
-  const plan::Selector& selector = *select.selector;
-  const bool tokens = selector.terms.front().source == plan::Source::token_clusters;
-  return kv::always_in(selector, query, covered(entry, select), tokens ? selector.local : 0);
+  return always_in(entry, select, covered(entry, select));
 }
 
 /// A search of a row, but for what differs from head to head.

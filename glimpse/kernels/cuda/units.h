@@ -1,7 +1,7 @@
 // Searches of units (blocks or chunks of a head's tokens) by what stands for their keys, queued on a stream: means
 // (ShadowKV, section 4), spheres (ArkVale, section 4), means and variances, bounds of any tokens, gates' keys
-// (SeerAttention-R, section 2). Scores of units go where SearchOp's go; select makes sets of
-// them, of chunks search_trees().
+// (SeerAttention-R, section 2). Scores of units go where SearchOp's go. select makes sets
+// of them, and search_trees() those of chunks.
 //
 // All memory is the device's, owned by the caller until the stream has passed the call. One thread at a time. Errors:
 // as kernels/cuda/operations.h.

@@ -7,6 +7,7 @@
 
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/evaluate/attention_speed.h"
 #include "glimpse/evaluate/speed.h"
 #include "glimpse/kernels/cuda/operations.h"
@@ -24,10 +25,6 @@ constexpr std::size_t kColdBytes = std::size_t{256} << 20;  ///< more than a GPU
 constexpr std::size_t kMostLayers = 32;
 constexpr std::size_t kPlainBytes = std::size_t{1} << 30;
 constexpr double kWrong = 1e-2;
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Normal numbers in pages, the same ones again and again.
 std::vector<std::byte> random_plane(const KvFormat& format, std::size_t pages, std::mt19937& random) {

@@ -123,6 +123,7 @@ TEST(Exact, WhatAPlanObservesChangesNoBitOfAPrompt) {
     return std::vector<float>(logits.begin(), logits.end());
   };
   for (const std::size_t piece : {1u, 7u, 64u}) {
+    if (reference::kSanitized && piece != 7) continue;
     const std::vector<float> plain = said(make(engine, "full"), piece);
     for (const char* policy : {"evosparse", "h2o", "tova"}) {
       EXPECT_TRUE(same_bits(plain, said(make(engine, policy, budget("4096")), piece))) << policy << ", " << piece;

@@ -3,6 +3,7 @@
 
 #include "glimpse/attention/cuda/cluster_builder.h"
 #include "glimpse/attention/cuda/cluster_layout.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -11,10 +12,6 @@ using kernels::cuda::KMeansProblem;
 
 /// Keys in hand at a time, as floats.
 constexpr std::size_t kRowBytes = std::size_t{512} << 20;
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 kv::TokenClusters& lists_of(const IndexItem* item) {
   return *dynamic_cast<kv::TokenClusters*>(item->index);

@@ -4,6 +4,7 @@
 
 #include "glimpse/attention/cuda/cluster_builder.h"
 #include "glimpse/attention/cuda/cluster_layout.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/cuda/layers.h"
 
 namespace glimpse::attention::cuda {
@@ -13,10 +14,6 @@ using kernels::cuda::KMeansProblem;
 
 /// Representatives in hand at a time: enough heads to fill a device, few enough to leave its memory to others.
 constexpr std::size_t kRowBytes = std::size_t{96} << 20;
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 kv::ChunkTree& tree_of(const IndexItem* item) {
   return *dynamic_cast<kv::ChunkTree*>(item->index);

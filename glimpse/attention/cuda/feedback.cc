@@ -3,14 +3,11 @@
 #include <algorithm>
 
 #include "glimpse/attention/cuda/pass_tables.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/attention.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 template <class Wanted>
 bool some_head(const Program& program, const Wanted& wanted) {

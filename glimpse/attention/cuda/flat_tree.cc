@@ -5,13 +5,10 @@
 #include <numeric>
 
 #include "glimpse/base/dtype.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Appends an array with room for so many values; returns where it begins.
 template <class T>

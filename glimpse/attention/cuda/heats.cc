@@ -5,13 +5,10 @@
 #include <cmath>
 
 #include "glimpse/attention/heat.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 std::size_t blocks_of(const PassEntry& entry) {
   const std::int64_t block = entry.rows.state->heat_block();

@@ -2,14 +2,9 @@
 
 #include <numeric>
 
+#include "glimpse/base/size.h"
+
 namespace glimpse::attention::cuda {
-namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
-
-}  // namespace
 
 void HostSets::begin(const PassTables& tables, bool wanted) {
   bytes_ = wanted ? size(tables.sizes().sets) * size(tables.sizes().capacity) * sizeof(std::int32_t) : 0;

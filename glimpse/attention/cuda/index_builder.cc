@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kv/page_pool.h"
 
 namespace glimpse::attention::cuda {
@@ -18,10 +19,6 @@ namespace {
 constexpr std::size_t kBytesAtOnce = std::size_t{32} << 20;  ///< of keys that are gathered
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;     ///< of keys that are on the host
 constexpr std::int64_t kPage = kernels::kPageTokens;
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 std::int64_t pages_of(const KeySpan& span) {
   return span.empty() ? 0 : (span.last + kPage - 1) / kPage - span.first / kPage;

@@ -7,14 +7,11 @@
 
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/cuda/factors.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 constexpr std::int64_t kTokensAtOnce = 16384;
 

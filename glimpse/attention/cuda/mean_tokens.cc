@@ -3,15 +3,9 @@
 #include <algorithm>
 
 #include "glimpse/attention/give_slots.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::attention::cuda {
-namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
-
-}  // namespace
 
 /// All sums of a sequence, as the host has them.
 void MeanTokens::send(const SequenceRows& rows, Known& known) const {

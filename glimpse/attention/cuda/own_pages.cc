@@ -4,15 +4,9 @@
 #include <vector>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::attention::cuda {
-namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
-
-}  // namespace
 
 std::size_t OwnPages::wanted(std::int64_t rows) const {
   const std::size_t pages = (size(rows) + kernels::kPageTokens - 1) / kernels::kPageTokens;

@@ -4,15 +4,9 @@
 #include <map>
 
 #include "glimpse/attention/head_record.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::attention::cuda {
-namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
-
-}  // namespace
 
 void PassRecords::begin(const PassTables& tables, bool watched, int width) {
   rows_.clear();

@@ -3,14 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "glimpse/base/size.h"
+
 namespace glimpse::attention::cuda {
-namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
-
-}  // namespace
 
 void PassSpace::make(const PassTables& tables, int heads, int kv_heads, bool gates) {
   stride_ = tables.sizes().stride;

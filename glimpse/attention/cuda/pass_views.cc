@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
+#include "glimpse/base/size.h"
+
 namespace glimpse::attention::cuda {
-namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
-
-}  // namespace
 
 std::size_t PassViews::number(std::size_t layer, std::size_t sequence, std::size_t head) const {
   return (layer * sequences_ + sequence) * size(cache_.shape().kv_heads) + head;

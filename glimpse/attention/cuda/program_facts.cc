@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
+#include "glimpse/base/size.h"
+
 namespace glimpse::attention::cuda {
 namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 bool sized_alike(const SelectOp& a, const SelectOp& b) {
   return a.selector == b.selector && a.from == b.from && a.joins == b.joins && a.queries == b.queries &&

@@ -7,13 +7,10 @@
 #include "glimpse/attention/forget.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Corrected keys are not those that an index of the CPU was made of: one that a session brought is built again there.
 void forget_indices(const SequenceRows& rows) {

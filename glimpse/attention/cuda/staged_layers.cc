@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
+#include "glimpse/base/size.h"
+
 namespace glimpse::attention::cuda {
-namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
-
-}  // namespace
 
 void StagedLayers::add(const PassTables& tables, int layers, kernels::cuda::Staging& staging,
                        std::vector<std::int64_t>& key, StagedPlaces& places) {

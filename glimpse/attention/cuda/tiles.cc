@@ -4,16 +4,13 @@
 
 #include "glimpse/attention/choose.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::attention::cuda {
 namespace {
 
 /// Memory for what rows gave to slots: more tiles choose a batch at a time.
 constexpr std::size_t kMostSums = std::size_t{32} << 20;  // floats
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// True where a tile that begins there reads all that its set could have.
 bool covers(const SequenceRows& rows, const plan::Selector& selector, std::int64_t start) {

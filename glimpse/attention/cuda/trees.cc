@@ -9,14 +9,11 @@
 #include "glimpse/attention/cuda/set_source.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kv/index/key_index.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Null: the index is clusters of tokens.
 kv::ChunkTree* chunk_tree(const IndexItem& item) {

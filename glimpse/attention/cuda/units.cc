@@ -8,15 +8,12 @@
 #include "glimpse/attention/cuda/set_source.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kv/index/gate_index.h"
 #include "glimpse/kv/index/landmarks.h"
 
 namespace glimpse::attention::cuda {
 namespace {
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Room for units that later steps add, in whole fours; a prompt's landmarks stay as many.
 std::int32_t room_of(const kv::KeyIndex& index, std::int32_t count) {

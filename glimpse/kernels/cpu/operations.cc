@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/attention.h"
 #include "glimpse/kernels/choose.h"
 #include "glimpse/kernels/cpu/page_bounds.h"
@@ -19,10 +20,6 @@ struct ThreadSpace {
   std::vector<std::byte> prefill;
   std::vector<float> digests, lse;
 };
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 class CpuOperations final : public Operations<Place::host> {
  public:

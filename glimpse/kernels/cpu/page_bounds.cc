@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/index.h"
 
 namespace glimpse::kernels {
@@ -29,10 +30,6 @@ float get(KvType type, const std::byte* from) {
   }
   std::memcpy(&half, from, sizeof half);
   return type == KvType::f16 ? float_from_f16(half) : float_from_bf16(half);
-}
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
 }
 
 /// Writes the bounds of a block of pages as one digest of a tile (index.h); `tile` leads to its first value.

@@ -3,16 +3,13 @@
 
 #include "device_bed.h"
 #include "glimpse/base/dtype.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/ref/rows.h"
 
 namespace glimpse::kernels::cuda::test {
 namespace {
 
 class FactorsTest : public CudaTest {};
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// A row that was turned by `angles`, back: what turning the result gives is the row.
 void expect_turned_back(const std::vector<double>& key, const float* got, const float* angles, int turned, bool neox) {

@@ -7,6 +7,7 @@
 
 #include "device_bed.h"
 #include "glimpse/base/dtype.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/ref/rows.h"
 #include "glimpse/kv/index/k_means.h"
 
@@ -14,10 +15,6 @@ namespace glimpse::kernels::cuda::test {
 namespace {
 
 class KMeansTest : public CudaTest {};
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Rows of length 1 around some directions, some of them equal.
 std::vector<float> rows_of(std::int32_t count, int dim, int directions, std::mt19937& random, bool repeat = false) {

@@ -3,16 +3,13 @@
 #include "glimpse/kernels/cuda/made_rows.h"
 
 #include "device_bed.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/ref/rows.h"
 
 namespace glimpse::kernels::cuda::test {
 namespace {
 
 class MadeRowsTest : public CudaTest {};
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 struct Shape {
   bool neox = false;

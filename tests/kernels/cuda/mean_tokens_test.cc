@@ -2,16 +2,13 @@
 #include "glimpse/kernels/cuda/mean_tokens.h"
 
 #include "device_bed.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/ref/rows.h"
 
 namespace glimpse::kernels::cuda::test {
 namespace {
 
 class MeanTokensTest : public CudaTest {};
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// What a head of a row lost: some rows are in the sums, some come in, some count in this pass alone. Pages behind the
 /// gap are gone.

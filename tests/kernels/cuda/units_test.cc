@@ -2,15 +2,12 @@
 #include "glimpse/kernels/cuda/units.h"
 
 #include "device_bed.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::kernels::cuda::test {
 namespace {
 
 class UnitsTest : public CudaTest {};
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 std::vector<OperationsCase> unit_cases() {
   return {{.name = "a batch", .kv_heads = 3, .group = 4, .lengths = {5000, 900, 17, 9}},

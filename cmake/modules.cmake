@@ -26,7 +26,8 @@ target_compile_options(module_headers_cold PRIVATE ${glimpse_cold})
 
 # A build from nothing may compile the files of a target together (CMAKE_UNITY_BUILD), as scripts/build does where CI is
 # true: what their templates and headers need is then compiled once, in half of the time. Two files of a target that give
-# one name to things of their own cannot go together: one of them is listed as ALONE, or the whole target is APART.
+# one name to things of their own cannot go together, or worse, one calls the other's: one of them is listed as ALONE, or
+# the whole target is APART.
 # glimpse_module(kv SOURCES ... DEPENDS base plan kernels [LIBRARIES ...] [ALONE ...] [APART] [COLD]) makes the static
 # library glimpse_kv, one for each folder. The include root is the repository, so the include path is the folder path.
 function(glimpse_module name)

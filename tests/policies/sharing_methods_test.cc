@@ -1,4 +1,5 @@
 // Methods whose layers or heads read the sets of others: LycheeDecode, Kascade, OmniKV, LessIsMore.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "method_plans.h"

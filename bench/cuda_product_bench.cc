@@ -159,7 +159,7 @@ class Bench {
       add(type, rows, "layer, norms between", bytes, median_seconds([&] {
             for (int layer = 0; layer < kLayers; ++layer) norms_between(type, layer, rows);
           }));
-      if (rows > kMostNormedWideRows) continue;
+      if (rows > most_normed_wide_rows({type.packing, wanted_.hidden, wanted_.hidden})) continue;
       add(type, rows, "layer, norms inside", bytes, median_seconds([&] {
             for (int layer = 0; layer < kLayers; ++layer) norms_inside(type, layer, rows);
           }));

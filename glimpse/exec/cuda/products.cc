@@ -153,7 +153,7 @@ bool Products::gates(const Matrix& weight, int rows) const {
 
 bool Products::divides(const Matrix& weight, int rows) const {
   return std::all_of(weight.parts.begin(), weight.parts.end(), [&](const MatrixPart& part) {
-    if (is_wide(part, rows)) return rows <= kernels::cuda::kMostNormedWideRows;
+    if (is_wide(part, rows)) return rows <= most_normed_wide_rows(part.packed.layout);
     return part.takes(rows) && rows <= kMostNormedRows;
   });
 }

@@ -126,7 +126,7 @@ __global__ __launch_bounds__(32 * few_rows_warps(kScales),
       {of.op.in.raw(), of.weight.inputs, of.op.rows, supers, of.block_rows}, static_cast<int>(blockIdx.x), warps,
       widening, place, all, ask_for_next,
       [&] {
-        if (scaled) row_scales<1>(of.op, warps, scales);
+        if (scaled) row_scales<1>(of.op, static_cast<int>(threadIdx.x) / 32, warps, scales);
       },
       [&](int row, int output) { return residual_of(of, row, output); },
       [&](int row, int output, float sum, bool counts, const Residual& before) {

@@ -209,6 +209,9 @@ bool has_wide_rows(const Stream&, const PackedLayout&) {
 Array<float> make_wide_space(Stream&) {
   refuse();
 }
+int most_normed_wide_rows(const PackedLayout&) {
+  return 0;
+}
 bool wide_rows_add(const Stream&, const PackedLayout&) {
   return false;
 }

@@ -5,13 +5,13 @@
 
 namespace glimpse::kernels::cuda {
 
-/// 1 / root mean square of each row, in shared memory. The first `warps` warps of a block call it, all of them, the
-/// last for the first rows. Each takes kAtOnce rows together: one wait for memory is as long as one for many.
+/// 1 / root mean square of each row, in shared memory. `warps` warps of a block call it, each as another `warp` of
+/// them, the last for the first rows. Each takes kAtOnce rows together: one wait for memory is as long as one for many.
 template <int kAtOnce>
-__device__ inline void row_scales(const FewRowsOp& op, int warps, float* scales) {
+__device__ inline void row_scales(const FewRowsOp& op, int warp, int warps, float* scales) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int parts = op.width / kPackedRows;
-  for (int first = warps - 1 - static_cast<int>(threadIdx.x) / 32; first < op.rows; first += warps * kAtOnce) {
+  for (int first = warps - 1 - warp; first < op.rows; first += warps * kAtOnce) {
     const float* const squares = op.squares.raw() + first * parts;
     float sums[kAtOnce] = {};
 #pragma unroll 8

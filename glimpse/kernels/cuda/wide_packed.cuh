@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kPackedThreads, 1) packed_kernel(const __grid_
   using Shape = PackedShape<kPacking, kRows>;
   using Feed = PackedFeed<kPacking, kRows>;
   __shared__ typename Shape::Turns turns;
-  __shared__ float scales[kMostNormedWideRows];
+  __shared__ float scales[kMostNormedPackedRows];
   extern __shared__ uint4 dynamic[];
   const std::uint32_t start = shared_address(dynamic), memory = (start + 1023U) & ~1023U;
   if (threadIdx.x == 0) {

@@ -8,11 +8,30 @@
 namespace glimpse::kernels::cuda {
 namespace {
 
+template <int kRows, int kTiles>
+void launch_tiles(Stream& stream, const WideArguments& of, int blocks, int each, int rounds) {
+  using Shape = WideShape<kRows, kTiles>;
+  const int stages = Shape::stages(each);
+  const WideBf16Arguments arguments{box_map(of.weight, of.inputs, of.outputs, each),
+                                    box_map(of.in, of.inputs, of.rows, kRows),
+                                    of,
+                                    each,
+                                    rounds,
+                                    stages};
+  launch_wide(stream, wide_kernel<kRows, kTiles>, arguments, blocks, Shape::kThreads,
+              Shape::more_bytes(each) + stages * Shape::stage_bytes(each));
+}
+
+/// Each block has as many sixteens of outputs as the others, or fewer; no more at a time than sums have room for.
 template <int kRows>
 void launch_of(Stream& stream, const WideArguments& of) {
-  const WideBf16Arguments arguments{box_map(of.weight, of.inputs, of.outputs, kWideOutputs),
-                                    box_map(of.in, of.inputs, of.rows, kRows), of};
-  launch_wide(stream, wide_kernel<kRows>, arguments, of.units, kWideThreads, WideShape<kRows>::kBytes);
+  const auto divided = [](int number, int by) { return (number + by - 1) / by; };
+  const int sixteens = divided(of.outputs, 16), of_block = divided(sixteens, stream.device().processors);
+  const int rounds = divided(of_block, kMostWideOutputs / 16), of_round = divided(of_block, rounds);
+  const int blocks = divided(sixteens, of_round * rounds), each = of_round * 16;
+  if (each <= 64) return launch_tiles<kRows, 1>(stream, of, blocks, each, rounds);
+  if (each <= 128) return launch_tiles<kRows, 2>(stream, of, blocks, each, rounds);
+  launch_tiles<kRows, 4>(stream, of, blocks, each, rounds);
 }
 
 void launch_bf16(Stream& stream, const WideArguments& of) {
@@ -20,10 +39,6 @@ void launch_bf16(Stream& stream, const WideArguments& of) {
   if (of.rows <= 32) return launch_of<32>(stream, of);
   if (of.rows <= 48) return launch_of<48>(stream, of);
   launch_of<64>(stream, of);
-}
-
-int tile_of(const PackedLayout& layout) {
-  return layout.packing.in_rows() ? kWideOutputs : kPackedOutputs;
 }
 
 }  // namespace
@@ -35,7 +50,11 @@ bool has_wide_rows(const Stream& stream, const PackedLayout& layout) {
 
 bool wide_rows_add(const Stream& stream, const PackedLayout& layout) {
   return has_wide_rows(stream, layout) && layout.outputs % kPackedRows == 0 &&
-         layout.outputs <= stream.device().processors * tile_of(layout);
+         (layout.packing.in_rows() || layout.outputs <= stream.device().processors * kPackedOutputs);
+}
+
+int most_normed_wide_rows(const PackedLayout& layout) {
+  return layout.packing.in_rows() ? kMostWideRows : kMostNormedPackedRows;
 }
 
 Array<float> make_wide_space(Stream& stream) {
@@ -51,12 +70,12 @@ void multiply_wide_rows(Stream& stream, const Array<float>& space, const FewRows
   check(has_wide_rows(stream, layout), "a device that has products of wide rows");
   check(op.rows > 0 && op.rows <= kMostWideRows && layout.outputs > 0, "up to 64 rows");
   const bool bf16 = layout.packing.in_rows();
-  const int of_tile = tile_of(layout);
-  const int tiles = (layout.outputs + of_tile - 1) / of_tile;
+  const int tiles = (layout.outputs + kPackedOutputs - 1) / kPackedOutputs;
   const int chunks = bf16 ? layout.inputs / kWideInputs : static_cast<int>(layout.supers());
   check(op.end == FewRowsOp::End::store || layout.outputs % kPackedRows == 0, "whole block rows of outputs");
   check(op.end != FewRowsOp::End::add || wide_rows_add(stream, layout), "a tile of outputs for each processor");
-  check((op.end != FewRowsOp::End::add && !op.squares) || op.rows <= kMostNormedWideRows, "norms of up to 32 rows");
+  check((op.end != FewRowsOp::End::add && !op.squares) || op.rows <= most_normed_wide_rows(layout),
+        "norms of so many rows");
   check(!op.squares || op.width % kPackedRows == 0, "squares of whole block rows");
   const WideArguments of{reinterpret_cast<const std::byte*>(op.weight.words.raw()),
                          reinterpret_cast<const std::byte*>(op.in.raw()),

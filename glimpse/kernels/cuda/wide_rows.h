@@ -9,22 +9,26 @@
 namespace glimpse::kernels::cuda {
 
 inline constexpr int kMostWideRows = 64;
-/// The most whose products add to a residual and divide by its norm: of more, each block works out as many norms as a
-/// launch between products takes.
-inline constexpr int kMostNormedWideRows = 32;
+/// The most whose products with quantised weights add to a residual and divide by its norm: of more, each block works
+/// out as many norms as a launch between products takes.
+inline constexpr int kMostNormedPackedRows = 32;
 
 /// Whether the device and this build have them for such a matrix: of bf16 with 64 inputs or a multiple, of other
 /// packings 32.
 bool has_wide_rows(const Stream& stream, const PackedLayout& layout);
 
-/// Whether such products may end as FewRowsOp::End::add: a tile of outputs for each processor at most.
+/// Whether such products may end as FewRowsOp::End::add: of quantised weights a tile of outputs for each processor at
+/// most.
 bool wide_rows_add(const Stream& stream, const PackedLayout& layout);
 
-/// Where the blocks of a launch leave parts of sums for each other.
+/// The most rows that may add to a residual and divide by its norm.
+int most_normed_wide_rows(const PackedLayout& layout);
+
+/// Where the blocks of a launch leave parts of sums for each other, of quantised weights.
 Array<float> make_wide_space(Stream& stream);
 
-/// The product that `op` says, of up to kMostWideRows rows. One of kMostNormedWideRows may have `squares`, and, where
-/// wide_rows_add(), end as FewRowsOp::End::add.
+/// The product that `op` says, of up to kMostWideRows rows. One of most_normed_wide_rows() may have `squares`, and,
+/// where wide_rows_add(), end as FewRowsOp::End::add.
 void multiply_wide_rows(Stream& stream, const Array<float>& space, const FewRowsOp& op);
 
 }  // namespace glimpse::kernels::cuda

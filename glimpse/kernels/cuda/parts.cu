@@ -5,6 +5,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/ranks.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
@@ -48,6 +49,7 @@ __device__ int unit_at(const UniteArguments& of, const Union& u, int list, int a
 
 __global__ void __launch_bounds__(kUniteThreads) unite_kernel(const __grid_constant__ UniteArguments of) {
   extern __shared__ std::uint64_t found[];  // score, then the lower unit first
+  begin_launch();
   const Union u = of.op.unions.raw()[blockIdx.x];
   const int slots = seen_slots(of.cache, u.row, view_of(of.cache, u.row, u.head));
   const int units = (slots + u.block - 1) / u.block;
@@ -97,37 +99,64 @@ struct HeatArguments {
   int parts = 1;  ///< blocks that share a row's units
 };
 
-/// A warp takes a unit, lanes its slots.
+/// The probabilities of up to 32 slots of a unit, a lane's own of each query head; what is asked for together comes
+/// together.
+__device__ float mass_of_slot(const HeatArguments& of, std::size_t first_query, int slot, bool there) {
+  constexpr int kAtOnce = 4;
+  float mass = 0;
+#pragma unroll 1
+  for (int j = 0; j < of.op.group; j += kAtOnce) {
+    float scores[kAtOnce], lse[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const std::size_t query = first_query + j + k;
+      const bool is = there && j + k < of.op.group;
+      scores[k] = is ? of.op.scores.scores.raw()[query * of.op.scores.stride + slot] : -INFINITY;
+      lse[k] = is ? of.op.scores.lse.raw()[query] : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) mass += expf(scores[k] - lse[k]);
+  }
+  return mass;
+}
+
+/// Lanes take the slots of a unit, those of a warp as many units as there is room for.
 __global__ void __launch_bounds__(kHeatWarps * 32) heat_kernel(const __grid_constant__ HeatArguments of) {
   const HeatRow row = of.op.heats.raw()[static_cast<int>(blockIdx.x) / of.parts];
   const int part = static_cast<int>(blockIdx.x) % of.parts;
   const Read read = of.op.reads.raw()[static_cast<std::size_t>(row.row) * of.cache.kv_heads + row.head];
-  if (read.kind != Read::Kind::everything && read.kind != Read::Kind::sets) return;
   const std::int32_t* list = nullptr;
   int entries = seen_slots(of.cache, row.row, view_of(of.cache, row.row, row.head));
-  if (read.kind == Read::Kind::sets && of.op.sets.count.raw()[read.set] != kEverything) {
-    entries = of.op.sets.count.raw()[read.set];
-    list = of.op.sets.slots.raw() + static_cast<std::size_t>(read.set) * of.op.sets.capacity;
+  begin_launch();
+  if (read.kind != Read::Kind::everything && read.kind != Read::Kind::sets) return;
+  if (read.kind == Read::Kind::sets) {
+    const std::int32_t count = of.op.sets.count.raw()[read.set];
+    if (count != kEverything) {
+      entries = count;
+      list = of.op.sets.slots.raw() + static_cast<std::size_t>(read.set) * of.op.sets.capacity;
+    }
   }
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int lanes = 32;
+  while (lanes > 1 && lanes / 2 >= row.block) lanes /= 2;
+  const int lane = static_cast<int>(threadIdx.x) % lanes, of_warp = static_cast<int>(threadIdx.x) % 32 / lanes;
+  const int at_once = 32 / lanes, step = of.parts * kHeatWarps * at_once;
   const int units = (entries + row.block - 1) / row.block;
   const std::size_t head = static_cast<std::size_t>(row.row) * of.cache.kv_heads + row.head;
-  for (int unit = part * kHeatWarps + warp; unit < units; unit += of.parts * kHeatWarps) {
-    const int begin = unit * row.block, end = min(entries, begin + row.block);
+  const std::size_t place = (static_cast<std::size_t>(row.place) * of.cache.kv_heads + row.head) * of.op.stride;
+  for (int first = (part * kHeatWarps + static_cast<int>(threadIdx.x) / 32) * at_once; first < units; first += step) {
+    const int unit = first + of_warp, begin = unit * row.block, end = min(entries, begin + row.block);
+    const bool writes = lane == 0 && unit < units;
+    const std::size_t at = place + (writes ? (list == nullptr ? begin : list[begin]) / row.block : 0);
+    const double before = writes ? of.op.sums.raw()[at] : 0;
+    const std::int32_t readers = writes ? of.op.readers.raw()[at] : 0;
     float mass = 0;
-    for (int j = 0; j < of.op.group; ++j) {
-      const std::size_t query = head * of.op.group + j;
-      const float* const scores = of.op.scores.scores.raw() + query * of.op.scores.stride;
-      const float lse = of.op.scores.lse.raw()[query];
-      for (int i = begin + lane; i < end; i += 32) mass += expf(scores[i] - lse);
+    for (int i = begin + lane; i - lane < begin + row.block; i += lanes) {
+      mass += mass_of_slot(of, head * of.op.group, i, i < end);
     }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) mass += __shfl_xor_sync(~0U, mass, step);
-    if (lane != 0) continue;
-    const std::size_t at = (static_cast<std::size_t>(row.place) * of.cache.kv_heads + row.head) * of.op.stride +
-                           (list == nullptr ? begin : list[begin]) / row.block;
-    of.op.sums.raw()[at] += static_cast<double>(mass / static_cast<float>(of.op.group));
-    of.op.readers.raw()[at] += 1;
+    for (int other = lanes / 2; other > 0; other /= 2) mass += __shfl_xor_sync(~0U, mass, other);
+    if (!writes) continue;
+    of.op.sums.raw()[at] = before + static_cast<double>(mass / static_cast<float>(of.op.group));
+    of.op.readers.raw()[at] = readers + 1;
   }
 }
 
@@ -165,12 +194,14 @@ __global__ void shift_kernel(const __grid_constant__ ShiftOp of) {
   if (i < of.rows * of.heads) of.out.raw()[i] = of.lse.raw()[i] - of.shift.raw()[i / of.heads];
 }
 
-/// After the launch before this one has ended, whatever that allows.
+/// After the launch before this one has ended, whatever that allows; where `early`, when that allows it.
 template <class Arguments>
-void launch_plain(Stream& stream, void (*kernel)(Arguments), const Arguments& arguments, dim3 shape, int bytes) {
+void launch_plain(Stream& stream, void (*kernel)(Arguments), const Arguments& arguments, dim3 shape, int bytes,
+                  bool early = false) {
   Limits limits;
+  limits.clusters = stream.device().capability >= 90;
   allow_shared(kernel, bytes);
-  launch(kernel, arguments, shape, bytes, {limits, static_cast<cudaStream_t>(stream.raw()), false});
+  launch(kernel, arguments, shape, bytes, {limits, static_cast<cudaStream_t>(stream.raw()), early});
 }
 
 unsigned blocks_of(std::size_t threads) {
@@ -185,15 +216,16 @@ void unite(Stream& stream, const UniteOp& op) {
   UniteArguments of{cache_of(op.cache, op.rows), op};
   of.room = op.most == 0 ? 0 : static_cast<int>(std::bit_ceil(static_cast<unsigned>(op.most)));
   launch_plain(stream, unite_kernel, of, dim3(static_cast<unsigned>(op.count), kUniteThreads),
-               of.room * static_cast<int>(sizeof(std::uint64_t)));
+               of.room * static_cast<int>(sizeof(std::uint64_t)), true);
 }
 
 void add_heat(Stream& stream, const HeatOp& op) {
   if (op.count == 0 || op.most == 0) return;
-  constexpr int kMostParts = 64;
+  // Not so many that the blocks of the launch behind find no room beside them.
+  const int most_parts = std::clamp(4 * stream.device().processors / op.count, 1, 64);
   HeatArguments of{cache_of(op.cache, op.rows), op};
-  of.parts = std::clamp((op.most + kHeatWarps - 1) / kHeatWarps, 1, kMostParts);
-  launch_plain(stream, heat_kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kHeatWarps * 32), 0);
+  of.parts = std::clamp((op.most + kHeatWarps - 1) / kHeatWarps, 1, most_parts);
+  launch_plain(stream, heat_kernel, of, dim3(static_cast<unsigned>(op.count * of.parts), kHeatWarps * 32), 0, true);
 }
 
 void fold_heat(Stream& stream, const FoldOp& op) {

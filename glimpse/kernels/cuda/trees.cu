@@ -6,6 +6,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/ranks.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
 #include "glimpse/kernels/cuda/trees.h"
@@ -27,23 +28,46 @@ struct Arguments {
 
 struct Shared {
   float units[kMostTreeUnits];
-  int opened[kMostTreeUnits];  ///< whether, and then the clusters before it among those opened
-  int digits[kDigits];         ///< tokens
-  int clusters;                ///< opened
-  int digit, before;           ///< the digit at which the budget is full, and the tokens before it
-  int next;                    ///< the lowest cluster that is looked for
+  int opened[kMostTreeUnits];                                     ///< whether
+  int unit_tokens[kMostTreeUnits], last_cluster[kMostTreeUnits];  ///< of the tree
+  int digits[kDigits];                                            ///< tokens
+  int clusters;                                                   ///< opened
+  int digit, before;  ///< the digit at which the budget is full, and the tokens before it
+  int next;           ///< the lowest cluster that is looked for
   int warp_tokens[kWarps][2];
 };
+
+/// Asks for what is read later, so that it waits in the cache.
+template <class T>
+__device__ void ask_for(const T* from, int count) {
+  if (from == nullptr) return;
+  constexpr int kLine = 128 / static_cast<int>(sizeof(T));
+  for (int i = static_cast<int>(threadIdx.x) * kLine; i < count; i += kThreads * kLine) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
+  }
+}
 
 class TreeWalk {
  public:
   __device__ TreeWalk(const Arguments& of, const TreeSearch& search, float* queries, std::uint32_t* keys)
       : of_(of), search_(search), tree_(search.tree), queries_(queries), keys_(keys) {}
 
+  /// Waits for the launch before; the tree is there before that.
   __device__ void run(Shared& room) {
+    ask_for(tree_.ends, tree_.chunks);
     if (search_.scored != 0) {
+      wait_for_launch_before();
       take_scores(room);
     } else {
+      ask_for(tree_.centroids, tree_.units * of_.cache.dim);
+      ask_for(tree_.radii, tree_.units + tree_.clusters);
+      ask_for(tree_.costs, tree_.clusters);
+      ask_for(tree_.cluster_of, tree_.chunks);
+      if (threadIdx.x < tree_.units) {
+        room.unit_tokens[threadIdx.x] = tree_.unit_tokens[threadIdx.x];
+        room.last_cluster[threadIdx.x] = tree_.last_cluster[threadIdx.x];
+      }
+      wait_for_launch_before();
       load();
       score_units(room);
       open_units(room);
@@ -151,7 +175,7 @@ class TreeWalk {
         std::uint64_t best = max(own[0], own[1]);
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(~0U, best, step));
-        tokens += tree_.unit_tokens[~0U - static_cast<unsigned>(best)];
+        tokens += room.unit_tokens[~0U - static_cast<unsigned>(best)];
         for (int i = 0; i < 2; ++i) {
           if (own[i] == best) own[i] = 0, opened[i] = 1;
         }
@@ -163,7 +187,7 @@ class TreeWalk {
     __syncthreads();
     int clusters = 0;
     for (int unit = 0; unit < tree_.units; ++unit) {
-      if (room.opened[unit] != 0) clusters += tree_.last_cluster[unit] - (unit == 0 ? 0 : tree_.last_cluster[unit - 1]);
+      if (room.opened[unit] != 0) clusters += clusters_of(room, unit);
     }
     if (threadIdx.x == 0) room.clusters = clusters;
     __syncthreads();
@@ -181,10 +205,10 @@ class TreeWalk {
         ++unit;
         if (room.opened[unit] == 0) continue;
         first = last;
-        last += clusters_of(unit);
+        last += clusters_of(room, unit);
       }
       const bool there = wanted < last;
-      const int cluster = there ? begin_of(unit) + wanted - first : 0;
+      const int cluster = there ? begin_of(room, unit) + wanted - first : 0;
       const float value = score(tree_.units + cluster);
       if (there && threadIdx.x % kLanes == 0) keys_[cluster] = max(order_of(value), 1U);
     }
@@ -210,11 +234,11 @@ class TreeWalk {
     if (threadIdx.x == 0) room.clusters = count;
     __syncthreads();
   }
-  __device__ int begin_of(int unit) const {
-    return unit == 0 ? 0 : tree_.last_cluster[unit - 1];
+  __device__ static int begin_of(const Shared& room, int unit) {
+    return unit == 0 ? 0 : room.last_cluster[unit - 1];
   }
-  __device__ int clusters_of(int unit) const {
-    return tree_.last_cluster[unit] - begin_of(unit);
+  __device__ static int clusters_of(const Shared& room, int unit) {
+    return room.last_cluster[unit] - begin_of(room, unit);
   }
 
   /// In the order of their scores, equal ones by number, clusters are taken while they fit: those of a larger key than
@@ -438,9 +462,10 @@ int query_bytes(int group, int dim) {
   return (group * (dim + 1) + 3) / 4 * 4 * static_cast<int>(sizeof(float));
 }
 
-__global__ void __launch_bounds__(kThreads) search_trees_kernel(const __grid_constant__ Arguments of) {
+__global__ void __launch_bounds__(kThreads, 2) search_trees_kernel(const __grid_constant__ Arguments of) {
   extern __shared__ uint4 memory[];
   __shared__ Shared room;
+  let_next_begin();
   const TreeSearch search = of.op.searches.raw()[blockIdx.x];
   auto* const queries = reinterpret_cast<float*>(memory);
   const int floats = (of.op.group * (of.cache.dim + 1) + 3) / 4 * 4;
@@ -457,6 +482,7 @@ void search_trees(Stream& stream, const TreeSearchOp& op) {
   check_cuda(
       cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device().number),
       "asking for shared memory");
+  limits.clusters = stream.device().capability >= 90;
   const int fixed = query_bytes(op.group, op.cache.format.dim) + static_cast<int>(sizeof(Shared)) + 1024;
   const int most = (limits.shared_bytes - fixed) / static_cast<int>(sizeof(std::uint32_t));
   if (op.most > most) {
@@ -477,7 +503,7 @@ void search_trees(Stream& stream, const TreeSearchOp& op) {
   const int bytes = query_bytes(op.group, op.cache.format.dim) + op.most * static_cast<int>(sizeof(std::uint32_t));
   allow_shared(search_trees_kernel, bytes);
   launch(search_trees_kernel, of, dim3(static_cast<unsigned>(op.count), kThreads), bytes,
-         {limits, static_cast<cudaStream_t>(stream.raw()), false});
+         {limits, static_cast<cudaStream_t>(stream.raw())});
 }
 
 }  // namespace glimpse::kernels::cuda

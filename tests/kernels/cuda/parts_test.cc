@@ -190,7 +190,7 @@ TEST_F(Parts, UnionsTakeTheBestOfTheirLists) {
 }
 
 /// Reads of everything, of nothing, and of sets of whole units.
-std::vector<Read> some_reads(OperationsBed& bed) {
+std::vector<Read> some_reads(OperationsBed& bed, std::int32_t block) {
   std::vector<Read> reads(bed.row_heads.size());
   bed.capacity = static_cast<std::int32_t>(bed.stride);
   for (std::size_t i = 0; i < reads.size(); ++i) {
@@ -201,7 +201,7 @@ std::vector<Read> some_reads(OperationsBed& bed) {
     bed.set_slots.resize((i + 1) * bed.stride, -1);
     std::int32_t count = 0;
     for (std::int32_t slot = 0; slot < slots; ++slot) {
-      if ((slot / kBlock * 7 + static_cast<std::int32_t>(i)) % 3 == 0) {
+      if ((slot / block * 7 + static_cast<std::int32_t>(i)) % 3 == 0) {
         bed.set_slots[i * bed.stride + static_cast<std::size_t>(count++)] = slot;
       }
     }
@@ -212,18 +212,18 @@ std::vector<Read> some_reads(OperationsBed& bed) {
 
 /// The mean probability of each unit that a KV head of a row reads; NaN where it reads none of it.
 std::vector<double> masses(const OperationsBed& bed, const std::vector<Read>& reads, std::size_t i,
-                           const std::vector<float>& lse) {
+                           const std::vector<float>& lse, std::int32_t block) {
   const RowHead at = bed.row_heads[i];
   const std::int32_t slots = bed.seen(static_cast<std::size_t>(at.row));
   const HeadView& view =
       bed.views[static_cast<std::size_t>(bed.sequence[static_cast<std::size_t>(at.row)] * bed.of.kv_heads + at.head)];
-  std::vector<double> mass(static_cast<std::size_t>(units_of(slots)), std::nan(""));
+  std::vector<double> mass(static_cast<std::size_t>((slots + block - 1) / block), std::nan(""));
   if (reads[i].kind == Read::Kind::nothing) return mass;
   const std::int32_t count = bed.set_count[i];
   const bool all = reads[i].kind == Read::Kind::everything || count == kEverything;
   for (std::int32_t e = 0; e < (all ? slots : count); ++e) {
     const std::int32_t slot = all ? e : bed.set_slots[i * bed.stride + static_cast<std::size_t>(e)];
-    double& unit = mass[static_cast<std::size_t>(slot / kBlock)];
+    double& unit = mass[static_cast<std::size_t>(slot / block)];
     if (std::isnan(unit)) unit = 0;
     for (int j = 0; j < bed.of.group; ++j) {
       const std::size_t query = i * static_cast<std::size_t>(bed.of.group) + static_cast<std::size_t>(j);
@@ -236,57 +236,62 @@ std::vector<double> masses(const OperationsBed& bed, const std::vector<Read>& re
 }
 
 TEST_F(Parts, HeatIsTheMeanProbabilityOfABlock) {
-  for (const KvType type : kTypes) {
-    for (const OperationsCase& c :
-         {OperationsCase{.name = "", .kv_heads = 3, .group = 4, .lengths = {700, 90, 17, 1}},
-          OperationsCase{.name = "", .dim = 128, .kv_heads = 2, .group = 7, .lengths = {2000}},
-          OperationsCase{.name = "", .dim = 256, .kv_heads = 1, .group = 16, .lengths = {40, 300}},
-          OperationsCase{.name = "", .dim = 96, .kv_heads = 2, .group = 1, .lengths = {333}}}) {
-      OperationsBed bed(c, type, 6);
-      const std::vector<Read> reads = some_reads(bed);
-      const kernels::test::Scored left = attend_on_host(reference_, bed, reads).left;
-      const DeviceBed on(*stream_, bed);
-      std::vector<HeatRow> rows;
-      for (std::size_t i = 0; i < reads.size(); ++i) {
-        const RowHead at = bed.row_heads[i];
-        rows.push_back({at.row, at.head, at.row, kBlock});
-      }
-      const std::size_t stride = bed.stride / kBlock + 3, kv_heads = static_cast<std::size_t>(c.kv_heads);
-      const Array<HeatRow> heats(*stream_, rows);
-      const Array<Read> device_reads(*stream_, reads);
-      const Array<float> scores(*stream_, left.scores), lse(*stream_, left.lse);
-      const Array<std::int32_t> slots(*stream_, bed.set_slots), count(*stream_, bed.set_count);
-      Array<double> sums(*stream_, bed.rows() * kv_heads * stride), gains(*stream_, bed.rows() * stride);
-      Array<std::int32_t> readers(*stream_, sums.size());
-      sums.memory().fill(std::byte{0});
-      readers.memory().fill(std::byte{0});
-      HeatOp op{on.cache(), on.rows(), {scores.pointer(), lse.pointer(), bed.stride}, c.group, device_reads.constant()};
-      op.sets = {slots.pointer(), count.pointer(), bed.capacity, static_cast<int>(bed.set_count.size())};
-      op.heats = heats.constant();
-      op.count = static_cast<int>(rows.size());
-      op.most = static_cast<int>(stride);
-      op.sums = sums.pointer();
-      op.readers = readers.pointer();
-      op.stride = stride;
-      add_heat(*stream_, op);
-      add_heat(*stream_, op);  // as another layer that reads the same
-      heat_gains(*stream_, {sums.constant(), readers.constant(), gains.pointer(), static_cast<int>(bed.rows()),
-                            c.kv_heads, stride});
-      const std::vector<double> got = gains.values();
-      for (std::size_t row = 0; row < bed.rows(); ++row) {
-        std::vector<double> sum(stride, 0.0);
-        std::vector<int> read(stride, 0);
-        for (std::size_t head = 0; head < kv_heads; ++head) {
-          const std::vector<double> mass = masses(bed, reads, row * kv_heads + head, left.lse);
-          for (std::size_t unit = 0; unit < mass.size(); ++unit) {
-            if (std::isnan(mass[unit])) continue;
-            sum[unit] += mass[unit];
-            ++read[unit];
-          }
+  for (const std::int32_t block : {4, kBlock, 48}) {
+    for (const KvType type : kTypes) {
+      for (const OperationsCase& c :
+           {OperationsCase{.name = "", .kv_heads = 3, .group = 4, .lengths = {700, 90, 17, 1}},
+            OperationsCase{.name = "", .dim = 128, .kv_heads = 2, .group = 7, .lengths = {2000}},
+            OperationsCase{.name = "", .dim = 256, .kv_heads = 1, .group = 16, .lengths = {40, 300}},
+            OperationsCase{.name = "", .dim = 96, .kv_heads = 2, .group = 1, .lengths = {333}}}) {
+        SCOPED_TRACE(block);
+        OperationsBed bed(c, type, 6);
+        const std::vector<Read> reads = some_reads(bed, block);
+        const kernels::test::Scored left = attend_on_host(reference_, bed, reads).left;
+        const DeviceBed on(*stream_, bed);
+        std::vector<HeatRow> rows;
+        for (std::size_t i = 0; i < reads.size(); ++i) {
+          const RowHead at = bed.row_heads[i];
+          rows.push_back({at.row, at.head, at.row, block});
         }
-        for (std::size_t unit = 0; unit < stride; ++unit) {
-          const double want = read[unit] == 0 ? 0 : sum[unit] / read[unit];
-          ASSERT_NEAR(got[row * stride + unit], want, 1e-6 + 1e-4 * want) << "row " << row << ", unit " << unit;
+        const std::size_t stride = bed.stride / static_cast<std::size_t>(block) + 3,
+                          kv_heads = static_cast<std::size_t>(c.kv_heads);
+        const Array<HeatRow> heats(*stream_, rows);
+        const Array<Read> device_reads(*stream_, reads);
+        const Array<float> scores(*stream_, left.scores), lse(*stream_, left.lse);
+        const Array<std::int32_t> slots(*stream_, bed.set_slots), count(*stream_, bed.set_count);
+        Array<double> sums(*stream_, bed.rows() * kv_heads * stride), gains(*stream_, bed.rows() * stride);
+        Array<std::int32_t> readers(*stream_, sums.size());
+        sums.memory().fill(std::byte{0});
+        readers.memory().fill(std::byte{0});
+        HeatOp op{
+            on.cache(), on.rows(), {scores.pointer(), lse.pointer(), bed.stride}, c.group, device_reads.constant()};
+        op.sets = {slots.pointer(), count.pointer(), bed.capacity, static_cast<int>(bed.set_count.size())};
+        op.heats = heats.constant();
+        op.count = static_cast<int>(rows.size());
+        op.most = static_cast<int>(stride);
+        op.sums = sums.pointer();
+        op.readers = readers.pointer();
+        op.stride = stride;
+        add_heat(*stream_, op);
+        add_heat(*stream_, op);  // as another layer that reads the same
+        heat_gains(*stream_, {sums.constant(), readers.constant(), gains.pointer(), static_cast<int>(bed.rows()),
+                              c.kv_heads, stride});
+        const std::vector<double> got = gains.values();
+        for (std::size_t row = 0; row < bed.rows(); ++row) {
+          std::vector<double> sum(stride, 0.0);
+          std::vector<int> read(stride, 0);
+          for (std::size_t head = 0; head < kv_heads; ++head) {
+            const std::vector<double> mass = masses(bed, reads, row * kv_heads + head, left.lse, block);
+            for (std::size_t unit = 0; unit < mass.size(); ++unit) {
+              if (std::isnan(mass[unit])) continue;
+              sum[unit] += mass[unit];
+              ++read[unit];
+            }
+          }
+          for (std::size_t unit = 0; unit < stride; ++unit) {
+            const double want = read[unit] == 0 ? 0 : sum[unit] / read[unit];
+            ASSERT_NEAR(got[row * stride + unit], want, 1e-6 + 1e-4 * want) << "row " << row << ", unit " << unit;
+          }
         }
       }
     }

@@ -25,18 +25,25 @@ endforeach()
 target_compile_options(module_headers_cold PRIVATE ${glimpse_cold})
 
 # A build from nothing may compile the files of a target together (CMAKE_UNITY_BUILD), as scripts/build does where CI is
-# true: what their templates and headers need is then compiled once, in half of the time. Two files of a target that give
-# one name to things of their own cannot go together, or worse, one calls the other's: one of them is listed as ALONE, or
-# the whole target is APART.
+# true: what their templates and headers need is then compiled once. Two files of a target that give one name to things
+# of their own cannot go together, or worse, one calls the other's: one of them is listed as ALONE, or the whole target
+# is APART.
+function(glimpse_compile_together target apart alone)
+  set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  if(apart)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  endif()
+endfunction()
+
 # glimpse_module(kv SOURCES ... DEPENDS base plan kernels [LIBRARIES ...] [ALONE ...] [APART] [COLD]) makes the static
 # library glimpse_kv, one for each folder. The include root is the repository, so the include path is the folder path.
 function(glimpse_module name)
   cmake_parse_arguments(arg "COLD;APART" "" "SOURCES;DEPENDS;LIBRARIES;ALONE" ${ARGN})
   add_library(glimpse_${name} STATIC ${arg_SOURCES})
-  set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  if(arg_APART OR (CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT arg_COLD))  # what users measure is compiled as theirs is
-    set_target_properties(glimpse_${name} PROPERTIES UNITY_BUILD OFF)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT arg_COLD)  # what users measure is compiled as theirs is
+    set(arg_APART ON)
   endif()
+  glimpse_compile_together(glimpse_${name} "${arg_APART}" "${arg_ALONE}")
   set_target_properties(glimpse_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
   target_include_directories(glimpse_${name} PUBLIC $<BUILD_INTERFACE:${glimpse_root}>)
   target_compile_features(glimpse_${name} PUBLIC cxx_std_20)
@@ -59,9 +66,8 @@ if(CMAKE_CXX_FLAGS MATCHES "sanitize=thread")
   set(glimpse_test_threads 2)
 endif()
 
-# A GoogleTest program, tests/<folder>/<name>: glimpse_test(kv_test SOURCES ... DEPENDS kv [LIBRARIES ...]
-# [ALONE ...] [APART]
-# [PROPERTIES FIXTURES_REQUIRED models ...] [THREADS 2] [BUSY "Threads.*"] [TOGETHER Sets/TidalSets ...]); the
+# A GoogleTest program, tests/<folder>/<name>: glimpse_test(kv_test SOURCES ... DEPENDS kv [LIBRARIES ...] [ALONE ...]
+# [APART] [THREADS 2] [BUSY "Threads.*"] [TOGETHER Sets/TidalSets ...] [PROPERTIES FIXTURES_REQUIRED models ...]); the
 # properties go to each of its tests. THREADS are what a test keeps busy, 2 for those that the filter BUSY names. Each
 # suite of TOGETHER is one test of ctest, so that its tests share what the first of them makes; none of them may skip,
 # which ctest would not show.
@@ -71,10 +77,7 @@ function(glimpse_test name)
     set(arg_THREADS 1)
   endif()
   add_executable(${name} ${arg_SOURCES})
-  set_source_files_properties(${arg_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  if(arg_APART)
-    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
-  endif()
+  glimpse_compile_together(${name} "${arg_APART}" "${arg_ALONE}")
   list(TRANSFORM arg_DEPENDS PREPEND glimpse_)
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wshadow -Wno-missing-field-initializers ${glimpse_quiet})
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} ${arg_LIBRARIES} test_places GTest::gmock GTest::gtest_main fmt::fmt)

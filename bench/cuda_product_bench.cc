@@ -15,6 +15,7 @@
 #include "bench/cuda_results.h"
 #include "glimpse/base/dtype.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/cuda/few_rows.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/readings.h"
@@ -42,10 +43,6 @@ struct Wanted {
   int hidden = 4096, feed_forward = 14336, attended = 4096, qkv = 6144;
   std::string json, command;
 };
-
-std::size_t size(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 /// Random integers; scales of about one in f16, so that sums are finite.
 std::vector<std::uint32_t> random_words(const PackedLayout& layout, unsigned seed) {

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/attention.h"
 
 namespace glimpse::bench {
@@ -20,10 +21,6 @@ constexpr float kKeyNoise = 0.6F;
 
 double seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
-}
-
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
 }
 
 model::Rope rope_of(const plan::ModelShape& shape) {
@@ -49,7 +46,7 @@ StepBed::StepBed(const BedOptions& options) : options_(options), rope_(rope_of(o
   std::normal_distribution<float> normal;
   noise_.resize(kNoise);
   for (float& x : noise_) x = normal(random_);
-  topics_.resize(at(shape.layers) * at(shape.kv_heads) * kTopics * at(shape.head_dim));
+  topics_.resize(size(shape.layers) * size(shape.kv_heads) * kTopics * size(shape.head_dim));
   for (float& x : topics_) x = normal(random_);
 
   // What evicting plans keep is copied, and pages that a host tier gives back are taken again: twice the prompt.
@@ -61,28 +58,29 @@ StepBed::StepBed(const BedOptions& options) : options_(options), rope_(rope_of(o
       attention::RunnerShape{shape.layers, shape.heads, shape.kv_heads, shape.head_dim, options_.threads, &rope_},
       *cache_);
   rope_.prepare(options_.tokens + options_.steps + 1);
-  q_.resize(at(shape.layers) * at(shape.heads) * at(shape.head_dim));
+  q_.resize(size(shape.layers) * size(shape.heads) * size(shape.head_dim));
   output_.resize(q_.size());
-  k_.resize(at(shape.layers) * at(shape.kv_heads) * at(shape.head_dim));
+  k_.resize(size(shape.layers) * size(shape.kv_heads) * size(shape.head_dim));
   v_.resize(k_.size());
-  subjects_.reserve(at(options_.plans));
+  subjects_.reserve(size(options_.plans));
   fill();
 }
 
 const float* StepBed::topic(int layer, int kv_head, std::size_t number) const {
   const plan::ModelShape& shape = options_.shape;
-  return topics_.data() + ((at(layer) * at(shape.kv_heads) + at(kv_head)) * kTopics + number) * at(shape.head_dim);
+  return topics_.data() +
+         ((size(layer) * size(shape.kv_heads) + size(kv_head)) * kTopics + number) * size(shape.head_dim);
 }
 
 void StepBed::add_noise(float* row, float weight) {
-  const std::size_t dim = at(options_.shape.head_dim);
+  const std::size_t dim = size(options_.shape.head_dim);
   const float* from = noise_.data() + random_() % (kNoise - dim);
   for (std::size_t i = 0; i < dim; ++i) row[i] += weight * from[i];
 }
 
 void StepBed::fill() {
   const plan::ModelShape& shape = options_.shape;
-  const std::size_t dim = at(shape.head_dim);
+  const std::size_t dim = size(shape.head_dim);
   constexpr std::int64_t kRows = 1024;
   base_ = cache_->create();
   cache_->extend(base_, options_.tokens);
@@ -101,11 +99,11 @@ void StepBed::fill() {
             number = random_() % kTopics;
             left = stretch(random_);
           }
-          float* const row = k.data() + at(r) * dim;
+          float* const row = k.data() + size(r) * dim;
           std::copy_n(topic(layer, head, number), dim, row);
           add_noise(row, kKeyNoise);
           rope_.turn(first + r, row);
-          add_noise(v.data() + at(r) * dim, 1);
+          add_noise(v.data() + size(r) * dim, 1);
         }
         kernels::append(format(), {.head = &view,
                                    .k = k.data(),
@@ -124,7 +122,7 @@ void StepBed::fill() {
 }
 
 int StepBed::add(const plan::Plan& plan) {
-  check(subjects_.size() < at(options_.plans), "a bed knows how many plans will come");
+  check(subjects_.size() < size(options_.plans), "a bed knows how many plans will come");
   check(tokens_ == options_.tokens, "plans come before the first step");
   Subject subject{&plan, std::make_unique<attention::Program>(plan), cache_->fork(base_),
                   std::make_unique<attention::SequenceState>(plan)};
@@ -143,7 +141,7 @@ void StepBed::seed(Subject& subject) {
     const std::int64_t block = state.heat_block();
     for (int layer = 0; layer < shape.layers; ++layer) {
       auto& heat = state.heat(layer);
-      heat.resize(at((options_.tokens + block - 1) / block));
+      heat.resize(size((options_.tokens + block - 1) / block));
       for (float& h : heat) h = mass(random_);
     }
   }
@@ -151,10 +149,10 @@ void StepBed::seed(Subject& subject) {
     for (int head = 0; head < shape.kv_heads; ++head) {
       const plan::Role& role = subject.plan->role(layer, head);
       if (role.retention < 0) continue;
-      const plan::RetentionRule rule = subject.plan->retentions[at(role.retention)].rule;
+      const plan::RetentionRule rule = subject.plan->retentions[size(role.retention)].rule;
       if (rule != plan::RetentionRule::accumulated && rule != plan::RetentionRule::last_probability) continue;
       std::vector<float>& statistic = state.statistics[state.head(layer, head)].own();
-      statistic.resize(at(options_.tokens));
+      statistic.resize(size(options_.tokens));
       for (float& s : statistic) s = mass(random_);
     }
   }
@@ -162,13 +160,13 @@ void StepBed::seed(Subject& subject) {
 
 void StepBed::next_token() {
   const plan::ModelShape& shape = options_.shape;
-  const std::size_t dim = at(shape.head_dim);
+  const std::size_t dim = size(shape.head_dim);
   check(tokens_ < options_.tokens + options_.steps, "a bed knows how many steps will come");
   const std::int64_t position = tokens_++;
   std::fill(v_.begin(), v_.end(), 0.0F);
   for (int layer = 0; layer < shape.layers; ++layer) {
     for (int head = 0; head < shape.kv_heads; ++head) {
-      const std::size_t place = at(layer) * at(shape.kv_heads) + at(head);
+      const std::size_t place = size(layer) * size(shape.kv_heads) + size(head);
       float* const key = k_.data() + place * dim;
       std::copy_n(topic(layer, head, random_() % kTopics), dim, key);
       add_noise(key, kKeyNoise);
@@ -177,7 +175,7 @@ void StepBed::next_token() {
       const float* const first = topic(layer, head, random_() % kTopics);
       const float* const second = topic(layer, head, random_() % kTopics);
       for (int j = 0; j < shape.group(); ++j) {
-        float* const row = q_.data() + (place * at(shape.group()) + at(j)) * dim;
+        float* const row = q_.data() + (place * size(shape.group()) + size(j)) * dim;
         for (std::size_t i = 0; i < dim; ++i) row[i] = first[i] + 0.5F * second[i];
         add_noise(row, kKeyNoise);
         rope_.turn(position, row);
@@ -187,19 +185,19 @@ void StepBed::next_token() {
 }
 
 std::vector<LayerTime> StepBed::step(int plan, std::vector<std::vector<HeadRead>>* reads) {
-  Subject& subject = subjects_[at(plan)];
+  Subject& subject = subjects_[size(plan)];
   const plan::ModelShape& shape = options_.shape;
-  const std::size_t dim = at(shape.head_dim), heads = at(shape.heads);
+  const std::size_t dim = size(shape.head_dim), heads = size(shape.heads);
   if (attention::wants_boundaries(*subject.plan)) {
     subject.state->boundaries.assign(boundaries_.begin(), boundaries_.begin() + tokens_);
   }
   runner_->observer = {};
   if (reads != nullptr) {
-    reads->assign(at(shape.layers), {});
+    reads->assign(size(shape.layers), {});
     runner_->observer = [&](const attention::HeadRecord& record) {
       HeadRead read{record.kv_head, record.reads_all, {record.tokens.begin(), record.tokens.end()}, {}};
       read.query_sets.assign(record.query_sets.begin(), record.query_sets.end());
-      (*reads)[at(record.layer)].push_back(std::move(read));
+      (*reads)[size(record.layer)].push_back(std::move(read));
     };
   }
   attention::SequenceRows rows;
@@ -208,26 +206,26 @@ std::vector<LayerTime> StepBed::step(int plan, std::vector<std::vector<HeadRead>
   rows.state = subject.state.get();
   rows.position = tokens_ - 1;
   runner_->begin({&rows, 1});
-  std::vector<LayerTime> times(at(shape.layers));
+  std::vector<LayerTime> times(size(shape.layers));
   std::fill(output_.begin(), output_.end(), std::nanf(""));
   const int threads = options_.threads;
   team_.run([&](int ith) {
     for (int layer = 0; layer < shape.layers; ++layer) {
       for (int head = ith; head < shape.kv_heads; head += threads) {
-        const std::size_t from = (at(layer) * at(shape.kv_heads) + at(head)) * dim;
+        const std::size_t from = (size(layer) * size(shape.kv_heads) + size(head)) * dim;
         runner_->append({layer, head, 0, 0, 1, k_.data() + from, v_.data() + from, dim});
       }
       runner_->appended(layer, threads);
       const auto start = team_.meet();
       auto selected = start;
-      const float* const q = q_.data() + at(layer) * heads * dim;
+      const float* const q = q_.data() + size(layer) * heads * dim;
       if (runner_->needs_select(layer)) {
         runner_->select(layer, q, ith, threads);
         selected = team_.meet();
       }
-      runner_->attend(layer, q, output_.data() + at(layer) * heads * dim, ith, threads);
+      runner_->attend(layer, q, output_.data() + size(layer) * heads * dim, ith, threads);
       const auto end = team_.meet();
-      if (ith == 0) times[at(layer)] = {seconds(start, selected), seconds(selected, end)};
+      if (ith == 0) times[size(layer)] = {seconds(start, selected), seconds(selected, end)};
     }
   });
   counters_ = runner_->end()[0];
@@ -240,7 +238,7 @@ double StepBed::bandwidth() {
 
 const float* StepBed::query(int layer, int kv_head) const {
   const plan::ModelShape& shape = options_.shape;
-  return q_.data() + (at(layer) * at(shape.heads) + at(kv_head) * at(shape.group())) * at(shape.head_dim);
+  return q_.data() + (size(layer) * size(shape.heads) + size(kv_head) * size(shape.group())) * size(shape.head_dim);
 }
 
 const float* StepBed::output(int layer, int kv_head) const {
@@ -248,7 +246,7 @@ const float* StepBed::output(int layer, int kv_head) const {
 }
 
 kernels::HeadView StepBed::view(int plan, int layer, int kv_head) const {
-  return cache_->view(subjects_[at(plan)].sequence, layer, kv_head);
+  return cache_->view(subjects_[size(plan)].sequence, layer, kv_head);
 }
 
 float StepBed::scale() const {

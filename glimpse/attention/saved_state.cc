@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kv/index/landmarks.h"
 
 namespace glimpse::attention {
@@ -13,13 +14,9 @@ using plan::RetentionRule;
 
 constexpr std::int64_t kPage = kernels::kPageTokens;
 
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-
 const plan::Retention* retention_of(const plan::Plan& plan, std::size_t head) {
   const int number = plan.roles[head].retention;
-  return number < 0 ? nullptr : &plan.retentions[at(number)];
+  return number < 0 ? nullptr : &plan.retentions[size(number)];
 }
 
 bool by_statistic(const plan::Retention* kept) {
@@ -89,17 +86,17 @@ void load_state(ByteReader& from, const StateSource& source, SequenceState& stat
   state.decode_steps = from.value<std::int64_t>(0, tokens, "decoded tokens");
   const std::int64_t block = state.heat_block();
   for (int layer = 0; layer < heat_layers(state, plan); ++layer) {
-    state.heat(layer) = from.values<float>(at((tokens + block - 1) / block), "heat");
+    state.heat(layer) = from.values<float>(size((tokens + block - 1) / block), "heat");
     require_finite(from, state.heat(layer), "heat");
   }
   const std::int64_t pages = (tokens + kPage - 1) / kPage;
   const kv::SavedIndexLimits limits{source.format.type, tokens, state.prompt_tokens};
   for (std::size_t head = 0; head < plan.roles.size(); ++head) {
     const plan::Retention* kept = retention_of(plan, head);
-    state.statistics[head].own() = from.values<float>(by_statistic(kept) ? at(tokens) : 0, "statistics");
+    state.statistics[head].own() = from.values<float>(by_statistic(kept) ? size(tokens) : 0, "statistics");
     require_statistics(from, *state.statistics[head]);
     const bool tier = kept != nullptr && kept->rule == RetentionRule::host_tier;
-    state.chosen_at[head] = from.values<std::int64_t>(tier ? at(pages) : 0, "pages of a host tier");
+    state.chosen_at[head] = from.values<std::int64_t>(tier ? size(pages) : 0, "pages of a host tier");
     for (const std::int64_t step : state.chosen_at[head]) {
       from.require(step >= -1 && step < std::max<std::int64_t>(state.decode_steps, 1), "the step of a page");
     }
@@ -141,7 +138,7 @@ void require_stream(const ByteReader& from, const plan::Retention& kept, const k
   const std::int64_t first = gap_begin(kept);
   const std::int64_t gone = tokens - head.slots;
   for (std::int64_t slot = 0; slot < head.slots; ++slot) {
-    from.require(head.positions[at(slot)] == (slot < first ? slot : slot + gone), "the position of a stream's token");
+    from.require(head.positions[size(slot)] == (slot < first ? slot : slot + gone), "the position of a stream's token");
   }
   const std::int64_t window = std::max<std::int64_t>(1, plan::budget_tokens(kept.budget, tokens) - kept.sink);
   from.require(gone > 0 && gone % kPage == 0 && first + gone <= tokens - window, "what a stream forgot");
@@ -162,7 +159,7 @@ void require_layouts(const ByteReader& from, const plan::Plan& plan, std::int64_
       from.require(heads[i].slots == tokens, "the slots of a head");
       continue;
     }
-    from.require(forgets(kept) && heads[i].positions.size() == at(heads[i].slots) && heads[i].slots <= tokens,
+    from.require(forgets(kept) && heads[i].positions.size() == size(heads[i].slots) && heads[i].slots <= tokens,
                  "the slots of a head that forgets");
     require_ascending(from, heads[i], tokens);
     if (kept->rule == RetentionRule::window) require_stream(from, *kept, heads[i], tokens);

@@ -7,6 +7,7 @@
 
 #include "glimpse/attention/cuda/runner.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/exec/cuda/activations.h"
 #include "glimpse/exec/cuda/weights.h"
 #include "glimpse/exec/rope.h"
@@ -172,8 +173,6 @@ class CudaExecutor final : public Executor {
   }
 
  private:
-  static std::size_t size(std::int64_t value) { return static_cast<std::size_t>(value); }
-
   /// For what a pass leaves behind beside its activations.
   void make_room() {
     const std::size_t least = keeps_rows_ ? kLogitRows : 0;

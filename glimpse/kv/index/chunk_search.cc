@@ -4,16 +4,13 @@
 #include <cmath>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kv/index/chunk_set.h"
 #include "glimpse/kv/index/chunk_tree.h"
 #include "glimpse/kv/index/ranking.h"
 
 namespace glimpse::kv {
 namespace {
-
-std::size_t at(std::int32_t index) {
-  return static_cast<std::size_t>(index);
-}
 
 /// |q| of each query, scaled, behind what group_queries wrote. Returns them; may move scratch.queries.
 const float* query_norms(GroupQueries& queries, int dim, IndexScratch& scratch) {
@@ -47,24 +44,24 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
   GroupQueries queries = group_queries(selector_.terms.front().group, query, nodes_->fine.dim(), scratch);
   const float* norms = query_norms(queries, nodes_->fine.dim(), scratch);
   const bool whole = selector_.terms.front().index.whole_clusters;
-  const std::size_t units = at(nodes_->coarse.count());
-  const std::size_t nodes = units + at(nodes_->fine.count());
+  const std::size_t units = size(nodes_->coarse.count());
+  const std::size_t nodes = units + size(nodes_->fine.count());
   if (scratch.scores.size() < nodes) scratch.scores.resize(nodes);
   // Units' and clusters' places, and the cluster that each place of the second ranking stands for.
-  const std::size_t places = units + 2 * at(nodes_->fine.count());
+  const std::size_t places = units + 2 * size(nodes_->fine.count());
   if (scratch.order.size() < places) scratch.order.resize(places);
 
   nodes_->coarse.score(queries, norms, 0, nodes_->coarse.count(), scratch.scores.data());
   Ranking ranked_units({scratch.scores.data(), units}, {scratch.order.data(), units});
   float* const scores = scratch.scores.data() + units;
-  std::int32_t* const cluster_at = scratch.order.data() + units + at(nodes_->fine.count());
+  std::int32_t* const cluster_at = scratch.order.data() + units + size(nodes_->fine.count());
 
   // Units in ascending order, so that equal clusters rank by their number.
   std::int64_t candidates = 0;
   std::size_t opened = 0;
   while (!ranked_units.empty() && (opened < kLeastUnitsRead || candidates < kCandidateBudgets * query.budget)) {
     const std::int32_t unit = ranked_units.pop();
-    candidates += nodes_->unit_tokens[at(unit)];
+    candidates += nodes_->unit_tokens[size(unit)];
     ++opened;
   }
   // What was popped lies behind what was not.
@@ -81,8 +78,8 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
   std::int64_t room = in.room;
   bool full = false;
   while (!ranked.empty() && !full && room > 0) {
-    const Members& members = nodes_->members[at(cluster_at[at(ranked.pop())])];
-    for (std::int32_t chunk = members.first; chunk >= 0 && !full; chunk = nodes_->next[at(chunk)]) {
+    const Members& members = nodes_->members[size(cluster_at[size(ranked.pop())])];
+    for (std::int32_t chunk = members.first; chunk >= 0 && !full; chunk = nodes_->next[size(chunk)]) {
       const std::int64_t cost = chunk_cost(chunks_, in, chunk);
       full = !whole && cost > room;
       if (full) break;
@@ -100,8 +97,8 @@ std::vector<std::int32_t> ChunkTree::units_of(std::span<const std::int32_t> set,
   std::vector<std::int32_t> clusters;
   for (std::int32_t cluster = 0; cluster < nodes_->fine.count(); ++cluster) {
     bool found = false;
-    for (std::int32_t chunk = nodes_->members[at(cluster)].first; chunk >= 0 && !found;
-         chunk = nodes_->next[at(chunk)]) {
+    for (std::int32_t chunk = nodes_->members[size(cluster)].first; chunk >= 0 && !found;
+         chunk = nodes_->next[size(chunk)]) {
       found = std::binary_search(chosen.begin(), chosen.end(), chunk);
     }
     if (found) clusters.push_back(cluster);

@@ -5,20 +5,17 @@
 #include <numeric>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 
 namespace glimpse::kv {
 namespace {
-
-std::size_t at(std::int32_t index) {
-  return static_cast<std::size_t>(index);
-}
 
 /// Cluster numbers ordered by unit, keeping their order within one; units are numbered by their first cluster.
 std::vector<std::int32_t> by_unit(const Clusters& units) {
   std::vector<std::int32_t> order(units.nearest.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::int32_t a, std::int32_t b) { return units.nearest[at(a)] < units.nearest[at(b)]; });
+                   [&](std::int32_t a, std::int32_t b) { return units.nearest[size(a)] < units.nearest[size(b)]; });
   return order;
 }
 
@@ -32,11 +29,11 @@ void ChunkTree::representative(const KeySource& keys, std::int32_t chunk, float*
   const auto tokens = static_cast<std::int32_t>(chunks_.end(chunk)) - first;
   const int dim = nodes_->fine.dim();
   check(keys.format.dim == dim, "an index is made for the cache's rows");
-  std::vector<float> read(at(tokens + 1) * at(dim));
+  std::vector<float> read(size(tokens + 1) * size(dim));
   kernels::read_keys(keys.format, *keys.head, first, tokens, read.data());
   const kernels::FloatRows rows{read.data(), tokens, dim};
   if (selector_.terms.front().index.max_pooling) {
-    kernels::row_bounds(rows, read.data() + at(tokens) * at(dim), row);
+    kernels::row_bounds(rows, read.data() + size(tokens) * size(dim), row);
   } else {
     kernels::row_moments(rows, row, nullptr);
   }
@@ -75,8 +72,9 @@ void ChunkTree::adopt(Cut cut, const Parts& parts) {
   built_ = true;
   chunks_ = std::move(cut.chunks);
   seen_ = cut.at;
-  fill(parts.clusters, parts.units,
-       [&](std::int32_t cluster, std::int32_t chunk) { nodes_.own().fine.cover(cluster, parts.distances[at(chunk)]); });
+  fill(parts.clusters, parts.units, [&](std::int32_t cluster, std::int32_t chunk) {
+    nodes_.own().fine.cover(cluster, parts.distances[size(chunk)]);
+  });
 }
 
 std::int32_t ChunkTree::clusters_wanted(std::int32_t chunks) const {
@@ -92,8 +90,8 @@ void ChunkTree::build(const KeySource& keys) {
   const std::int32_t count = chunks_.count();
   if (count == 0) return;
   const int dim = nodes_->fine.dim();
-  std::vector<float> rows(at(count) * at(dim));
-  const auto row = [&](std::int32_t chunk) { return rows.data() + at(chunk) * at(dim); };
+  std::vector<float> rows(size(count) * size(dim));
+  const auto row = [&](std::int32_t chunk) { return rows.data() + size(chunk) * size(dim); };
   for (std::int32_t chunk = 0; chunk < count; ++chunk) representative(keys, chunk, row(chunk));
   const Clusters clusters = spherical_k_means({rows.data(), count, dim, clusters_wanted(count)});
   const Clusters units =
@@ -106,31 +104,31 @@ template <class Cover>
 void ChunkTree::fill(const Clusters& clusters, const Clusters& units, const Cover& cover) {
   const std::int32_t count = chunks_.count();
   Nodes& nodes = nodes_.own();
-  const auto dim = at(nodes.fine.dim());
-  std::vector<std::int32_t> number(at(clusters.count));
-  std::vector<std::int32_t> of_unit(at(units.count), 0);
+  const auto dim = size(nodes.fine.dim());
+  std::vector<std::int32_t> number(size(clusters.count));
+  std::vector<std::int32_t> of_unit(size(units.count), 0);
   for (const std::int32_t cluster : by_unit(units)) {
-    number[at(cluster)] = nodes.fine.count();
-    nodes.fine.add(clusters.centroids.data() + at(cluster) * dim, 0);
-    ++of_unit[at(units.nearest[at(cluster)])];
+    number[size(cluster)] = nodes.fine.count();
+    nodes.fine.add(clusters.centroids.data() + size(cluster) * dim, 0);
+    ++of_unit[size(units.nearest[size(cluster)])];
   }
-  nodes.members.resize(at(clusters.count));
-  nodes.last_child.resize(at(units.count));
+  nodes.members.resize(size(clusters.count));
+  nodes.last_child.resize(size(units.count));
   std::partial_sum(of_unit.begin(), of_unit.end(), nodes.last_child.begin());
-  nodes.unit_tokens.assign(at(units.count), 0);
-  std::vector<std::int32_t> unit_chunks(at(units.count), 0);
+  nodes.unit_tokens.assign(size(units.count), 0);
+  std::vector<std::int32_t> unit_chunks(size(units.count), 0);
   for (std::int32_t chunk = 0; chunk < count; ++chunk) {
-    const std::int32_t old = clusters.nearest[at(chunk)];
-    const std::int32_t cluster = number[at(old)];
+    const std::int32_t old = clusters.nearest[size(chunk)];
+    const std::int32_t cluster = number[size(old)];
     nodes.next.push_back(-1);
     link(nodes, cluster, chunk);
     cover(cluster, chunk);
     nodes.fine.count_member(cluster);
-    ++unit_chunks[at(units.nearest[at(old)])];
+    ++unit_chunks[size(units.nearest[size(old)])];
   }
   std::vector<float> centroid(dim);
   for (std::int32_t unit = 0; unit < units.count; ++unit) {
-    nodes.coarse.add(units.centroids.data() + at(unit) * dim, unit_chunks[at(unit)]);
+    nodes.coarse.add(units.centroids.data() + size(unit) * dim, unit_chunks[size(unit)]);
     const auto [first, last] = nodes.clusters_of(unit);
     for (std::int32_t cluster = first; cluster < last; ++cluster) {
       nodes.fine.read(cluster, centroid.data());
@@ -140,17 +138,17 @@ void ChunkTree::fill(const Clusters& clusters, const Clusters& units, const Cove
 }
 
 void ChunkTree::link(Nodes& nodes, std::int32_t cluster, std::int32_t chunk) const {
-  Members& members = nodes.members[at(cluster)];
-  (members.last < 0 ? members.first : nodes.next[at(members.last)]) = chunk;
+  Members& members = nodes.members[size(cluster)];
+  (members.last < 0 ? members.first : nodes.next[size(members.last)]) = chunk;
   members.last = chunk;
   const auto tokens = static_cast<std::int32_t>(chunks_.end(chunk) - chunks_.begin(chunk));
   members.tokens += tokens;
-  nodes.unit_tokens[at(nodes.unit_of(cluster))] += tokens;
+  nodes.unit_tokens[size(nodes.unit_of(cluster))] += tokens;
 }
 
 void ChunkTree::insert(const KeySource& keys, std::int32_t chunk) {
   Nodes& nodes = nodes_.own();
-  const auto dim = at(nodes.fine.dim());
+  const auto dim = size(nodes.fine.dim());
   std::vector<float> row(dim);
   representative(keys, chunk, row.data());
   nodes.next.push_back(-1);
@@ -165,11 +163,11 @@ void ChunkTree::insert(const KeySource& keys, std::int32_t chunk) {
     nodes.coarse.cover(0, row.data(), nodes.fine.radius(0));
     return;
   }
-  std::vector<float> products(at(nodes.fine.count()));
+  std::vector<float> products(size(nodes.fine.count()));
   nodes.fine.products(row.data(), products.data());
   std::int32_t nearest = 0;
   for (std::int32_t c = 1; c < nodes.fine.count(); ++c) {
-    if (products[at(c)] > products[at(nearest)]) nearest = c;
+    if (products[size(c)] > products[size(nearest)]) nearest = c;
   }
   const std::int32_t unit = nodes.unit_of(nearest);
   link(nodes, nearest, chunk);
@@ -187,10 +185,10 @@ void ChunkTree::refresh(const KeySource& keys, std::int64_t first, std::int64_t 
   Nodes& nodes = nodes_.own();
   const std::int32_t from = chunks_.chunk_of(first);
   const std::int32_t to = chunks_.chunk_of(end - 1);
-  std::vector<float> row(at(nodes.fine.dim()));
+  std::vector<float> row(size(nodes.fine.dim()));
   std::vector<float> centroid(row.size());
   for (std::int32_t cluster = 0; cluster < nodes.fine.count(); ++cluster) {
-    for (std::int32_t chunk = nodes.members[at(cluster)].first; chunk >= 0; chunk = nodes.next[at(chunk)]) {
+    for (std::int32_t chunk = nodes.members[size(cluster)].first; chunk >= 0; chunk = nodes.next[size(chunk)]) {
       if (chunk < from || chunk > to) continue;
       // Members stay where they are and centroids too; only radii grow to cover what the chunk is now.
       representative(keys, chunk, row.data());
@@ -208,25 +206,25 @@ std::size_t ChunkTree::bytes() const {
 
 std::vector<std::int32_t> ChunkTree::chunks_of(std::int32_t cluster) const {
   std::vector<std::int32_t> chunks;
-  for (std::int32_t chunk = nodes_->members[at(cluster)].first; chunk >= 0; chunk = nodes_->next[at(chunk)])
+  for (std::int32_t chunk = nodes_->members[size(cluster)].first; chunk >= 0; chunk = nodes_->next[size(chunk)])
     chunks.push_back(chunk);
   return chunks;
 }
 
 std::vector<std::int32_t> ChunkTree::clusters_of_chunks(std::int32_t first) const {
-  std::vector<std::int32_t> of(nodes_->next.size() - at(first));
+  std::vector<std::int32_t> of(nodes_->next.size() - size(first));
   for (std::int32_t cluster = 0; cluster < nodes_->fine.count(); ++cluster) {
-    const Members& members = nodes_->members[at(cluster)];
+    const Members& members = nodes_->members[size(cluster)];
     if (members.last < first) continue;  // they ascend
-    for (std::int32_t chunk = members.first; chunk >= 0; chunk = nodes_->next[at(chunk)]) {
-      if (chunk >= first) of[at(chunk - first)] = cluster;
+    for (std::int32_t chunk = members.first; chunk >= 0; chunk = nodes_->next[size(chunk)]) {
+      if (chunk >= first) of[size(chunk - first)] = cluster;
     }
   }
   return of;
 }
 
 std::pair<std::int32_t, std::int32_t> ChunkTree::Nodes::clusters_of(std::int32_t unit) const {
-  return {unit == 0 ? 0 : last_child[at(unit) - 1], last_child[at(unit)]};
+  return {unit == 0 ? 0 : last_child[size(unit) - 1], last_child[size(unit)]};
 }
 
 std::int32_t ChunkTree::Nodes::unit_of(std::int32_t cluster) const {

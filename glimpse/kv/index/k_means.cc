@@ -5,6 +5,7 @@
 #include <random>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/index.h"
 
 namespace glimpse::kv {
@@ -15,24 +16,20 @@ constexpr std::int32_t kSampledRows = 16;
 constexpr std::int32_t kLeastSample = 2048;
 constexpr std::uint64_t kSeed = 0x6c796368656531ULL;
 
-std::size_t size_of(std::int32_t value) {
-  return static_cast<std::size_t>(value);
-}
-
 std::int32_t sample_size(std::int32_t count, std::int32_t clusters) {
   return std::max(kLeastSample, kSampledRows * std::min(clusters, count));
 }
 
 /// Rows at random, each at most once.
 std::vector<std::int32_t> sample_rows(std::int32_t wanted, std::int32_t count, std::mt19937_64& random) {
-  std::vector<std::int32_t> rows(size_of(count));
+  std::vector<std::int32_t> rows(size(count));
   std::iota(rows.begin(), rows.end(), 0);
   wanted = std::min(wanted, count);
   for (std::int32_t i = 0; i < wanted; ++i) {
     const auto left = static_cast<std::uint64_t>(count - i);
-    std::swap(rows[size_of(i)], rows[size_of(i) + random() % left]);
+    std::swap(rows[size(i)], rows[size(i) + random() % left]);
   }
-  rows.resize(size_of(wanted));
+  rows.resize(size(wanted));
   return rows;
 }
 
@@ -40,16 +37,16 @@ std::vector<std::int32_t> sample_rows(std::int32_t wanted, std::int32_t count, s
 std::vector<std::int32_t> spread_rows(const KMeansInput& input, std::mt19937_64& random) {
   const auto dim = static_cast<std::size_t>(input.dim);
   std::vector<std::int32_t> rows{static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(input.count))};
-  std::vector<float> distances(size_of(input.count), 2.0F);  // halved: 1 - product of unit rows
-  std::vector<float> products(size_of(input.count));
+  std::vector<float> distances(size(input.count), 2.0F);  // halved: 1 - product of unit rows
+  std::vector<float> products(size(input.count));
   while (static_cast<std::int32_t>(rows.size()) < std::min(input.clusters, input.count)) {
     kernels::NodeScoreItem item{.rows = reinterpret_cast<const std::byte*>(input.rows), .type = KvType::f32};
     item.width = input.dim;
     item.count = input.count;
-    item.queries = input.rows + size_of(rows.back()) * dim;
+    item.queries = input.rows + size(rows.back()) * dim;
     item.scores = products.data();
     kernels::score_nodes(item);
-    distances[size_of(rows.back())] = 0;
+    distances[size(rows.back())] = 0;
     double sum = 0;
     for (std::size_t i = 0; i < distances.size(); ++i) {
       const float distance = 1 - products[i];
@@ -62,8 +59,8 @@ std::vector<std::int32_t> spread_rows(const KMeansInput& input, std::mt19937_64&
     double reached = 0;
     std::int32_t chosen = -1;
     for (std::int32_t i = 0; i < input.count && reached <= at; ++i) {
-      if (!(distances[size_of(i)] > 0)) continue;
-      reached += distances[size_of(i)];
+      if (!(distances[size(i)] > 0)) continue;
+      reached += distances[size(i)];
       chosen = i;
     }
     rows.push_back(chosen);
@@ -77,12 +74,12 @@ std::vector<std::int32_t> spread_sampled_rows(const KMeansInput& input, std::mt1
   const auto dim = static_cast<std::size_t>(input.dim);
   std::vector<float> directions(sampled.size() * dim);
   for (std::size_t i = 0; i < sampled.size(); ++i) {
-    std::copy_n(input.rows + size_of(sampled[i]) * dim, dim, directions.data() + i * dim);
+    std::copy_n(input.rows + size(sampled[i]) * dim, dim, directions.data() + i * dim);
     kernels::normalise_row(directions.data() + i * dim, input.dim);
   }
   std::vector<std::int32_t> rows =
       spread_rows({directions.data(), static_cast<std::int32_t>(sampled.size()), input.dim, input.clusters}, random);
-  for (std::int32_t& row : rows) row = sampled[size_of(row)];
+  for (std::int32_t& row : rows) row = sampled[size(row)];
   return rows;
 }
 
@@ -96,11 +93,11 @@ class KMeans {
     clusters_.count = static_cast<std::int32_t>(rows.size());
     clusters_.centroids.resize(rows.size() * dim_);
     for (std::size_t c = 0; c < rows.size(); ++c) {
-      std::copy_n(input.rows + size_of(rows[c]) * dim_, dim_, centroid(c));
+      std::copy_n(input.rows + size(rows[c]) * dim_, dim_, centroid(c));
       kernels::normalise_row(centroid(c), input.dim);
     }
-    clusters_.nearest.resize(size_of(input.count));
-    products_.resize(size_of(input.count));
+    clusters_.nearest.resize(size(input.count));
+    products_.resize(size(input.count));
   }
 
   Clusters run() {
@@ -127,12 +124,12 @@ class KMeans {
   /// Centroids to the direction of their members' sum. An empty cluster stays where it is.
   void move() {
     std::vector<float> sums(clusters_.centroids.size(), 0.0F);
-    std::vector<std::int32_t> members(size_of(clusters_.count), 0);
+    std::vector<std::int32_t> members(size(clusters_.count), 0);
     for (std::size_t r = 0; r < clusters_.nearest.size(); ++r) {
-      float* sum = sums.data() + size_of(clusters_.nearest[r]) * dim_;
+      float* sum = sums.data() + size(clusters_.nearest[r]) * dim_;
       const float* row = input_.rows + r * dim_;
       for (std::size_t i = 0; i < dim_; ++i) sum[i] += row[i];
-      ++members[size_of(clusters_.nearest[r])];
+      ++members[size(clusters_.nearest[r])];
     }
     for (std::size_t c = 0; c < members.size(); ++c) {
       if (members[c] == 0) continue;
@@ -148,7 +145,7 @@ class KMeans {
         std::count_if(number.begin(), number.end(), [](std::int32_t cluster) { return cluster >= 0; }));
     std::vector<float> centroids(left * dim_);
     for (std::size_t c = 0; c < number.size(); ++c) {
-      if (number[c] >= 0) std::copy_n(centroid(c), dim_, centroids.data() + size_of(number[c]) * dim_);
+      if (number[c] >= 0) std::copy_n(centroid(c), dim_, centroids.data() + size(number[c]) * dim_);
     }
     clusters_.count = static_cast<std::int32_t>(left);
     clusters_.centroids = std::move(centroids);
@@ -169,10 +166,10 @@ std::vector<std::int32_t> sampled_rows(std::int32_t count, std::int32_t clusters
 }
 
 std::vector<std::int32_t> number_clusters(std::span<std::int32_t> nearest, std::int32_t clusters) {
-  std::vector<std::int32_t> number(size_of(clusters), -1);
+  std::vector<std::int32_t> number(size(clusters), -1);
   std::int32_t next = 0;
   for (std::int32_t& cluster : nearest) {
-    std::int32_t& mine = number[size_of(cluster)];
+    std::int32_t& mine = number[size(cluster)];
     if (mine < 0) mine = next++;
     cluster = mine;
   }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kv/index/chunk_bounds.h"
 #include "glimpse/kv/index/chunk_tree.h"
 #include "glimpse/kv/index/gate_index.h"
@@ -16,10 +17,6 @@
 
 namespace glimpse::kv {
 namespace {
-
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
 
 /// What a tile of digests takes, and a value of one of them.
 struct TileBytes {
@@ -32,8 +29,8 @@ struct LaneCopy {
 
   void values(std::span<const std::byte> source, std::span<std::byte> target, const TileBytes& bytes) const {
     constexpr std::size_t tile = kernels::kDigestTile;
-    const std::byte* read = source.data() + at(from) / tile * bytes.tile + at(from) % tile * bytes.value;
-    std::byte* write = target.data() + at(to) / tile * bytes.tile + at(to) % tile * bytes.value;
+    const std::byte* read = source.data() + size(from) / tile * bytes.tile + size(from) % tile * bytes.value;
+    std::byte* write = target.data() + size(to) / tile * bytes.tile + size(to) % tile * bytes.value;
     for (std::size_t done = 0; done < bytes.tile; done += tile * bytes.value) {
       std::memcpy(write + done, read + done, bytes.value);
     }
@@ -44,20 +41,20 @@ struct LaneCopy {
 
 void Digests::save(ByteWriter& to) const {
   constexpr std::int32_t tile = kernels::kDigestTile;
-  const std::size_t tiles = (at(count_) + at(tile) - 1) / at(tile);
+  const std::size_t tiles = (size(count_) + size(tile) - 1) / size(tile);
   // As one piece, [tile, value, kDigestTile], 0 behind the last.
-  std::vector<std::byte> lines(tiles * tile_bytes()), variances(tiles * variance_bytes() * at(tile));
-  std::vector<float> radii(kind_ == Kind::sphere ? tiles * at(tile) : 0);
+  std::vector<std::byte> lines(tiles * tile_bytes()), variances(tiles * variance_bytes() * size(tile));
+  std::vector<float> radii(kind_ == Kind::sphere ? tiles * size(tile) : 0);
   for (const DigestRun& run : runs_) {
     for (std::int32_t i = 0; i < run.count; ++i) {
       const LaneCopy copy{run.first + i, run.begin + i};
       copy.values(std::as_bytes(std::span(run.tiles->lines)), lines,
-                  {tile_bytes(), tile_bytes() / at(tile * values())});
+                  {tile_bytes(), tile_bytes() / size(tile * values())});
       if (!variances.empty()) {
-        const std::size_t bytes = variance_bytes() * at(tile);
+        const std::size_t bytes = variance_bytes() * size(tile);
         copy.values(std::as_bytes(std::span(run.tiles->variances)), variances, {bytes, sizeof(float)});
       }
-      if (!radii.empty()) radii[at(run.begin + i)] = run.tiles->radii[at(run.first + i)];
+      if (!radii.empty()) radii[size(run.begin + i)] = run.tiles->radii[size(run.first + i)];
     }
   }
   to.value(count_);
@@ -126,7 +123,7 @@ void Landmarks::save(ByteWriter& to) const {
 void Landmarks::load(ByteReader& from, const SavedIndexLimits& limits) {
   digests_.load(from, limits.type, limits.prompt_tokens / selector_.block);
   const bool wanted = selector_.terms.front().index.outlier_chunks > 0;
-  cosines_.own() = from.exactly<float>(wanted ? at(digests_.count()) : 0, "the cosines of landmarks");
+  cosines_.own() = from.exactly<float>(wanted ? size(digests_.count()) : 0, "the cosines of landmarks");
   for (const float cosine : *cosines_) from.require(!std::isnan(cosine), "a cosine of landmarks");
   rank_outliers();
 }
@@ -137,7 +134,7 @@ void ChunkList::save(ByteWriter& to) const {
 }
 void ChunkList::load(ByteReader& from, std::int64_t tokens) {
   seen_ = from.value<std::int64_t>(0, tokens, "tokens seen by chunks");
-  ends_ = from.values<std::int32_t>(at(tokens), "chunks");
+  ends_ = from.values<std::int32_t>(size(tokens), "chunks");
   std::int32_t before = 0;
   for (const std::int32_t end : ends_) {
     from.require(end > before && end <= std::int64_t{before} + kMostChunk && end <= seen_, "the end of a chunk");
@@ -161,9 +158,9 @@ void NodeLevel::save(ByteWriter& to) const {
   to.values(rows_);
 }
 void NodeLevel::load(ByteReader& from, std::int64_t most) {
-  radii_ = from.values<float>(at(most), "nodes");
+  radii_ = from.values<float>(size(most), "nodes");
   members_ = from.exactly<std::int32_t>(radii_.size(), "the members of nodes");
-  rows_ = from.exactly<std::uint16_t>(radii_.size() * at(dim_), "the centroids of nodes");
+  rows_ = from.exactly<std::uint16_t>(radii_.size() * size(dim_), "the centroids of nodes");
   for (const std::int32_t members : members_) from.require(members >= 0, "the members of a node");
 }
 
@@ -188,9 +185,9 @@ void ChunkTree::load(ByteReader& from, const SavedIndexLimits& limits) {
   Nodes& nodes = nodes_.own();
   nodes.fine.load(from, count);
   nodes.coarse.load(from, nodes.fine.count());
-  nodes.next = from.exactly<std::int32_t>(at(count), "the links of chunks");
-  const auto firsts = from.exactly<std::int32_t>(at(nodes.fine.count()), "the first chunks of clusters");
-  nodes.last_child = from.exactly<std::int32_t>(at(nodes.coarse.count()), "the clusters of units");
+  nodes.next = from.exactly<std::int32_t>(size(count), "the links of chunks");
+  const auto firsts = from.exactly<std::int32_t>(size(nodes.fine.count()), "the first chunks of clusters");
+  nodes.last_child = from.exactly<std::int32_t>(size(nodes.coarse.count()), "the clusters of units");
   std::int32_t before = 0;
   for (const std::int32_t last : nodes.last_child) {
     from.require(last >= before && last <= nodes.fine.count(), "a unit's last cluster");
@@ -204,16 +201,16 @@ void ChunkTree::load(ByteReader& from, const SavedIndexLimits& limits) {
   nodes.unit_tokens.assign(nodes.last_child.size(), 0);
   std::int32_t linked = 0;
   for (std::int32_t cluster = 0; cluster < nodes.fine.count(); ++cluster) {
-    Members& members = nodes.members[at(cluster)];
-    members.first = firsts[at(cluster)];
+    Members& members = nodes.members[size(cluster)];
+    members.first = firsts[size(cluster)];
     std::int32_t last = -1;
-    for (std::int32_t chunk = members.first; chunk != -1; chunk = nodes.next[at(chunk)]) {
+    for (std::int32_t chunk = members.first; chunk != -1; chunk = nodes.next[size(chunk)]) {
       from.require(chunk > last && chunk < count && ++linked <= count, "the link of a chunk");
       members.tokens += static_cast<std::int32_t>(chunks_.end(chunk) - chunks_.begin(chunk));
       last = chunk;
     }
     members.last = last;
-    nodes.unit_tokens[at(nodes.unit_of(cluster))] += members.tokens;
+    nodes.unit_tokens[size(nodes.unit_of(cluster))] += members.tokens;
   }
   from.require(linked == count, "the number of chunks in clusters");
 }
@@ -227,13 +224,13 @@ void TokenClusters::save(ByteWriter& to) const {
 void TokenClusters::load(ByteReader& from, const SavedIndexLimits& limits) {
   covered_ = from.value<std::int64_t>(0, limits.tokens, "tokens in clusters");
   Content& content = content_.own();
-  content.ends = from.values<std::int32_t>(at(covered_), "clusters");
-  content.members = from.values<std::int32_t>(at(covered_), "the tokens of clusters");
-  content.means = from.exactly<float>(content.ends.size() * at(dim_), "the means of clusters");
+  content.ends = from.values<std::int32_t>(size(covered_), "clusters");
+  content.members = from.values<std::int32_t>(size(covered_), "the tokens of clusters");
+  content.means = from.exactly<float>(content.ends.size() * size(dim_), "the means of clusters");
   std::int32_t before = 0;
   for (std::int32_t cluster = 0; cluster < clusters(); ++cluster) {
-    const std::int32_t end = content.ends[at(cluster)];
-    from.require(end >= before && at(end) <= content.members.size(), "the end of a cluster");
+    const std::int32_t end = content.ends[size(cluster)];
+    from.require(end >= before && size(end) <= content.members.size(), "the end of a cluster");
     std::int64_t last = -1;
     for (const std::int32_t token : tokens_of(cluster)) {
       from.require(token > last && token < covered_, "a token of a cluster");
@@ -241,7 +238,7 @@ void TokenClusters::load(ByteReader& from, const SavedIndexLimits& limits) {
     }
     before = end;
   }
-  from.require(at(before) == content.members.size(), "the tokens of all clusters");
+  from.require(size(before) == content.members.size(), "the tokens of all clusters");
 }
 
 void LowRankKeys::save(ByteWriter& to) const {
@@ -254,8 +251,8 @@ LowRankKeys::LowRankKeys(ByteReader& from, const Saved& expected)
       tokens_(expected.tokens),
       type_(expected.format.type == KvType::q8_0 ? KvType::bf16 : expected.format.type) {
   check(rank_ >= 1 && rank_ <= expected.heads * dim_, "a rank is at most the width of the keys");
-  coefficients_ = from.exactly<std::byte>(at(tokens_) * row_bytes(rank_), "low-rank keys");
-  basis_ = from.exactly<float>(at(expected.heads) * at(rank_) * at(dim_), "the basis of low-rank keys");
+  coefficients_ = from.exactly<std::byte>(size(tokens_) * row_bytes(rank_), "low-rank keys");
+  basis_ = from.exactly<float>(size(expected.heads) * size(rank_) * size(dim_), "the basis of low-rank keys");
 }
 
 }  // namespace glimpse::kv

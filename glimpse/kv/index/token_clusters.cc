@@ -3,18 +3,12 @@
 #include <algorithm>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kv/index/chunk_set.h"
 #include "glimpse/kv/index/k_means.h"
 #include "glimpse/kv/index/ranking.h"
 
 namespace glimpse::kv {
-namespace {
-
-std::size_t at(std::int64_t index) {
-  return static_cast<std::size_t>(index);
-}
-
-}  // namespace
 
 void TokenClusters::extend(const KeySource& keys, std::int64_t tokens) {
   const plan::IndexOptions& options = selector_.terms.front().index;
@@ -39,7 +33,7 @@ TokenClusters::Cut TokenClusters::cut(std::int64_t prompt, std::int64_t tokens) 
 
 void TokenClusters::adopt(const Cut& cut, std::span<const std::int32_t> nearest, std::int32_t count,
                           std::span<const float> means) {
-  check(covered_ < cut.last && at(cut.last - cut.first) == nearest.size() && means.size() == at(count) * at(dim_),
+  check(covered_ < cut.last && size(cut.last - cut.first) == nearest.size() && means.size() == size(count) * size(dim_),
         "a prompt's clusters are taken in once, all of them");
   list_members(cut.first, nearest, count);
   content_.own().means.insert(content_.own().means.end(), means.begin(), means.end());
@@ -50,21 +44,21 @@ void TokenClusters::add(const KeySource& keys, std::int64_t first, std::int64_t 
   const auto count = static_cast<std::int32_t>(last - first);
   if (count == 0) return;
   check(keys.format.dim == dim_, "an index is made for the cache's rows");
-  std::vector<float> rows(at(count) * at(dim_));
+  std::vector<float> rows(size(count) * size(dim_));
   kernels::read_keys(keys.format, *keys.head, static_cast<std::int32_t>(first), count, rows.data());
   const Clusters found = spherical_k_means({rows.data(), count, dim_, wanted, Seeding::sampled_plus_plus});
 
   const std::int32_t old = clusters();
   list_members(first, found.nearest, found.count);
-  content_.own().means.resize(content_->ends.size() * at(dim_));
+  content_.own().means.resize(content_->ends.size() * size(dim_));
   for (std::int32_t cluster = old; cluster < clusters(); ++cluster) find_mean(keys, cluster);
 }
 
 /// Tokens from `first` on, by their clusters.
 void TokenClusters::list_members(std::int64_t first, std::span<const std::int32_t> nearest, std::int32_t count) {
   Content& content = content_.own();
-  std::vector<std::int32_t> next(at(count), 0);
-  for (const std::int32_t cluster : nearest) ++next[at(cluster)];
+  std::vector<std::int32_t> next(size(count), 0);
+  for (const std::int32_t cluster : nearest) ++next[size(cluster)];
   auto place = static_cast<std::int32_t>(content.members.size());
   for (std::int32_t& size : next) {
     const std::int32_t begin = place;
@@ -72,21 +66,21 @@ void TokenClusters::list_members(std::int64_t first, std::span<const std::int32_
     content.ends.push_back(place);
     size = begin;
   }
-  content.members.resize(at(place));
+  content.members.resize(size(place));
   for (std::size_t r = 0; r < nearest.size(); ++r) {
-    content.members[at(next[at(nearest[r])]++)] = static_cast<std::int32_t>(first) + static_cast<std::int32_t>(r);
+    content.members[size(next[size(nearest[r])]++)] = static_cast<std::int32_t>(first) + static_cast<std::int32_t>(r);
   }
 }
 
 void TokenClusters::find_mean(const KeySource& keys, std::int32_t cluster) {
   check(keys.format.dim == dim_, "an index is made for the cache's rows");
   const std::span<const std::int32_t> tokens = tokens_of(cluster);
-  std::vector<float> rows(tokens.size() * at(dim_));
+  std::vector<float> rows(tokens.size() * size(dim_));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    kernels::read_keys(keys.format, *keys.head, tokens[i], 1, rows.data() + i * at(dim_));
+    kernels::read_keys(keys.format, *keys.head, tokens[i], 1, rows.data() + i * size(dim_));
   }
   kernels::row_moments({rows.data(), static_cast<std::int32_t>(tokens.size()), dim_},
-                       content_.own().means.data() + at(cluster) * at(dim_), nullptr);
+                       content_.own().means.data() + size(cluster) * size(dim_), nullptr);
 }
 
 void TokenClusters::refresh(const KeySource& keys, std::int64_t first, std::int64_t last) {
@@ -160,12 +154,12 @@ std::size_t TokenClusters::bytes() const {
 }
 
 std::span<const std::int32_t> TokenClusters::tokens_of(std::int32_t cluster) const {
-  const std::size_t begin = cluster == 0 ? 0 : at(content_->ends[at(cluster) - 1]);
-  return std::span(content_->members).subspan(begin, at(content_->ends[at(cluster)]) - begin);
+  const std::size_t begin = cluster == 0 ? 0 : size(content_->ends[size(cluster) - 1]);
+  return std::span(content_->members).subspan(begin, size(content_->ends[size(cluster)]) - begin);
 }
 
 std::span<const float> TokenClusters::mean_of(std::int32_t cluster) const {
-  return std::span(content_->means).subspan(at(cluster) * at(dim_), at(dim_));
+  return std::span(content_->means).subspan(size(cluster) * size(dim_), size(dim_));
 }
 
 }  // namespace glimpse::kv

@@ -26,12 +26,12 @@ double uniform(std::mt19937_64& random) {
   return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53;
 }
 
-void append(std::string& text, std::span<const double> values) {
+void write_numbers(std::string& text, std::span<const double> values) {
   for (const double value : values) text += fmt::format(" {}", value);  // the shortest that reads back the same
 }
 
 /// Numbers between blanks and line ends; none where one is something else.
-std::optional<std::vector<double>> numbers(std::string_view text) {
+std::optional<std::vector<double>> read_numbers(std::string_view text) {
   std::vector<double> values;
   for (std::size_t at = text.find_first_not_of(" \n"); at != std::string_view::npos;
        at = text.find_first_not_of(" \n", at)) {
@@ -105,14 +105,15 @@ std::vector<double> RoleTraining::expected_gates() const {
 
 std::string RoleTraining::text(std::uint64_t of) const {
   std::string text = fmt::format("{} {:016x}\n", kName, of);
-  append(text, std::vector<double>{static_cast<double>(step()), multiplier_, scale_});
+  write_numbers(text, std::vector<double>{static_cast<double>(step()), multiplier_, scale_});
   text += '\n';
   for (std::size_t i = 0; i < gates_.size(); ++i) {
-    append(text, std::vector<double>{gates_[i].a, gates_[i].b, mean_[i].a, mean_[i].b, square_[i].a, square_[i].b});
+    write_numbers(text,
+                  std::vector<double>{gates_[i].a, gates_[i].b, mean_[i].a, mean_[i].b, square_[i].a, square_[i].b});
     text += '\n';
   }
   for (const CurvePoint& point : curve_) {
-    append(text, std::vector<double>{point.loss, point.open, point.multiplier});
+    write_numbers(text, std::vector<double>{point.loss, point.open, point.multiplier});
     text += '\n';
   }
   return text + fmt::format("end {:016x}\n", checksum(std::as_bytes(std::span(text))));
@@ -131,7 +132,7 @@ std::optional<RoleTraining> RoleTraining::parse(std::string_view text, const Tra
   if (text.substr(body.size()) != fmt::format("end {:016x}\n", checksum(std::as_bytes(std::span(body))))) {
     return std::nullopt;
   }
-  const std::optional<std::vector<double>> values = numbers(body.substr(head.size()));
+  const std::optional<std::vector<double>> values = read_numbers(body.substr(head.size()));
   RoleTraining training(options);
   const std::size_t gates = training.gates_.size();
   if (!values || values->size() < 3 + gates * 6) return std::nullopt;

@@ -2,7 +2,6 @@
 // cannot be.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "glimpse/plan/profile.h"
@@ -10,14 +9,6 @@
 
 namespace glimpse::cli {
 namespace {
-
-void expect_refused(const std::vector<std::string>& words, const std::string& part) {
-  const Outcome outcome = run_program(words);
-  EXPECT_EQ(outcome.code, 2) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in: " << outcome.err;
-}
 
 std::vector<std::string> words_for(const std::filesystem::path& profile, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words{"calibrate", "budget", "-m", model(), "-c", "800", "-t", "1", "-o", profile.string()};

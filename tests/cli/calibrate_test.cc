@@ -16,15 +16,6 @@
 namespace glimpse::cli {
 namespace {
 
-void expect_refused(const std::vector<std::string>& words, const std::string& part) {
-  const Outcome outcome = run_program(words);
-  EXPECT_EQ(outcome.code, 2) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(outcome.err.rfind("error: ", 0), 0u) << outcome.err;
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in: " << outcome.err;
-}
-
 /// Nothing but what the test itself wrote: no temporary file is left.
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;

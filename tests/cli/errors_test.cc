@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <cstring>
@@ -14,18 +13,6 @@
 
 namespace glimpse::cli {
 namespace {
-
-void expect_refused(const std::vector<std::string>& words, const std::string& part, const Setting& setting = {}) {
-  std::string shown;
-  for (const std::string& word : words) shown.append(" ").append(word, 0, 40);
-  SCOPED_TRACE(shown);
-  const Outcome outcome = run_program(words, setting);
-  EXPECT_EQ(outcome.code, 2) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(outcome.err.rfind("error: ", 0), 0u) << outcome.err;
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in: " << outcome.err;
-}
 
 TEST(Errors, Commands) {
   expect_refused({}, "run, plan, inspect");

@@ -28,6 +28,9 @@ struct Setting {
 };
 
 Outcome run_program(const std::vector<std::string>& words, const Setting& setting = {});
+/// Expects that the program refuses the words: exit code 2, nothing on standard output, one line on standard error with
+/// "error: " and `part`.
+void expect_refused(const std::vector<std::string>& words, const std::string& part, const Setting& setting = {});
 
 /// A small random model of the fixture.
 std::string model(const std::string& name = "llama");

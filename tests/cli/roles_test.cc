@@ -80,16 +80,9 @@ std::set<std::string> budgets_of(const plan::Profile& profile, std::string_view 
   return kept;
 }
 
-void expect_refused(const Outcome& outcome, const std::string& part) {
-  EXPECT_EQ(outcome.code, 2) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in: " << outcome.err;
-}
-
 TEST(CalibrateRoles, WithoutTheProgramItSaysHowToGetIt) {
   const Setting setting = installed();
-  expect_refused(run_program(words_for(scratch("made.json")), setting), "scripts/build roles");
+  expect_refused(words_for(scratch("made.json")), "scripts/build roles", setting);
 }
 
 TEST(CalibrateRoles, WritesRolesACurveAndAComparison) {
@@ -168,7 +161,7 @@ TEST(CalibrateRoles, AnInterruptedTrainingGoesOn) {
   EXPECT_FALSE(std::filesystem::exists(part));
   ASSERT_TRUE(std::filesystem::exists(state));
   install_gradients(setting, "if n == 31: sys.exit(1)");  // at step 64 of all
-  expect_refused(run_program(words_for(part, {"-q"}), setting), "ended without an answer");
+  expect_refused(words_for(part, {"-q"}), "ended without an answer", setting);
   ASSERT_TRUE(std::filesystem::exists(state));
   install_gradients(setting);
   const Outcome rest = run_program(words_for(part), setting);
@@ -186,13 +179,13 @@ TEST(CalibrateRoles, AStateOfSomethingElse) {
   install_gradients(setting, "if n == 25: sys.exit(1)");
   const auto profile = scratch("made.json");
   const std::filesystem::path state = profile.string() + ".training";
-  expect_refused(run_program(words_for(profile), setting), "ended without an answer");
+  expect_refused(words_for(profile), "ended without an answer", setting);
   ASSERT_TRUE(std::filesystem::exists(state));
   install_gradients(setting, "sys.exit(1)");
   const Outcome other = run_program(words_for(profile, {"-s", "9"}), setting);
   EXPECT_NE(other.err.find("of another model or other options and is replaced"), std::string::npos) << other.err;
   write_file(state, "my notes\n");
-  expect_refused(run_program(words_for(profile), setting), "holds no training; move it away");
+  expect_refused(words_for(profile), "holds no training; move it away", setting);
   EXPECT_EQ(read_file(state), "my notes\n");
 }
 
@@ -201,7 +194,7 @@ TEST(CalibrateRoles, BadInputIsOneLine) {
   install_gradients(setting);
   const auto profile = scratch("made.json");
   const auto refused = [&](const std::vector<std::string>& more, const std::string& part) {
-    expect_refused(run_program(words_for(profile, more), setting), part);
+    expect_refused(words_for(profile, more), part, setting);
   };
   refused({"--gate", "hard-kumar"}, "did you mean 'hard-kuma'?");
   refused({"--hand-on", "roles"}, "did you mean 'role'?");
@@ -213,11 +206,9 @@ TEST(CalibrateRoles, BadInputIsOneLine) {
   refused({"-c", "600"}, "a prompt of 408 tokens");
   const auto broken = scratch("broken.json");
   write_file(broken, "{\"glimpse_profile\": 1, ");
-  expect_refused(run_program(words_for(broken), setting), "not valid JSON");
-  expect_refused(run_program({"calibrate", "-m", model(), "--gate", "clipped"}),
-                 "has no effect without the part 'roles'");
-  expect_refused(run_program({"calibrate", "tidal", "-m", model(), "--exact"}),
-                 "has no effect without the part 'roles'");
+  expect_refused(words_for(broken), "not valid JSON", setting);
+  expect_refused({"calibrate", "-m", model(), "--gate", "clipped"}, "has no effect without the part 'roles'");
+  expect_refused({"calibrate", "tidal", "-m", model(), "--exact"}, "has no effect without the part 'roles'");
   EXPECT_FALSE(std::filesystem::exists(profile));
 }
 

@@ -20,15 +20,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-void expect_refused(const std::vector<std::string>& words, const std::string& part) {
-  const Outcome outcome = run_program(words);
-  EXPECT_EQ(outcome.code, 2) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(outcome.err.rfind("error: ", 0), 0u) << outcome.err;
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in: " << outcome.err;
-}
-
 std::vector<std::string> words_of(const std::string& command, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words{"eval", command, "-m", model(), "-t", "1", "--lengths", "1024"};
   words.insert(words.end(), more.begin(), more.end());

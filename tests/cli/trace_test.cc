@@ -277,14 +277,6 @@ TEST(Trace, AuditedStepsHaveTheMassOfEveryHead) {
   EXPECT_EQ(std::string_view(html).find("\"coverage\":[") != std::string_view::npos, true);
 }
 
-void expect_refused(const std::vector<std::string>& words, const std::string& part) {
-  const Outcome outcome = run_program(words);
-  EXPECT_EQ(outcome.code, 2) << outcome.err;
-  EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  EXPECT_NE(outcome.err.find(part), std::string::npos) << "no '" << part << "' in: " << outcome.err;
-}
-
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;

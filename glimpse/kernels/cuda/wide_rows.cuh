@@ -92,14 +92,14 @@ __device__ void bring(const WideBf16Arguments& arguments, std::uint32_t memory, 
   }
 }
 
-/// sums (+)= 64 outputs by all rows, of 64 inputs.
+/// sums += 64 outputs by all rows, of 64 inputs.
 template <int kRows>
-__device__ inline void multiply_stage(float (&sums)[kRows / 2], std::uint32_t weights, std::uint32_t inputs, int add) {
+__device__ inline void multiply_stage(float (&sums)[kRows / 2], std::uint32_t weights, std::uint32_t inputs) {
   const std::uint64_t a = operand(weights, 0), b = operand(inputs, 0);
 #pragma unroll
   for (int k = 0; k < kWideInputs / 16; ++k) {
     const auto step = static_cast<std::uint64_t>(k * 2);
-    multiply_rows(sums, a + step, b + step, k > 0 ? 1 : add);
+    multiply_rows(sums, a + step, b + step, 1);
   }
 }
 
@@ -139,7 +139,7 @@ __device__ void work(const WideBf16Arguments& arguments, std::uint32_t memory, W
       const std::uint32_t stage = memory + static_cast<std::uint32_t>(at.stage * stage_bytes);
       begin_products();
       multiply_stage<kRows>(sums, stage + static_cast<std::uint32_t>(tile * 64 * kWideInputs * 2),
-                            stage + static_cast<std::uint32_t>(weight_bytes), 1);
+                            stage + static_cast<std::uint32_t>(weight_bytes));
       close_products();
       if (held >= 0) {
         wait_products<1>();

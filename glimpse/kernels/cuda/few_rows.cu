@@ -123,12 +123,6 @@ __global__ void unpack_rows_kernel(const __grid_constant__ UnpackRowsArguments o
   }
 }
 
-Limits limits_of(const Stream& stream) {
-  Limits limits;
-  limits.clusters = stream.device().capability >= 90;
-  return limits;
-}
-
 /// How a launch divides a matrix: warps, on which bits depend, share the inputs of a block row.
 struct Division {
   int warps = 1, blocks = 1;
@@ -163,7 +157,7 @@ void launch_rows(Stream& stream, const FewRowsArguments& arguments, const Divisi
                       (sum_floats<kPacking, kRows>(division.warps) + kRows) * static_cast<int>(sizeof(float));
     allow_shared(kernel, bytes);
     const dim3 shape(static_cast<unsigned>(division.blocks), 32 * static_cast<unsigned>(division.warps));
-    launch(kernel, arguments, shape, bytes, {limits_of(stream), static_cast<cudaStream_t>(stream.raw())});
+    launch(kernel, arguments, shape, bytes, {launch_limits(stream), static_cast<cudaStream_t>(stream.raw())});
   });
 }
 
@@ -216,7 +210,7 @@ void unpack_rows(Stream& stream, const UnpackRowsOp& op) {
   if (op.rows == 0) return;
   launch(unpack_rows_kernel, UnpackRowsArguments{op.weight.words.raw(), op.weight.layout, op.tokens, op.out.raw()},
          dim3(static_cast<unsigned>(op.rows), kThreads), 0,
-         {limits_of(stream), static_cast<cudaStream_t>(stream.raw()), false});
+         {launch_limits(stream), static_cast<cudaStream_t>(stream.raw()), false});
 }
 
 }  // namespace glimpse::kernels::cuda

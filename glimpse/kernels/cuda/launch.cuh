@@ -2,6 +2,7 @@
 #pragma once
 
 #include "glimpse/kernels/cuda/check.h"
+#include "glimpse/kernels/cuda/operations.h"
 
 namespace glimpse::kernels::cuda {
 
@@ -19,6 +20,13 @@ struct Launch {
   cudaStream_t stream;
   bool early = true;
 };
+
+/// Of a launch that need not know the device but for when it begins.
+inline Limits launch_limits(const Stream& stream) {
+  Limits limits;
+  limits.clusters = stream.device().capability >= 90;
+  return limits;
+}
 
 template <class Kernel>
 void allow_shared(Kernel* kernel, int bytes) {

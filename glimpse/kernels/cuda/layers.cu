@@ -275,10 +275,8 @@ template <class Op>
 void launch_blocks(Stream& stream, void (*kernel)(Op), const Op& op, std::size_t blocks, int threads = kThreads,
                    bool early = true) {
   if (blocks == 0) return;
-  Limits limits;
-  limits.clusters = stream.device().capability >= 90;
   launch(kernel, op, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(threads)), 0,
-         {limits, static_cast<cudaStream_t>(stream.raw()), early});
+         {launch_limits(stream), static_cast<cudaStream_t>(stream.raw()), early});
 }
 
 std::size_t blocks_of(std::size_t threads) {

@@ -194,14 +194,12 @@ __global__ void shift_kernel(const __grid_constant__ ShiftOp of) {
   if (i < of.rows * of.heads) of.out.raw()[i] = of.lse.raw()[i] - of.shift.raw()[i / of.heads];
 }
 
-/// After the launch before this one has ended, whatever that allows; where `early`, when that allows it.
+/// Begins when the launch before has ended, or, where `early`, when that one lets it begin (order.cuh).
 template <class Arguments>
 void launch_plain(Stream& stream, void (*kernel)(Arguments), const Arguments& arguments, dim3 shape, int bytes,
                   bool early = false) {
-  Limits limits;
-  limits.clusters = stream.device().capability >= 90;
   allow_shared(kernel, bytes);
-  launch(kernel, arguments, shape, bytes, {limits, static_cast<cudaStream_t>(stream.raw()), early});
+  launch(kernel, arguments, shape, bytes, {launch_limits(stream), static_cast<cudaStream_t>(stream.raw()), early});
 }
 
 unsigned blocks_of(std::size_t threads) {

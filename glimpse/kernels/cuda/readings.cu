@@ -335,10 +335,8 @@ __global__ void __launch_bounds__(kReadThreads) read_kernel(const uint4* from, s
 template <class Op>
 void launch_rows(Stream& stream, void (*kernel)(Op), const Op& op, int threads, int blocks = 1) {
   if (op.rows == 0) return;
-  Limits limits;
-  limits.clusters = stream.device().capability >= 90;
   launch(kernel, op, dim3(static_cast<unsigned>(op.rows * blocks), static_cast<unsigned>(threads)), 0,
-         {limits, static_cast<cudaStream_t>(stream.raw())});
+         {launch_limits(stream), static_cast<cudaStream_t>(stream.raw())});
 }
 
 }  // namespace

@@ -478,11 +478,10 @@ __global__ void __launch_bounds__(kThreads, 2) search_trees_kernel(const __grid_
 void search_trees(Stream& stream, const TreeSearchOp& op) {
   require_supported(op.cache.format);
   if (op.count == 0) return;
-  Limits limits;
+  Limits limits = launch_limits(stream);
   check_cuda(
       cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device().number),
       "asking for shared memory");
-  limits.clusters = stream.device().capability >= 90;
   const int fixed = query_bytes(op.group, op.cache.format.dim) + static_cast<int>(sizeof(Shared)) + 1024;
   const int most = (limits.shared_bytes - fixed) / static_cast<int>(sizeof(std::uint32_t));
   if (op.most > most) {

@@ -44,7 +44,7 @@ class WideEnd {
     if (kNorms && of_.op.squares) meet(barrier, threads);
   }
 
-  /// `residual`: residual_of() it.
+  /// What becomes of eight rows' sums of a warp's sixteen outputs from `sixteen`. `residual`: residual_of() it.
   __device__ void end(int sixteen, int eight, const float* sums, const float4& residual) const {
     if (kNorms && of_.op.end == FewRowsOp::End::add) {
       add(sixteen, eight, sums, residual);
@@ -52,8 +52,6 @@ class WideEnd {
       write(sixteen, eight, sums);
     }
   }
-  /// The row and the first output of a thread's i-th pair of sums of eight rows; the second is eight further on.
-  __device__ int row_of(int eight, int i) const { return eight * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i; }
   /// Of a warp's sixteen outputs from `sixteen`: what eight rows' sums are added to, in their order; zeros where they
   /// are added to nothing.
   __device__ float4 residual_of(int sixteen, int eight) const {
@@ -71,9 +69,7 @@ class WideEnd {
     return make_float4(before[0], before[1], before[2], before[3]);
   }
 
-  __device__ float scale_of(int row) const {
-    return kNorms && of_.op.squares ? scales_[row] : 1.0F;
-  }
+  /// end() of a product that does not add.
   __device__ void write(int sixteen, int eight, const float* sums) const {
     const FewRowsOp& op = of_.op;
     const int output = sixteen + static_cast<int>(threadIdx.x) % 32 / 4;
@@ -92,6 +88,15 @@ class WideEnd {
             __bfloat16_as_ushort(__float2bfloat16_rn(gate * second));
       }
     }
+  }
+
+ private:
+  /// The row of a thread's i-th pair of sums of eight rows: of two outputs that are eight apart.
+  __device__ int row_of(int eight, int i) const {
+    return eight * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i;
+  }
+  __device__ float scale_of(int row) const {
+    return kNorms && of_.op.squares ? scales_[row] : 1.0F;
   }
   /// `residual`: residual_of() it.
   __device__ void add(int sixteen, int eight, const float* sums, const float4& residual) const {
@@ -123,7 +128,6 @@ class WideEnd {
     }
   }
 
- private:
   const WideArguments& of_;
   float* scales_;
 };

@@ -75,6 +75,7 @@ SequenceState& SequenceState::operator=(const SequenceState& other) {
   wants_low_rank_ = other.wants_low_rank_;
   gates_ = other.gates_;
   heat_ = other.heat_;
+  heat_before_.clear();
   return *this;
 }
 
@@ -131,20 +132,36 @@ std::size_t SequenceState::index_memory() const {
 }
 
 void SequenceState::take_heat(const HeatGains& gains, double decay) {
-  for (std::size_t i = 0; i < gains.size(); ++i) {
+  heat_before_.resize(heat_.size());
+  heat_.swap(heat_before_);
+  for (std::size_t i = 0; i < heat_.size(); ++i) {
+    const std::vector<float>& before = heat_before_[i];
+    const std::size_t gained = i < gains.size() ? gains[i].size() : 0;
     std::vector<float>& heat = heat_[i];
-    heat.resize(std::max(heat.size(), gains[i].size()), 0.0F);
-    for (std::size_t b = 0; b < gains[i].size(); ++b) {
+    heat.assign(before.begin(), before.end());
+    heat.resize(std::max(before.size(), gained), 0.0F);
+    for (std::size_t b = 0; b < gained; ++b) {
       heat[b] = static_cast<float>(decay * static_cast<double>(heat[b]) + gains[i][b]);
     }
   }
 }
 
+void SequenceState::take_back_step(std::int64_t tokens) {
+  --decode_steps;
+  if (heat_before_.empty()) return;
+  heat_.swap(heat_before_);
+  heat_before_.clear();
+  for (std::vector<float>& heat : heat_) heat.resize(heat_blocks(tokens));
+}
+
+std::size_t SequenceState::heat_blocks(std::int64_t tokens) const {
+  return static_cast<std::size_t>((tokens + heat_block_ - 1) / heat_block_);
+}
+
 void SequenceState::commit_drafts(std::int64_t rows, std::int64_t tokens, double decay) {
   decode_steps += rows;
   if (!has_heat()) return;
-  const auto block = static_cast<std::size_t>(heat_block_);
-  const std::size_t blocks = (static_cast<std::size_t>(tokens) + block - 1) / block;
+  const std::size_t blocks = heat_blocks(tokens);
   for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
     take_heat(row < drafted_heat.size() ? drafted_heat[row] : HeatGains(heat_.size(), std::vector<double>(blocks)),
               decay);

@@ -72,6 +72,9 @@ class SequenceState {
   void end_prompt(const plan::Plan& plan, std::int64_t tokens);
   /// A step of the heat: h <- decay * h + gains.
   void take_heat(const HeatGains& gains, double decay);
+  /// Takes back the last step that was counted; `tokens` are left without it. Once for a step. The heat of a copy
+  /// stays.
+  void take_back_step(std::int64_t tokens);
   /// Makes the first `rows` rows of a verified draft part of the state, at a length of `tokens`, and forgets the rest
   /// of it. A row that no draft read, the last of a draft accepted whole, lets the heat fade and adds nothing.
   void commit_drafts(std::int64_t rows, std::int64_t tokens, double decay);
@@ -93,11 +96,15 @@ class SequenceState {
   std::vector<HeatGains> drafted_heat;  ///< of drafted steps, until they are committed
 
  private:
+  /// That so many tokens have.
+  std::size_t heat_blocks(std::int64_t tokens) const;
+
   int kv_heads_ = 0;
   int heat_block_ = 1;
   bool wants_low_rank_ = false;
   std::vector<std::shared_ptr<kv::Gates>> gates_;
-  std::vector<std::vector<float>> heat_;  ///< [1 or layers][blocks]
+  std::vector<std::vector<float>> heat_;         ///< [1 or layers][blocks]
+  std::vector<std::vector<float>> heat_before_;  ///< of the last step; empty where nobody knows
 };
 
 /// True when some index takes in nothing but prompt.

@@ -180,7 +180,7 @@ void PassRunner::refuse(std::size_t number, std::int64_t row, const NotFinite* f
   // The runner counted the pass whose tokens are taken back.
   attention::SequenceState& counted = entry.sequence->attention;
   counted.prompt_tokens = std::min(counted.prompt_tokens, entry.sequence->length);
-  if (counts_a_step(entry)) --counted.decode_steps;
+  if (counts_a_step(entry)) counted.take_back_step(entry.sequence->length);
   recover(entry, failures_[number]);
 }
 
@@ -290,7 +290,7 @@ std::span<const float> PassRunner::run_ahead(const std::function<void()>& meanwh
 void PassRunner::take_back(ActiveSequence& sequence) noexcept {
   if (!ahead_.has(sequence)) return;
   ahead_.land(*device_);
-  if (ahead_.leave(sequence)) --sequence.attention.decode_steps;
+  if (ahead_.leave(sequence)) sequence.attention.take_back_step(sequence.length);
   if (sequence.broken) return;
   forget_tokens(sequence, sequence.length);
   take_rows_back(*device_->cache, sequence, sequence.length);

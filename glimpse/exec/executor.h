@@ -70,7 +70,8 @@ class Executor {
   /// may be launched, of the same or fewer sequences. The one that runs has one row of each, which decodes; the other
   /// has such rows or verifies drafts, which the cache has lost then, by kMostRowsBehind rows of a sequence at most.
   /// Both ask for leaders, of which the device draws the tokens of the one that runs, and have programs of which a
-  /// decoding pass leaves nothing on the host (leaves_nothing()). Rows of it are taken back by kv::Cache::truncate().
+  /// decoding pass leaves nothing on the host (leaves_nothing()), and no drafts that feed heat. Rows of it are taken
+  /// back by kv::Cache::truncate(), and attention::SequenceState::take_back_step().
   /// What launch() throws concerns the new pass alone. abandon() forgets all that was launched. False: the device has
   /// no such passes, and nobody calls these.
   virtual bool flies() const { return false; }

@@ -75,6 +75,19 @@ TEST_F(Heated, ADraftsStepWaits) {
   EXPECT_EQ(state_.drafted_heat.size(), 1u);
 }
 
+TEST_F(Heated, AStepThatIsTakenBackLeavesNothing) {
+  rows_.kind = PassKind::decode;
+  state_.decode_steps = 5;
+  add_step_heat(rows_, {{1, 1, 1}});
+  const std::vector<float> before = state_.heat(0);
+  state_.heat(0).resize(4);  // for a block that begins
+  add_step_heat(rows_, {{1, 1, 1, 8}});
+  ++state_.decode_steps;
+  state_.take_back_step(3 * state_.heat_block());
+  EXPECT_EQ(state_.heat(0), before);
+  EXPECT_EQ(state_.decode_steps, 5);
+}
+
 TEST(PromptStatistics, AreSumsOrTheLastRowsMean) {
   // Two pieces of sums over four slots, of which the second is free and the others' tokens lie at 0, 2 and 5.
   const std::vector<float> sums{3, 9, 6, 1.5, -1, 1, 9, 0, 4.5};

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "glimpse/base/error.h"
@@ -105,7 +108,7 @@ class Ahead : public testing::Test {
 TEST_F(Ahead, RequestsGetTheirTokens) {
   Engine engine(flying_options());
   std::vector<Request> requests{greedy(engine, 300, "tidal", 1, 40), greedy(engine, 90, "full", 2, 25),
-                                greedy(engine, 200, "lychee-decode", 3, 33), greedy(engine, 250, "kascade", 4, 12)};
+                                greedy(engine, 200, "lychee-decode", 3, 33), greedy(engine, 250, "evosparse", 4, 12)};
   expect_wanted(engine, requests);
   EXPECT_GT(flying().behind, 20);
   EXPECT_LT(flying().behind, flying().launched);
@@ -123,7 +126,7 @@ TEST_F(Ahead, NoPassIsLaunchedBehindTheLastToken) {
 }
 
 TEST_F(Ahead, WhatTheHostNeedsBetweenPassesGoesPassByPass) {
-  for (const std::string policy : {"streaming", "h2o", "quest", "evosparse", "lychee-cluster"}) {
+  for (const std::string policy : {"streaming", "h2o", "quest", "lychee-cluster"}) {
     SCOPED_TRACE(policy);
     SetUp();
     Engine engine(flying_options());
@@ -148,7 +151,8 @@ TEST_F(Ahead, WhatTheHostNeedsBetweenPassesGoesPassByPass) {
   drafted.lossless = true;
   drafted.draft_tokens = 3;
   drafted.logprobs = 0;
-  for (const Request& request : {all, audited, corrected, watched, penalised, logprobs, drafted}) {
+  const Request heated = lossless(greedy(engine, 100, "evosparse", 2, 12), 3);
+  for (const Request& request : {all, audited, corrected, watched, penalised, logprobs, drafted, heated}) {
     EXPECT_EQ(answered(engine, request).tokens.size(), 12U);
   }
   EXPECT_EQ(flying().behind, 0);
@@ -182,19 +186,53 @@ TEST_F(Ahead, SampledRequestsBesideDrafts) {
 
 /// Where the device's token is not the host's, the row that took it is taken back.
 TEST_F(Ahead, TokensThatTheHostDrawsOtherwise) {
-  for (const std::int64_t right : {0, 1, 7, 8}) {
-    SCOPED_TRACE(right);
+  for (const std::string policy : {"tidal", "evosparse"}) {
+    for (const std::int64_t right : {0, 1, 7, 8}) {
+      SCOPED_TRACE(policy + " " + std::to_string(right));
+      SetUp();
+      Engine engine(flying_options());
+      const Request first = sampled(greedy(engine, 100, policy, 1, 60), 1, 40),
+                    second = sampled(greedy(engine, 90, "full", 2, 60), 1, 40);
+      const RequestId one = engine.submit(first), two = engine.submit(second);
+      step_until(engine, two, 5);
+      flying().misdraw = right;
+      run_all(engine);
+      EXPECT_LT(flying().misdraw, 0);
+      expect_same(engine.result(one), want(first));
+      expect_same(engine.result(two), want(second));
+    }
+  }
+}
+
+/// The bytes of a session.
+std::string saved(const Sequence& sequence) {
+  const auto file = std::filesystem::path(testing::TempDir()) / "ahead.session";
+  sequence.save(file);
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+/// A request that is cancelled while a pass is ahead leaves the heat of what it has said.
+TEST_F(Ahead, HeatOfARequestThatIsCancelled) {
+  for (int steps = 6; steps < 12; ++steps) {
+    SCOPED_TRACE(steps);
     SetUp();
-    Engine engine(flying_options());
-    const Request first = sampled(greedy(engine, 100, "tidal", 1, 60), 1, 40),
-                  second = sampled(greedy(engine, 90, "full", 2, 60), 1, 40);
-    const RequestId one = engine.submit(first), two = engine.submit(second);
-    step_until(engine, two, 5);
-    flying().misdraw = right;
-    run_all(engine);
-    EXPECT_LT(flying().misdraw, 0);
-    expect_same(engine.result(one), want(first));
-    expect_same(engine.result(two), want(second));
+    Engine engine(flying_options()), plain(options_for(reference::test_model("llama")));
+    Request kept = greedy(engine, 300, "evosparse", 3, 50);
+    kept.plan = make(engine, "evosparse", budget("64"));
+    kept.keep = true;
+    const RequestId id = engine.submit(kept);
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(engine.step());
+    engine.cancel(id);
+    EXPECT_GT(flying().behind, 0);
+    kept.max_tokens = static_cast<std::int64_t>(engine.result(id).tokens.size());
+    const RequestId same = plain.submit(kept);
+    run_all(plain);
+    EXPECT_EQ(engine.result(id).tokens, plain.result(same).tokens);
+    std::optional<Sequence> there = engine.take(id), expected = plain.take(same);
+    ASSERT_TRUE(there && expected);
+    ASSERT_EQ(there->length(), expected->length());
+    EXPECT_EQ(saved(*there), saved(*expected));
   }
 }
 

@@ -33,7 +33,7 @@ class FlyingExecutor final : public exec::Executor {
     return collect();
   }
   bool flies() const override { return true; }
-  bool leaves_nothing(const attention::Program& program) override { return plan::keeps_nothing(program.plan()); }
+  bool leaves_nothing(const attention::Program& program) override { return has_no_part(program.plan()); }
   void launch(const exec::StepBatch& batch) override {
     std::vector<std::int32_t> tokens(batch.tokens.begin(), batch.tokens.end());
     if (!passes_.empty()) {
@@ -43,10 +43,10 @@ class FlyingExecutor final : public exec::Executor {
       check(batch.sequences.size() <= passes_.back().rows.size(), "the same sequences or fewer");
       for (const attention::SequenceRows& rows : batch.sequences) {
         const bool verifies = rows.kind == attention::PassKind::verify && rows.rows <= exec::kMostRowsBehind;
-        check((verifies || is_decoded(rows)) && plan::keeps_nothing(rows.program->plan()), "rows that leave nothing");
+        check((verifies || is_decoded(rows)) && has_no_part(rows.program->plan()), "rows that leave nothing");
       }
       for (const attention::SequenceRows& rows : passes_.back().rows) {
-        check(is_decoded(rows) && plan::keeps_nothing(rows.program->plan()), "rows with a pass behind them");
+        check(is_decoded(rows) && has_no_part(rows.program->plan()), "rows with a pass behind them");
       }
       draw(passes_.back());
       for (std::int32_t& token : tokens) {
@@ -124,8 +124,11 @@ class FlyingExecutor final : public exec::Executor {
     bool decides() const { return leaders == 1 || !draws.empty(); }
   };
   static bool is_decoded(const attention::SequenceRows& rows) {
-    return rows.rows == 1 && attention::decodes(rows.kind) && !rows.audit;
+    const bool waits = rows.kind == attention::PassKind::draft && rows.program->feeds();
+    return rows.rows == 1 && attention::decodes(rows.kind) && !rows.audit && !waits;
   }
+  /// The host has no part in what passes of the plan do: heat alone flows back.
+  static bool has_no_part(const plan::Plan& plan) { return plan.retentions.empty() && !plan::searches_index(plan); }
   /// As many as were asked for, by ascending token.
   std::vector<exec::Leader> largest(const Pass& pass, std::size_t row) const {
     const float* const logits = pass.logits.data() + row * vocabulary_;

@@ -14,10 +14,14 @@ std::size_t blocks_of(const PassEntry& entry) {
   const std::int64_t block = entry.rows.state->heat_block();
   return size((entry.tokens + block - 1) / block);
 }
+/// What a row that decodes gives flows back.
+bool feeds(const PassEntry& entry) {
+  return entry.first_heat >= 0 && entry.rows.decodes() && entry.rows.program->feeds();
+}
 
 }  // namespace
 
-void Heats::begin(const PassTables& tables, std::span<const std::int64_t> lengths, int heads,
+void Heats::begin(const PassTables& tables, const PassTables* behind, std::span<const std::int64_t> lengths, int heads,
                   kernels::cuda::Staging& staging) {
   tables_ = &tables;
   staging_ = &staging;
@@ -43,12 +47,31 @@ void Heats::begin(const PassTables& tables, std::span<const std::int64_t> length
           heat_.begin() + static_cast<std::ptrdiff_t>(size(entry.first_heat + row) * tables.sizes().heat_stride));
     }
   }
+  steps_.clear();
+  if (behind != nullptr && tables.sizes().heats > 0) step_behind(*behind);
   heat_place_ = staging.add(heat_);
+  steps_place_ = staging.add(steps_);
   shift_place_ = staging.add(shift_);
   pieces_place_ = staging.add(pieces_);
   fold_places_.clear();
   for (const auto& pieces : fold_) fold_places_.push_back(staging.add(pieces));
   make_space(heads);
+}
+
+void Heats::step_behind(const PassTables& behind) {
+  steps_.resize(size(tables_->sizes().heats));
+  gains_stride_ = behind.sizes().heat_stride;
+  std::size_t at = 0;
+  for (const PassEntry& entry : tables_->entries()) {
+    while (at < behind.entries().size() && behind.entries()[at].rows.state != entry.rows.state) ++at;
+    check(at < behind.entries().size(), "a pass behind one of its sequences");
+    const PassEntry& before = behind.entries()[at];
+    if (entry.first_heat < 0 || !feeds(before)) continue;
+    for (int row = 0; row < entry.heats; ++row) {
+      steps_[size(entry.first_heat + row)] = {before.first_heat + row, static_cast<std::int32_t>(blocks_of(before)),
+                                              entry.rows.program->heat().decay};
+    }
+  }
 }
 
 void Heats::find_observed(const PassEntry& entry, std::size_t number, std::int64_t length) {
@@ -84,18 +107,26 @@ void Heats::make_space(int heads) {
   moved |= grow(lse_, stream_, size(tables_->rows()) * size(heads));
   moved |= grow(sums_, stream_, places * kv_heads);
   moved |= grow(readers_, stream_, places * kv_heads);
-  moved |= grow(gains_, stream_, places);
   if (!pieces_.empty()) {
     moved |= grow(shifted_, stream_, size(tables_->rows()) * size(heads));
     moved |= grow(columns_, stream_, pieces_.size() * kv_heads * column_stride_);
   }
-  if (places * sizeof(double) > host_.size()) {
-    stream_.synchronize();
-    host_ = {};
-    host_ = kernels::cuda::Pinned(stream_, gains_.size() * sizeof(double));
-    moved = true;
-  }
+  if (!steps_.empty()) moved |= grow(stepped_, stream_, places);
   if (moved) ++moves_;
+  if (places > gains_.size()) make_gains(places);
+}
+
+/// A pass that still runs keeps what it gave: the next one reads it on the device, and the host has yet to.
+void Heats::make_gains(std::size_t values) {
+  ++moves_;
+  values += values / 4 + 256;
+  kernels::cuda::Pinned host(stream_, values * sizeof(double));
+  kernels::cuda::Array<double> gains(stream_, values);
+  stream_.synchronize();
+  std::copy_n(host_.raw(), host_.size(), host.raw());
+  if (gains_.size() > 0) gains.set(gains_.values());
+  host_ = std::move(host);
+  gains_ = std::move(gains);
 }
 
 PartsPlace Heats::add(const GroupLayer& layer) {
@@ -116,13 +147,22 @@ void Heats::add_to(std::vector<std::int64_t>& key) const {
              {static_cast<std::int64_t>(tables_->sizes().heat_stride), tables_->sizes().heats, tables_->sizes().kept,
               static_cast<std::int64_t>(std::bit_ceil(static_cast<unsigned>(tables_->sizes().most_candidates))),
               tables_->sizes().most_heated, tables_->sizes().most_ranks, tables_->sizes().most_ranked,
-              static_cast<std::int64_t>(pieces_.size()), moves_});
+              static_cast<std::int64_t>(pieces_.size()), static_cast<std::int64_t>(steps_.size()),
+              static_cast<std::int64_t>(steps_.empty() ? 0 : gains_stride_), moves_});
 }
 
 void Heats::start() {
   if (tables_->sizes().heats == 0) return;
   sums_.memory().fill(std::byte{0});
   readers_.memory().fill(std::byte{0});
+  if (steps_.empty()) return;
+  kernels::cuda::step_heat(stream_, {.heat = staging_->at<float>(heat_place_),
+                                     .steps = staging_->at<kernels::cuda::HeatStep>(steps_place_),
+                                     .gains = gains_.constant(),
+                                     .out = stepped_.pointer(),
+                                     .rows = tables_->sizes().heats,
+                                     .stride = tables_->sizes().heat_stride,
+                                     .gains_stride = gains_stride_});
 }
 
 void Heats::choose(const GroupCall& call, const PartsPlace& place,
@@ -138,7 +178,7 @@ void Heats::choose(const GroupCall& call, const PartsPlace& place,
                                  .sets = call.sets,
                                  .scores = call.scores,
                                  .queries = staging_->at<std::int32_t>(place.queries),
-                                 .heat = staging_->at<float>(heat_place_),
+                                 .heat = steps_.empty() ? staging_->at<float>(heat_place_) : stepped_.constant(),
                                  .kept = kept_.pointer(),
                                  .values = values_.pointer(),
                                  .stride = stride});
@@ -209,18 +249,17 @@ void Heats::finish() {
   gains_.memory().copy_out_later(0, host_, values * sizeof(double));
 }
 
-void Heats::end() {
-  for (const PassEntry& entry : tables_->entries()) {
-    if (entry.first_heat >= 0) take(entry);
+void Heats::end(const PassTables& tables) const {
+  for (const PassEntry& entry : tables.entries()) {
+    if (entry.first_heat >= 0) take(entry, tables.sizes().heat_stride);
   }
 }
 
-void Heats::take(const PassEntry& entry) const {
+/// `stride`: of the pass.
+void Heats::take(const PassEntry& entry, std::size_t stride) const {
   const std::size_t blocks = blocks_of(entry);
   const auto* const from = reinterpret_cast<const double*>(host_.raw());
-  const auto of_row = [&](int row) {
-    return std::span(from + size(entry.first_heat + row) * tables_->sizes().heat_stride, blocks);
-  };
+  const auto of_row = [&](int row) { return std::span(from + size(entry.first_heat + row) * stride, blocks); };
   if (!entry.rows.decodes()) {
     const plan::Heat& how = entry.rows.program->heat();
     for (int row = how.per_layer ? how.first_layer : 0; row < entry.heats; ++row) {
@@ -228,7 +267,7 @@ void Heats::take(const PassEntry& entry) const {
     }
     return;
   }
-  if (!entry.rows.program->feeds()) return;
+  if (!feeds(entry)) return;
   HeatGains gains;
   for (int row = 0; row < entry.heats; ++row) gains.emplace_back(of_row(row).begin(), of_row(row).end());
   add_step_heat(entry.rows, std::move(gains));

@@ -48,9 +48,9 @@ struct ProgramFacts {
   };
   std::vector<Bounds> bound_searches;
 
-  /// A decoding pass of the program leaves nothing on the host that the next one needs.
+  /// A decoding pass of the program leaves nothing on the host that the next one needs, drafts with heat apart.
   bool leaves_nothing(const Program& program) const {
-    return !program.feeds() && program.plan().retentions.empty() && !trees && !units && !makes_keys;
+    return program.plan().retentions.empty() && !trees && !units && !makes_keys;
   }
 };
 

@@ -118,11 +118,12 @@ bool Runner::leaves_nothing(const Program& program) {
 bool Runner::may_overlap() const {
   const auto keeps = [](const PassEntry& entry) {
     const bool reads_alone = entry.rows.decodes() || entry.rows.kind == PassKind::verify;
-    return !reads_alone || !entry.facts->leaves_nothing(*entry.rows.program);
+    // Heat of drafts waits until they are verified.
+    const bool waits = entry.first_heat >= 0 && entry.rows.kind == PassKind::draft;
+    return !reads_alone || waits || !entry.facts->leaves_nothing(*entry.rows.program);
   };
   return !feedback_.any() && !audits_.any() && !records_.any() && !host_sets_.any() && !mean_tokens_.any() &&
-         !tier_.any() && tables_.sizes().heats == 0 &&
-         std::none_of(tables_.entries().begin(), tables_.entries().end(), keeps);
+         !tier_.any() && std::none_of(tables_.entries().begin(), tables_.entries().end(), keeps);
 }
 
 void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging) {
@@ -138,7 +139,7 @@ void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& s
   audits_.begin(batch, tables_.rows(), shape_.heads);
   records_.begin(tables_, static_cast<bool>(observer), shape_.heads * shape_.head_dim);
   host_sets_.begin(tables_, records_.any() || tier_.any());
-  heats_.begin(tables_, lengths_, shape_.heads, staging);
+  heats_.begin(tables_, open_ > 1 ? &tables_before_ : nullptr, lengths_, shape_.heads, staging);
   tiles_.begin(tables_, shape_.heads, staging);
   made_rows_.make_space(tables_);
   widened_.make_space(tables_);
@@ -395,7 +396,7 @@ std::span<const ReadCounters> Runner::end() {
   records_.tell(tables, host_sets_, space_.counts(), audits_, observer);
   failures_ = records_.failures();
   feedback_.end();
-  heats_.end();
+  heats_.end(tables);
   counters_.clear();
   const PassReads reads{cache_, tables,          overlaps ? places_before_ : places_,
                         trees_, space_.counts(), shape_.heads / shape_.kv_heads};

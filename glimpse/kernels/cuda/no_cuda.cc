@@ -173,6 +173,9 @@ void fold_heat(Stream&, const FoldOp&) {
 void heat_gains(Stream&, const GainsOp&) {
   refuse();
 }
+void step_heat(Stream&, const StepHeatOp&) {
+  refuse();
+}
 void shift_rows(Stream&, const ShiftOp&) {
   refuse();
 }

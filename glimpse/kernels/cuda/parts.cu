@@ -189,6 +189,19 @@ __global__ void gains_kernel(const __grid_constant__ GainsOp of) {
   of.gains.raw()[i] = readers > 0 ? sum / readers : sum;
 }
 
+__global__ void step_kernel(const __grid_constant__ StepHeatOp of) {
+  const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= of.rows * of.stride) return;
+  const HeatStep step = of.steps.raw()[i / of.stride];
+  const auto unit = static_cast<int>(i % of.stride);
+  float heat = of.heat.raw()[i];
+  if (step.from >= 0 && unit < step.units) {
+    const double gain = of.gains.raw()[step.from * of.gains_stride + unit];
+    heat = __double2float_rn(__dadd_rn(__dmul_rn(step.decay, static_cast<double>(heat)), gain));
+  }
+  of.out.raw()[i] = heat;
+}
+
 __global__ void shift_kernel(const __grid_constant__ ShiftOp of) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i < of.rows * of.heads) of.out.raw()[i] = of.lse.raw()[i] - of.shift.raw()[i / of.heads];
@@ -235,6 +248,11 @@ void fold_heat(Stream& stream, const FoldOp& op) {
 void heat_gains(Stream& stream, const GainsOp& op) {
   if (op.places == 0) return;
   launch_plain(stream, gains_kernel, op, dim3(blocks_of(static_cast<std::size_t>(op.places) * op.stride), kThreads), 0);
+}
+
+void step_heat(Stream& stream, const StepHeatOp& op) {
+  if (op.rows == 0) return;
+  launch_plain(stream, step_kernel, op, dim3(blocks_of(static_cast<std::size_t>(op.rows) * op.stride), kThreads), 0);
 }
 
 void shift_rows(Stream& stream, const ShiftOp& op) {

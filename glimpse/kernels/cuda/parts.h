@@ -136,6 +136,24 @@ struct GainsOp {
 };
 void heat_gains(Stream& stream, const GainsOp& op);
 
+/// A row of heat that a pass reads before the host has the gains of the pass before it.
+struct HeatStep {
+  std::int32_t from = -1;  ///< row of the gains; -1: the heat stays
+  std::int32_t units = 0;  ///< that have gains
+  double decay = 0;
+};
+
+/// out[row, unit] = decay * heat[row, unit] + gains[from, unit], in double and rounded once: the host's bits.
+struct StepHeatOp {
+  Pointer<const float, Place::device> heat;      ///< [rows, stride]
+  Pointer<const HeatStep, Place::device> steps;  ///< [rows]
+  Pointer<const double, Place::device> gains;    ///< [.., gains_stride]
+  Pointer<float, Place::device> out;             ///< [rows, stride]
+  int rows = 0;
+  std::size_t stride = 0, gains_stride = 0;
+};
+void step_heat(Stream& stream, const StepHeatOp& op);
+
 /// out[r, h] = lse[r, h] - shift[r]: columns' sums by it count row r e^shift times.
 struct ShiftOp {
   Pointer<const float, Place::device> lse, shift;  ///< [R, H], [R]

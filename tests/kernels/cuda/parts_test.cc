@@ -1,6 +1,8 @@
 // Sets that are put together from parts, and heat, against plain loops.
 #include "glimpse/kernels/cuda/parts.h"
 
+#include <random>
+
 #include "device_bed.h"
 #include "glimpse/kernels/ref/rows.h"
 
@@ -294,6 +296,37 @@ TEST_F(Parts, HeatIsTheMeanProbabilityOfABlock) {
           }
         }
       }
+    }
+  }
+}
+
+/// To the host's bits.
+TEST_F(Parts, HeatOfAStepThatTheHostHasNotSeen) {
+  constexpr std::size_t kStride = 70, kGainsStride = 90;
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> numbers(0, 3);
+  std::vector<float> heat(3 * kStride);
+  for (float& x : heat) x = static_cast<float>(numbers(random));
+  std::vector<double> gains(2 * kGainsStride);
+  for (double& x : gains) x = numbers(random);
+  const std::vector<HeatStep> steps{{1, 70, 0.9}, {-1, 0, 0}, {0, 33, 0.37}};
+  const Array<float> on_device(*stream_, heat);
+  const Array<HeatStep> steps_on_device(*stream_, steps);
+  const Array<double> gains_on_device(*stream_, gains);
+  Array<float> out(*stream_, heat.size());
+  step_heat(*stream_, {on_device.constant(), steps_on_device.constant(), gains_on_device.constant(), out.pointer(), 3,
+                       kStride, kGainsStride});
+  const std::vector<float> got = out.values();
+  for (std::size_t row = 0; row < 3; ++row) {
+    for (std::size_t unit = 0; unit < kStride; ++unit) {
+      const float before = heat[row * kStride + unit];
+      const HeatStep& step = steps[row];
+      const double faded = step.decay * static_cast<double>(before);
+      const bool gained = step.from >= 0 && unit < static_cast<std::size_t>(step.units);
+      const float want =
+          gained ? static_cast<float>(faded + gains[static_cast<std::size_t>(step.from) * kGainsStride + unit])
+                 : before;
+      ASSERT_EQ(got[row * kStride + unit], want) << row << ", " << unit;
     }
   }
 }

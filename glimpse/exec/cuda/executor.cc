@@ -76,7 +76,7 @@ class CudaExecutor final : public Executor {
       leaders_ = leaders;
       draws_ = leaders > 0 && !batch.draws.empty();
       make_room();
-      staging_.send();
+      staging_.send(behind);
       runner_.prepare();
       run();
       flights_.push_back({outputs_, leaders_, draws_ || leaders_ == 1, measures_});

@@ -124,6 +124,9 @@ Event::~Event() {
 void Event::record() {
   check_cuda(cudaEventRecord(impl_->raw, impl_->stream), "marking a place in a stream");
 }
+void Event::hold(Stream& other) const {
+  check_cuda(cudaStreamWaitEvent(stream_of(other), impl_->raw), "waiting for a stream");
+}
 void Event::wait() {
   check_cuda(cudaEventSynchronize(impl_->raw), "waiting for the device");
 }
@@ -212,6 +215,12 @@ void Memory::copy_out_later(std::size_t at, Pinned& to, std::size_t bytes, std::
   if (bytes == 0) return;
   check_cuda(cudaMemcpyAsync(to.raw() + to_at, raw_ + at, bytes, cudaMemcpyDeviceToHost, stream_of(*stream_)),
              "copying from the device");
+}
+void Memory::copy_from(const Memory& from, std::size_t bytes) {
+  check(bytes <= size_ && bytes <= from.size_, "a copy behind the end of device memory");
+  if (bytes == 0) return;
+  check_cuda(cudaMemcpyAsync(raw_, from.raw_, bytes, cudaMemcpyDeviceToDevice, stream_of(*stream_)),
+             "copying on the device");
 }
 void Memory::copy(std::size_t from, std::size_t to, std::size_t bytes) {
   check(from + bytes <= size_ && to + bytes <= size_, "a copy behind the end of device memory");

@@ -65,6 +65,9 @@ Event::~Event() = default;
 void Event::record() {
   refuse();
 }
+void Event::hold(Stream&) const {
+  refuse();
+}
 void Event::wait() {
   refuse();
 }
@@ -92,6 +95,9 @@ void Memory::copy_in_later(const Pinned&, std::size_t) {
   refuse();
 }
 void Memory::copy_out_later(std::size_t, Pinned&, std::size_t, std::size_t) const {
+  refuse();
+}
+void Memory::copy_from(const Memory&, std::size_t) {
   refuse();
 }
 void Memory::copy(std::size_t, std::size_t, std::size_t) {

@@ -67,6 +67,8 @@ class Event {
   void record();
   /// Waits until the stream has passed the mark; at once where there is none. Throws what went wrong before it.
   void wait();
+  /// What is queued on `other` from now on waits until the stream has passed the mark, where there is one.
+  void hold(Stream& other) const;
 
  private:
   struct Impl;
@@ -108,6 +110,8 @@ class Memory {
   /// The first `bytes` of `from`, and to `to` from `to_at` on; these must stay as they are until the stream has passed.
   void copy_in_later(const Pinned& from, std::size_t bytes);
   void copy_out_later(std::size_t at, Pinned& to, std::size_t bytes, std::size_t to_at = 0) const;
+  /// The first `bytes` of `from`, queued on the stream of this memory.
+  void copy_from(const Memory& from, std::size_t bytes);
   /// Inside; the two do not overlap.
   void copy(std::size_t from, std::size_t to, std::size_t bytes);
   void fill(std::byte value);

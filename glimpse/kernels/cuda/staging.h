@@ -15,10 +15,12 @@ namespace glimpse::kernels::cuda {
 /// for what was sent to be there; what is queued may still read it.
 class Staging {
  public:
-  explicit Staging(Stream& stream) : stream_(&stream), sent_(stream) {}
+  explicit Staging(Stream& stream)
+      : stream_(&stream), beside_(stream.device().number), sent_(stream), landed_(beside_), taken_(stream) {}
 
   void clear() {
     sent_.wait();
+    landed_.wait();
     bytes_ = 0;
   }
   /// Where the values will lie.
@@ -44,15 +46,29 @@ class Staging {
     return reinterpret_cast<T*>(host_.raw() + place);
   }
 
-  /// Queues the copy of all that was added.
-  void send() {
+  /// Queues the copy of all that was added. `behind` a pass that runs it crosses the bus beside that pass, and waits on
+  /// the device.
+  void send(bool behind = false) {
     if (bytes_ > device_.size()) {
       stream_->synchronize();  // what is queued may read the old block
       device_ = Memory(*stream_, with_reserve(bytes_));
       ++moves_;
     }
-    device_.copy_in_later(host_, bytes_);
-    sent_.record();
+    if (!behind) {
+      device_.copy_in_later(host_, bytes_);
+      sent_.record();
+      return;
+    }
+    if (waiting_.size() < bytes_) {
+      stream_->synchronize();
+      waiting_ = Memory(beside_, device_.size());
+    }
+    taken_.hold(beside_);
+    waiting_.copy_in_later(host_, bytes_);
+    landed_.record();
+    landed_.hold(*stream_);
+    device_.copy_from(waiting_, bytes_);
+    taken_.record();
   }
   /// After send().
   template <class T>
@@ -79,9 +95,10 @@ class Staging {
   }
 
   Stream* stream_;
-  Event sent_;
+  Stream beside_;
+  Event sent_, landed_, taken_;  ///< it is where kernels read it; it waits; what waited is there
   std::size_t bytes_ = 0;
-  Memory device_;
+  Memory device_, waiting_;
   Pinned host_;  ///< what will be sent is put together here
   int moves_ = 0;
 };

@@ -96,6 +96,16 @@ class Ahead : public testing::Test {
       expect_same(engine.result(ids[i]), want(requests[i]));
     }
   }
+  /// What a cancelled request keeps, and what one of as many tokens does that goes pass by pass.
+  static std::pair<Sequence, Sequence> kept_by_both(Engine& engine, RequestId id, Engine& plain, Request request) {
+    request.max_tokens = static_cast<std::int64_t>(engine.result(id).tokens.size());
+    const RequestId same = plain.submit(request);
+    run_all(plain);
+    EXPECT_EQ(engine.result(id).tokens, plain.result(same).tokens);
+    std::pair<Sequence, Sequence> kept{engine.take(id).value(), plain.take(same).value()};
+    EXPECT_EQ(kept.first.length(), kept.second.length());
+    return kept;
+  }
   static void expect_same_drafts(const Result& got, const Result& expected) {
     expect_same(got, expected);
     EXPECT_EQ(got.stats.lossless.drafted, expected.stats.lossless.drafted);
@@ -225,14 +235,8 @@ TEST_F(Ahead, HeatOfARequestThatIsCancelled) {
     for (int i = 0; i < steps; ++i) ASSERT_TRUE(engine.step());
     engine.cancel(id);
     EXPECT_GT(flying().behind, 0);
-    kept.max_tokens = static_cast<std::int64_t>(engine.result(id).tokens.size());
-    const RequestId same = plain.submit(kept);
-    run_all(plain);
-    EXPECT_EQ(engine.result(id).tokens, plain.result(same).tokens);
-    std::optional<Sequence> there = engine.take(id), expected = plain.take(same);
-    ASSERT_TRUE(there && expected);
-    ASSERT_EQ(there->length(), expected->length());
-    EXPECT_EQ(saved(*there), saved(*expected));
+    auto [there, expected] = kept_by_both(engine, id, plain, kept);
+    EXPECT_EQ(saved(there), saved(expected));
   }
 }
 
@@ -336,15 +340,9 @@ TEST_F(Ahead, WhatIsKeptOfDraftsThatAreCancelled) {
     const RequestId id = engine.submit(kept);
     for (int i = 0; i < steps; ++i) ASSERT_TRUE(engine.step());
     engine.cancel(id);
-    kept.max_tokens = static_cast<std::int64_t>(engine.result(id).tokens.size());
-    const RequestId same = plain.submit(kept);
-    run_all(plain);
-    EXPECT_EQ(engine.result(id).tokens, plain.result(same).tokens);
-    std::optional<Sequence> there = engine.take(id), expected = plain.take(same);
-    ASSERT_TRUE(there && expected);
-    ASSERT_EQ(there->length(), expected->length());
+    auto [there, expected] = kept_by_both(engine, id, plain, kept);
     const std::vector<Token> more = random_tokens(5, engine.tokenizer().size(), 11);
-    EXPECT_TRUE(same_bits(decoded(*there, more), decoded(*expected, more)));
+    EXPECT_TRUE(same_bits(decoded(there, more), decoded(expected, more)));
   }
 }
 

@@ -40,10 +40,9 @@ void Heats::begin(const PassTables& tables, const PassTables* behind, std::span<
       continue;
     }
     for (int row = 0; row < entry.heats && !entry.dense; ++row) {
-      std::vector<float>& heat = entry.rows.state->heat(row);
-      if (heat.size() < blocks_of(entry)) heat.resize(blocks_of(entry), 0.0F);
+      const std::vector<float>& heat = entry.rows.state->heat(row);
       std::copy_n(
-          heat.begin(), blocks_of(entry),
+          heat.begin(), std::min(heat.size(), blocks_of(entry)),
           heat_.begin() + static_cast<std::ptrdiff_t>(size(entry.first_heat + row) * tables.sizes().heat_stride));
     }
   }
@@ -267,7 +266,13 @@ void Heats::take(const PassEntry& entry, std::size_t stride) const {
     }
     return;
   }
-  if (!feeds(entry)) return;
+  if (!feeds(entry)) {
+    for (int row = 0; row < entry.heats; ++row) {
+      std::vector<float>& heat = entry.rows.state->heat(row);
+      heat.resize(std::max(heat.size(), blocks), 0.0F);
+    }
+    return;
+  }
   HeatGains gains;
   for (int row = 0; row < entry.heats; ++row) gains.emplace_back(of_row(row).begin(), of_row(row).end());
   add_step_heat(entry.rows, std::move(gains));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/size.h"
 #include "glimpse/kernels/cuda/cache_rows.cuh"
 #include "glimpse/kernels/cuda/launch.cuh"
 #include "glimpse/kernels/cuda/layers.h"
@@ -283,10 +284,7 @@ void launch_blocks(Stream& stream, void (*kernel)(Op), const Op& op, std::size_t
 }
 
 std::size_t blocks_of(std::size_t threads, int of_block = kThreads) {
-  return (threads + static_cast<std::size_t>(of_block) - 1) / static_cast<std::size_t>(of_block);
-}
-std::size_t size(int value) {
-  return static_cast<std::size_t>(value);
+  return (threads + size(of_block) - 1) / size(of_block);
 }
 
 }  // namespace

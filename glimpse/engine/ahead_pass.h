@@ -18,7 +18,7 @@ class AheadPass {
  public:
   /// Behind a pass of the same sequences in the same order, each with one row there that has leaders: entries whose
   /// last token is the one that its row decides, and whose others are known. Each decodes, drafts or verifies, has
-  /// leaders, and a program that leaves nothing on the host (exec::Executor::leaves_nothing); no draft feeds heat. A
+  /// leaders, and leaves nothing on the host that the next pass needs (exec::Executor::leaves_nothing). A
   /// verification takes the drafts out of the cache first. False where the cache or memory has no room, with nothing
   /// else changed.
   bool launch(Device& device, std::span<const PassEntry> entries);

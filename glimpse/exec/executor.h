@@ -69,13 +69,13 @@ class Executor {
   /// for the oldest one that was launched, and returns or throws what forward() would. Behind a pass that runs one more
   /// may be launched, of the same or fewer sequences. The one that runs has one row of each, which decodes; the other
   /// has such rows or verifies drafts, which the cache has lost then, by kMostRowsBehind rows of a sequence at most.
-  /// Both ask for leaders, of which the device draws the tokens of the one that runs, and have programs of which a
-  /// decoding pass leaves nothing on the host (leaves_nothing()), and no drafts that feed heat. Rows of it are taken
+  /// Both ask for leaders, of which the device draws the tokens of the one that runs, and have rows that
+  /// leave nothing on the host which the next pass needs (leaves_nothing()). Rows of it are taken
   /// back by kv::Cache::truncate(), and attention::SequenceState::take_back_step().
   /// What launch() throws concerns the new pass alone. abandon() forgets all that was launched. False: the device has
   /// no such passes, and nobody calls these.
   virtual bool flies() const { return false; }
-  virtual bool leaves_nothing(const attention::Program&) { return false; }
+  virtual bool leaves_nothing(const attention::Program&, attention::PassKind) { return false; }
   virtual void launch(const StepBatch&) { check(false, "a device that queues passes"); }
   virtual StepResult collect() { return {}; }
   virtual void abandon() {}

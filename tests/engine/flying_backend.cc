@@ -33,7 +33,9 @@ class FlyingExecutor final : public exec::Executor {
     return collect();
   }
   bool flies() const override { return true; }
-  bool leaves_nothing(const attention::Program& program) override { return has_no_part(program.plan()); }
+  bool leaves_nothing(const attention::Program& program, attention::PassKind kind) override {
+    return !(kind == attention::PassKind::draft && program.feeds()) && has_no_part(program.plan());
+  }
   void launch(const exec::StepBatch& batch) override {
     std::vector<std::int32_t> tokens(batch.tokens.begin(), batch.tokens.end());
     if (!passes_.empty()) {

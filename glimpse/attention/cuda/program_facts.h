@@ -48,9 +48,11 @@ struct ProgramFacts {
   };
   std::vector<Bounds> bound_searches;
 
-  /// A decoding pass of the program leaves nothing on the host that the next one needs, drafts with heat apart.
-  bool leaves_nothing(const Program& program) const {
-    return program.plan().retentions.empty() && !trees && !units && !makes_keys;
+  /// A pass of rows of this kind, which decode or verify, leaves nothing on the host that the next one needs. What
+  /// drafts feed waits until they are verified.
+  bool leaves_nothing(const Program& program, PassKind kind) const {
+    const bool waits = kind == PassKind::draft && program.feeds();
+    return !waits && program.plan().retentions.empty() && !trees && !units && !makes_keys;
   }
 };
 

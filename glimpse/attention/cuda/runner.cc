@@ -110,17 +110,15 @@ void Runner::drop_last() {
   began_ = true;  // the other one
 }
 
-bool Runner::leaves_nothing(const Program& program) {
-  return programs_.of(program).leaves_nothing(program);
+bool Runner::leaves_nothing(const Program& program, PassKind kind) {
+  return programs_.of(program).leaves_nothing(program, kind);
 }
 
 /// Of the last pass that began.
 bool Runner::may_overlap() const {
   const auto keeps = [](const PassEntry& entry) {
     const bool reads_alone = entry.rows.decodes() || entry.rows.kind == PassKind::verify;
-    // Heat of drafts waits until they are verified.
-    const bool waits = entry.first_heat >= 0 && entry.rows.kind == PassKind::draft;
-    return !reads_alone || waits || !entry.facts->leaves_nothing(*entry.rows.program);
+    return !reads_alone || !entry.facts->leaves_nothing(*entry.rows.program, entry.rows.kind);
   };
   return !feedback_.any() && !audits_.any() && !records_.any() && !host_sets_.any() && !mean_tokens_.any() &&
          !tier_.any() && std::none_of(tables_.entries().begin(), tables_.entries().end(), keeps);

@@ -84,8 +84,8 @@ class Runner {
   PassRecords::See observer;
   /// True when begin() gave slots to a pass that did not come to its end.
   bool began() const { return began_; }
-  /// True where a decoding pass of the program leaves nothing on the host that the next one needs.
-  bool leaves_nothing(const Program& program);
+  /// True where a pass of such rows of the program leaves nothing on the host that the next one needs.
+  bool leaves_nothing(const Program& program, PassKind kind);
 
   /// What the launches of the pass depend on: two passes of equal keys are queued alike, so one graph does for both.
   /// Empty for a pass that is not worth a graph: one with long chunks of prompts.

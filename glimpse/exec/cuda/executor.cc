@@ -49,8 +49,8 @@ class CudaExecutor final : public Executor {
   }
 
   bool flies() const override { return true; }
-  bool leaves_nothing(const attention::Program& program) override {
-    return !measures_ && runner_.leaves_nothing(program);
+  bool leaves_nothing(const attention::Program& program, attention::PassKind kind) override {
+    return !measures_ && runner_.leaves_nothing(program, kind);
   }
 
   void launch(const StepBatch& batch) override {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 namespace glimpse {
@@ -29,6 +30,10 @@ constexpr std::size_t row_bytes(KvType type, int dim) {
   }
   return 0;
 }
+
+/// A row of q8_0 whose values are all smaller than this is stored as zeros: its scale, a 127th of the largest, would be
+/// subnormal, and one over that need not be a float.
+inline constexpr float kLeastOfQ8 = 127 * std::numeric_limits<float>::min();
 
 /// Round to nearest even; NaN stays NaN.
 inline std::uint16_t bf16_from_float(float value) {

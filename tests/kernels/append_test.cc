@@ -1,4 +1,5 @@
 #include "fixture.h"
+#include "glimpse/kernels/ref/rows.h"
 
 namespace glimpse::kernels::test {
 namespace {
@@ -66,6 +67,33 @@ TEST_P(AppendTest, ErrorOfTheStoredRowIsWithinTheType) {
         EXPECT_NEAR(stored, row[i], allowed);
       }
     }
+  }
+}
+
+TEST_P(AppendTest, TinyRowsOfQ8) {
+  const float largest[] = {1e-45F, 1e-42F, 1e-38F, 1.49e-36F, 1.5e-36F, 1e-30F};
+  constexpr std::size_t kDim = 16, kRows = std::size(largest);
+  std::vector<float> rows;
+  for (const float most : largest) {
+    for (std::size_t i = 0; i < kDim; ++i) rows.push_back(most * (8.0F - static_cast<float>(i)) / 8.0F);
+  }
+  const KvFormat format{KvType::q8_0, kDim};
+  const std::vector<PageId> pages{0};
+  std::vector<std::byte> want(format.page_bytes()), want_v = want, got = want, got_v = want;
+  const auto view = [&](std::vector<std::byte>& k, std::vector<std::byte>& v) {
+    return HeadView{.k_plane = k.data(), .v_plane = v.data(), .pages = pages.data(), .slots = kRows};
+  };
+  const HeadView want_view = view(want, want_v), view_of_got = view(got, got_v);
+  AppendItem item{.head = &want_view, .k = rows.data(), .v = rows.data(), .row_stride = kDim, .rows = kRows};
+  ref::append(format, item);
+  item.head = &view_of_got;
+  append(format, item);
+  EXPECT_EQ(got, want);
+  EXPECT_EQ(got_v, want_v);
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const std::vector<double> stored = ref::read_row(format, view_of_got, got.data(), static_cast<std::int32_t>(r));
+    const double error = largest[r] < kLeastOfQ8 ? largest[r] : largest[r] * 0.5 / 127 * 1.001;
+    for (std::size_t i = 0; i < kDim; ++i) EXPECT_NEAR(stored[i], rows[r * kDim + i], error) << "row " << r;
   }
 }
 

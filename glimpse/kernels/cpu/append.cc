@@ -44,7 +44,7 @@ float store_q8(const float* HWY_RESTRICT row, std::size_t dim, std::byte* HWY_RE
     largest = std::max(largest, std::fabs(row[i]));
     finite = finite && std::isfinite(row[i]);
   }
-  if (!finite || largest == 0) {
+  if (!finite || largest < kLeastOfQ8) {
     std::memset(to, 0, dim);
     return finite ? 0.0F : std::numeric_limits<float>::quiet_NaN();
   }

@@ -53,8 +53,8 @@ class OwnRow {
     }
     for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0U, largest, step));
     finite = __all_sync(~0U, finite) != 0;
-    const bool zeros = !finite || largest == 0;
-    const float inverse = zeros ? 0 : __fdiv_rn(127.0F, largest);
+    const bool zeros = !finite || largest < kLeastOfQ8;
+    const float inverse = zeros ? 0 : __fdiv_rn(127.0F, largest), scale = zeros ? 0 : __fdiv_rn(largest, 127.0F);
     const auto byte_of = [&](float x) {
       const float level = zeros ? 0 : fminf(fmaxf(rintf(__fmul_rn(x, inverse)), -127.0F), 127.0F);
       return static_cast<std::int8_t>(level);
@@ -65,7 +65,7 @@ class OwnRow {
       bytes[at[i].x] = byte_of(values[i].x);
       bytes[at[i].y] = byte_of(values[i].y);
     }
-    if (threadIdx.x % 32 == 0) *scale_ = finite ? __fdiv_rn(largest, 127.0F) : __int_as_float(0x7fc00000);
+    if (threadIdx.x % 32 == 0) *scale_ = finite ? scale : __int_as_float(0x7fc00000);
   }
 
  private:

@@ -251,8 +251,11 @@ void store_row(const KvFormat& format, const HeadView& head, std::byte* plane, s
       largest = std::max(largest, std::fabs(row[i]));
       finite = finite && std::isfinite(row[i]);
     }
-    const float scale = finite ? largest / 127.0F : std::numeric_limits<float>::quiet_NaN();
-    inverse = finite && largest > 0 ? 127.0F / largest : 0.0F;
+    float scale = finite ? 0.0F : std::numeric_limits<float>::quiet_NaN();
+    if (finite && largest >= kLeastOfQ8) {
+      scale = largest / 127.0F;
+      inverse = 127.0F / largest;
+    }
     std::byte* scales = head.page_of(plane, slot, format) + format.scale_offset();
     std::memcpy(scales + sizeof(float) * static_cast<std::size_t>(slot & (kPageTokens - 1)), &scale, sizeof scale);
   }

@@ -4,15 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "glimpse/base/error.h"
 #include "glimpse/engine/service.h"
 #include "tests/engine/flying_backend.h"
-#include "tests/engine/support.h"
+#include "tests/engine/session_support.h"
 
 namespace glimpse::engine {
 namespace {
@@ -214,14 +211,6 @@ TEST_F(Ahead, TokensThatTheHostDrawsOtherwise) {
   }
 }
 
-/// The bytes of a session.
-std::string saved(const Sequence& sequence) {
-  const auto file = std::filesystem::path(testing::TempDir()) / "ahead.session";
-  sequence.save(file);
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// A request that is cancelled while a pass is ahead leaves the heat of what it has said.
 TEST_F(Ahead, HeatOfARequestThatIsCancelled) {
   for (int steps = 6; steps < 12; ++steps) {
@@ -236,7 +225,7 @@ TEST_F(Ahead, HeatOfARequestThatIsCancelled) {
     engine.cancel(id);
     EXPECT_GT(flying().behind, 0);
     auto [there, expected] = kept_by_both(engine, id, plain, kept);
-    EXPECT_EQ(saved(there), saved(expected));
+    EXPECT_EQ(session_bytes(there), session_bytes(expected));
   }
 }
 
@@ -252,6 +241,16 @@ TEST_F(Ahead, DraftsAndTheirVerification) {
   EXPECT_GT(cycles, 5);
   EXPECT_EQ(flying().behind, got.stats.lossless.drafted);
   expect_same_drafts(answered(engine, told), got);
+}
+
+/// What drafts feed waits for their verification.
+TEST_F(Ahead, DraftsThatFeedHeatWait) {
+  Engine engine(flying_options());
+  const Request request = lossless(greedy(engine, 300, "evosparse", 2, 30), 3);
+  const Result got = answered(engine, request);
+  expect_same_drafts(got, want(request));
+  EXPECT_GT(got.stats.lossless.drafted, 10);
+  EXPECT_EQ(flying().behind, 0);
 }
 
 TEST_F(Ahead, LosslessRequestsBesideOthers) {

@@ -5,6 +5,7 @@
 
 #include "glimpse/model/model.h"
 #include "tests/engine/cuda_support.h"
+#include "tests/engine/session_support.h"
 
 namespace glimpse::engine {
 namespace {
@@ -112,7 +113,6 @@ TEST_F(Cuda, PassesThatAreQueuedAheadGiveTheSameTokens) {
 TEST_F(Cuda, HeatOfPassesThatAreQueuedAhead) {
   EngineOptions options = on_gpu(reference::test_model("llama256"));
   options.sequences = 12;
-  const auto file = std::filesystem::path(testing::TempDir()) / "cuda-heat.session";
   for (const std::size_t requests : {1U, 12U}) {  // heat of twelve grows beyond its room between two passes
     const auto kept = [&](bool waits) {
       Engine gpu(options);
@@ -126,12 +126,8 @@ TEST_F(Cuda, HeatOfPassesThatAreQueuedAhead) {
         ids.push_back(gpu.submit(request));
       }
       run_all(gpu);
-      std::vector<std::string> sessions;
-      for (const RequestId id : ids) {
-        gpu.take(id).value().save(file);
-        std::ifstream in(file, std::ios::binary);
-        sessions.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-      }
+      std::vector<std::vector<std::byte>> sessions;
+      for (const RequestId id : ids) sessions.push_back(session_bytes(gpu.take(id).value()));
       return sessions;
     };
     EXPECT_TRUE(kept(false) == kept(true)) << requests;

@@ -37,6 +37,13 @@ inline void write_bytes(const std::filesystem::path& path, const std::vector<std
   file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
 
+/// Of what the sequence saves.
+inline std::vector<std::byte> session_bytes(const Sequence& sequence) {
+  const auto path = session_path("bytes");
+  sequence.save(path);
+  return read_bytes(path);
+}
+
 /// The entry of a section, and where the entry lies.
 struct SectionPlace {
   SessionEntry entry{};

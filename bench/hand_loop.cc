@@ -76,7 +76,7 @@ void run(const Options& options) {
   how.context = options.context;
   how.sequences = options.sequences;
   how.threads = options.threads;
-  how.slice_layers = engine::kServedSliceLayers;
+  how.slice_seconds = engine::kServedSliceSeconds;
   how.prefix_bytes = -1;
   engine::Engine engine(how);
   const auto say = [](const Json& line) { std::cout << line.dump() << std::endl; };

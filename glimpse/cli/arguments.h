@@ -81,7 +81,7 @@ struct Arguments {
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
   std::string shape, weights;
   std::string depths, lengths, tasks, arms, rate, prompt_tokens;
-  std::int64_t requests = 0, running = 0, examples = 0, slice_layers = 0, cache_ram = 0, session_disk = 0;
+  std::int64_t requests = 0, running = 0, examples = 0, slice_ms = 0, cache_mib = 0, cache_ram = 0, session_disk = 0;
   std::optional<std::string> arrivals, metric;
   // serve.
   std::string host, api_key, alias;

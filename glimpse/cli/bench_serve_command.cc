@@ -56,9 +56,9 @@ std::vector<evaluate::Arrival> arrivals_of(const Arguments& arguments, std::span
 std::string facts_text(const ServingReport& report) {
   return fmt::format(
       "service {:.1f} tokens/s, by hand {:.1f}, ratio {:.3f}; a pass takes {:.1f} ms, with a chunk of a "
-      "prompt {:.1f} ms",
+      "prompt {:.1f} ms; {} preemptions",
       report.tokens_per_s, report.by_hand_tokens_per_s, report.of_by_hand(), 1e3 * report.decode_pass_s,
-      1e3 * report.chunk_pass_s);
+      1e3 * report.chunk_pass_s, report.preemptions());
 }
 
 std::string serving_text(const BenchHeader& header, const ServingReport& report, const std::string& format) {
@@ -142,7 +142,8 @@ int bench_serve_command(const Arguments& arguments) {
         fmt::format("-c {}: the longest request has {} tokens, prompt and answer; give that or leave -c out",
                     options.context, needed));
   }
-  options.slice_layers = slice_layers(arguments);
+  options.slice_seconds = slice_seconds(arguments);
+  options.cache_bytes = arguments.cache_mib << 20;
   options.sequences = static_cast<int>(std::min<std::int64_t>(arguments.running, std::ssize(planned)));
   std::vector<Arm> arms;
   for (const PlannedArrival& each : planned) arms.push_back(each.arm);
@@ -156,7 +157,8 @@ int bench_serve_command(const Arguments& arguments) {
     print_note("interrupted: no run was complete");
     return kExitInterrupted;
   }
-  report->slice_layers = options.slice_layers;
+  report->slice_seconds = options.slice_seconds;
+  report->cache_mib = arguments.cache_mib;
   if (!arguments.quiet) note_failures(*report);
   write_table(file, serving_text(header_of(arguments, engine.threads()), *report, arguments.format));
   return kExitOk;

@@ -219,7 +219,9 @@ std::string serving_json(const BenchHeader& header, const ServingReport& report)
   json["of_by_hand"] = report.of_by_hand();
   json["decode_pass_ms"] = 1e3 * report.decode_pass_s;
   json["chunk_pass_ms"] = 1e3 * report.chunk_pass_s;
-  json["slice_layers"] = report.slice_layers;
+  json["slice_seconds"] = report.slice_seconds;
+  json["cache_mib"] = report.cache_mib;
+  json["preemptions"] = report.preemptions();
   json["rows"] = Json::array();
   for (const evaluate::ServingRow& row : report.rows) {
     json["rows"].push_back({{"arm", row.arm},

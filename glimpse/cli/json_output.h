@@ -53,10 +53,17 @@ struct ServingReport {
   std::vector<evaluate::ServingRow> rows;
   double tokens_per_s = 0, by_hand_tokens_per_s = 0;
   double decode_pass_s = 0, chunk_pass_s = 0;
-  int slice_layers = 0;  ///< as engine::EngineOptions has it
+  double slice_seconds = 0;    ///< as engine::EngineOptions has it
+  std::int64_t cache_mib = 0;  ///< as --cache-mib has it
   std::vector<evaluate::Arrival> arrivals;
   std::vector<evaluate::ServingRun> runs;
 
+  /// Of all runs through the Service.
+  std::int64_t preemptions() const {
+    std::int64_t all = 0;
+    for (const evaluate::ServingRun& run : runs) all += run.preemptions;
+    return all;
+  }
   double of_by_hand() const { return by_hand_tokens_per_s > 0 ? tokens_per_s / by_hand_tokens_per_s : 0; }
 };
 std::string serving_json(const BenchHeader& header, const ServingReport& report);

@@ -97,7 +97,8 @@ int serve_command(const Arguments& arguments) {
   if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
   server::ServerOptions options;
   options.engine = engine_options(arguments);
-  options.engine.slice_layers = slice_layers(arguments);
+  options.engine.slice_seconds = slice_seconds(arguments);
+  options.engine.cache_bytes = arguments.cache_mib << 20;
   set_prefixes(arguments, options.engine);
   options.host = arguments.host;
   options.port = static_cast<int>(arguments.port);

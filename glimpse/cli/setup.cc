@@ -67,9 +67,9 @@ void set_log(const Arguments& arguments) {
   if (!arguments.quiet) log_to_stderr(arguments.verbose ? LogLevel::debug : LogLevel::warning);
 }
 
-int slice_layers(const Arguments& arguments) {
-  if (arguments.slice_layers >= 0) return static_cast<int>(arguments.slice_layers);
-  return arguments.device == "cpu" ? engine::kServedSliceLayers : 0;
+double slice_seconds(const Arguments& arguments) {
+  if (arguments.slice_ms >= 0) return static_cast<double>(arguments.slice_ms) / 1000;
+  return arguments.device == "cpu" ? engine::kServedSliceSeconds : 0;
 }
 
 engine::EngineOptions engine_options(const Arguments& arguments) {

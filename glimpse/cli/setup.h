@@ -23,8 +23,8 @@ void set_log(const Arguments& arguments);
 
 /// Needs -m; refuses devices that are not built.
 engine::EngineOptions engine_options(const Arguments& arguments);
-/// Of a service: what --slice-layers says.
-int slice_layers(const Arguments& arguments);
+/// Of a service: what --slice-ms says.
+double slice_seconds(const Arguments& arguments);
 
 /// Refuses a wrong policy, budget or mix of flags before a model is loaded.
 void check_attention(const Arguments& arguments);

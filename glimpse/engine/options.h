@@ -13,9 +13,8 @@ namespace glimpse::engine {
 /// logits less than 8-bit weights do (docs/benchmarks.md).
 inline constexpr KvType kDefaultKvType = KvType::bf16;
 
-/// Layers of a prompt's chunk that run at a time in a server on the CPU: a stream waits for so many of another's chunk,
-/// and the chunk takes a fifth longer.
-inline constexpr int kServedSliceLayers = 3;
+/// Of a prompt's chunk between two tokens of the answers that stream, in a server on the CPU.
+inline constexpr double kServedSliceSeconds = 0.1;
 
 struct EngineOptions {
   std::filesystem::path model;
@@ -29,10 +28,10 @@ struct EngineOptions {
   int prefill_chunk = 512;       ///< prompt rows of one request in a forward pass
   int step_tokens = 0;  ///< rows of a step: of all that decode, then chunks of prompts, in turn, as many as fit
                         ///< and at least one; 0: prefill_chunk
-  /// While others decode, a chunk of a prompt runs so many layers at a time, with a step of theirs between, and alone
-  /// in its pass; its bits are those of a pass of its own. 0: a chunk is one pass, with the rows of those that decode.
-  /// On the CPU.
-  int slice_layers = 0;
+  /// While others decode, a chunk of a prompt runs alone in its pass, and as many layers at a time as end within so
+  /// many seconds, at least one, with a step of theirs between; its bits are those of a pass of its own. 0: a chunk is
+  /// one pass, with the rows of those that decode. On the CPU.
+  double slice_seconds = 0;
   /// Bytes of K, V and state that may be kept of requests that have ended, for later ones whose prompts begin alike; a
   /// kept prefix gives way before a request waits for pages, the one used longest ago first. 0: none are kept; -1: as
   /// many as the cache has room for.

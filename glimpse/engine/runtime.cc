@@ -42,8 +42,8 @@ EngineOptions checked(const EngineOptions& wanted, const LoadedModel& loaded) {
     throw UserError(fmt::format("{} tokens of a step: give 1 or more, or 0 for as many as a prefill chunk has",
                                 options.step_tokens));
   }
-  if (options.slice_layers < 0) {
-    throw UserError(fmt::format("slices of {} layers: give 1 or more, or 0 for whole chunks", options.slice_layers));
+  if (!(options.slice_seconds >= 0)) {
+    throw UserError(fmt::format("slices of {} s: give 0 or more, 0 for whole chunks", options.slice_seconds));
   }
   if (options.prefix_bytes < -1) {
     throw UserError(
@@ -67,9 +67,9 @@ Runtime::Runtime(const EngineOptions& wanted)
       sliced(loaded, device),
       prefixes(options.prefix_bytes),
       store(options, loaded, cache()) {
-  if (options.slice_layers > 0 && !device.executor->slices()) {
+  if (options.slice_seconds > 0 && !device.executor->slices()) {
     throw UserError(
-        "slices of layers (--slice-layers) run on the CPU alone; on a GPU give --prefill-chunk, how many rows of a "
+        "slices of layers (--slice-ms) run on the CPU alone; on a GPU give --prefill-chunk, how many rows of a "
         "prompt a stream waits for");
   }
   if (store.on()) prefixes.on_evict([this](const KeptPrefix& prefix) { store.save(prefix, cache(), programs.gates); });

@@ -9,6 +9,8 @@
 // those that wait. So a stream holds at most the tokens of its own answer, which the request's max_tokens and the
 // context bound.
 //
+// With EngineOptions::slice_seconds, as kServedSliceSeconds, no stream waits for the whole of another's chunk.
+//
 // What fails. submit throws where the queue is full. What Engine::submit refuses, and a request that fails later, is
 // FinishReason::failed with the error in the stream's last event. A pass that fails for all requests ends the one that
 // came last, with that error; the others go on. Where the Service has no memory for its own lists it ends: all requests

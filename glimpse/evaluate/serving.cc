@@ -127,6 +127,7 @@ std::optional<ServingRun> serve(engine::Engine& engine, std::span<const Arrival>
   run.tokens_per_s = rate(run.requests, seconds_between(first, last));
   run.decode_pass_s = metrics.decode_pass.mean();
   run.chunk_pass_s = metrics.chunk_pass.mean();
+  run.preemptions = metrics.preemptions;
   return run;
 }
 

@@ -39,6 +39,7 @@ struct ServingRun {
   double tokens_per_s = 0;       ///< of all, from the first arrival to the last token
   double decode_pass_s = 0;      ///< the mean pass that only decoded; 0: there was none
   double chunk_pass_s = 0;       ///< the mean pass with a chunk of a prompt
+  std::int64_t preemptions = 0;  ///< how often a request gave its pages back for a while
 };
 
 struct ServingOptions {

@@ -33,7 +33,7 @@ const std::vector<std::string> kDrawn{"--requests", "5", "--rate", "inf",       
 TEST(BenchServe, DrawsRequestsOfEachMethodInTurn) {
   const auto json = json_of(kDrawn);
   EXPECT_EQ(json["benchmark"], "serve");
-  EXPECT_EQ(json["slice_layers"], engine::kServedSliceLayers) << "as glimpse serve";
+  EXPECT_EQ(json["slice_seconds"], engine::kServedSliceSeconds) << "as glimpse serve";
   ASSERT_EQ(json["rows"].size(), 3u);
   const std::vector<std::pair<std::string, int>> arms{{"full", 3}, {"tidal:16", 2}, {"all", 5}};
   for (std::size_t i = 0; i < arms.size(); ++i) {
@@ -65,8 +65,17 @@ TEST(BenchServe, DrawsRequestsOfEachMethodInTurn) {
 
 TEST(BenchServe, ServesWholeChunksWhereItIsTold) {
   std::vector<std::string> whole = kDrawn;
-  whole.insert(whole.end(), {"--slice-layers", "0"});
-  EXPECT_EQ(json_of(whole)["slice_layers"], 0);
+  whole.insert(whole.end(), {"--slice-ms", "0"});
+  EXPECT_EQ(json_of(whole)["slice_seconds"], 0);
+}
+
+TEST(BenchServe, HalfTheCacheEndsAllRequests) {
+  const auto json = json_of({"--requests", "4", "--rate", "inf", "--prompt-tokens", "100", "-n", "300", "--arms",
+                             "full,tidal:64", "--running", "4", "--cache-mib", "1"});
+  EXPECT_EQ(json["cache_mib"], 1);
+  EXPECT_EQ(json["rows"][2]["requests"], 4);
+  EXPECT_EQ(json["rows"][2]["failed"], 0);
+  EXPECT_GT(json["preemptions"], 0);
 }
 
 TEST(BenchServe, ASeedRepeatsAndAPoissonProcessAscends) {

@@ -229,9 +229,9 @@ TEST(PrefixInFlight, ThatFailsLeavesTheOthersAlone) {
 
 // A chunk that ran beside a row of another request may have other bits; one in slices runs alone.
 TEST(PrefixBesideOthers, IsExactWhereItsChunksRanAlone) {
-  for (const int layers : {0, 1}) {
+  for (const double seconds : {0.0, 1e-9}) {
     EngineOptions options = prefix_options(-1);
-    options.slice_layers = layers;
+    options.slice_seconds = seconds;
     Engine plain(prefix_options(0)), engine(options);
     Request stream = prefix_request(engine, "full", words(engine, 40, 2));
     stream.max_tokens = 200;
@@ -243,7 +243,7 @@ TEST(PrefixBesideOthers, IsExactWhereItsChunksRanAlone) {
     ASSERT_FALSE(engine.finished(id));
     engine.cancel(id);
     const Result second = answered(engine, requests[1]);
-    EXPECT_EQ(second.stats.reused_tokens, layers > 0 ? 320 : 0);
+    EXPECT_EQ(second.stats.reused_tokens, seconds > 0 ? 320 : 0);
     EXPECT_TRUE(same_answer(second, answered(plain, requests[1])));
   }
 }

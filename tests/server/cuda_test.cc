@@ -154,7 +154,7 @@ TEST_F(CudaServer, EchoedPromptsHaveLogprobs) {
 
 TEST_F(CudaServer, SlicesAreRefused) {
   ServerOptions options = gpu_options();
-  options.engine.slice_layers = 4;
+  options.engine.slice_seconds = 0.1;
   EXPECT_THROW(engine::Engine{options.engine}, UserError);
 }
 

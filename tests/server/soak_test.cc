@@ -39,7 +39,7 @@ ServerOptions soak_options() {
   limits.watched = 2;
   options.engine.context = 1024;
   options.engine.prefill_chunk = 64;
-  options.engine.slice_layers = 1;
+  options.engine.slice_seconds = 1e-9;
   options.engine.prefix_bytes = kPrefixBytes;
   return options;
 }

@@ -1,7 +1,6 @@
 #include "glimpse/engine/requests/admission.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "glimpse/engine/requests/decode_plain.h"
 #include "glimpse/engine/requests/finish.h"
@@ -81,7 +80,7 @@ Schedule admit(Requests& requests, Ongoing& ongoing) {
     } else if (short_of_pages && make_room(runtime, ongoing, room, next)) {
       continue;
     } else if ((next.preempt || next.full) && requests.open.request != nullptr) {
-      run_slices(requests, std::numeric_limits<int>::max());  // it may be its turn to give pages back
+      run_slice(requests, kWholeRest);  // it may be its turn to give pages back
     } else if (next.preempt) {
       preempt(requests, *ongoing.requests[*next.preempt]);
       room.admits = false;

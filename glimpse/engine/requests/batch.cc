@@ -36,7 +36,7 @@ void make_batch(Requests& requests, Batch& batch) {
   kv::Cache& cache = runtime.cache();
   if (pages + most > static_cast<std::int64_t>(cache.usage().pages_free)) cache.set_sparing(true);
   const bool decodes = !next.decode.empty();
-  if (requests.open.request != nullptr || (runtime.options.slice_layers > 0 && decodes)) {
+  if (requests.open.request != nullptr || (runtime.options.slice_seconds > 0 && decodes)) {
     if (requests.open.request == nullptr && !next.prefill.empty()) {
       batch.opens = batch.ongoing.requests[next.prefill.front()];
     }

@@ -35,11 +35,22 @@ void open_slices(Requests& requests, ActiveRequest& request) {
   requests.open = {&request, entry, seconds_since(start)};
 }
 
-void run_slices(Requests& requests, int layers) {
+void run_slice(Requests& requests, double seconds) {
   const auto start = std::chrono::steady_clock::now();
   try {
     OpenChunk& chunk = requests.open;
-    const bool ended = chunk.entry.is_stopped() || requests.runtime.sliced.advance(layers);
+    PassRunner& passes = requests.runtime.sliced;
+    bool ended = chunk.entry.is_stopped();
+    if (seconds == kWholeRest) {
+      ended = ended || passes.advance(std::numeric_limits<int>::max());
+    } else {
+      double before = 0, now = 0;
+      do {  // the next layer takes about as long as the last one
+        before = now;
+        ended = ended || passes.advance(1);
+        now = seconds_since(start);
+      } while (!ended && 2 * now - before <= seconds);
+    }
     chunk.seconds += seconds_since(start);
     if (ended) end_pass(requests);
   } catch (...) {
@@ -53,7 +64,7 @@ void run_slices(Requests& requests, int layers) {
 void leave_slices(Requests& requests, ActiveRequest& request) {
   if (!request.open) return;
   request.stop->store(true, std::memory_order_relaxed);
-  run_slices(requests, std::numeric_limits<int>::max());
+  run_slice(requests, kWholeRest);
 }
 
 }  // namespace glimpse::engine

@@ -1,7 +1,5 @@
 #include "glimpse/engine/requests/step.h"
 
-#include <limits>
-
 #include "glimpse/engine/requests/ahead.h"
 #include "glimpse/engine/requests/decode_corrected.h"
 #include "glimpse/engine/requests/decode_lossless.h"
@@ -16,7 +14,7 @@ namespace {
 void step_slices(Requests& requests, const Batch& batch) {
   if (batch.opens != nullptr && batch.opens->phase == Phase::prefill) open_slices(requests, *batch.opens);
   if (requests.open.request == nullptr) return;
-  run_slices(requests, batch.entries.empty() ? std::numeric_limits<int>::max() : requests.runtime.options.slice_layers);
+  run_slice(requests, batch.entries.empty() ? kWholeRest : requests.runtime.options.slice_seconds);
 }
 
 /// Chunk by chunk pages are taken as sparingly as admission says, until the step has ended.

@@ -191,10 +191,10 @@ std::vector<LayerTime> StepBed::step(int plan, std::vector<std::vector<HeadRead>
   if (attention::wants_boundaries(*subject.plan)) {
     subject.state->boundaries.assign(boundaries_.begin(), boundaries_.begin() + tokens_);
   }
-  runner_->observer = {};
+  runner_->on_head = {};
   if (reads != nullptr) {
     reads->assign(size(shape.layers), {});
-    runner_->observer = [&](const attention::HeadRecord& record) {
+    runner_->on_head = [&](const attention::HeadRecord& record) {
       HeadRead read{record.kv_head, record.reads_all, {record.tokens.begin(), record.tokens.end()}, {}};
       read.query_sets.assign(record.query_sets.begin(), record.query_sets.end());
       (*reads)[size(record.layer)].push_back(std::move(read));

@@ -35,7 +35,7 @@ inline constexpr int kDenseReasons = 5;
 /// Steps by reason.
 using DenseSteps = std::array<std::int64_t, kDenseReasons>;
 
-/// Rows of K and V that the work lists read, and what dense attention would have read, in decode rows alone.
+/// Rows of K and V that a pass read, and what dense attention would have read, in decode rows alone.
 struct ReadCounters {
   std::int64_t k_rows = 0, v_rows = 0;
   std::int64_t dense_k_rows = 0, dense_v_rows = 0;

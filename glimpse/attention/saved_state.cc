@@ -29,7 +29,7 @@ bool forgets(const plan::Retention* kept) {
 
 /// Vectors of heat that a state of the plan has.
 int heat_layers(const SequenceState& state, const plan::Plan& plan) {
-  return !state.has_heat() ? 0 : plan.heat.per_layer ? plan.shape.layers : 1;
+  return !state.heat.any() ? 0 : plan.heat.per_layer ? plan.shape.layers : 1;
 }
 
 void require_finite(const ByteReader& from, std::span<const float> values, std::string_view name) {
@@ -62,7 +62,7 @@ void load_dropped(ByteReader& from, std::int64_t tokens, DroppedTokens& dropped)
 void save_state(const SequenceState& state, const plan::Plan& plan, ByteWriter& to) {
   to.value(state.prompt_tokens);
   to.value(state.decode_steps);
-  for (int layer = 0; layer < heat_layers(state, plan); ++layer) to.values(state.heat(layer));
+  for (int layer = 0; layer < heat_layers(state, plan); ++layer) to.values(state.heat.of(layer));
   for (std::size_t head = 0; head < plan.roles.size(); ++head) {
     to.values(*state.statistics[head]);
     to.values(state.chosen_at[head]);
@@ -84,10 +84,10 @@ void load_state(ByteReader& from, const StateSource& source, SequenceState& stat
   const std::int64_t tokens = source.tokens;
   state.prompt_tokens = from.value<std::int64_t>(0, tokens, "tokens of the prompt");
   state.decode_steps = from.value<std::int64_t>(0, tokens, "decoded tokens");
-  const std::int64_t block = state.heat_block();
+  const std::int64_t block = state.heat.block();
   for (int layer = 0; layer < heat_layers(state, plan); ++layer) {
-    state.heat(layer) = from.values<float>(size((tokens + block - 1) / block), "heat");
-    require_finite(from, state.heat(layer), "heat");
+    state.heat.of(layer) = from.values<float>(size((tokens + block - 1) / block), "heat");
+    require_finite(from, state.heat.of(layer), "heat");
   }
   const std::int64_t pages = (tokens + kPage - 1) / kPage;
   const kv::SavedIndexLimits limits{source.format.type, tokens, state.prompt_tokens};

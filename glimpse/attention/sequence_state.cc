@@ -38,10 +38,7 @@ SequenceState::SequenceState(const plan::Plan& plan, const GateFiles& files) : k
       int& most = key_ranks[i / static_cast<std::size_t>(kv_heads_)];
       most = std::max(most, key_rank);
       wants_low_rank_ |= key_rank > 0;
-      if (plan::reads_heat(selector)) heat_block_ = selector.block;
-      if (plan::reads_heat(selector) && heat_.empty()) {
-        heat_.resize(plan.heat.per_layer ? static_cast<std::size_t>(plan.shape.layers) : 1);
-      }
+      if (plan::reads_heat(selector)) heat = BlockHeat(plan.heat.per_layer ? plan.shape.layers : 1, selector.block);
     }
     if (role.retention < 0) continue;
     const plan::Retention& retention = plan.retentions[static_cast<std::size_t>(role.retention)];
@@ -69,13 +66,11 @@ SequenceState& SequenceState::operator=(const SequenceState& other) {
   boundaries = other.boundaries;
   prompt_tokens = other.prompt_tokens;
   decode_steps = other.decode_steps;
+  heat = other.heat;
   drafted_heat = other.drafted_heat;
   kv_heads_ = other.kv_heads_;
-  heat_block_ = other.heat_block_;
   wants_low_rank_ = other.wants_low_rank_;
   gates_ = other.gates_;
-  heat_ = other.heat_;
-  heat_before_.clear();
   return *this;
 }
 
@@ -99,8 +94,7 @@ void SequenceState::take_over(const SequenceState& source, const plan::Plan& fro
   // Until something is decoded heat is what the prompt's rows gave, which read everything under either plan.
   const bool observed_alike = from.prefill == to.prefill && !to.prefill.sparse && from.heat == to.heat &&
                               from.feedback == to.feedback && from.min_context == to.min_context;
-  const bool alike = heat_.size() == source.heat_.size() && heat_block_ == source.heat_block_;
-  if (decode_steps == 0 && observed_alike && alike) heat_ = source.heat_;
+  if (decode_steps == 0 && observed_alike && heat.same_shape(source.heat)) heat = source.heat;
 }
 
 bool SequenceState::is_prompt(std::int64_t tokens, bool reads_landmarks) const {
@@ -118,12 +112,6 @@ void SequenceState::end_prompt(const plan::Plan& plan, std::int64_t tokens) {
   }
 }
 
-void SequenceState::scale_heat(double factor) {
-  for (std::vector<float>& heat : heat_) {
-    for (float& value : heat) value = static_cast<float>(factor * static_cast<double>(value));
-  }
-}
-
 std::size_t SequenceState::index_memory() const {
   std::size_t bytes = 0;
   for (const auto& index : indices) bytes += index ? index->bytes() : 0;
@@ -131,42 +119,22 @@ std::size_t SequenceState::index_memory() const {
   return bytes;
 }
 
-void SequenceState::take_heat(const HeatGains& gains, double decay) {
-  heat_before_.resize(heat_.size());
-  heat_.swap(heat_before_);
-  for (std::size_t i = 0; i < heat_.size(); ++i) {
-    const std::vector<float>& before = heat_before_[i];
-    const std::size_t gained = i < gains.size() ? gains[i].size() : 0;
-    std::vector<float>& heat = heat_[i];
-    heat.assign(before.begin(), before.end());
-    heat.resize(std::max(before.size(), gained), 0.0F);
-    for (std::size_t b = 0; b < gained; ++b) {
-      heat[b] = static_cast<float>(decay * static_cast<double>(heat[b]) + gains[i][b]);
-    }
-  }
-}
-
 void SequenceState::take_back_step(std::int64_t tokens) {
   --decode_steps;
-  if (heat_before_.empty()) return;
-  heat_.swap(heat_before_);
-  heat_before_.clear();
-  for (std::vector<float>& heat : heat_) heat.resize(heat_blocks(tokens));
-}
-
-std::size_t SequenceState::heat_blocks(std::int64_t tokens) const {
-  return static_cast<std::size_t>((tokens + heat_block_ - 1) / heat_block_);
+  heat.take_back(tokens);
 }
 
 void SequenceState::commit_drafts(std::int64_t rows, std::int64_t tokens, double decay) {
   decode_steps += rows;
-  if (!has_heat()) return;
-  const std::size_t blocks = heat_blocks(tokens);
+  if (!heat.any()) return;
   for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
-    take_heat(row < drafted_heat.size() ? drafted_heat[row] : HeatGains(heat_.size(), std::vector<double>(blocks)),
-              decay);
+    if (row < drafted_heat.size()) {
+      heat.take(drafted_heat[row], decay);
+    } else {
+      heat.fade(tokens, decay);
+    }
   }
-  for (std::vector<float>& heat : heat_) heat.resize(blocks);  // searches grew it for tokens that are gone
+  heat.cut(tokens);  // searches grew it for tokens that are gone
   drafted_heat.clear();
 }
 

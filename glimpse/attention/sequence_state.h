@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "glimpse/attention/block_heat.h"
 #include "glimpse/base/boundary.h"
 #include "glimpse/base/copy_on_write.h"
 #include "glimpse/kv/index/key_index.h"
@@ -30,8 +31,6 @@ struct DroppedTokens {
 /// The stamp of a prompt's token, which is never renewed and never goes.
 inline constexpr float kPromptStamp = std::numeric_limits<float>::infinity();
 
-/// What one step adds to the heat: [1 or layers][blocks].
-using HeatGains = std::vector<std::vector<double>>;
 /// Loaded gates by the path that plans name.
 using GateFiles = std::map<std::string, std::shared_ptr<kv::Gates>>;
 
@@ -48,14 +47,7 @@ class SequenceState {
   std::size_t head(int layer, int kv_head) const {
     return static_cast<std::size_t>(layer) * static_cast<std::size_t>(kv_heads_) + static_cast<std::size_t>(kv_head);
   }
-  /// Heat of the blocks for a layer: [blocks], grown by the runner. Empty when the plan reads none.
-  std::vector<float>& heat(int layer) { return heat_[heat_.size() > 1 ? static_cast<std::size_t>(layer) : 0]; }
-  const std::vector<float>& heat(int layer) const { return const_cast<SequenceState&>(*this).heat(layer); }
-  bool has_heat() const { return !heat_.empty(); }
-  int heat_block() const { return heat_block_; }
   bool wants_low_rank() const { return wants_low_rank_; }
-  /// h <- factor * h.
-  void scale_heat(double factor);
   /// Bytes that indices and factors of keys hold; factors that copies share count for each.
   std::size_t index_memory() const;
   /// For the state of a fork under plan `to`: takes over from the state of the same `tokens` under plan `from` what no
@@ -70,8 +62,6 @@ class SequenceState {
   /// Between passes: the `tokens` that are there came as a prompt whose rest does not come. What is made of a prompt is
   /// made by the first step that reads it.
   void end_prompt(const plan::Plan& plan, std::int64_t tokens);
-  /// A step of the heat: h <- decay * h + gains.
-  void take_heat(const HeatGains& gains, double decay);
   /// Takes back the last step that was counted; `tokens` are left without it. Once for a step. The heat of a copy
   /// stays.
   void take_back_step(std::int64_t tokens);
@@ -93,18 +83,13 @@ class SequenceState {
   std::vector<Boundary> boundaries;                  ///< [tokens] by the engine, when an index wants them
   std::int64_t prompt_tokens = 0;                    ///< tokens that came as prompt
   std::int64_t decode_steps = 0;
+  BlockHeat heat;                       ///< none where the plan reads none
   std::vector<HeatGains> drafted_heat;  ///< of drafted steps, until they are committed
 
  private:
-  /// That so many tokens have.
-  std::size_t heat_blocks(std::int64_t tokens) const;
-
   int kv_heads_ = 0;
-  int heat_block_ = 1;
   bool wants_low_rank_ = false;
   std::vector<std::shared_ptr<kv::Gates>> gates_;
-  std::vector<std::vector<float>> heat_;         ///< [1 or layers][blocks]
-  std::vector<std::vector<float>> heat_before_;  ///< of the last step; empty where nobody knows
 };
 
 /// True when some index takes in nothing but prompt.

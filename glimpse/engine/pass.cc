@@ -125,10 +125,10 @@ void PassRunner::record_sets() {
   if (wanted == recording_) return;
   recording_ = wanted;
   if (!wanted) {
-    device_->executor->set_observer({});
+    device_->executor->set_on_head({});
     return;
   }
-  device_->executor->set_observer([this](const attention::HeadRecord& record) {
+  device_->executor->set_on_head([this](const attention::HeadRecord& record) {
     const ActiveSequence& sequence = *entries_[static_cast<std::size_t>(record.batch_index)].sequence;
     if (sequence.on_sets) sequence.on_sets(trace_of(record, sequence, loaded_->shape()));
   });

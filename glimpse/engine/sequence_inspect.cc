@@ -20,7 +20,7 @@ void require_head(const Runtime& runtime, int layer, int head) {
 std::vector<float> Sequence::heat(int layer) const {
   require_head(*impl().runtime, layer, 0);
   const attention::SequenceState& state = impl().sequence.attention;
-  return state.has_heat() ? state.heat(layer) : std::vector<float>();
+  return state.heat.any() ? state.heat.of(layer) : std::vector<float>();
 }
 
 std::vector<float> Sequence::statistic(int layer, int kv_head) const {

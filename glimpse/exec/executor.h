@@ -99,7 +99,7 @@ class Executor {
   virtual RowCosts row_costs() const = 0;
   /// What attention did, head by head (see attention::HeadRecord), said behind the last layer by the thread that calls
   /// forward(); empty turns it off.
-  virtual void set_observer(std::function<void(const attention::HeadRecord&)> observer) = 0;
+  virtual void set_on_head(std::function<void(const attention::HeadRecord&)> on_head) = 0;
   /// While on, passes sum up how far each layer's attention turns the residual stream; turning it on starts anew.
   virtual void measure_change(bool on) = 0;
   /// [layers] mean over rows of 1 - cosine(x, x + attention(x)), x the stream that enters the layer; 0 without rows.

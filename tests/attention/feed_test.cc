@@ -32,7 +32,7 @@ class Heated : public ::testing::Test {
     rows_.position = 90;
     rows_.rows = 10;
     rows_.prompt_end = 100;
-    state_.heat(0) = {1, 2, 4};
+    state_.heat.of(0) = {1, 2, 4};
   }
 
   Program program_{heated()};
@@ -44,34 +44,34 @@ TEST_F(Heated, EachObservedRowIsAStepOfTheHeat) {
   state_.decode_steps = 3;  // so that there was heat before
   fade_heat(rows_);
   for (int b = 0; b < 3; ++b) {
-    EXPECT_FLOAT_EQ(state_.heat(0)[static_cast<std::size_t>(b)], static_cast<float>(std::pow(0.75, 8) * (1 << b)));
+    EXPECT_FLOAT_EQ(state_.heat.of(0)[static_cast<std::size_t>(b)], static_cast<float>(std::pow(0.75, 8) * (1 << b)));
   }
 }
 
 TEST_F(Heated, TheFirstPieceOfASeedIsTheWholeOfTheHeatAndTheNextOnesFadeIt) {
   fade_heat(rows_);
-  EXPECT_EQ(state_.heat(0), (std::vector<float>{0, 0, 0}));
-  state_.heat(0) = {1, 2, 4};
+  EXPECT_EQ(state_.heat.of(0), (std::vector<float>{0, 0, 0}));
+  state_.heat.of(0) = {1, 2, 4};
   rows_.position = 95;  // three of the eight rows came before
   rows_.rows = 5;
   fade_heat(rows_);
-  EXPECT_FLOAT_EQ(state_.heat(0)[2], static_cast<float>(std::pow(0.75, 5) * 4));
+  EXPECT_FLOAT_EQ(state_.heat.of(0)[2], static_cast<float>(std::pow(0.75, 5) * 4));
 }
 
 TEST_F(Heated, APromptsRowsGiveTheirMeanOverLayersAndQueryHeads) {
   const std::vector<double> sums{24, 48, 0, 12};
   add_prompt_heat(rows_, 3, sums);
-  EXPECT_EQ(state_.heat(3), (std::vector<float>{2, 4, 4, 0.5}));  // four layers from the third on, six heads
+  EXPECT_EQ(state_.heat.of(3), (std::vector<float>{2, 4, 4, 0.5}));  // four layers from the third on, six heads
 }
 
 TEST_F(Heated, ADraftsStepWaits) {
   rows_.kind = PassKind::draft;
   add_step_heat(rows_, {{1, 1, 1, 8}});
-  EXPECT_EQ(state_.heat(0), (std::vector<float>{1, 2, 4}));
+  EXPECT_EQ(state_.heat.of(0), (std::vector<float>{1, 2, 4}));
   ASSERT_EQ(state_.drafted_heat.size(), 1u);
   rows_.kind = PassKind::decode;
   add_step_heat(rows_, {{1, 1, 1, 8}});
-  EXPECT_EQ(state_.heat(0), (std::vector<float>{1.75, 2.5, 4, 8}));
+  EXPECT_EQ(state_.heat.of(0), (std::vector<float>{1.75, 2.5, 4, 8}));
   EXPECT_EQ(state_.drafted_heat.size(), 1u);
 }
 
@@ -79,12 +79,12 @@ TEST_F(Heated, AStepThatIsTakenBackLeavesNothing) {
   rows_.kind = PassKind::decode;
   state_.decode_steps = 5;
   add_step_heat(rows_, {{1, 1, 1}});
-  const std::vector<float> before = state_.heat(0);
-  state_.heat(0).resize(4);  // for a block that begins
+  const std::vector<float> before = state_.heat.of(0);
+  state_.heat.of(0).resize(4);  // for a block that begins
   add_step_heat(rows_, {{1, 1, 1, 8}});
   ++state_.decode_steps;
-  state_.take_back_step(3 * state_.heat_block());
-  EXPECT_EQ(state_.heat(0), before);
+  state_.take_back_step(3 * state_.heat.block());
+  EXPECT_EQ(state_.heat.of(0), before);
   EXPECT_EQ(state_.decode_steps, 5);
 }
 

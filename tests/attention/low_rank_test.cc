@@ -73,7 +73,7 @@ class Layer {
         state_(plan_),
         sequence_(cache_.create()) {
     plan::validate(plan_);
-    runner_.observer = [this](const HeadRecord& record) {
+    runner_.on_head = [this](const HeadRecord& record) {
       sets_[record.kv_head].assign(record.tokens.begin(), record.tokens.end());
       query_sets_[record.kv_head].assign(record.query_sets.begin(), record.query_sets.end());
     };

@@ -214,7 +214,7 @@ class Steps {
         state_(plan),
         sequence_(cache_.create()) {
     cache_.open_tier(testing::TempDir());
-    runner_.observer = [this](const HeadRecord& record) { see(record); };
+    runner_.on_head = [this](const HeadRecord& record) { see(record); };
   }
 
   void run(int rows, PassKind kind) {

@@ -56,7 +56,7 @@ class Model {
   explicit Model(KvType type) : cache_({kLayers, kKvHeads, {type, kDim}, 4096}) {
     cache_.open_tier(testing::TempDir());
     runner_ = std::make_unique<Runner>(RunnerShape{kLayers, kHeads, kKvHeads, kDim, 1}, cache_);
-    runner_->observer = [this](const HeadRecord& record) {
+    runner_->on_head = [this](const HeadRecord& record) {
       pass_.sets.emplace_back(record.tokens.begin(), record.tokens.end());
     };
   }

@@ -107,8 +107,8 @@ class FlyingExecutor final : public exec::Executor {
   bool began() const override { return began_ || !passes_.empty() || cpu_.began(); }
   std::optional<double> attention_seconds() const override { return {}; }
   exec::RowCosts row_costs() const override { return cpu_.row_costs(); }
-  void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
-    cpu_.set_observer(std::move(observer));
+  void set_on_head(std::function<void(const attention::HeadRecord&)> on_head) override {
+    cpu_.set_on_head(std::move(on_head));
   }
   void measure_change(bool on) override { cpu_.measure_change(on); }
   std::vector<double> attention_change() const override { return cpu_.attention_change(); }

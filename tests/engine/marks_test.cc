@@ -252,7 +252,7 @@ class Walk {
           std::generate(fed.begin() + static_cast<std::ptrdiff_t>(entry.count), fed.end(), [&] { return token(); });
           // Heat comes from what drafts read; nothing else does.
           const std::size_t drafts = std::min(entry.count, fed.size() - 1);
-          if (walker.state.has_heat()) run_drafts(walker, std::span(fed).first(drafts));
+          if (walker.state.heat.any()) run_drafts(walker, std::span(fed).first(drafts));
           if (indexed_) run_drafts(walker, tokens(1));
           verify(walker, fed, entry.count);
           break;

@@ -458,7 +458,7 @@ TEST_P(ComposedOutputs, AreAttentionToTheTracedSets) {
     std::vector<methods::Set> sets;  ///< one, or one for each query head
   };
   Read read[kLayers][kKvHeads];
-  runner.observer = [&](const attention::HeadRecord& record) {
+  runner.on_head = [&](const attention::HeadRecord& record) {
     Read& to = read[record.layer][record.kv_head];
     to.all = record.reads_all;
     to.sets.assign(record.query_sets.begin(), record.query_sets.end());

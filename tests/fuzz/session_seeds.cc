@@ -69,7 +69,7 @@ void write(const std::filesystem::path& path, const plan::Plan& plan) {
     kv::LayerKeys keys{views, session.model.format, kPrompt, [](std::int64_t, float*) {}};
     state.low_rank[static_cast<std::size_t>(layer)] = std::make_shared<const kv::LowRankKeys>(keys, rank);
   }
-  if (state.has_heat()) state.heat(0).assign(static_cast<std::size_t>(kTokens / state.heat_block()), 0.25F);
+  if (state.heat.any()) state.heat.of(0).assign(static_cast<std::size_t>(kTokens / state.heat.block()), 0.25F);
   forget(cache, sequence, plan);
   write_session(path, {&session, &state, &cache, sequence});
 }

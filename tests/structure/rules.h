@@ -2,6 +2,7 @@
 // text; a problem is a sentence, no problem an empty string. Any thread.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -31,6 +32,11 @@ std::vector<std::string> folder_order(std::string_view cmake);
 std::string include_problem(const SourceFile& file, const std::string& include, const std::set<std::string>& depends);
 std::string header_problem(const SourceFile& file);
 std::string length_problem(const SourceFile& file);
+/// The functions that each class of the file has, by its name: overloads count, constructors, destructors and what is
+/// defaulted don't.
+std::map<std::string, int> functions_of_classes(std::string_view text);
+/// A sentence for each class with more functions than a reader keeps in mind.
+std::vector<std::string> class_problems(const SourceFile& file);
 /// A sentence for each include that is a part of a circle, of files whose path begins with `folder`. A header, its
 /// source and NAME_impl.h are one.
 std::vector<std::string> circle_problems(const std::vector<SourceFile>& files, const std::string& folder);

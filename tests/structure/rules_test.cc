@@ -89,6 +89,48 @@ TEST(Rules, AnIncludeLeadsNowhereBack) {
   EXPECT_THAT(circle_problems(files, "glimpse/plan/"), testing::IsEmpty());
 }
 
+TEST(Rules, CountsTheFunctionsOfClasses) {
+  constexpr std::string_view kText = R"(
+// class Commented { void f(); };
+class Base;
+struct Plain { int a = f(1); std::function<void(int)> see; const char* text = "class No { void f(); }"; };
+class [[nodiscard]] Door final : public Base, private Other<int> {
+ public:
+  explicit Door(int a) : a_(a) {}
+  ~Door() { close(); }
+  Door(const Door&) = delete;
+  Door& operator=(const Door&) = delete;
+  bool operator==(const Door&) const = default;
+  Door& operator+=(int more);
+  int open(int key) const { return helper(key); }
+  int open(std::map<int, int> keys);
+  template <class T>
+  static T made(const T& value);
+  virtual void close() noexcept = 0;
+  struct Inner {
+    void turn() { if (a) { b(); } }
+  };
+  using Call = void (*)(int);
+  friend void swap(Door&, Door&);
+  enum class Kind { one, two };
+
+ private:
+  alignas(64) int a_ = 0;
+  std::vector<std::function<int(int)>> all_;
+};
+)";
+  using Counts = std::map<std::string, int>;
+  EXPECT_EQ(functions_of_classes(kText), (Counts{{"Plain", 0}, {"Door", 5}, {"Inner", 1}}));
+}
+
+TEST(Rules, ClassesHaveFifteenFunctionsAtMost) {
+  std::string text = "class A {\n";
+  for (int i = 0; i < 15; ++i) text += "  void f" + std::to_string(i) + "();\n";
+  EXPECT_THAT(class_problems({"a.h", text + "};"}), testing::IsEmpty());
+  EXPECT_THAT(class_problems({"a.h", text + "  int g() const;\n};"}),
+              testing::ElementsAre("a.h: A has 16 functions, more than 15"));
+}
+
 TEST(Rules, FilesEndAtSixHundredLines) {
   EXPECT_EQ(length_problem({"a.cc", std::string(600, '\n')}), "");
   EXPECT_THAT(length_problem({"a.cc", std::string(601, '\n')}), HasSubstr("601 lines"));

@@ -102,6 +102,15 @@ TEST(Tree, HeadersStartRight) {
   for (const SourceFile& file : code({"glimpse", "tests", "bench"})) EXPECT_EQ(header_problem(file), "");
 }
 
+TEST(Tree, NoClassOfAttentionHasTooManyFunctions) {
+  int classes = 0;
+  for (const SourceFile& file : code({"glimpse/attention"})) {
+    EXPECT_THAT(class_problems(file), testing::IsEmpty());
+    classes += static_cast<int>(functions_of_classes(file.text).size());
+  }
+  EXPECT_GT(classes, 100) << "they are found";
+}
+
 TEST(Tree, NoFileIsTooLong) {
   for (const SourceFile& file : sources({"glimpse", "tests", "bench", "examples", "scripts", "cmake"})) {
     EXPECT_EQ(length_problem(file), "");

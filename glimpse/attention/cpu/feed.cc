@@ -35,7 +35,7 @@ void feed(Pass& pass, const Call& call, BatchEntry& entry, const HeadOutput& out
   const kernels::HeadView& view = entry.views[static_cast<std::size_t>(output.head)];
   if (heats) {
     auto& feed = entry.heat_feed[state.head(call.layer, output.head)];
-    const std::int32_t block = state.heat_block();
+    const std::int32_t block = state.heat.block();
     for (std::int32_t i = 0; i < output.entries; ++i) {
       const std::int32_t at = position_of(output, view, i) / block;
       if (feed.empty() || feed.back().block != at) feed.push_back({at, 0.0F});
@@ -52,9 +52,9 @@ void feed(Pass& pass, const Call& call, BatchEntry& entry, const HeadOutput& out
 /// EvoSparse, section 3.1: h <- lambda h + s, s the mean over the layers and heads that read the block.
 void end_feedback(Pass& pass, BatchEntry& entry) {
   SequenceState& state = *entry.rows.state;
-  if (!entry.feeds() || !state.has_heat()) return;
+  if (!entry.feeds() || !state.heat.any()) return;
   const plan::Heat& how = entry.rows.program->heat();
-  const auto block = static_cast<std::size_t>(state.heat_block());
+  const auto block = static_cast<std::size_t>(state.heat.block());
   const std::size_t blocks = (static_cast<std::size_t>(entry.tokens) + block - 1) / block;
   const int span = how.per_layer ? 1 : pass.shape.layers;
   HeatGains gains;

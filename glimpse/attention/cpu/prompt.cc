@@ -83,7 +83,7 @@ void take_observed(Pass& pass, BatchEntry& entry, int layer, int head) {
     feed_prompt(kept->rule, feed, entry.tokens, state.statistics[state.head(layer, head)].own());
   }
   const bool heats = entry.layer(layer).heats;
-  const auto block = static_cast<std::size_t>(state.heat_block());
+  const auto block = static_cast<std::size_t>(state.heat.block());
   const std::size_t blocks = (tokens + block - 1) / block;
   for (std::size_t item = 0; heats && item < items; ++item) {
     double* to = prompt.observed_blocks.data() + static_cast<std::size_t>(head) * blocks;
@@ -159,7 +159,7 @@ void open_prompt(Pass& pass, BatchEntry& entry) {
   }
   prompt.observe_from = entry.learns() ? entry.rows.program->observe_from(entry.rows.prompt_end)
                                        : std::numeric_limits<std::int64_t>::max();
-  if (entry.tokens > prompt.observe_from && entry.rows.state->has_heat()) fade_heat(entry.rows);
+  if (entry.tokens > prompt.observe_from && entry.rows.state->heat.any()) fade_heat(entry.rows);
   const auto wanted = static_cast<std::size_t>(pass.shape.kv_heads + 1 + prompt.tiles);
   if (prompt.remaining_size < wanted) {
     prompt.remaining = std::make_unique<std::atomic<int>[]>(wanted);
@@ -180,7 +180,7 @@ void open_prompt_layer(Pass& pass, BatchEntry& entry, int layer) {
   for (int head = 0; head < pass.shape.kv_heads; ++head) prompt.remaining[head].store(items, std::memory_order_relaxed);
   prompt.remaining[pass.shape.kv_heads].store(pass.shape.kv_heads, std::memory_order_relaxed);
   if (entry.layer(layer).heats) {
-    const auto block = static_cast<std::size_t>(state.heat_block());
+    const auto block = static_cast<std::size_t>(state.heat.block());
     prompt.observed_blocks.assign(static_cast<std::size_t>(pass.shape.kv_heads) * ((tokens + block - 1) / block), 0);
   }
 }

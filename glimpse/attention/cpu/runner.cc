@@ -34,7 +34,7 @@ void open_entry(Pass& pass, BatchEntry& entry, const SequenceRows& rows) {
   entry.audited.assign(rows.audit ? static_cast<std::size_t>(pass.shape.layers) * kv_heads : 0, {});
   entry.index_build_s.assign(kv_heads + 1, 0);
   entry.audit_s.assign(kv_heads, 0);
-  if (entry.feeds() && rows.state->has_heat()) {
+  if (entry.feeds() && rows.state->heat.any()) {
     entry.heat_feed.resize(static_cast<std::size_t>(pass.shape.layers) * kv_heads);
     for (auto& feed : entry.heat_feed) feed.clear();
   }
@@ -169,7 +169,7 @@ void Runner::begin(std::span<const SequenceRows> batch) {
   open_tables(pass);
   size_scratch(pass);
   open_sets(pass);
-  open_records(pass, static_cast<bool>(observer));
+  open_records(pass, static_cast<bool>(on_head));
   pass.counters.clear();
   pass.counters.reserve(batch.size());
   pass.arrived.store(0);
@@ -298,7 +298,7 @@ std::span<const ReadCounters> Runner::end() {
     std::swap(failure, pass.failure);
     std::rethrow_exception(failure);
   }
-  if (observer) tell_heads(pass, observer);
+  if (on_head) tell_heads(pass, on_head);
   pass.counters.clear();
   for (BatchEntry& entry : pass.entries()) {
     for (const double seconds : entry.index_build_s) entry.counters.index_build_s += seconds;

@@ -68,7 +68,7 @@ class Runner {
   /// When it was left out, before end(): every sequence fails as Stopped.
   void abandon();
 
-  /// Tells the observer what heads did. Counters of each sequence of the batch, in order, valid until the next begin().
+  /// Tells on_head what heads did. Counters of each sequence of the batch, in order, valid until the next begin().
   /// Throws what a phase could not.
   std::span<const ReadCounters> end();
   /// What ended entry `index`'s part of the last pass; null when it is whole. Of one that failed, the cache holds the
@@ -82,7 +82,7 @@ class Runner {
 
   /// Called by end() for every (sequence, layer, KV head) of decode rows, layer by layer; empty turns it off. Set
   /// before begin().
-  std::function<void(const HeadRecord&)> observer;
+  std::function<void(const HeadRecord&)> on_head;
 
  private:
   std::unique_ptr<Pass> pass_;

@@ -95,9 +95,9 @@ void unite(Pass& pass, const Call& call, BatchEntry& entry, const SelectOp& sele
     from.tokens = tokens;
     if (!by_heat) from.heads = thread.heads;
     if (select.joins.layer >= 0) from.inherited = pass.sets.chosen(entry.set_of(select.joins));
-    if (state.has_heat()) {
-      auto& heat = state.heat(call.layer);
-      const auto block = static_cast<std::size_t>(state.heat_block());
+    if (state.heat.any()) {
+      auto& heat = state.heat.of(call.layer);
+      const auto block = static_cast<std::size_t>(state.heat.block());
       if (heat.size() < (tokens + block - 1) / block) heat.resize((tokens + block - 1) / block, 0.0F);
       from.heat = heat;
     }

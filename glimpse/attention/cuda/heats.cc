@@ -11,7 +11,7 @@ namespace glimpse::attention::cuda {
 namespace {
 
 std::size_t blocks_of(const PassEntry& entry) {
-  const std::int64_t block = entry.rows.state->heat_block();
+  const std::int64_t block = entry.rows.state->heat.block();
   return size((entry.tokens + block - 1) / block);
 }
 /// What a row that decodes gives flows back.
@@ -40,7 +40,7 @@ void Heats::begin(const PassTables& tables, const PassTables* behind, std::span<
       continue;
     }
     for (int row = 0; row < entry.heats && !entry.dense; ++row) {
-      const std::vector<float>& heat = entry.rows.state->heat(row);
+      const std::vector<float>& heat = entry.rows.state->heat.of(row);
       std::copy_n(
           heat.begin(), std::min(heat.size(), blocks_of(entry)),
           heat_.begin() + static_cast<std::ptrdiff_t>(size(entry.first_heat + row) * tables.sizes().heat_stride));
@@ -88,7 +88,7 @@ void Heats::find_observed(const PassEntry& entry, std::size_t number, std::int64
   for (int layer = 0; layer < cache_.shape().layers; ++layer) {
     if (!rows.program->layer(layer).heats) continue;
     fold_[size(layer)].push_back(
-        {piece, static_cast<std::int32_t>(entry.tokens), entry.heat_of(layer), rows.state->heat_block()});
+        {piece, static_cast<std::int32_t>(entry.tokens), entry.heat_of(layer), rows.state->heat.block()});
   }
 }
 
@@ -268,7 +268,7 @@ void Heats::take(const PassEntry& entry, std::size_t stride) const {
   }
   if (!feeds(entry)) {
     for (int row = 0; row < entry.heats; ++row) {
-      std::vector<float>& heat = entry.rows.state->heat(row);
+      std::vector<float>& heat = entry.rows.state->heat.of(row);
       heat.resize(std::max(heat.size(), blocks), 0.0F);
     }
     return;

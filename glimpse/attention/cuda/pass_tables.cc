@@ -313,11 +313,11 @@ void PassTables::number_heat(PassEntry& entry) {
     entry.observed = std::clamp<std::int64_t>(program.observe_from(rows.prompt_end), rows.position, entry.tokens);
   }
   const std::int64_t length = length_step(entry.tokens);
-  if (rows.state->has_heat() && (rows.decodes() || entry.observed < entry.tokens)) {
+  if (rows.state->heat.any() && (rows.decodes() || entry.observed < entry.tokens)) {
     entry.first_heat = sizes_.heats;
     entry.heats = program.heat().per_layer ? program.shape().layers : 1;
     sizes_.heats += entry.heats;
-    block = rows.state->heat_block();
+    block = rows.state->heat.block();
     const std::int64_t read = entry.dense ? length : std::min<std::int64_t>(length, sizes_.capacity);
     sizes_.most_heated = std::max(sizes_.most_heated, static_cast<int>(read / block + 1));
     if (rows.decodes()) {  // of the scores that attention leaves
@@ -366,7 +366,7 @@ void PassTables::layer_of(const RowGroup& group, int layer, GroupLayer& to) cons
     for (int head = 0; head < static_cast<int>(program.heads.size()) && heats; ++head) {
       // A stream's window is not what heat speaks of.
       if (!entry.dense && program.heads[static_cast<std::size_t>(head)].reads == HeadOp::Reads::window) continue;
-      to.heats.push_back({row, head, entry.heat_of(layer), entry.rows.state->heat_block()});
+      to.heats.push_back({row, head, entry.heat_of(layer), entry.rows.state->heat.block()});
     }
     for (int head = 0; head < static_cast<int>(program.heads.size()) && entry.rows.audit && !entry.dense; ++head) {
       const HeadOp::Reads reads = program.heads[static_cast<std::size_t>(head)].reads;

@@ -17,7 +17,7 @@ kernels::Read read_of(const PassEntry& entry, const HeadOp& head) {
 
 /// What each slot got is a pass of its own over K; heat is made of the scores that attention leaves.
 bool sums_columns(const PassEntry& entry) {
-  return entry.rows.program->feeds() && !entry.rows.state->has_heat();
+  return entry.rows.program->feeds() && !entry.rows.state->heat.any();
 }
 
 /// What the searches of a head's tree read: its units, and the clusters of those that were opened.

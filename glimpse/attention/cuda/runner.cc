@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "glimpse/attention/cuda/group_run.h"
 #include "glimpse/attention/cuda/read_counts.h"
 #include "glimpse/attention/forget.h"
 #include "glimpse/attention/give_slots.h"
@@ -135,7 +136,7 @@ void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& s
   tables_.make(batch, lengths_, tier_.waits(), covered_, facts);
   feedback_.begin(batch, lengths_, shape_.heads);
   audits_.begin(batch, tables_.rows(), shape_.heads);
-  records_.begin(tables_, static_cast<bool>(observer), shape_.heads * shape_.head_dim);
+  records_.begin(tables_, static_cast<bool>(on_head), shape_.heads * shape_.head_dim);
   host_sets_.begin(tables_, records_.any() || tier_.any());
   heats_.begin(tables_, open_ > 1 ? &tables_before_ : nullptr, lengths_, shape_.heads, staging);
   tiles_.begin(tables_, shape_.heads, staging);
@@ -235,6 +236,22 @@ bool Runner::layer(int layer, const LayerRows& rows) {
   }
   // What is added to attention, and rows of prompts, come as floats alone.
   const bool narrows = rows.narrow && tables_.prompts().empty() && tables_.verified().empty() && !mean_tokens_.any();
+  const GroupSource source{.stream = stream_,
+                           .operations = *operations_,
+                           .staging = *staging_,
+                           .tables = tables_,
+                           .views = views_,
+                           .summaries = summaries_,
+                           .trees = trees_,
+                           .units = units_,
+                           .low_rank = low_rank_,
+                           .heats = heats_,
+                           .space = space_,
+                           .waiting = staging_->at<std::byte*>(waiting_place_),
+                           .piece_slots = cache_.waiting().piece_slots,
+                           .gate_angles = staging_->at<float>(angles_place_),
+                           .kv_heads = shape_.kv_heads,
+                           .head_dim = shape_.head_dim};
   GroupCall call{
       .cache = cache, .group = group_heads, .scale = scale, .scores = space_.scores(), .sets = space_.sets()};
   for (std::size_t g = 0; g < tables_.groups().size(); ++g) {
@@ -248,7 +265,7 @@ bool Runner::layer(int layer, const LayerRows& rows) {
     call.out = rows.out.raw() + at;
     if (narrows) call.narrow = rows.narrow.raw() + at;
     call.lse = lse == nullptr ? nullptr : lse + first_query;
-    run_group(call, place, layer, place.audit_count > 0 ? audits_.all_lse(layer) + first_query : nullptr);
+    run_group(source, call, place, layer, place.audit_count > 0 ? audits_.all_lse(layer) + first_query : nullptr);
   }
   call.rows = {sequence, behind, tables_.rows()};
   call.q = rows.q;
@@ -266,107 +283,6 @@ bool Runner::layer(int layer, const LayerRows& rows) {
   return narrows;
 }
 
-void Runner::make_sets(const GroupCall& call, const StagedLayer& place) {
-  if (place.score_count > 0) {
-    operations_->score({call.cache, call.rows, call.q, call.group, call.scale,
-                        staging_->at<kernels::RowHead>(place.scores), place.score_count, call.scores});
-  }
-  if (place.search_count > 0) {
-    operations_->search({call.cache, call.rows, call.q, call.group, call.scale, summaries_.table(),
-                         staging_->at<kernels::Search>(place.searches), place.search_count, tables_.sizes().most_blocks,
-                         call.scores});
-  }
-  if (place.unit_count > 0) {
-    const kernels::RotationPairs pairs = units_.turns().pairs;
-    kernels::cuda::gate_queries(stream_, {.q = call.q,
-                                          .kv_heads = shape_.kv_heads,
-                                          .group = call.group,
-                                          .head_dim = shape_.head_dim,
-                                          .angles = staging_->at<float>(angles_place_),
-                                          .turned = pairs.dims,
-                                          .neox = pairs.neox,
-                                          .gates = staging_->at<kernels::cuda::GateQuery>(place.gates),
-                                          .count = place.gate_count,
-                                          .out = space_.gate_queries().pointer()});
-    kernels::cuda::search_units(stream_, {.cache = call.cache,
-                                          .q = call.q,
-                                          .group = call.group,
-                                          .searches = staging_->at<kernels::cuda::UnitSearch>(place.units),
-                                          .count = place.unit_count,
-                                          .most = units_.most(),
-                                          .gate_queries = space_.gate_queries().constant(),
-                                          .out = call.scores});
-  }
-  if (place.tree_count > 0) {
-    kernels::cuda::search_trees(stream_, {.cache = call.cache,
-                                          .rows = call.rows,
-                                          .q = call.q,
-                                          .group = call.group,
-                                          .scale = call.scale,
-                                          .searches = staging_->at<kernels::cuda::TreeSearch>(place.trees),
-                                          .count = place.tree_count,
-                                          .most = std::max(trees_.most(), units_.most_chunks()),
-                                          .sets = call.sets,
-                                          .opened = space_.opened(),
-                                          .scores = call.scores});
-  }
-  if (place.choice_count > 0) {
-    operations_->select({call.cache, call.rows, call.group, call.scores, staging_->at<kernels::Choice>(place.choices),
-                         place.choice_count, call.sets, place.weighs_means});
-  }
-  heats_.choose(call, place.parts, *operations_);
-}
-
-/// Attention where rows are put together. What sets capture is a matter of the keys that were given: where somebody
-/// asks, those are read too, and then nothing waits.
-void Runner::attend_made(const GroupCall& call, const StagedLayer& place, int layer) {
-  const kernels::KvTable<Place::device> made = views_.made(layer);
-  const kernels::RotationPairs pairs = low_rank_.pairs();
-  kernels::cuda::make_rows(stream_, {.cache = call.cache,
-                                     .rows = call.rows,
-                                     .sets = call.sets,
-                                     .made = made,
-                                     .of = staging_->at<kernels::cuda::MadeSet>(place.made),
-                                     .count = place.made_count,
-                                     .most = tables_.sizes().capacity,
-                                     .angles = low_rank_.angles(),
-                                     .turned = pairs.dims,
-                                     .neox = pairs.neox,
-                                     .pieces = staging_->at<std::byte*>(waiting_place_),
-                                     .piece_slots = cache_.waiting().piece_slots});
-  if (call.lse != nullptr) {
-    operations_->attend({call.cache, call.rows, call.q, call.group, call.scale,
-                         staging_->at<kernels::Read>(place.cached_reads), call.sets, call.out, call.lse});
-  }
-  operations_->attend({made, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out, nullptr,
-                       call.narrow, call.scores});
-}
-
-/// What a layer does for a group of rows, behind the appending.
-void Runner::run_group(const GroupCall& call, const StagedLayer& place, int layer, float* audit_lse) {
-  if (!place.late) make_sets(call, place);
-  if (place.made_count > 0) {
-    attend_made(call, place, layer);
-  } else {
-    operations_->attend({call.cache, call.rows, call.q, call.group, call.scale, call.reads, call.sets, call.out,
-                         call.lse, call.narrow, call.scores});
-  }
-  if (place.late) make_sets(call, place);
-  kernels::cuda::add_mean_tokens(
-      stream_, {call.cache, call.rows, call.q, call.group, call.scale,
-                staging_->at<kernels::cuda::MeanToken>(place.means), place.mean_count, call.lse, call.out});
-  heats_.feed(call, place.parts);
-  if (audit_lse == nullptr) return;
-  operations_->score({call.cache,
-                      call.rows,
-                      call.q,
-                      call.group,
-                      call.scale,
-                      staging_->at<kernels::RowHead>(place.audits),
-                      place.audit_count,
-                      {call.scores.scores, audit_lse, call.scores.stride}});
-}
-
 void Runner::finish() {
   feedback_.finish();
   heats_.finish();
@@ -376,22 +292,10 @@ void Runner::finish() {
   space_.finish();
 }
 
-/// False where the tier has no room, which ends the pass for the entry.
-bool Runner::move_pages(const PassEntry& entry, ReadCounters& counters) {
-  try {
-    tier_.end(tables_, entry, host_sets_, space_.counts(), pages_, counters);
-    return true;
-  } catch (const UserError&) {
-    failures_.resize(tables_.entries().size());
-    failures_[counters_.size() - 1] = std::current_exception();
-    return false;
-  }
-}
-
 std::span<const ReadCounters> Runner::end() {
   const bool overlaps = open_ > 1;
   const PassTables& tables = overlaps ? tables_before_ : tables_;
-  records_.tell(tables, host_sets_, space_.counts(), audits_, observer);
+  records_.tell(tables, host_sets_, space_.counts(), audits_, on_head);
   failures_ = records_.failures();
   feedback_.end();
   heats_.end(tables);
@@ -406,7 +310,13 @@ std::span<const ReadCounters> Runner::end() {
     mean_tokens_.end(entry.rows);
     if (entry.rows.decodes()) {
       count_reads(reads, counters_.size() - 1, counters);
-      if (tier_.any() && !move_pages(entry, counters)) continue;
+      if (tier_.any()) {
+        if (auto failure = tier_.end(tables, entry, host_sets_, space_.counts(), pages_, counters)) {
+          failures_.resize(tables.entries().size());
+          failures_[counters_.size() - 1] = std::move(failure);
+          continue;
+        }
+      }
       audits_.end(entry.rows, counters);
       if (entry.rows.kind != PassKind::draft) ++state.decode_steps;
     } else if (entry.rows.kind == PassKind::verify) {

@@ -81,7 +81,7 @@ class Runner {
   /// After end(): what ended the pass for sequences alone; empty: nothing.
   const std::vector<std::exception_ptr>& failures() const { return failures_; }
   /// Sees what each head of a decoding row did, from end(), layer by layer; empty: nobody watches.
-  PassRecords::See observer;
+  PassRecords::See on_head;
   /// True when begin() gave slots to a pass that did not come to its end.
   bool began() const { return began_; }
   /// True where a pass of such rows of the program leaves nothing on the host that the next one needs.
@@ -96,10 +96,6 @@ class Runner {
   void make(std::span<const SequenceRows> batch, kernels::cuda::Staging& staging);
   bool may_overlap() const;
   void follow(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts);
-  void run_group(const GroupCall& call, const StagedLayer& place, int layer, float* audit_lse);
-  void make_sets(const GroupCall& call, const StagedLayer& place);
-  void attend_made(const GroupCall& call, const StagedLayer& place, int layer);
-  bool move_pages(const PassEntry& entry, ReadCounters& counters);
 
   RunnerShape shape_;
   kv::Cache& cache_;

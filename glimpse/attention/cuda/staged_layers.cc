@@ -54,21 +54,22 @@ void StagedLayers::point_to_indices(const PassTables& tables, const RowGroup& gr
   int row = -1;
   for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
     if (search.scored != 0) {
-      indices_.units.point(rows_of(search.row), layer, search);
+      point_to(indices_.units.copy(rows_of(search.row), layer, search.head), search);
       continue;
     }
     if (search.row != row) copies = &indices_.trees.copies(rows_of(search.row));
     row = search.row;
     search.tree = (*copies)[rows_of(row).state->head(layer, search.head)].tree;
   }
-  for (kernels::cuda::UnitSearch& search : group_layer_.units) indices_.units.point(rows_of(search.row), layer, search);
+  for (kernels::cuda::UnitSearch& search : group_layer_.units)
+    point_to(indices_.units.copy(rows_of(search.row), layer, search.head), search);
   for (kernels::cuda::GateQuery& gate : group_layer_.gates) {
     const int gate_row = gate.row;
     gate = indices_.units.gate_query(rows_of(gate_row), layer, gate.head);
     gate.row = gate_row;
   }
   for (kernels::cuda::MadeSet& made : group_layer_.made) {
-    indices_.units.point(rows_of(made.row), layer, made);
+    point_to(indices_.units.copy(rows_of(made.row), layer, made.head), made);
     indices_.low_rank.point(rows_of(made.row), layer, made);
   }
 }

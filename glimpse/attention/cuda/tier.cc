@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glimpse/attention/give_slots.h"
+#include "glimpse/base/error.h"
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -30,9 +31,9 @@ void Tier::begin(std::span<const SequenceRows> batch, std::span<const ProgramFac
   }
 }
 
-void Tier::end(const PassTables& tables, const PassEntry& entry, const HostSets& sets, const std::int32_t* counts,
-               PageTables& pages, ReadCounters& counters) {
-  if (entry.dense || !entry.rows.decodes()) return;
+std::exception_ptr Tier::end(const PassTables& tables, const PassEntry& entry, const HostSets& sets,
+                             const std::int32_t* counts, PageTables& pages, ReadCounters& counters) {
+  if (entry.dense || !entry.rows.decodes()) return nullptr;
   SequenceState& state = *entry.rows.state;
   const bool drafts = entry.rows.kind == PassKind::draft;  // it leaves no trace
   missing_.clear();
@@ -52,7 +53,12 @@ void Tier::end(const PassTables& tables, const PassEntry& entry, const HostSets&
     missing_.insert(missing_.end(), step_.missing().begin(), step_.missing().end());
     evicted_.insert(evicted_.end(), step_.evicted().begin(), step_.evicted().end());
   });
-  if (!drafts) move(entry.rows.sequence, pages);
+  try {
+    if (!drafts) move(entry.rows.sequence, pages);
+  } catch (const UserError&) {
+    return std::current_exception();
+  }
+  return nullptr;
 }
 
 void Tier::move(kv::SequenceId sequence, PageTables& pages) {

@@ -23,10 +23,10 @@ class Tier {
   std::span<const char> waits() const { return waits_; }
   /// True where a sequence of the pass has a tier, whose sets are to come back.
   bool any() const { return any_; }
-  /// When the stream has passed: moves pages of a decoding entry, tells `pages` of it, and counts. Throws UserError
-  /// when the tier has no room; all pages are where they were then.
-  void end(const PassTables& tables, const PassEntry& entry, const HostSets& sets, const std::int32_t* counts,
-           PageTables& pages, ReadCounters& counters);
+  /// When the stream has passed: moves pages of a decoding entry, tells `pages` of it, and counts. Returns what ends
+  /// the pass for the entry where the tier has no room (UserError); all pages are where they were then.
+  std::exception_ptr end(const PassTables& tables, const PassEntry& entry, const HostSets& sets,
+                         const std::int32_t* counts, PageTables& pages, ReadCounters& counters);
 
  private:
   void move(kv::SequenceId sequence, PageTables& pages);

@@ -248,8 +248,7 @@ double Units::mend(const SequenceRows& rows) {
                        [&](IndexItem& item, const kv::KeySource& source) { item.index->refresh(source, first, last); });
 }
 
-void Units::point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch& search) const {
-  const UnitCopy& copy = copies_.copy(rows, layer, search.head);
+void point_to(const UnitCopy& copy, kernels::cuda::UnitSearch& search) {
   search.kind = copy.kind;
   search.width = copy.width;
   search.scale = 1 / std::sqrt(static_cast<float>(copy.width));
@@ -259,13 +258,11 @@ void Units::point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch
   search.marked_count = copy.marked_count;
 }
 
-void Units::point(const SequenceRows& rows, int layer, kernels::cuda::TreeSearch& search) const {
-  const UnitCopy& copy = copies_.copy(rows, layer, search.head);
+void point_to(const UnitCopy& copy, kernels::cuda::TreeSearch& search) {
   search.tree = {.ends = copy.ends, .clusters = copy.count, .chunks = copy.count};
 }
 
-void Units::point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const {
-  const UnitCopy& copy = copies_.copy(rows, layer, set.head);
+void point_to(const UnitCopy& copy, kernels::cuda::MadeSet& set) {
   set.marked = copy.marked;
   set.marked_count = copy.marked_count;
 }

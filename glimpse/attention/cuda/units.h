@@ -32,6 +32,13 @@ struct UnitCopy {
   kernels::cuda::UnitKind kind = kernels::cuda::UnitKind::mean;
 };
 
+/// A search is to read these units, by the scores of their kind.
+void point_to(const UnitCopy& copy, kernels::cuda::UnitSearch& search);
+/// The same of chunks that are chosen by what they scored.
+void point_to(const UnitCopy& copy, kernels::cuda::TreeSearch& search);
+/// A set is to make no keys of those that are marked.
+void point_to(const UnitCopy& copy, kernels::cuda::MadeSet& set);
+
 /// Owned by a runner; borrows cache, stream and builder. One thread at a time.
 class Units {
  public:
@@ -50,12 +57,8 @@ class Units {
   /// seconds, of all threads together, that building indices of the sequence took in this pass.
   double end(const SequenceRows& rows);
 
-  /// Says where the units of a search lie, and how their kind is scored; after follow().
-  void point(const SequenceRows& rows, int layer, kernels::cuda::UnitSearch& search) const;
-  /// And chunks that are chosen by what they scored.
-  void point(const SequenceRows& rows, int layer, kernels::cuda::TreeSearch& search) const;
-  /// Whose keys are not made from factors.
-  void point(const SequenceRows& rows, int layer, kernels::cuda::MadeSet& set) const;
+  /// Where the units of a head lie, after follow().
+  const UnitCopy& copy(const SequenceRows& rows, int layer, int head) const { return copies_.copy(rows, layer, head); }
   /// What a gate makes its query of; `turn` and `own_turn` count from the first of GateTurns::angles.
   kernels::cuda::GateQuery gate_query(const SequenceRows& rows, int layer, int head) const;
   /// How the pass's queries are turned back that go through gates.

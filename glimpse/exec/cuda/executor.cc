@@ -157,8 +157,8 @@ class CudaExecutor final : public Executor {
     costs.vector = 1;
     return costs;
   }
-  void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
-    runner_.observer = std::move(observer);
+  void set_on_head(std::function<void(const attention::HeadRecord&)> on_head) override {
+    runner_.on_head = std::move(on_head);
   }
   void measure_change(bool on) override {
     measures_ = on;

@@ -73,8 +73,8 @@ class CpuExecutor final : public Executor {
     return costs;
   }
 
-  void set_observer(std::function<void(const attention::HeadRecord&)> observer) override {
-    whole_.runner().observer = std::move(observer);  // rows that decode run there alone
+  void set_on_head(std::function<void(const attention::HeadRecord&)> on_head) override {
+    whole_.runner().on_head = std::move(on_head);  // rows that decode run there alone
   }
 
   void measure_change(bool on) override {

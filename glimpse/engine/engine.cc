@@ -9,6 +9,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/engine/failure.h"
 #include "glimpse/engine/requests/finish.h"
+#include "glimpse/engine/requests/prefixes.h"
 #include "glimpse/engine/requests/prompt_start.h"
 #include "glimpse/engine/requests/shared_prompt.h"
 #include "glimpse/engine/requests/slices.h"
@@ -78,6 +79,10 @@ RequestId Engine::submit(Request request) {
 
 std::vector<RequestId> Engine::submit_together(std::vector<Request> requests) {
   return add_together(impl_->requests, std::move(requests));
+}
+
+bool Engine::keeps_prompt(const Request& request) const {
+  return engine::keeps_prompt(impl_->runtime, request);
 }
 
 RequestId Engine::submit(Request request, Sequence&& start) {

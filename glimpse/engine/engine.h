@@ -101,6 +101,9 @@ class Engine {
   /// before its prompt is in, the next one takes its place. All are queued or none. Throws UserError as submit does,
   /// and for requests that differ in prompt, plan, lossless, session or prompt_logprobs.
   std::vector<RequestId> submit_together(std::vector<Request> requests);
+  /// True where an equal request that comes later has no prefill of its own, for the engine keeps what this one leaves
+  /// behind (EngineOptions::prefix_bytes) as long as there is room. Of `exact` that hangs on who else runs: false.
+  bool keeps_prompt(const Request& request) const;
   /// The sequence of a request that has ended and was asked to keep it: once. None when it never began, and when it was
   /// cancelled while its pages waited and there is no room for them.
   std::optional<Sequence> take(RequestId id);

@@ -72,6 +72,7 @@ struct Service::Impl {
   /// Waits for work. False: stop.
   bool wait();
   void end_cancelled();
+  Tickets next_to_begin();
   void admit();
   /// Requests of one prompt, to the engine.
   void give(const Tickets& tickets);
@@ -127,20 +128,39 @@ void Service::Impl::end_cancelled() {
   }
 }
 
+/// Under the mutex. Each that waits has its turn where it came, but for a group that begins together: while it waits
+/// for slots, as many requests as there are slots may begin before it.
+Service::Impl::Tickets Service::Impl::next_to_begin() {
+  const auto slots = static_cast<std::size_t>(options.running);
+  const std::size_t free = slots - running.size();
+  Tickets behind;
+  for (auto first = queue.begin(); first != queue.end();) {
+    const auto end = std::find_if(first, queue.end(), [&](const auto& each) {
+      return each != *first && (each->group == 0 || each->group != (*first)->group);
+    });
+    const auto count = static_cast<std::size_t>(end - first);
+    if (count <= free || engine.keeps_prompt((*first)->request)) {
+      const auto last = first + static_cast<std::ptrdiff_t>(std::min(count, free));
+      Tickets tickets(first, last);
+      for (const auto& each : behind) each->overtaken += tickets.size();
+      queue.erase(first, last);
+      return tickets;
+    }
+    if ((*first)->overtaken >= slots) break;
+    behind.push_back(*first);
+    first = end;
+  }
+  return {};
+}
+
 void Service::Impl::admit() {
   while (running.size() < static_cast<std::size_t>(options.running)) {
     Tickets tickets;
     {
       const std::lock_guard lock(mutex);
-      if (queue.empty()) return;
-      const auto end = std::find_if(queue.begin(), queue.end(), [&](const auto& each) {
-        return each != queue.front() && (each->group == 0 || each->group != queue.front()->group);
-      });
-      const auto count = static_cast<std::size_t>(end - queue.begin());
-      if (running.size() + count > static_cast<std::size_t>(options.running)) return;  // they begin together
-      tickets.assign(queue.begin(), end);
-      queue.erase(queue.begin(), end);
+      tickets = next_to_begin();
     }
+    if (tickets.empty()) return;
     try {
       give(tickets);
     } catch (...) {

@@ -58,8 +58,9 @@ class Service {
   /// `keep`, which are for callers of the Engine itself. Any thread.
   Stream submit(Request request, const Wake& wake = {});
   /// So many answers to one prompt, which is prefilled once (Engine::submit_together): a stream each, those that draw
-  /// tokens with the seeds seed, seed + 1, ... They begin together. Throws UserError also for less than one answer, and
-  /// for more than ServiceOptions::running or queue.
+  /// tokens with the seeds seed, seed + 1, ... Where the engine keeps the prompt (Engine::keeps_prompt) each begins
+  /// when there is room for it, else all begin together; as many requests as `running` may begin before they do. Throws
+  /// UserError also for less than one answer, and for more than ServiceOptions::running or queue.
   /// `watcher`: of one answer alone.
   std::vector<Stream> submit(Request request, int answers, const Wake& wake = {},
                              std::shared_ptr<Watcher> watcher = {});

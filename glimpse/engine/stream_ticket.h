@@ -26,8 +26,9 @@ struct Stream::Ticket {
   std::int64_t group = 0;               ///< of those that share a prompt; 0: none. Set before it is queued
   std::shared_ptr<Watcher> watcher;     ///< or none. The same
 
-  // The Service's thread alone, once the request has left the queue.
+  // The Service's thread alone, once the request is queued.
   Request request;
+  std::size_t overtaken = 0;  ///< by so many while it waited: a group's first one counts
   bool begun = false;
   std::size_t given = 0;  ///< tokens
   TimePoint last_token;   ///< of the clock's epoch: there was none

@@ -230,5 +230,66 @@ TEST(TogetherStreams, CancelledInTheQueueOrNot) {
   }
 }
 
+std::vector<StreamEvent> rest_of(Stream& stream) {
+  std::vector<StreamEvent> events;
+  while (std::optional<StreamEvent> event = stream.next()) events.push_back(std::move(*event));
+  return events;
+}
+
+TEST(TogetherStreams, BeginAsSlotsBecomeFreeWhereTheirPromptIsKept) {
+  for (const char* policy : {"tidal", "h2o"}) {
+    EngineOptions options = together_options();
+    options.prefix_bytes = -1;
+    Engine engine(options);
+    Request request = request_of(engine, {policy, policy}, 300, 2);
+    request.max_tokens = 15;
+    request.sampling.temperature = 1;
+    request.sampling.seed = 7;
+    Service service(engine, {.queue = 8, .running = 3});
+    Stream before = service.submit(full_request(engine, 100, 4000, 9));
+    before.next();
+    std::vector<Stream> streams = service.submit(request, 3);
+    const Request single = full_request(engine, 50, 5, 4);
+    Stream behind = service.submit(single);
+    std::int64_t computed = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      Request own = request;
+      own.sampling.seed = 7 + static_cast<std::uint32_t>(i);
+      const Result result = rest_of(streams[i]).back().result;
+      EXPECT_EQ(result.tokens, alone(own, together_options())) << i;
+      computed += result.stats.prefilled_tokens;
+    }
+    EXPECT_EQ(computed, 300) << "one prefill";
+    EXPECT_EQ(rest_of(behind).back().result.tokens, alone(single, together_options()));
+    EXPECT_EQ(service.metrics().running, 1) << "nobody waited for the first one";
+  }
+}
+
+TEST(TogetherStreams, LetAsManyBeforeAsThereAreSlotsWhereTheirPromptIsNotKept) {
+  Engine engine(together_options());
+  Request request = request_of(engine, {"tidal", "tidal"}, 300, 2);
+  request.max_tokens = 15;
+  Service service(engine, {.queue = 8, .running = 2});
+  Stream before = service.submit(full_request(engine, 100, 4000, 9));
+  before.next();
+  std::vector<Stream> streams = service.submit(request, 2), others;
+  for (std::uint32_t i = 0; i < 3; ++i) others.push_back(service.submit(full_request(engine, 50, 5, i)));
+  for (const std::size_t i : {0, 1}) EXPECT_EQ(rest_of(others[i]).back().result.reason, FinishReason::length);
+  EXPECT_FALSE(streams[0].next(std::chrono::nanoseconds(0)));
+  EXPECT_FALSE(others[2].next(std::chrono::nanoseconds(0))) << "the group is next";
+  EXPECT_EQ(service.metrics().queued, 3);
+  before.cancel();
+  std::int64_t computed = 0;
+  TimePoint first_began = TimePoint::max();
+  for (Stream& stream : streams) {
+    const std::vector<StreamEvent> events = rest_of(stream);
+    first_began = std::min(first_began, events.front().at);
+    EXPECT_EQ(events.back().result.tokens, alone(request, together_options()));
+    computed += events.back().result.stats.prefilled_tokens;
+  }
+  EXPECT_EQ(computed, 300) << "one prefill";
+  EXPECT_LT(first_began, rest_of(others[2]).front().at);
+}
+
 }  // namespace
 }  // namespace glimpse::engine

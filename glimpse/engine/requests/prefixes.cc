@@ -20,9 +20,12 @@ Asked asked_by(const Runtime& runtime, const ActiveRequest& request) {
   return {wanted.prompt, &wanted.plan, chunk_of(runtime, wanted.plan), wanted.reuse};
 }
 
+bool takes_prefixes(const Runtime& runtime, const Request& wanted) {
+  return runtime.prefixes.on() && wanted.reuse != Reuse::none && !wanted.session && !wanted.prompt_logprobs;
+}
+
 bool takes_prefixes(const Runtime& runtime, const ActiveRequest& request) {
-  const Request& wanted = request.request;
-  if (!runtime.prefixes.on() || wanted.reuse == Reuse::none || wanted.session || wanted.prompt_logprobs) return false;
+  if (!takes_prefixes(runtime, request.request)) return false;
   if (request.phase != Phase::prefill || request.running || request.away) return false;
   return !request.sequence || request.from_prefix;
 }
@@ -105,6 +108,10 @@ bool read_stored(Runtime& runtime, const Asked& asked, const std::string& salt, 
 }
 
 }  // namespace
+
+bool keeps_prompt(const Runtime& runtime, const Request& request) {
+  return takes_prefixes(runtime, request) && request.reuse != Reuse::exact;
+}
 
 bool take_prefix(Requests& requests, ActiveRequest& request) {
   Runtime& runtime = requests.runtime;

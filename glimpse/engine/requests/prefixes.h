@@ -8,6 +8,10 @@
 
 namespace glimpse::engine {
 
+/// True where a later request for the same prompt, under the same plan, finds the prompt of this one, whatever ran
+/// beside it.
+bool keeps_prompt(const Runtime& runtime, const Request& request);
+
 /// Of a request that waits to begin: it has a fork of what serves most of its prompt. True: it had better wait, for
 /// another one is prefilling what serves more of it.
 bool take_prefix(Requests& requests, ActiveRequest& request);

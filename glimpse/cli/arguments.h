@@ -91,7 +91,7 @@ struct Arguments {
   std::int64_t max_body = 0, max_headers = 0, max_connections = 0, max_waiting = 0;
   std::int64_t header_timeout = 0, body_timeout = 0, idle_timeout = 0, write_timeout = 0;
   std::int64_t max_depth = 0, max_n = 0, max_prompts = 0, max_stops = 0, max_schema = 0, max_tools = 0,
-               schema_timeout = 0;
+               max_logprobs = 0, schema_timeout = 0;
   std::int64_t max_viewers = 0, max_watched = 0, watch_memory = 0;
 
   /// First long names of the options that were given, by flag or environment.

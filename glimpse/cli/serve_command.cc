@@ -33,6 +33,7 @@ server::Limits limits_of(const Arguments& arguments) {
   limits.prompts = arguments.max_prompts;
   limits.stops = arguments.max_stops;
   limits.tools = arguments.max_tools;
+  limits.logprobs = arguments.max_logprobs;
   limits.schema_bytes = arguments.max_schema;
   limits.schema_ms = arguments.schema_timeout;
   limits.viewers = arguments.max_viewers;

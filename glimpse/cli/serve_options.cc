@@ -2,6 +2,7 @@
 #include <array>
 
 #include "glimpse/cli/options.h"
+#include "glimpse/text/logprobs.h"
 
 namespace glimpse::cli {
 namespace {
@@ -159,6 +160,14 @@ const std::array kServeOptions{
            "bytes of a schema, grammar or function",
            kServe},
     Option{"--max-tools", "N", &A::max_tools, {1, 1024}, "128", kLimits, "tools of a request", kServe},
+    Option{"--max-logprobs",
+           "N",
+           &A::max_logprobs,
+           {1, text::kMostLogprobs},
+           "20",
+           kLimits,
+           "likeliest tokens beside each, the fields logprobs and top_logprobs",
+           kServe},
     Option{"--schema-timeout",
            "MS",
            &A::schema_timeout,

@@ -12,7 +12,6 @@
 #include "glimpse/server/api_error.h"
 #include "glimpse/server/prompt_fields.h"
 #include "glimpse/server/schema_fields.h"
-#include "glimpse/text/logprobs.h"
 
 namespace glimpse::server {
 namespace {
@@ -158,7 +157,8 @@ constexpr Field kFields[] = {
     {.name = "top_logprobs",
      .value = "whole number",
      .low = 0,
-     .high = text::kMostLogprobs,
+     .most = &Limits::logprobs,
+     .flag = "--max-logprobs",
      .default_value = "0",
      .help = "so many of the likeliest tokens beside each; needs `logprobs`",
      .place = kInChat,
@@ -166,7 +166,8 @@ constexpr Field kFields[] = {
     {.name = "logprobs",
      .value = "whole number",
      .low = 0,
-     .high = text::kMostLogprobs,
+     .most = &Limits::logprobs,
+     .flag = "--max-logprobs",
      .help = "the same, with so many of the likeliest tokens; with `echo` the "
              "prompt's too, which needs no stream",
      .place = kInCompletion,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "glimpse/engine/options.h"
+#include "glimpse/text/logprobs.h"
 
 namespace glimpse::server {
 
@@ -28,6 +29,7 @@ struct Limits {
   std::int64_t prompts = 32;
   std::int64_t stops = 16;
   std::int64_t tools = 128;
+  std::int64_t logprobs = text::kMostLogprobs;         ///< likeliest tokens beside each; no more than this
   std::int64_t schema_bytes = std::int64_t{64} << 10;  ///< of a schema, a grammar, or a tool's function
   std::int64_t schema_ms = 1000;                       ///< to make a grammar of a request's schemas
   std::int64_t viewers = 8;                            ///< of watched requests, together

@@ -69,6 +69,7 @@ TEST(Serve, DefaultsAreTheServers) {
   EXPECT_EQ(arguments.max_stops, limits.stops);
   EXPECT_EQ(arguments.max_tools, limits.tools);
   EXPECT_EQ(arguments.max_schema, limits.schema_bytes);
+  EXPECT_EQ(arguments.max_logprobs, limits.logprobs);
   EXPECT_EQ(arguments.schema_timeout, limits.schema_ms);
   EXPECT_EQ(arguments.max_viewers, limits.viewers);
   EXPECT_EQ(arguments.max_watched, limits.watched);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/log.h"
 #include "glimpse/cli/auto_method.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/machine.h"
@@ -80,15 +81,24 @@ void set_prefixes(const Arguments& arguments, engine::EngineOptions& options) {
   }
 }
 
-/// Each connection is a descriptor, and systems allow a thousand unless asked for more.
-void allow_descriptors(std::int64_t connections) {
+/// How many connections of those that are wanted the process can hold: each is a descriptor, and systems allow a
+/// thousand unless asked for more.
+std::int64_t connections_within_limit(std::int64_t wanted) {
   constexpr std::int64_t kOthers = 64;  // the model, the cache's file, pipes of templates
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const auto wanted = static_cast<rlim_t>(connections + kOthers);
-  if (limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  const auto files = static_cast<rlim_t>(wanted + kOthers);
+  if (limit.rlim_cur < files) {
+    limit.rlim_cur = std::min(files, limit.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= files) return wanted;
+  const std::int64_t held = std::max<std::int64_t>(1, static_cast<std::int64_t>(limit.rlim_cur) - kOthers);
+  log_message(LogLevel::warning,
+              fmt::format("the system lets this process open {} files, so it holds {} connections and not "
+                          "--max-connections {}; raise the hard limit (ulimit -Hn) to {}",
+                          limit.rlim_cur, held, wanted, files));
+  return held;
 }
 
 }  // namespace
@@ -123,7 +133,7 @@ int serve_command(const Arguments& arguments) {
           fmt::format("serving at http://{}{}{}:{}", bracket ? "[" : "", arguments.host, bracket ? "]" : "", port));
     };
   }
-  allow_descriptors(options.limits.connections);
+  options.limits.connections = connections_within_limit(options.limits.connections);
   server::Server server(std::move(options));
   port = server.port();
   server.run();

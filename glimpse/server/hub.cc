@@ -70,7 +70,10 @@ const Backend& Hub::loaded() const {
 
 bool Hub::make_room() {
   const auto open = std::count_if(peers.begin(), peers.end(), [](const auto& peer) { return !peer->cutting; });
-  if (open < options.limits.connections) return true;
+  return open < options.limits.connections || cut_longest();
+}
+
+bool Hub::cut_longest() {
   std::shared_ptr<Peer> longest;
   for (const auto& peer : peers) {
     if (peer->busy || peer->cutting) continue;

@@ -58,6 +58,8 @@ struct Hub {
   const Backend& loaded() const;
   /// Makes room for a connection. False: all are busy.
   bool make_room();
+  /// Cuts the one that is longest without a whole request. False: all are busy.
+  bool cut_longest();
   std::string fresh_id(std::string_view kind) const;
 };
 

@@ -5,6 +5,7 @@
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -15,6 +16,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -32,7 +34,8 @@ using boost::system::error_code;
 
 constexpr std::chrono::seconds kGoodbye{3};  ///< for answers that are being written when the server stops
 constexpr std::chrono::milliseconds kLookAgain{20};
-constexpr std::chrono::milliseconds kAcceptAgain{50};  ///< where the system has no descriptor left
+constexpr std::chrono::milliseconds kAcceptAgain{50};
+constexpr std::chrono::milliseconds kCutCloses{1};  ///< a connection that is cut gives its descriptor back
 
 tcp::endpoint endpoint_of(const ServerOptions& options) {
   error_code failed;
@@ -56,6 +59,7 @@ struct Server::Impl {
     if (!failed) acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
     if (!failed) acceptor.bind(endpoint, failed);
     if (!failed) acceptor.listen(asio::socket_base::max_listen_connections, failed);
+    if (!failed) acceptor.non_blocking(true, failed);
     if (failed) {
       throw UserError(fmt::format("cannot listen on {} port {}: {}; give another --host or --port", hub.options.host,
                                   hub.options.port, failed.message()));
@@ -93,10 +97,14 @@ struct Server::Impl {
     while (!hub.stopping) {
       error_code failed;
       tcp::socket socket(io);
-      co_await acceptor.async_accept(socket, asio::redirect_error(asio::use_awaitable, failed));
+      // Where no descriptor is left, accept() says so whether somebody waits or not, and nobody is cut for nobody.
+      co_await acceptor.async_wait(tcp::acceptor::wait_read, asio::redirect_error(asio::use_awaitable, failed));
       if (hub.stopping) break;
+      if (!failed) acceptor.accept(socket, failed);
+      if (failed == asio::error::would_block) continue;
       if (failed) {
-        pause.expires_after(kAcceptAgain);
+        const bool full = failed == asio::error::no_descriptors || failed == std::errc::too_many_files_open_in_system;
+        pause.expires_after(full && hub.cut_longest() ? kCutCloses : kAcceptAgain);
         co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, failed));
         continue;
       }

@@ -47,8 +47,11 @@ Outcome run_program(const std::vector<std::string>& words, const Setting& settin
 
   const std::string program = (setting.program.empty() ? test::glimpse_program() : setting.program).string();
   std::vector<std::string> all{program};
-  if (setting.address_space > 0) {  // a limit of our own would bind this process too
-    all = {"/bin/sh", "-c", "ulimit -v \"$0\" && exec \"$@\"", std::to_string(setting.address_space), program};
+  // Limits of our own would bind this process too.
+  if (setting.address_space > 0 || setting.open_files > 0) {
+    const std::int64_t most = setting.address_space > 0 ? setting.address_space : setting.open_files;
+    const std::string limit = setting.address_space > 0 ? "ulimit -v" : "ulimit -n";
+    all = {"/bin/sh", "-c", limit + " \"$0\" && exec \"$@\"", std::to_string(most), program};
   }
   all.insert(all.end(), words.begin(), words.end());
   std::vector<char*> arguments, environment;

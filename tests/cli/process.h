@@ -20,6 +20,7 @@ struct Setting {
   std::string input;
   std::filesystem::path program;   ///< a copy of the program; empty: the built one
   std::int64_t address_space = 0;  ///< KiB that the program may map; 0: any
+  std::int64_t open_files = 0;     ///< that the program may have, in place of address_space; 0: any
   std::string out_file;            ///< where standard output goes instead of a pipe
   /// Called with the process id whenever standard error has given more bytes.
   std::function<void(int pid, const std::string& err)> on_error_bytes;

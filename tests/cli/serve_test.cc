@@ -23,6 +23,23 @@ TEST(Serve, SaysWhereItIsAndEndsBySignal) {
   }
 }
 
+TEST(Serve, HoldsAsManyConnectionsAsTheSystemLets) {
+  const auto said = [](std::int64_t files, std::vector<std::string> more) {
+    const Setting setting{.open_files = files, .on_error_bytes = [](int pid, const std::string& err) {
+                            if (err.find("serving at") != std::string::npos) ::kill(pid, SIGTERM);
+                          }};
+    std::vector<std::string> words{"serve", "-m", model(), "-t", "1", "--port", "0"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_program(words, setting);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  const std::string few = said(200, {});
+  EXPECT_NE(few.find("open 200 files, so it holds 136 connections and not --max-connections 2048"), std::string::npos)
+      << few;
+  EXPECT_EQ(said(200, {"--max-connections", "136"}).rfind("serving at", 0), 0u) << "as many as it can";
+}
+
 TEST(Serve, RefusesWhatItCannotServe) {
   const auto error = [](std::vector<std::string> more) {
     std::vector<std::string> words{"serve", "-t", "1", "--port", "0"};

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -26,7 +27,19 @@ std::string lower(std::string text) {
 
 }  // namespace
 
-Client::Client(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+Client::Client() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {}
+
+Client::Client(int port) : Client() {
+  connect(port);
+}
+
+void Client::receive_little() {
+  constexpr int kBytes = 4096, kSegment = 536;
+  ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &kBytes, sizeof kBytes);
+  ::setsockopt(socket_, IPPROTO_TCP, TCP_MAXSEG, &kSegment, sizeof kSegment);
+}
+
+void Client::connect(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));

@@ -26,11 +26,15 @@ struct Reply {
 /// One connection. What it is asked to send goes out whole.
 class Client {
  public:
+  Client();  ///< not connected yet
   explicit Client(int port);
   ~Client();
   Client(Client&& other) noexcept;
   Client& operator=(Client&&) = delete;
 
+  /// Before connect(): of what the server sends and nobody reads sockets hold little. Buffers grow with segments.
+  void receive_little();
+  void connect(int port);
   void send(const std::string& bytes);
   /// The next answer; `head`: without a body, as HEAD's.
   Reply read(bool head = false);
@@ -67,6 +71,7 @@ class Running {
   explicit Running(ServerOptions options);
   ~Running();
   Client client() const { return Client(server_.port()); }
+  int port() const { return server_.port(); }
   /// "http://127.0.0.1:PORT/"
   std::string address() const { return "http://127.0.0.1:" + std::to_string(server_.port()) + "/"; }
   Reply post(const std::string& path, const JsonValue& body) const { return client().post(path, body); }

@@ -1,6 +1,10 @@
 // Limits: sizes, counts, deadlines, queues, connections.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <array>
 #include <deque>
 
 #include "tests/server/client.h"
@@ -166,6 +170,60 @@ TEST(Limits, ManySilentConnectionsDoNotStopOthers) {
   for (int i = 0; i < 200; ++i) silent.push_back(server.client());
   EXPECT_EQ(server.get("/health").status, 200);
   EXPECT_GE(server.metric("http_connections_evicted_total"), 130);
+}
+
+/// While it lives the process opens no file beside those that are open.
+class NoMoreFiles {
+ public:
+  NoMoreFiles() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    // So many that no number below the last one's is free.
+    for (int& file : fillers_) file = ::open("/dev/null", O_RDONLY);
+    rlimit limit = before_;
+    limit.rlim_cur = static_cast<rlim_t>(fillers_.back()) + 1;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  ~NoMoreFiles() {
+    for (const int file : fillers_) ::close(file);
+    ::setrlimit(RLIMIT_NOFILE, &before_);
+  }
+  NoMoreFiles(const NoMoreFiles&) = delete;
+  NoMoreFiles& operator=(const NoMoreFiles&) = delete;
+
+ private:
+  std::array<int, 64> fillers_{};
+  rlimit before_{};
+};
+
+TEST(Limits, WithoutDescriptorsOneMoreConnectionCutsTheLongestIdle) {
+  const Running server(small_options());
+  Client first = server.client(), second = server.client(), third;
+  EXPECT_EQ(second.get("/health").status, 200);
+  EXPECT_EQ(first.get("/health").status, 200);
+  while (metric_of(first, "http_connections") != 2) std::this_thread::yield();
+  {
+    const NoMoreFiles full;
+    third.connect(server.port());
+    EXPECT_EQ(third.get("/health").status, 200);
+  }
+  EXPECT_TRUE(second.ended()) << "its last request is the oldest";
+  EXPECT_EQ(first.get("/health").status, 200);
+  EXPECT_EQ(metric_of(first, "http_connections_evicted_total"), 1);
+}
+
+TEST(Limits, ManyWhoSendAByteNowAndThenAreCutAndOthersServed) {
+  ServerOptions options = small_options();
+  options.limits.header_s = 1;
+  options.limits.header_bytes = 1 << 20;  // more than a second brings
+  const Running server(std::move(options));
+  std::deque<Client> slow;
+  for (int i = 0; i < 200; ++i) slow.push_back(server.client());
+  for (Client& client : slow) client.send("GET /health HTTP/1.1\r\nX: ");
+  Client other = server.client();
+  while (metric_of(other, "http_connections_timed_out_total") < 200) {
+    for (Client& client : slow) client.send("x");
+  }
+  for (Client& client : slow) EXPECT_EQ(client.read().status, 408);
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ def bad_usage():
     for words, part in ((["--only", "x"], "no case 'x'"), (["--rounds", "0"], "--rounds 0"),
                         (["--document", "9"], "--document 9")):
         expect([sys.executable, ROOT / "bench/serve_bench.py", "model", "text", *words], part)
+    expect([sys.executable, ROOT / "bench/slow_clients.py", "model", "--connections", "0"], "--connections 0")
     with open("/dev/full", "w") as full:
         expect([SCRIPTS / "make-demo-document"], "No space left", stdout=full)
     read, write = os.pipe()

@@ -19,6 +19,12 @@ inline EngineOptions prefix_options(std::int64_t bytes, int threads = 1) {
   return options;
 }
 
+inline std::vector<std::string> policy_names() {
+  std::vector<std::string> names;
+  for (const policies::Policy& policy : policies::registry()) names.emplace_back(policy.name);
+  return names;
+}
+
 inline Request prefix_request(const Engine& engine, const std::string& policy, std::vector<Token> prompt,
                               Reuse reuse = Reuse::exact) {
   policies::PolicyOptions options = policy == "full" ? policies::PolicyOptions{} : budget("160");

@@ -11,12 +11,6 @@
 namespace glimpse::engine {
 namespace {
 
-std::vector<std::string> policy_names() {
-  std::vector<std::string> names;
-  for (const policies::Policy& policy : policies::registry()) names.emplace_back(policy.name);
-  return names;
-}
-
 std::vector<Token> words(const Engine& engine, std::size_t count, std::uint32_t seed) {
   return random_tokens(count, engine.tokenizer().size(), seed);
 }

@@ -30,7 +30,6 @@ using Clock = Wire::Clock;
 template <class T>
 using Later = Wire::Later<T>;
 
-constexpr std::chrono::seconds kPing{15};  ///< a stream in which nothing came for so long gets a comment
 constexpr std::int64_t kLingerSeconds = 2;
 constexpr std::chrono::seconds kLook{1};  ///< a viewer looks again at the latest
 
@@ -206,7 +205,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
         self->wake();
       });
     });
-    while (!job->done && !wire_.gone()) co_await wire_.wait_news(kPing);
+    while (!job->done && !wire_.gone()) co_await wire_.wait_news(hub_.options.ping);
     if (!job->done) co_return false;
     if (job->thrown) std::rethrow_exception(job->thrown);
     co_return true;
@@ -300,7 +299,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
 
   /// Waits for what the engine gives. False: the client left.
   Later<bool> more_of(Answer& answer) {
-    co_await wire_.wait_news(kPing);
+    co_await wire_.wait_news(hub_.options.ping);
     collect(hub_, answer);
     co_return !wire_.gone();
   }
@@ -322,7 +321,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
   }
 
   Later<bool> stream_answer(const HttpHead& head, Answer& answer, bool keep) {
-    auto ping = Clock::now() + kPing;
+    auto ping = Clock::now() + hub_.options.ping;
     // What is refused before anything was sent is a plain answer.
     while (!answer.begun() && !failure_of(hub_, answer) && Clock::now() < ping) {
       const bool there = co_await more_of(answer);
@@ -342,7 +341,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       if (failure && !answer.failure()) events += event_text(error_json(*failure)) + event_text("[DONE]");
       if (events.empty() && Clock::now() >= ping) events = ":\n\n";
       if (!events.empty()) {
-        ping = Clock::now() + kPing;
+        ping = Clock::now() + hub_.options.ping;
         bytes += chunked ? chunk_text(events) : events;
       }
       if (over && chunked) bytes += chunk_text({});
@@ -410,7 +409,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
   Later<bool> show(const HttpHead& head, Viewer& viewer, bool keep) {
     const bool chunked = head.http_11;
     std::string bytes = stream_head(head, keep);
-    auto ping = Clock::now() + kPing;
+    auto ping = Clock::now() + hub_.options.ping;
     for (bool over = false; !over;) {
       std::string events = viewer.events();
       over = viewer.ended();
@@ -421,7 +420,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       const bool idle = events.empty();
       if (idle && Clock::now() >= ping) events = ":\n\n";
       if (!events.empty()) {
-        ping = Clock::now() + kPing;
+        ping = Clock::now() + hub_.options.ping;
         bytes += chunked ? chunk_text(events) : events;
       }
       if (over && chunked) bytes += chunk_text({});

@@ -1,6 +1,7 @@
 // What a server is made with. Values; any thread. docs/server.md is the users' page.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -58,11 +59,12 @@ struct ServerOptions {
   Limits limits;
   int running = 8;  ///< requests that the engine works on at a time
   std::string model_name;
-  std::string processor;                 ///< the CPU's name as profiles have it: whose times `auto` chooses by
-  std::filesystem::path profile_folder;  ///< empty: no profile is looked for
-  MethodWish method;                     ///< of requests that name none
-  bool signals = false;                  ///< SIGINT and SIGTERM stop the server
-  std::function<void()> on_ready;        ///< the model is loaded; on the server's thread
+  std::string processor;                   ///< the CPU's name as profiles have it: whose times `auto` chooses by
+  std::filesystem::path profile_folder;    ///< empty: no profile is looked for
+  MethodWish method;                       ///< of requests that name none
+  std::chrono::milliseconds ping{15'000};  ///< a stream in which nothing came for so long gets a comment
+  bool signals = false;                    ///< SIGINT and SIGTERM stop the server
+  std::function<void()> on_ready;          ///< the model is loaded; on the server's thread
 };
 
 }  // namespace glimpse::server

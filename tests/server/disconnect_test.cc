@@ -76,6 +76,47 @@ TEST(Disconnect, AClientThatDoesNotReadIsCut) {
   EXPECT_EQ(server.get("/health").status, 200);
 }
 
+TEST(Disconnect, AStreamThatIsNotReadIsCancelled) {
+  ServerOptions options = small_options();
+  options.limits.write_s = 1;
+  options.running = 1;
+  options.engine.threads = 1;
+  const Running server(std::move(options));
+  Client client;
+  client.receive_little();
+  client.connect(server.port());
+  JsonValue body = long_body(true);  // more than sockets hold, and far more than a second makes
+  body["n"] = 16;
+  body["ignore_eos"] = true;
+  body["logprobs"] = 20;
+  client.send(request_text("POST", "/v1/completions", body.dump()));
+  server.wait_for("http_connections_timed_out_total", 1);
+  server.wait_for("num_requests_waiting", 0);
+  server.wait_for("num_requests_running", 0);
+  EXPECT_GT(server.metric("request_success_total", "abort"), 0);
+  EXPECT_EQ(server.metric("kv_cache_usage_perc"), 0);
+}
+
+TEST(Disconnect, AStreamInWhichNothingComesHasComments) {
+  ServerOptions options = small_options();
+  options.running = 1;
+  options.ping = std::chrono::milliseconds(20);
+  const Running server(std::move(options));
+  Client running = server.client(), waiting = server.client();
+  JsonValue body = long_body(true);
+  body["n"] = 16;
+  body["ignore_eos"] = true;
+  running.send(request_text("POST", "/v1/completions", body.dump()));
+  ASSERT_EQ(running.read_head().status, 200);
+  body["n"] = 1;
+  body["max_tokens"] = 3;
+  waiting.send(request_text("POST", "/v1/completions", body.dump()));
+  ASSERT_EQ(waiting.read_head().status, 200);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(waiting.read_chunk(), ":\n\n");
+  running.close();
+  EXPECT_EQ(events_of(rest_of(waiting)).back(), "[DONE]");
+}
+
 TEST(Disconnect, AServerThatStopsTellsItsStreams) {
   Running server(small_options());
   Client client = server.client();

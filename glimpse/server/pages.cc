@@ -8,7 +8,10 @@
 #include "glimpse/policies/policy.h"
 #include "glimpse/server/api_error.h"
 #include "glimpse/server/json.h"
+#include "glimpse/server/prepare.h"
 #include "glimpse/server/prompt_fields.h"
+#include "glimpse/server/schema_fields.h"
+#include "glimpse/text/utf8.h"
 
 namespace glimpse::server {
 namespace {
@@ -40,29 +43,35 @@ class Fields {
   Body body_;
 };
 
-void require_template(const Backend& backend) {
+/// A chat as /v1/chat/completions reads it. Throws ApiError also where the model has no template.
+Wanted chat_of(std::string_view body, const Backend& backend, const Limits& limits) {
   if (!backend.tokenizer().has_chat_template()) {
     throw ApiError(400, "the model has no chat template").about("messages");
   }
+  Wanted chat = read_fields(body, kInChat, limits);
+  settle_tools(chat);
+  return chat;
 }
 
-/// Calls and their answers are refused: what a template makes of them depends on the tools, which are not asked for
-/// here.
-std::vector<text::ChatMessage> plain_messages(const Body& messages) {
-  std::vector<text::ChatMessage> read = chat_messages(messages, "messages");
-  for (const text::ChatMessage& each : read) {
-    if (each.calls.empty() && each.role != "tool") continue;
-    throw bad_field("messages", "has tool calls or their answers, which /v1/chat/completions alone takes");
-  }
-  return read;
+text::ToolWish wish_of(const Wanted& chat, const Fields& fields, const Limits& limits) {
+  text::ToolWish wish = tool_wish(chat, limits);
+  wish.add_generation_prompt = fields.flag("add_generation_prompt", true);
+  return wish;
 }
 
-std::vector<text::Token> tokens_of(const Fields& fields, const Backend& backend) {
+std::vector<text::Token> chat_tokens(const Fields& fields, std::string_view body, const Backend& backend,
+                                     const Limits& limits) {
+  const Wanted chat = chat_of(body, backend, limits);
+  const text::ToolWish wish = wish_of(chat, fields, limits);
+  text::AnswerFormat format;
+  if (has_tools(chat)) return backend.tokenizer().apply_tools(chat.messages, wish, format);
+  return backend.tokenizer().apply_chat(chat.messages, wish.add_generation_prompt, wish.values);
+}
+
+std::vector<text::Token> tokens_of(const Fields& fields, std::string_view body, const Backend& backend,
+                                   const Limits& limits) {
   const text::Tokenizer& tokenizer = backend.tokenizer();
-  if (const Body* messages = fields.find("messages")) {
-    require_template(backend);
-    return tokenizer.apply_chat(plain_messages(*messages), fields.flag("add_generation_prompt", true));
-  }
+  if (fields.find("messages") != nullptr) return chat_tokens(fields, body, backend, limits);
   // llama.cpp's `content` begins without the beginning-of-sequence token, vLLM's `prompt` with it.
   const Body* content = fields.find("content");
   const Body* prompt = fields.find("prompt");
@@ -73,6 +82,14 @@ std::vector<text::Token> tokens_of(const Fields& fields, const Backend& backend)
   const bool begins = fields.flag("add_special", fields.flag("add_special_tokens", content == nullptr));
   const auto special = fields.flag("parse_special", true) ? text::Special::as_tokens : text::Special::as_text;
   return tokenizer.encode(text->get<std::string>(), special, begins);
+}
+
+/// As llama.cpp's server has it: a piece that is no UTF-8 is a list of its bytes.
+Json piece_json(const std::string& piece) {
+  if (!text::find_invalid_utf8(piece)) return piece;
+  Json bytes = Json::array();
+  for (const char byte : piece) bytes.push_back(static_cast<unsigned char>(byte));
+  return bytes;
 }
 
 Json the_model(const Backend& backend) {
@@ -126,14 +143,15 @@ std::string tokenizer_info_json(const Backend& backend) {
 
 std::string tokenize_json(std::string_view body, const Backend& backend, const Limits& limits) {
   const Fields fields(body, limits,
-                      {"content", "prompt", "messages", "add_special", "add_special_tokens", "parse_special",
+                      {"content", "prompt", "messages", "tools", "tool_choice", "parallel_tool_calls",
+                       "chat_template_kwargs", "add_special", "add_special_tokens", "parse_special",
                        "add_generation_prompt", "with_pieces", "return_token_strs"});
-  const std::vector<text::Token> tokens = tokens_of(fields, backend);
+  const std::vector<text::Token> tokens = tokens_of(fields, body, backend, limits);
   Json json{{"count", tokens.size()}, {"max_model_len", backend.engine.context()}, {"tokens", tokens}};
   if (fields.flag("with_pieces", false)) {
     json["tokens"] = Json::array();
     for (const text::Token token : tokens) {
-      json["tokens"].push_back({{"id", token}, {"piece", backend.token_text(token)}});
+      json["tokens"].push_back({{"id", token}, {"piece", piece_json(backend.token_text(token))}});
     }
   }
   if (fields.flag("return_token_strs", false)) {
@@ -157,12 +175,16 @@ std::string detokenize_json(std::string_view body, const Backend& backend, const
 }
 
 std::string template_json(std::string_view body, const Backend& backend, const Limits& limits) {
-  const Fields fields(body, limits, {"messages", "add_generation_prompt"});
-  const Body* messages = fields.find("messages");
-  if (messages == nullptr) throw ApiError(400, "'messages' is missing").about("messages");
-  require_template(backend);
-  return text_of({{"prompt", backend.tokenizer().render_chat(plain_messages(*messages),
-                                                             fields.flag("add_generation_prompt", true))}});
+  const Fields fields(
+      body, limits,
+      {"messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "add_generation_prompt"});
+  if (fields.find("messages") == nullptr) throw ApiError(400, "'messages' is missing").about("messages");
+  const Wanted chat = chat_of(body, backend, limits);
+  const text::ToolWish wish = wish_of(chat, fields, limits);
+  const text::Tokenizer& tokenizer = backend.tokenizer();
+  return text_of(
+      {{"prompt", has_tools(chat) ? tokenizer.render_tools(chat.messages, wish)
+                                  : tokenizer.render_chat(chat.messages, wish.add_generation_prompt, wish.values)}});
 }
 
 }  // namespace glimpse::server

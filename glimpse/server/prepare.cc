@@ -31,18 +31,6 @@ std::vector<text::Token> tokens_of(const Prompt& prompt, const text::Tokenizer& 
   return ids;
 }
 
-bool has_tools(const Wanted& wanted) {
-  return !wanted.tools.list.empty() ||
-         std::any_of(wanted.messages.begin(), wanted.messages.end(),
-                     [](const text::ChatMessage& each) { return !each.calls.empty() || each.role == "tool"; });
-}
-
-text::ToolWish tool_wish(const Wanted& wanted, const Limits& limits) {
-  const WantedTools& tools = wanted.tools;
-  const std::string list = tools.list.empty() ? "" : fmt::format("[{}]", fmt::join(tools.list, ","));
-  return {tools.choice, list, tools.parallel, wanted.template_values, std::chrono::milliseconds(limits.schema_ms)};
-}
-
 /// What the chat's answers are read by and held to.
 struct ToolUse {
   std::shared_ptr<const text::AnswerParser> parser;
@@ -232,6 +220,18 @@ std::shared_ptr<WatchRecord> watch_of(const engine::Request& request, const Back
 }
 
 }  // namespace
+
+bool has_tools(const Wanted& wanted) {
+  return !wanted.tools.list.empty() ||
+         std::any_of(wanted.messages.begin(), wanted.messages.end(),
+                     [](const text::ChatMessage& each) { return !each.calls.empty() || each.role == "tool"; });
+}
+
+text::ToolWish tool_wish(const Wanted& wanted, const Limits& limits) {
+  const WantedTools& tools = wanted.tools;
+  const std::string list = tools.list.empty() ? "" : fmt::format("[{}]", fmt::join(tools.list, ","));
+  return {tools.choice, list, tools.parallel, wanted.template_values, std::chrono::milliseconds(limits.schema_ms)};
+}
 
 Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend, const Limits& limits) {
   Wanted wanted = read_fields(body, place, limits);

@@ -33,6 +33,10 @@ struct Prepared {
   std::vector<engine::Request> requests;             ///< [prompts], each with the seed of its first choice
 };
 
+/// True where the prompt of a chat is made with tools, calls or their answers.
+bool has_tools(const Wanted& wanted);
+text::ToolWish tool_wish(const Wanted& wanted, const Limits& limits);
+
 Prepared prepare(std::string_view body, FieldPlace place, const Backend& backend, const Limits& limits);
 
 }  // namespace glimpse::server

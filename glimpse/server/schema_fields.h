@@ -1,5 +1,5 @@
-// Readers of fields that say what an answer must look like: grammars, schemas, tools. fields.cc alone calls them. Any
-// thread; each throws ApiError.
+// Readers of fields that say what an answer must look like: grammars, schemas, tools. fields.cc alone calls those of
+// fields. Any thread; each throws ApiError.
 #pragma once
 
 #include "glimpse/server/fields.h"

@@ -56,6 +56,7 @@ common_chat_templates_inputs inputs_of(std::span<const ChatMessage> messages, co
                                                          : COMMON_CHAT_TOOL_CHOICE_AUTO;
   const auto parallel = caps.find("supports_parallel_tool_calls");
   inputs.parallel_tool_calls = wish.parallel.value_or(parallel != caps.end() && parallel->second);
+  inputs.add_generation_prompt = wish.add_generation_prompt;
   inputs.chat_template_kwargs.insert(wish.values.begin(), wish.values.end());
   const auto thinks = wish.values.find("enable_thinking");
   inputs.enable_thinking = thinks == wish.values.end() || thinks->second != "false";

@@ -20,6 +20,7 @@ struct ToolWish {
   std::optional<bool> parallel;  ///< several calls in one answer; unset: where the template has them
   TemplateValues values;
   std::chrono::milliseconds time{1000};
+  bool add_generation_prompt = true;
 };
 
 /// How answers are read, and what holds them to it.

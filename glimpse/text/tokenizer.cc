@@ -194,6 +194,8 @@ struct Tokenizer::State {
     guard = control.guard_messages(guarded);
     return chat->render(guarded, wish);
   }
+
+  ToolRendering render_tools(std::span<const ChatMessage> messages, const ToolWish& wish, std::string& guard) const;
 };
 
 namespace {
@@ -230,6 +232,23 @@ void put_texts(std::vector<ChatMessage> texts, std::vector<ChatMessage>& message
 }
 
 }  // namespace
+
+ToolRendering Tokenizer::State::render_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
+                                             std::string& guard) const {
+  if (!chat) throw UserError("the model has no chat template; leave the tools out");
+  std::vector<ChatMessage> texts = texts_of(messages, wish);
+  for (const ChatMessage& text : texts) {
+    check_text(text.role, "a message's role or id");
+    check_text(text.content, "a message's text");
+  }
+  std::vector<ChatMessage> guarded(messages.begin(), messages.end());
+  ToolWish guarded_wish = wish;
+  guard = control.guard_messages(texts);
+  put_texts(std::move(texts), guarded, guarded_wish);
+  const Token eos = llama_vocab_eos(vocab);
+  const std::string bos_text = bos >= 0 ? piece(bos, true) : "", eos_text = eos >= 0 ? piece(eos, true) : "";
+  return render_with_tools({chat_source, bos_text, eos_text}, guarded, guarded_wish);
+}
 
 Tokenizer::Tokenizer(const Metadata& metadata) : state_(std::make_unique<State>(metadata)) {}
 Tokenizer::~Tokenizer() = default;
@@ -318,23 +337,19 @@ std::vector<Token> Tokenizer::apply_chat(std::span<const ChatMessage> messages, 
 
 std::vector<Token> Tokenizer::apply_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
                                           AnswerFormat& format) const {
-  if (!state_->chat) throw UserError("the model has no chat template; leave the tools out");
-  std::vector<ChatMessage> texts = texts_of(messages, wish);
-  for (const ChatMessage& text : texts) {
-    check_text(text.role, "a message's role or id");
-    check_text(text.content, "a message's text");
-  }
-  std::vector<ChatMessage> guarded(messages.begin(), messages.end());
-  ToolWish guarded_wish = wish;
-  const std::string guard = state_->control.guard_messages(texts);
-  put_texts(std::move(texts), guarded, guarded_wish);
-  const std::string bos_text = state_->bos >= 0 ? piece(state_->bos, true) : "";
-  const std::string eos_text = eos() >= 0 ? piece(eos(), true) : "";
-  ToolRendering rendering = render_with_tools({state_->chat_source, bos_text, eos_text}, guarded, guarded_wish);
+  std::string guard;
+  ToolRendering rendering = state_->render_tools(messages, wish, guard);
   format = std::move(rendering.format);
   for (std::string* text : {&format.parser, &format.grammar, &format.generation_prompt}) remove_guard(*text, guard);
   // The renderings tell no message's text from the template's: the guard alone keeps its control texts from being any.
   return state_->ids_of(std::vector<ChatPart>{{false, std::move(rendering.prompt)}}, guard);
+}
+
+std::string Tokenizer::render_tools(std::span<const ChatMessage> messages, const ToolWish& wish) const {
+  std::string guard;
+  std::string text = state_->render_tools(messages, wish, guard).prompt;
+  remove_guard(text, guard);
+  return text;
 }
 
 std::string Tokenizer::render_chat(std::span<const ChatMessage> messages, bool add_generation_prompt,

@@ -81,9 +81,10 @@ class Tokenizer {
   /// render_with_tools (chat_tools.h) does.
   std::vector<Token> apply_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
                                  AnswerFormat& format) const;
-  /// The same rendering as plain text, for people and tests.
+  /// The same renderings as plain text, for people and tests.
   std::string render_chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
                           const TemplateValues& values = {}) const;
+  std::string render_tools(std::span<const ChatMessage> messages, const ToolWish& wish) const;
 
  private:
   struct State;

@@ -46,6 +46,31 @@ TEST(Pages, TextBecomesTheTokenizersTokensAndComesBack) {
   EXPECT_EQ(pieces["token_strs"].size(), ids.size());
 }
 
+TEST(Pages, PiecesThatAreNoTextAreTheirBytes) {
+  for (const char* model : {"llama", "llama2"}) {
+    const Running server(small_options(model));
+    const engine::Engine engine(small_options(model).engine);
+    const JsonValue asked{{"content", "the fox \U0001F98A went"}, {"with_pieces", true}};
+    std::string text;
+    int lists = 0;
+    const JsonValue tokens = server.post("/tokenize", asked).json()["tokens"];
+    for (const JsonValue& token : tokens) {
+      std::string piece;
+      if (token["piece"].is_array()) {
+        ++lists;
+        for (const JsonValue& byte : token["piece"]) piece += static_cast<char>(byte.get<unsigned char>());
+        EXPECT_FALSE(JsonValue::accept("\"" + piece + "\"")) << "a text";
+      } else {
+        piece = token["piece"];
+      }
+      EXPECT_EQ(piece, engine.tokenizer().piece(token["id"], true));
+      text += piece;
+    }
+    EXPECT_GE(lists, 2);
+    EXPECT_NE(text.find("the fox \U0001F98A went"), std::string::npos) << text;
+  }
+}
+
 TEST(Pages, WhatTheModelIs) {
   const Running server(small_options("llama2"));
   const engine::Engine engine(small_options("llama2").engine);

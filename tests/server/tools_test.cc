@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "glimpse/engine/engine.h"
 #include "glimpse/server/backend.h"
 #include "glimpse/server/prepare.h"
 #include "glimpse/server/prompt_fields.h"
@@ -253,14 +254,48 @@ TEST(Tools, WrongOnesAreTheClients) {
   EXPECT_NE(reply.body.find("no place for tools"), std::string::npos) << reply.body;
 }
 
-TEST(Tools, OtherPathsRefuseCalls) {
+TEST_P(ToolModels, OtherPathsMakeTheChatsPrompt) {
+  const Running server(small_options(GetParam()));
+  const engine::Engine engine(small_options(GetParam()).engine);
+  const text::Tokenizer& tokenizer = engine.tokenizer();
+  const JsonValue messages = JsonValue::parse(R"([{"role": "user", "content": "When?"},
+      {"role": "assistant", "tool_calls": [{"id": "call00001", "type": "function",
+         "function": {"name": "tide", "arguments": "{\"hour\": 7}"}}]},
+      {"role": "tool", "tool_call_id": "call00001", "content": "At nine."}])");
+  const std::vector<text::ChatMessage> plain = chat_messages(Body::parse(messages.dump()), "messages");
+  const std::string bos = tokenizer.piece(tokenizer.bos(), true), eos = tokenizer.piece(tokenizer.eos(), true);
+  for (const bool generates : {true, false}) {
+    text::ToolWish wish{text::ToolWish::Choice::automatic, kTools.dump(), {}, {}, std::chrono::seconds(20)};
+    wish.values["date_string"] = "\"today\"";
+    wish.add_generation_prompt = generates;
+    const JsonValue body{{"messages", messages},
+                         {"tools", kTools},
+                         {"chat_template_kwargs", {{"date_string", "today"}}},
+                         {"add_generation_prompt", generates}};
+    const Reply reply = server.post("/apply-template", body);
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const std::string prompt = reply.json()["prompt"];
+    EXPECT_EQ(prompt, text::render_with_tools({tokenizer.chat_template(), bos, eos}, plain, wish).prompt);
+    const JsonValue tokens = server.post("/tokenize", body).json()["tokens"];
+    EXPECT_EQ(tokens, tokenizer.encode(prompt, text::Special::as_tokens, true));
+    if (!generates) continue;
+    const Reply answer = server.post("/v1/chat/completions", {{"messages", messages},
+                                                              {"tools", kTools},
+                                                              {"chat_template_kwargs", {{"date_string", "today"}}},
+                                                              {"max_tokens", 1}});
+    EXPECT_EQ(answer.json()["usage"]["prompt_tokens"], tokens.size()) << answer.body;
+  }
+}
+
+TEST(Tools, OtherPathsRefuseWhatAChatRefuses) {
   const Running server(small_options("tools-hermes"));
-  const JsonValue messages =
-      JsonValue::parse(R"([{"role": "user", "content": "x"}, {"role": "tool", "content": "y"}])");
+  const JsonValue messages = {{{"role", "user"}, {"content", "x"}}};
   for (const char* path : {"/tokenize", "/apply-template"}) {
-    const Reply reply = server.post(path, {{"messages", messages}});
-    EXPECT_EQ(reply.status, 400) << path;
-    EXPECT_EQ(reply.json()["error"]["param"], "messages") << path;
+    const Reply choice = server.post(path, {{"messages", messages}, {"tool_choice", "required"}});
+    EXPECT_EQ(choice.status, 400) << path;
+    EXPECT_EQ(choice.json()["error"]["param"], "tool_choice") << path;
+    const Reply tools = server.post(path, {{"messages", messages}, {"tools", {{{"type", "function"}}}}});
+    EXPECT_EQ(tools.json()["error"]["param"], "tools[0]") << path;
   }
 }
 

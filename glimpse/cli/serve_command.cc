@@ -121,6 +121,7 @@ int serve_command(const Arguments& arguments) {
   options.running = static_cast<int>(arguments.parallel);
   options.model_name =
       arguments.alias.empty() ? std::filesystem::path(arguments.model).stem().string() : arguments.alias;
+  options.program = version_text();
   options.processor = profile_cpu_name();
   options.profile_folder = profiles_of(arguments);
   options.method = method_of(arguments);

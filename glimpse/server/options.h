@@ -59,6 +59,7 @@ struct ServerOptions {
   Limits limits;
   int running = 8;  ///< requests that the engine works on at a time
   std::string model_name;
+  std::string program;                     ///< its name and version, as clients are told it; empty: they are not
   std::string processor;                   ///< the CPU's name as profiles have it: whose times `auto` chooses by
   std::filesystem::path profile_folder;    ///< empty: no profile is looked for
   MethodWish method;                       ///< of requests that name none

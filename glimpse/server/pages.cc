@@ -92,6 +92,25 @@ Json piece_json(const std::string& piece) {
   return bytes;
 }
 
+/// What a request has that names nothing, by llama.cpp's names.
+Json default_params() {
+  const Wanted wanted;
+  const text::SamplingOptions& sampling = wanted.sampling;
+  return {{"temperature", sampling.temperature},
+          {"top_k", sampling.top_k},
+          {"top_p", sampling.top_p},
+          {"min_p", sampling.min_p},
+          {"repeat_last_n", sampling.repeat_last_n},
+          {"repeat_penalty", sampling.repeat_penalty},
+          {"presence_penalty", sampling.presence_penalty},
+          {"frequency_penalty", sampling.frequency_penalty},
+          {"samplers", {"penalties", "top_k", "top_p", "min_p", "temperature"}},
+          {"max_tokens", -1},
+          {"n_predict", -1},
+          {"ignore_eos", wanted.ignore_end},
+          {"stream", wanted.stream}};
+}
+
 Json the_model(const Backend& backend) {
   return {{"id", backend.name},
           {"object", "model"},
@@ -117,15 +136,20 @@ std::string props_json(const Backend& backend, const ServerOptions& options) {
   for (const policies::Policy& policy : policies::registry()) {
     methods.push_back({{"name", policy.name}, {"help", policy.help}});
   }
-  return text_of({{"default_generation_settings", {{"n_ctx", backend.engine.context()}}},
-                  {"total_slots", options.running},
-                  {"model_alias", backend.name},
-                  {"modalities", {{"vision", false}, {"audio", false}}},
-                  {"chat_template", tokenizer.chat_template()},
-                  {"bos_token", backend.token_text(tokenizer.bos())},
-                  {"eos_token", backend.token_text(tokenizer.eos())},
-                  {"is_sleeping", false},
-                  {"attention", {{"policy", options.method.policy}, {"policies", std::move(methods)}}}});
+  Json props{{"default_generation_settings", {{"params", default_params()}, {"n_ctx", backend.engine.context()}}},
+             {"total_slots", options.running},
+             {"model_alias", backend.name},
+             {"modalities", {{"vision", false}, {"video", false}, {"audio", false}}},
+             {"endpoint_slots", false},
+             {"endpoint_props", false},
+             {"endpoint_metrics", true},
+             {"chat_template", tokenizer.chat_template()},
+             {"bos_token", backend.token_text(tokenizer.bos())},
+             {"eos_token", backend.token_text(tokenizer.eos())},
+             {"is_sleeping", false},
+             {"attention", {{"policy", options.method.policy}, {"policies", std::move(methods)}}}};
+  if (!options.program.empty()) props["build_info"] = options.program;
+  return text_of(props);
 }
 
 std::string tokenizer_info_json(const Backend& backend) {

@@ -72,7 +72,9 @@ TEST(Pages, PiecesThatAreNoTextAreTheirBytes) {
 }
 
 TEST(Pages, WhatTheModelIs) {
-  const Running server(small_options("llama2"));
+  ServerOptions options = small_options("llama2");
+  options.program = "a program 1";
+  const Running server(options);
   const engine::Engine engine(small_options("llama2").engine);
   const text::Tokenizer& tokenizer = engine.tokenizer();
   const JsonValue models = server.get("/v1/models").json();
@@ -89,6 +91,21 @@ TEST(Pages, WhatTheModelIs) {
   EXPECT_EQ(props["total_slots"], 4);
   EXPECT_EQ(props["default_generation_settings"]["n_ctx"], engine.context());
   EXPECT_EQ(props["chat_template"], tokenizer.chat_template());
+  EXPECT_EQ(props["build_info"], "a program 1");
+  EXPECT_EQ(props["modalities"], (JsonValue{{"vision", false}, {"video", false}, {"audio", false}}));
+  EXPECT_EQ(props["endpoint_metrics"], true);
+  for (const char* name : {"endpoint_slots", "endpoint_props"}) EXPECT_EQ(props[name], false);
+  EXPECT_EQ(server.get("/slots").status, 404);
+  EXPECT_EQ(server.post("/props", JsonValue::object()).status, 405);
+  const JsonValue& usual = props["default_generation_settings"]["params"];
+  JsonValue body{{"prompt", "the river"}, {"max_tokens", 8}, {"seed", 5}};
+  const JsonValue answer = server.post("/v1/completions", body).json();
+  for (const char* name :
+       {"temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos", "stream"}) {
+    body[name] = usual[name];
+  }
+  body["repetition_penalty"] = usual["repeat_penalty"];
+  EXPECT_EQ(server.post("/v1/completions", body).json()["choices"], answer["choices"]) << "what it has anyway";
   EXPECT_EQ(props.dump().find("test-models"), std::string::npos) << "no path of this machine: " << props.dump();
   EXPECT_EQ(server.get("/health").json(), (JsonValue{{"status", "ok"}}));
 }

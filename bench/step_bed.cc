@@ -137,10 +137,10 @@ void StepBed::seed(Subject& subject) {
   const plan::ModelShape& shape = options_.shape;
   state.prompt_tokens = options_.tokens;
   std::exponential_distribution<float> mass;
-  if (state.has_heat()) {
-    const std::int64_t block = state.heat_block();
+  if (state.heat.any()) {
+    const std::int64_t block = state.heat.block();
     for (int layer = 0; layer < shape.layers; ++layer) {
-      auto& heat = state.heat(layer);
+      auto& heat = state.heat.of(layer);
       heat.resize(size((options_.tokens + block - 1) / block));
       for (float& h : heat) h = mass(random_);
     }

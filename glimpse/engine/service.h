@@ -2,7 +2,8 @@
 // One thread of the Service alone calls the Engine, and runs passes as long as there is a request.
 //
 // The Engine outlives the Service. Nobody else calls it meanwhile, but for what never changes: tokenizer, shape,
-// context, threads, kv_type, row_pair_bytes.
+// context, threads, kv_type, row_pair_bytes. A thread that ran passes before keeps its OpenMP team; while that thread
+// lives, the Service's passes may take some percent longer.
 //
 // No code of a caller's runs on the Service's thread but Wake and Watcher, and a reader that is slow, or never reads,
 // stalls no pass: events that nobody took are put together. Of prefill progress the last stays, tokens are appended to

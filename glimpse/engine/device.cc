@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string_view>
 
 #include "glimpse/base/disk_folder.h"
 #include "glimpse/base/error.h"
@@ -16,6 +17,11 @@ namespace {
 /// K and V of one token in all layers and heads.
 std::int64_t token_bytes(const kv::CacheShape& shape) {
   return static_cast<std::int64_t>(2 * shape.format.read_bytes()) * shape.layers * shape.kv_heads;
+}
+
+/// The first cure where the cache is too small; empty where the machine's memory says how small.
+std::string_view more_memory(const Device& device) {
+  return device.bound_by_option ? "give the cache more memory (--cache-mib), " : "";
 }
 
 }  // namespace
@@ -40,14 +46,16 @@ Device open_backend(const LoadedModel& loaded, const EngineOptions& options) {
   constexpr std::int64_t run = kv::kRunPages * kernels::kPageTokens;
   shape.capacity_tokens = (options.context + run - 1) / run * run * std::max(1, options.sequences);
   std::optional<std::int64_t> bytes = device.backend->cache_memory(static_cast<std::int64_t>(loaded.weight_bytes));
-  if (options.cache_bytes > 0) bytes = options.cache_bytes;
+  device.bound_by_option = options.cache_bytes > 0;
+  if (device.bound_by_option) bytes = options.cache_bytes;
   if (bytes) {
     const std::int64_t fit = std::max<std::int64_t>(*bytes / token_bytes(shape) / run, 1) * run;
     device.bound_by_memory = fit < shape.capacity_tokens;
     shape.capacity_tokens = std::min(shape.capacity_tokens, fit);
   }
   if (device.bound_by_memory) {
-    shape.cure = "memory holds no more; shorten the text, run fewer at once or take a smaller --kv-type";
+    shape.cure = fmt::format("memory holds no more; {}shorten the text, run fewer at once or take a smaller --kv-type",
+                             more_memory(device));
   }
   device.backend->open(shape);
   device.cache = &device.backend->cache();
@@ -90,10 +98,10 @@ void require_memory(const Device& device, std::int64_t length) {
   constexpr double kGigabyte = 1e9;
   const auto per_token = static_cast<double>(token_bytes(shape));
   throw UserError(fmt::format(
-      "{} tokens need {:.1f} GB of KV cache in {}, and memory has room for {:.1f} GB ({} tokens); shorten the text or "
-      "take a smaller --kv-type",
+      "{} tokens need {:.1f} GB of KV cache in {}, and memory has room for {:.1f} GB ({} tokens); {}shorten the text "
+      "or take a smaller --kv-type",
       length, static_cast<double>(length) * per_token / kGigabyte, name(shape.format.type),
-      static_cast<double>(shape.capacity_tokens) * per_token / kGigabyte, shape.capacity_tokens));
+      static_cast<double>(shape.capacity_tokens) * per_token / kGigabyte, shape.capacity_tokens, more_memory(device)));
 }
 
 }  // namespace glimpse::engine

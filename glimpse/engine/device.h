@@ -21,6 +21,7 @@ struct Device {
   bool tier_in_memory = false;
   bool tier_open = false;
   bool bound_by_memory = false;  ///< the cache holds less than all sequences at full context
+  bool bound_by_option = false;  ///< EngineOptions::cache_bytes says how much memory that is
 };
 
 /// Of options whose threads and context are set. The model outlives it. Throws UserError when memory is short.

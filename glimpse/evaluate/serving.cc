@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/resources.h"
 #include "glimpse/engine/service.h"
 #include "glimpse/evaluate/speed.h"
 
@@ -47,6 +48,7 @@ bool wait_until(Clock::time_point time, const std::function<bool()>& go_on) {
 /// 8 % longer.
 template <class Work>
 auto on_a_thread_that_ends(const Work& work) {
+  require_threads(1);
   return std::async(std::launch::async, work).get();
 }
 

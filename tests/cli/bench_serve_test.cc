@@ -76,6 +76,7 @@ TEST(BenchServe, HalfTheCacheEndsAllRequests) {
   EXPECT_EQ(json["rows"][2]["requests"], 4);
   EXPECT_EQ(json["rows"][2]["failed"], 0);
   EXPECT_GT(json["preemptions"], 0);
+  expect_flags_refused({"--requests", "2", "--prompt-tokens", "4000", "--cache-mib", "1"}, "more memory (--cache-mib)");
 }
 
 TEST(BenchServe, ASeedRepeatsAndAPoissonProcessAscends) {

@@ -98,11 +98,14 @@ constexpr Field kFields[] = {
      .read = [](R r) { r.wanted.sampling.min_p = static_cast<float>(r.number()); }},
     {.name = "seed",
      .value = "whole number",
-     .low = 0,
+     .low = -1,
      .high = kMostSeed,
-     .default_value = "a random one",
-     .help = "the same seed, the same answer; choice i of a prompt has seed + i",
-     .read = [](R r) { r.wanted.seed = static_cast<std::uint32_t>(r.whole()); }},
+     .default_value = "-1",
+     .help = "the same seed, the same answer; choice i of a prompt has seed + i; -1: a random one",
+     .read =
+         [](R r) {
+           if (r.whole() >= 0) r.wanted.seed = static_cast<std::uint32_t>(r.whole());
+         }},
     {.name = "n",
      .value = "whole number",
      .low = 1,

@@ -202,6 +202,13 @@ TEST(Answers, ASeedGivesTheSameAnswerAndChoicesDiffer) {
   EXPECT_NE(one["id"], two["id"]);
 }
 
+TEST(Answers, ASeedOfMinusOneIsARandomOne) {
+  const Running server(small_options());
+  const JsonValue body{{"prompt", "the"}, {"max_tokens", 40}, {"temperature", 2}, {"seed", -1}};
+  EXPECT_NE(server.post("/v1/completions", body).json()["choices"],
+            server.post("/v1/completions", body).json()["choices"]);
+}
+
 TEST(Answers, AStopStringEndsAnAnswer) {
   const Running server(small_options());
   const JsonValue body{{"prompt", "the river"}, {"max_tokens", 24}, {"temperature", 0}};

@@ -45,7 +45,7 @@ constexpr BadBody kBadCompletions[] = {
     {R"({"prompt": "x", "temperature": 1e-9})", nullptr, "temperature"},
     {R"({"prompt": "x", "top_p": 2})", "top_p", "from 0 to 1"},
     {R"({"prompt": "x", "top_k": 3.5})", "top_k", "whole number"},
-    {R"({"prompt": "x", "seed": -1})", "seed", "from 0"},
+    {R"({"prompt": "x", "seed": -2})", "seed", "from -1"},
     {R"({"prompt": "x", "n": 0})", "n", "from 1 to 16"},
     {R"({"prompt": "x", "stop": 5})", "stop", "text or a list"},
     {R"({"prompt": "x", "stop": [""]})", "stop", "empty"},

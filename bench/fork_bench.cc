@@ -1,6 +1,6 @@
-// What a fork of a long sequence costs, method by method: under the same plan, under another budget, and the first
-// steps of both sides after it, each beside the step before. A fork must say what its source says, bit for bit, or
-// nothing is timed.
+// What a fork of a long sequence costs, method by method: under the same plan, under another budget, what it costs to
+// drop the latter, and the first steps of both sides after it, each beside the step before. A fork must say what its
+// source says, bit for bit, or nothing is timed.
 //
 //   fork_bench MODEL TEXT [--prompt 30000] [--methods all] [--budgets 1024,512] [--repeats 21] [--kv bf16]
 //              [--threads N] [--json FILE]
@@ -68,13 +68,15 @@ Json measure(const Sequence& base, const Arm& arm, const plan::Plan& other, cons
     if (step(fork, last.next).logits != mine.logits) throw InternalError(arm.label() + ": a fork says something else");
     last = mine;
   }
-  std::vector<double> same, changed, before, after, fork_after;
+  std::vector<double> same, changed, dropped, before, after, fork_after;
   const bool can_change = !plan::forgets(arm.plan);
   for (int i = 0; i < options.repeats; ++i) {
     last = step(source, last.next);
     before.push_back(last.ms);
     if (can_change) {
-      changed.push_back(ms_of([&] { source.fork(other); }));
+      std::optional<Sequence> fork;
+      changed.push_back(ms_of([&] { fork.emplace(source.fork(other)); }));
+      dropped.push_back(ms_of([&] { fork.reset(); }));
     }
     std::optional<Sequence> fork;
     same.push_back(ms_of([&] { fork.emplace(source.fork(arm.plan)); }));
@@ -90,6 +92,7 @@ Json measure(const Sequence& base, const Arm& arm, const plan::Plan& other, cons
             {"step_after_ms", median(after)},
             {"fork_step_ms", median(fork_after)}};
   json["other_budget_ms"] = can_change ? Json(median(changed)) : Json(nullptr);
+  json["drop_ms"] = can_change ? Json(median(dropped)) : Json(nullptr);
   return json;
 }
 
@@ -117,8 +120,9 @@ void run(const Options& options, const std::string& command) {
   report.set("prompt_tokens", options.prompt);
   Sequence base = engine.open(plan::dense_plan(engine.shape()));
   base.prefill(tokens);
-  fmt::print("| method | budget | fork ms | most | other budget ms | step ms | after a fork | the fork's first |\n");
-  fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+  fmt::print(
+      "| method | budget | fork ms | most | other budget ms | its end | step ms | after a fork | the fork's first |\n");
+  fmt::print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
   for (const Arm& arm : arms) {
     if (!arm.refused.empty()) continue;
     const auto other = std::find_if(others.begin(), others.end(), [&](const Arm& candidate) {
@@ -129,8 +133,8 @@ void run(const Options& options, const std::string& command) {
     const auto cell = [&](const char* key) {
       return row[key].is_null() ? std::string("-") : fmt::format("{:.3f}", row[key].get<double>());
     };
-    fmt::print("| {} | {} | {} | {} | {} | {} | {} | {} |\n", arm.method, arm.budget, cell("fork_ms"),
-               cell("most_fork_ms"), cell("other_budget_ms"), cell("step_ms"), cell("step_after_ms"),
+    fmt::print("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", arm.method, arm.budget, cell("fork_ms"),
+               cell("most_fork_ms"), cell("other_budget_ms"), cell("drop_ms"), cell("step_ms"), cell("step_after_ms"),
                cell("fork_step_ms"));
     std::fflush(stdout);
   }

@@ -269,9 +269,7 @@ HeadTable HeadTable::copy() const {
 }
 
 void HeadTable::share_pages(PagePool& pool, PageSlots* slots) const {
-  for (const PageId page : pages_) {
-    if (page != kNoPage) pool.share(page);
-  }
+  pool.share(pages_);
   for (const PageSlots::Slot copy : copies_) {
     if (copy >= 0) slots->share(copy);
   }

@@ -126,6 +126,10 @@ void PageDigests::copy(Table& table, std::span<const Entry> from, std::span<Entr
   }
 }
 
+bool PageDigests::any_hang(std::span<const Entry> entries) {
+  return std::any_of(entries.begin(), entries.end(), [](const Entry& entry) { return entry.tiles != nullptr; });
+}
+
 bool PageDigests::seal(std::span<const Entry> entries) {
   for (std::size_t i = entries.size(); i-- > 0;) {
     DigestTiles* const tiles = entries[i].tiles;
@@ -136,13 +140,14 @@ bool PageDigests::seal(std::span<const Entry> entries) {
 
 void PageDigests::seal(std::span<const PageId> pages, std::span<const Slot> slots) {
   for (Table& table : tables_) {
-    bool open = true;
-    for (std::size_t i = pages.size(); i-- > 0 && open;) {
-      if (pages[i] != kNoPage) {
-        open = seal(table.of_page(pages[i]));
-      } else if (slots[i] >= 0) {
-        open = seal(table.of_slot(slots[i]));
-      }
+    const auto entries_of = [&](std::size_t page) -> std::span<const Entry> {
+      return pages[page] != kNoPage ? table.of_page(pages[page]) : table.of_slot(slots[page]);
+    };
+    // Where the first block has no digest, find() finds none behind it: most heads have none of most kinds.
+    const std::size_t first = static_cast<std::size_t>(table.block - 1) >> kPageShift;
+    if (first >= pages.size() || !any_hang(entries_of(first))) continue;
+    for (std::size_t page = pages.size(); page-- > first;) {
+      if (!seal(entries_of(page))) break;
     }
   }
 }

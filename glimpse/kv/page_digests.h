@@ -143,6 +143,7 @@ class PageDigests {
   void copy(Table& table, std::span<const Entry> from, std::span<Entry> to);
   /// Entries that end behind `slots`.
   void clear(Table& table, std::span<Entry> entries, int slots);
+  static bool any_hang(std::span<const Entry> entries);
   /// Tiles that are open, from the last on. False at the first that is not: those before it are sealed, too.
   static bool seal(std::span<const Entry> entries);
   static std::size_t bytes(const Table& table, std::span<const Entry> entries);

@@ -11,6 +11,14 @@ namespace {
 constexpr std::uint16_t kAllTaken = 0xffff;
 static_assert(kRunPages == 16, "one bit of a uint16 stands for one page of a run");
 
+/// They are the pages of a run, in order.
+bool is_run(std::span<const PageId> pages) {
+  if (pages.size() != kRunPages || pages[0] % kRunPages != 0) return false;
+  bool in_order = true;
+  for (std::size_t i = 0; i < kRunPages; ++i) in_order &= pages[i] == pages[0] + i;
+  return in_order;
+}
+
 }  // namespace
 
 RunSet::RunSet(std::size_t runs, bool filled) : words_((runs + 63) / 64, 0) {
@@ -77,6 +85,21 @@ PageId PagePool::take_page() {
   readers_.as<std::uint32_t>()[page] = 1;
   --pages_free_;
   return static_cast<PageId>(page);
+}
+
+void PagePool::share(std::span<const PageId> pages) {
+  const std::span<std::uint32_t> readers = readers_.as<std::uint32_t>();
+  while (!pages.empty()) {
+    const auto some = pages.first(std::min<std::size_t>(kRunPages, pages.size()));
+    pages = pages.subspan(some.size());
+    if (is_run(some)) {  // as most of a long sequence's pages: a cache line of counts
+      for (std::uint32_t& of_page : readers.subspan(some[0], kRunPages)) ++of_page;
+      continue;
+    }
+    for (const PageId page : some) {
+      if (page != kNoPage) ++readers[page];
+    }
+  }
 }
 
 void PagePool::release(PageId page) {

@@ -61,7 +61,8 @@ class PagePool {
   /// One page with one reader, from a broken run if there is one. The pool must not be empty.
   PageId take_page();
 
-  void share(PageId page) { ++readers_.as<std::uint32_t>()[page]; }
+  /// One reader more of each page, but for kNoPage.
+  void share(std::span<const PageId> pages);
   /// One reader less; the last one frees the page.
   void release(PageId page);
   std::uint32_t readers(PageId page) { return readers_.as<std::uint32_t>()[page]; }

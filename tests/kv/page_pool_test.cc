@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -49,13 +50,33 @@ TEST(PagePool, RunIsWholeAgainWhenItsLastPageIsBack) {
 TEST(PagePool, SharedPageStaysUntilItsLastReaderLeaves) {
   PagePool pool(1, kPageBytes);
   const PageId page = pool.take_page();
-  pool.share(page);
+  pool.share({&page, 1});
   EXPECT_EQ(pool.readers(page), 2u);
   pool.release(page);
   EXPECT_EQ(pool.pages_free(), 15u);
   pool.release(page);
   EXPECT_EQ(pool.pages_free(), 16u);
   EXPECT_THROW(pool.release(page), InternalError);
+}
+
+TEST(PagePool, SharesRunsAndPagesInAnyOrder) {
+  PagePool pool(5, kPageBytes);
+  for (int run = 0; run < 5; ++run) ASSERT_TRUE(pool.take_run().has_value());
+  std::vector<PageId> pages(53);
+  std::iota(pages.begin(), pages.begin() + 32, 16);  // two runs
+  std::iota(pages.begin() + 32, pages.end(), 48);    // and one that is none: a page of it waits, two change places
+  pages[33] = kNoPage;
+  std::swap(pages[40], pages[41]);
+  std::vector<std::uint32_t> wanted(pool.pages_total(), 1);
+  for (int times = 0; times < 3; ++times) {
+    pool.share(pages);
+    for (const PageId page : pages) {
+      if (page != kNoPage) ++wanted[page];
+    }
+  }
+  pool.share({pages.data() + 3, 20});  // across a run's end
+  for (std::size_t i = 3; i < 23; ++i) ++wanted[pages[i]];
+  for (PageId page = 0; page < wanted.size(); ++page) EXPECT_EQ(pool.readers(page), wanted[page]) << page;
 }
 
 TEST(PagePool, CopiesBothPlanes) {

@@ -1,4 +1,4 @@
-// LycheeCluster's trees: clusters over representatives of chunks, and units over those clusters.
+// LycheeCluster's trees: clusters over representatives of chunks, and branches over those clusters.
 #include <algorithm>
 #include <utility>
 
@@ -39,7 +39,7 @@ struct ClusterBuilder::TreeGroup {
         fine(layout, trees, size(chunks), size(chunks), size(clusters), dim),
         taken(layout.add(trees * size(clusters) * size(dim) * sizeof(float))),
         reach(layout.add(trees * size(chunks) * sizeof(float))),
-        coarse(layout, trees, size(clusters), size(clusters), size(kv::ChunkTree::units_wanted(clusters)), dim) {}
+        coarse(layout, trees, size(clusters), size(clusters), size(kv::ChunkTree::branches_wanted(clusters)), dim) {}
 };
 
 void ClusterBuilder::build_trees(const SequenceRows& rows, Items items, std::int64_t prompt, std::int64_t tokens) {
@@ -96,7 +96,7 @@ void ClusterBuilder::build_some_trees(const SequenceRows& rows, Items items, con
     }
   });
 
-  // Units over the others.
+  // Branches over the others.
   std::vector<std::int32_t> which;
   std::vector<std::size_t> begins;
   problems.clear();
@@ -106,35 +106,35 @@ void ClusterBuilder::build_some_trees(const SequenceRows& rows, Items items, con
     KMeansProblem& problem = problems.emplace_back(group.coarse.problem(memory_.raw(), i));
     problem.rows = problem.sample = floats(group.taken) + begins.back() * wide;
     problem.count = problem.sample_count = fine[i].count;
-    problem.clusters = kv::ChunkTree::units_wanted(fine[i].count);
+    problem.clusters = kv::ChunkTree::branches_wanted(fine[i].count);
   }
   const kernels::cuda::Array<std::int32_t> taken(stream_, which);
   kernels::cuda::take_rows(stream_, {floats(group.fine.centroids), taken.constant(), floats(group.taken),
                                      static_cast<int>(which.size()), dim});
   const kernels::cuda::Array<KMeansProblem> coarse_problems(stream_, problems);
   kernels::cuda::k_means(
-      stream_, {coarse_problems.constant(), trees, clusters, clusters, kv::ChunkTree::units_wanted(clusters), dim});
+      stream_, {coarse_problems.constant(), trees, clusters, clusters, kv::ChunkTree::branches_wanted(clusters), dim});
 
   back = comes_back(group.taken, group.coarse.results);
   builder_.share(items.size(), [&](std::size_t i) {
     const auto* const centroids = reinterpret_cast<const float*>(at(group.taken, group.taken)) + begins[i] * wide;
     fine[i].centroids.assign(centroids, centroids + size(fine[i].count) * wide);
-    kv::Clusters units;
+    kv::Clusters branches;
     const auto* const nearest =
         reinterpret_cast<const std::int32_t*>(at(group.coarse.nearest, group.taken)) + i * group.coarse.rows;
     const auto* const state =
         reinterpret_cast<const std::int32_t*>(at(group.coarse.state, group.taken)) + i * kernels::cuda::kMeansState;
-    const auto* const of_units =
+    const auto* const of_branches =
         reinterpret_cast<const float*>(at(group.coarse.centroids, group.taken)) + i * group.coarse.clusters * wide;
-    units.nearest.assign(nearest, nearest + fine[i].count);
-    const std::vector<std::int32_t> number = kv::number_clusters(units.nearest, state[0]);
-    units.count = count_kept(number);
-    units.centroids.resize(size(units.count) * wide);
+    branches.nearest.assign(nearest, nearest + fine[i].count);
+    const std::vector<std::int32_t> number = kv::number_clusters(branches.nearest, state[0]);
+    branches.count = count_kept(number);
+    branches.centroids.resize(size(branches.count) * wide);
     for (std::size_t c = 0; c < number.size(); ++c) {
-      if (number[c] >= 0) std::copy_n(of_units + c * wide, wide, units.centroids.data() + size(number[c]) * wide);
+      if (number[c] >= 0) std::copy_n(of_branches + c * wide, wide, branches.centroids.data() + size(number[c]) * wide);
     }
     const auto* const reach = reinterpret_cast<const float*>(at(group.reach, group.taken)) + i * size(chunks);
-    tree_of(items[i]).adopt(cut, {std::move(fine[i]), std::move(units), {reach, size(chunks)}});
+    tree_of(items[i]).adopt(cut, {std::move(fine[i]), std::move(branches), {reach, size(chunks)}});
   });
 }
 

@@ -25,7 +25,7 @@ FlatTree flatten_clusters(const kv::TokenClusters& index, std::int64_t sink) {
   FlatTree made;
   const FlatShape shape = shape_of(index);
   const std::size_t dim = shape.clusters == 0 ? 0 : index.mean_of(0).size();
-  std::vector<std::uint16_t> rows(dim, 0);  // of the unit
+  std::vector<std::uint16_t> rows(dim, 0);  // of the branch
   std::vector<std::int32_t> costs, of(size(shape.chunks), 0);
   for (std::int32_t cluster = 0; cluster < shape.clusters; ++cluster) {
     for (const float value : index.mean_of(cluster)) rows.push_back(f16_from_float(value));
@@ -35,10 +35,10 @@ FlatTree flatten_clusters(const kv::TokenClusters& index, std::int64_t sink) {
   }
   made.room = of.size();
   made.centroids = add(made.words, rows);
-  made.radii = add(made.words, std::vector<float>(size(shape.units + shape.clusters), 0.0F));
-  made.last_cluster = add(made.words, std::vector<std::int32_t>(size(shape.units), shape.clusters));
-  made.unit_tokens =
-      add(made.words, std::vector<std::int32_t>(size(shape.units), std::accumulate(costs.begin(), costs.end(), 0)));
+  made.radii = add(made.words, std::vector<float>(size(shape.branches + shape.clusters), 0.0F));
+  made.last_cluster = add(made.words, std::vector<std::int32_t>(size(shape.branches), shape.clusters));
+  made.branch_tokens =
+      add(made.words, std::vector<std::int32_t>(size(shape.branches), std::accumulate(costs.begin(), costs.end(), 0)));
   made.costs = add(made.words, costs);
   made.cluster_of = add(made.words, of);
   made.ends = made.cluster_of;                     // tokens have none
@@ -67,9 +67,9 @@ FlatTree flatten(const kv::KeyIndex& index, std::int64_t sink) {
   std::vector<float> radii(tree.coarse().radii().begin(), tree.coarse().radii().end());
   radii.insert(radii.end(), tree.fine().radii().begin(), tree.fine().radii().end());
   std::vector<std::int32_t> last, tokens, ends, costs(size(tree.fine().count()), 0);
-  for (std::int32_t unit = 0; unit < tree.coarse().count(); ++unit) {
-    last.push_back(tree.clusters_of(unit).second);
-    tokens.push_back(tree.unit_tokens(unit));
+  for (std::int32_t branch = 0; branch < tree.coarse().count(); ++branch) {
+    last.push_back(tree.clusters_of(branch).second);
+    tokens.push_back(tree.branch_tokens(branch));
   }
   const std::vector<std::int32_t> of = tree.clusters_of_chunks();
   for (std::size_t chunk = 0; chunk < of.size(); ++chunk) {
@@ -82,7 +82,7 @@ FlatTree flatten(const kv::KeyIndex& index, std::int64_t sink) {
   made.centroids = add(made.words, rows);
   made.radii = add(made.words, radii);
   made.last_cluster = add(made.words, last);
-  made.unit_tokens = add(made.words, tokens);
+  made.branch_tokens = add(made.words, tokens);
   made.costs = add(made.words, costs);
   made.cluster_of = add(made.words, of, made.room);
   made.ends = add(made.words, ends, made.room);

@@ -29,7 +29,7 @@ std::int64_t tree_bytes(const PassReads& pass, const PassEntry& entry, const Sel
   }
   const auto* const opened = pass.counts + pass.tables.sizes().sets + first_set(entry, select.writes);
   const std::int64_t nodes =
-      select.lists * std::int64_t{tree.units} + std::accumulate(opened, opened + select.lists, std::int64_t{0});
+      select.lists * std::int64_t{tree.branches} + std::accumulate(opened, opened + select.lists, std::int64_t{0});
   return nodes * (dim * std::int64_t{sizeof(std::uint16_t)} + std::int64_t{sizeof(float)});
 }
 

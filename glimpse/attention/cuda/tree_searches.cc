@@ -38,7 +38,7 @@ kernels::cuda::TreeSearch search_of(const PassEntry& entry, const SelectOp& sele
   search.sink = static_cast<std::int32_t>(in.sink);
   search.tail = static_cast<std::int32_t>(in.tail);
   search.room = in.tail > in.sink ? static_cast<std::int32_t>(in.room) : 0;
-  search.least_units = kv::kLeastUnitsRead;
+  search.least_branches = kv::kLeastBranchesRead;
   search.candidates = kv::kCandidateBudgets * plan::budget_tokens(selector.budget, entry.tokens);
   return search;
 }

@@ -49,7 +49,7 @@ void write(IndexItem& item, const void* to, std::int32_t value) {
   item.writes.push_back({static_cast<std::uint32_t*>(const_cast<void*>(to)), static_cast<std::uint32_t>(value)});
 }
 
-/// The centroids, radii and sizes of clusters that changed, and of the units that hold them.
+/// The centroids, radii and sizes of clusters that changed, and of the branches that hold them.
 void send_clusters(std::int64_t sink, const TreeCopy& copy, IndexItem& item, std::vector<std::int32_t> clusters) {
   const kv::ChunkTree& tree = *chunk_tree(item);
   const auto unique = [](std::vector<std::int32_t>& values) {
@@ -70,16 +70,16 @@ void send_clusters(std::int64_t sink, const TreeCopy& copy, IndexItem& item, std
     write(item, copy.tree.radii + place, radius);
   };
   unique(clusters);
-  std::vector<std::int32_t> units;
+  std::vector<std::int32_t> branches;
   for (const std::int32_t cluster : clusters) {
-    send_node(tree.fine(), cluster, copy.tree.units + cluster);
+    send_node(tree.fine(), cluster, copy.tree.branches + cluster);
     write(item, copy.tree.costs + cluster, cost_of(tree, cluster, sink));
-    units.push_back(tree.unit_of(cluster));
+    branches.push_back(tree.branch_of(cluster));
   }
-  unique(units);
-  for (const std::int32_t unit : units) {
-    send_node(tree.coarse(), unit, unit);
-    write(item, copy.tree.unit_tokens + unit, tree.unit_tokens(unit));
+  unique(branches);
+  for (const std::int32_t branch : branches) {
+    send_node(tree.coarse(), branch, branch);
+    write(item, copy.tree.branch_tokens + branch, tree.branch_tokens(branch));
   }
 }
 
@@ -216,11 +216,11 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items) {
     copy.tree = {.centroids = reinterpret_cast<const std::uint16_t*>(place(tree.centroids)),
                  .radii = reinterpret_cast<const float*>(place(tree.radii)),
                  .last_cluster = numbers(tree.last_cluster),
-                 .unit_tokens = numbers(tree.unit_tokens),
+                 .branch_tokens = numbers(tree.branch_tokens),
                  .costs = numbers(tree.costs),
                  .cluster_of = numbers(tree.cluster_of),
                  .ends = chunk_tree(items[i]) == nullptr ? nullptr : numbers(tree.ends),
-                 .units = shape.units,
+                 .branches = shape.branches,
                  .clusters = shape.clusters,
                  .chunks = shape.chunks};
     at += tree.bytes().size();
@@ -228,7 +228,7 @@ void Trees::send_all(const SequenceRows& rows, std::span<const Item> items) {
   copies_.hold(rows);
 }
 
-/// Chunks from the copy's last up to `chunks`, and the clusters and units that they are in.
+/// Chunks from the copy's last up to `chunks`, and the clusters and branches that they are in.
 double Trees::end(const SequenceRows& rows) {
   if (rows.decodes()) return copies_.take_seconds(rows);
   seconds_ = 0;

@@ -1,4 +1,4 @@
-// The kernel of trees.h: a block for each search. It reads the coarse units, the clusters of those that it opens, and a
+// The kernel of trees.h: a block for each search. It reads the branches, the clusters of those that it opens, and a
 // word or two for each chunk. Eight lanes of a warp have a node.
 #include <cuda_fp16.h>
 
@@ -27,11 +27,11 @@ struct Arguments {
 };
 
 struct Shared {
-  float units[kMostTreeUnits];
-  int opened[kMostTreeUnits];                                     ///< whether
-  int unit_tokens[kMostTreeUnits], last_cluster[kMostTreeUnits];  ///< of the tree
-  int digits[kDigits];                                            ///< tokens
-  int clusters;                                                   ///< opened
+  float branches[kMostTreeBranches];
+  int opened[kMostTreeBranches];                                          ///< whether
+  int branch_tokens[kMostTreeBranches], last_cluster[kMostTreeBranches];  ///< of the tree
+  int digits[kDigits];                                                    ///< tokens
+  int clusters;                                                           ///< opened
   int digit, before;  ///< the digit at which the budget is full, and the tokens before it
   int next;           ///< the lowest cluster that is looked for
   int warp_tokens[kWarps][2];
@@ -59,18 +59,18 @@ class TreeWalk {
       wait_for_launch_before();
       take_scores(room);
     } else {
-      ask_for(tree_.centroids, tree_.units * of_.cache.dim);
-      ask_for(tree_.radii, tree_.units + tree_.clusters);
+      ask_for(tree_.centroids, tree_.branches * of_.cache.dim);
+      ask_for(tree_.radii, tree_.branches + tree_.clusters);
       ask_for(tree_.costs, tree_.clusters);
       ask_for(tree_.cluster_of, tree_.chunks);
-      if (threadIdx.x < tree_.units) {
-        room.unit_tokens[threadIdx.x] = tree_.unit_tokens[threadIdx.x];
+      if (threadIdx.x < tree_.branches) {
+        room.branch_tokens[threadIdx.x] = tree_.branch_tokens[threadIdx.x];
         room.last_cluster[threadIdx.x] = tree_.last_cluster[threadIdx.x];
       }
       wait_for_launch_before();
       load();
-      score_units(room);
-      open_units(room);
+      score_branches(room);
+      open_branches(room);
       score_clusters(room);
     }
     find_cut(room);
@@ -114,7 +114,7 @@ class TreeWalk {
     __syncthreads();
   }
 
-  /// The score of a node of the tree (clusters behind units); its eight lanes have it. All lanes of a warp call.
+  /// The score of a node of the tree (clusters behind branches); its eight lanes have it. All lanes of a warp call.
   __device__ float score(int node) const {
     const int dim = of_.cache.dim, lane = static_cast<int>(threadIdx.x) % kLanes;
     const auto* const row = reinterpret_cast<const uint4*>(tree_.centroids + static_cast<std::size_t>(node) * dim);
@@ -150,66 +150,66 @@ class TreeWalk {
     return mean ? pooled / static_cast<float>(group_) : pooled;
   }
 
-  __device__ void score_units(Shared& room) const {
-    for (int first = 0; first < tree_.units; first += kNodesAtOnce) {
-      const int unit = first + static_cast<int>(threadIdx.x) / kLanes;
-      const float value = score(min(unit, tree_.units - 1));
-      if (unit < tree_.units && threadIdx.x % kLanes == 0) room.units[unit] = value;
+  __device__ void score_branches(Shared& room) const {
+    for (int first = 0; first < tree_.branches; first += kNodesAtOnce) {
+      const int branch = first + static_cast<int>(threadIdx.x) / kLanes;
+      const float value = score(min(branch, tree_.branches - 1));
+      if (branch < tree_.branches && threadIdx.x % kLanes == 0) room.branches[branch] = value;
     }
     __syncthreads();
   }
 
-  /// One warp: the best unit, then the next, until they hold enough.
-  __device__ void open_units(Shared& room) const {
+  /// One warp: the best branch, then the next, until they hold enough.
+  __device__ void open_branches(Shared& room) const {
     if (threadIdx.x < 32) {
       const int lane = static_cast<int>(threadIdx.x);
       std::uint64_t own[2];
       int opened[2] = {0, 0};
       for (int i = 0; i < 2; ++i) {
-        const int unit = lane + 32 * i;
-        own[i] = unit < tree_.units ? std::uint64_t{order_of(room.units[unit])} << 32 | (~0U - unit) : 0;
+        const int branch = lane + 32 * i;
+        own[i] = branch < tree_.branches ? std::uint64_t{order_of(room.branches[branch])} << 32 | (~0U - branch) : 0;
       }
       std::int64_t tokens = 0;
-      for (int number = 0; number < tree_.units; ++number) {
-        if (number >= search_.least_units && tokens >= search_.candidates) break;
+      for (int number = 0; number < tree_.branches; ++number) {
+        if (number >= search_.least_branches && tokens >= search_.candidates) break;
         std::uint64_t best = max(own[0], own[1]);
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(~0U, best, step));
-        tokens += room.unit_tokens[~0U - static_cast<unsigned>(best)];
+        tokens += room.branch_tokens[~0U - static_cast<unsigned>(best)];
         for (int i = 0; i < 2; ++i) {
           if (own[i] == best) own[i] = 0, opened[i] = 1;
         }
       }
       for (int i = 0; i < 2; ++i) {
-        if (lane + 32 * i < tree_.units) room.opened[lane + 32 * i] = opened[i];
+        if (lane + 32 * i < tree_.branches) room.opened[lane + 32 * i] = opened[i];
       }
     }
     __syncthreads();
     int clusters = 0;
-    for (int unit = 0; unit < tree_.units; ++unit) {
-      if (room.opened[unit] != 0) clusters += clusters_of(room, unit);
+    for (int branch = 0; branch < tree_.branches; ++branch) {
+      if (room.opened[branch] != 0) clusters += clusters_of(room, branch);
     }
     if (threadIdx.x == 0) room.clusters = clusters;
     __syncthreads();
   }
 
-  /// keys_[cluster]: its score as a whole number; 0 where its unit is not open.
+  /// keys_[cluster]: its score as a whole number; 0 where its branch is not open.
   __device__ void score_clusters(const Shared& room) const {
     for (int cluster = static_cast<int>(threadIdx.x); cluster < tree_.clusters; cluster += kThreads) keys_[cluster] = 0;
     __syncthreads();
-    int unit = -1, first = 0, last = 0;
+    int branch = -1, first = 0, last = 0;
     for (int base = 0; base < room.clusters; base += kNodesAtOnce) {
       const int wanted = base + static_cast<int>(threadIdx.x) / kLanes;
-      // The wanted one among the clusters of open units; numbers only grow.
-      while (wanted >= last && unit + 1 < tree_.units) {
-        ++unit;
-        if (room.opened[unit] == 0) continue;
+      // The wanted one among the clusters of open branches; numbers only grow.
+      while (wanted >= last && branch + 1 < tree_.branches) {
+        ++branch;
+        if (room.opened[branch] == 0) continue;
         first = last;
-        last += clusters_of(room, unit);
+        last += clusters_of(room, branch);
       }
       const bool there = wanted < last;
-      const int cluster = there ? begin_of(room, unit) + wanted - first : 0;
-      const float value = score(tree_.units + cluster);
+      const int cluster = there ? begin_of(room, branch) + wanted - first : 0;
+      const float value = score(tree_.branches + cluster);
       if (there && threadIdx.x % kLanes == 0) keys_[cluster] = max(order_of(value), 1U);
     }
     __syncthreads();
@@ -234,11 +234,11 @@ class TreeWalk {
     if (threadIdx.x == 0) room.clusters = count;
     __syncthreads();
   }
-  __device__ static int begin_of(const Shared& room, int unit) {
-    return unit == 0 ? 0 : room.last_cluster[unit - 1];
+  __device__ static int begin_of(const Shared& room, int branch) {
+    return branch == 0 ? 0 : room.last_cluster[branch - 1];
   }
-  __device__ static int clusters_of(const Shared& room, int unit) {
-    return room.last_cluster[unit] - begin_of(room, unit);
+  __device__ static int clusters_of(const Shared& room, int branch) {
+    return room.last_cluster[branch] - begin_of(room, branch);
   }
 
   /// In the order of their scores, equal ones by number, clusters are taken while they fit: those of a larger key than

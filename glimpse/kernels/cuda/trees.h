@@ -1,5 +1,5 @@
 // The search of LycheeCluster's trees (kv::ChunkTree) on a device, queued on a stream beside the operations of
-// kernels/ops.h: coarse units, then the clusters of the best ones, then the chunks of the best clusters until the
+// kernels/ops.h: branches, then the clusters of the best ones, then the chunks of the best clusters until the
 // budget is full. Chunks that have scores are chosen in the same way, without a tree (kv::ChunkBounds).
 //
 // All memory is the device's, owned by the caller until the stream has passed the call. One thread at a time. Errors:
@@ -13,24 +13,24 @@
 
 namespace glimpse::kernels::cuda {
 
-/// Coarse units of a tree, at most.
-inline constexpr int kMostTreeUnits = 64;
+/// Branches of a tree, at most.
+inline constexpr int kMostTreeBranches = 64;
 
-/// One KV head's tree, flat. A unit's clusters lie one after the other; a chunk begins where the one before it ends. Of
-/// chunks that have scores there are their ends alone, as many clusters as chunks, and no units.
+/// One KV head's tree, flat. A branch's clusters lie one after the other; a chunk begins where the one before it ends.
+/// Of chunks that have scores there are their ends alone, as many clusters as chunks, and no branches.
 struct Tree {
-  const std::uint16_t* centroids = nullptr;    ///< [units + clusters, d] f16; aligned to 16 bytes
-  const float* radii = nullptr;                ///< [units + clusters]
-  const std::int32_t* last_cluster = nullptr;  ///< [units] one past the unit's last
-  const std::int32_t* unit_tokens = nullptr;   ///< [units]
-  const std::int32_t* costs = nullptr;         ///< [clusters] tokens behind the sink
-  const std::int32_t* cluster_of = nullptr;    ///< [chunks]
-  const std::int32_t* ends = nullptr;          ///< [chunks]; null: a chunk is a token
-  std::int32_t units = 0, clusters = 0, chunks = 0;
+  const std::uint16_t* centroids = nullptr;     ///< [branches + clusters, d] f16; aligned to 16 bytes
+  const float* radii = nullptr;                 ///< [branches + clusters]
+  const std::int32_t* last_cluster = nullptr;   ///< [branches] one past the branch's last
+  const std::int32_t* branch_tokens = nullptr;  ///< [branches]
+  const std::int32_t* costs = nullptr;          ///< [clusters] tokens behind the sink
+  const std::int32_t* cluster_of = nullptr;     ///< [chunks]
+  const std::int32_t* ends = nullptr;           ///< [chunks]; null: a chunk is a token
+  std::int32_t branches = 0, clusters = 0, chunks = 0;
 };
 
-/// What a row asks of a tree: its set is [0, sink), chunks of [sink, tail) for `room` tokens, and [tail, ...). Units
-/// are opened, the best first, until there are `least_units` that hold `candidates` tokens. A node's score is
+/// What a row asks of a tree: its set is [0, sink), chunks of [sink, tail) for `room` tokens, and [tail, ...). Branches
+/// are opened, the best first, until there are `least_branches` that hold `candidates` tokens. A node's score is
 /// q.centroid + |q| radius. Where chunks are tokens `tail` may lie before their end: what lies behind it is in the set
 /// and fills no room.
 struct TreeSearch {
@@ -44,7 +44,7 @@ struct TreeSearch {
   std::int32_t scored = 0;               ///< 1: clusters are single chunks, which have their scores (TreeSearchOp)
   std::int32_t sink = 0, tail = 0;
   std::int32_t room = 0;
-  std::int32_t least_units = 1;
+  std::int32_t least_branches = 1;
   std::int64_t candidates = 0;
 };
 

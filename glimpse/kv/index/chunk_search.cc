@@ -1,4 +1,4 @@
-// The search of a chunk tree: units, then their clusters, then the chunks of the best clusters until the budget is
+// The search of a chunk tree: branches, then their clusters, then the chunks of the best clusters until the budget is
 // full.
 #include <algorithm>
 #include <cmath>
@@ -44,28 +44,28 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
   GroupQueries queries = group_queries(selector_.terms.front().group, query, nodes_->fine.dim(), scratch);
   const float* norms = query_norms(queries, nodes_->fine.dim(), scratch);
   const bool whole = selector_.terms.front().index.whole_clusters;
-  const std::size_t units = size(nodes_->coarse.count());
-  const std::size_t nodes = units + size(nodes_->fine.count());
+  const std::size_t branches = size(nodes_->coarse.count());
+  const std::size_t nodes = branches + size(nodes_->fine.count());
   if (scratch.scores.size() < nodes) scratch.scores.resize(nodes);
-  // Units' and clusters' places, and the cluster that each place of the second ranking stands for.
-  const std::size_t places = units + 2 * size(nodes_->fine.count());
+  // Branches' and clusters' places, and the cluster that each place of the second ranking stands for.
+  const std::size_t places = branches + 2 * size(nodes_->fine.count());
   if (scratch.order.size() < places) scratch.order.resize(places);
 
   nodes_->coarse.score(queries, norms, 0, nodes_->coarse.count(), scratch.scores.data());
-  Ranking ranked_units({scratch.scores.data(), units}, {scratch.order.data(), units});
-  float* const scores = scratch.scores.data() + units;
-  std::int32_t* const cluster_at = scratch.order.data() + units + size(nodes_->fine.count());
+  Ranking ranked_branches({scratch.scores.data(), branches}, {scratch.order.data(), branches});
+  float* const scores = scratch.scores.data() + branches;
+  std::int32_t* const cluster_at = scratch.order.data() + branches + size(nodes_->fine.count());
 
-  // Units in ascending order, so that equal clusters rank by their number.
+  // Branches in ascending order, so that equal clusters rank by their number.
   std::int64_t candidates = 0;
   std::size_t opened = 0;
-  while (!ranked_units.empty() && (opened < kLeastUnitsRead || candidates < kCandidateBudgets * query.budget)) {
-    const std::int32_t unit = ranked_units.pop();
-    candidates += nodes_->unit_tokens[size(unit)];
+  while (!ranked_branches.empty() && (opened < kLeastBranchesRead || candidates < kCandidateBudgets * query.budget)) {
+    const std::int32_t branch = ranked_branches.pop();
+    candidates += nodes_->branch_tokens[size(branch)];
     ++opened;
   }
   // What was popped lies behind what was not.
-  std::int32_t* const open = scratch.order.data() + units - opened;
+  std::int32_t* const open = scratch.order.data() + branches - opened;
   std::sort(open, open + opened);
   std::size_t clusters = 0;
   for (std::size_t i = 0; i < opened; ++i) {
@@ -74,7 +74,7 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
     for (std::int32_t cluster = first; cluster < last; ++cluster) cluster_at[clusters++] = cluster;
   }
 
-  Ranking ranked({scores, clusters}, {scratch.order.data() + units, clusters});
+  Ranking ranked({scores, clusters}, {scratch.order.data() + branches, clusters});
   std::int64_t room = in.room;
   bool full = false;
   while (!ranked.empty() && !full && room > 0) {
@@ -87,7 +87,7 @@ std::size_t ChunkTree::choose(const IndexQuery& query, const AlwaysIn& in, Index
       mark_chosen(scratch, chunk);
     }
   }
-  return nodes_->coarse.read_bytes(units) + nodes_->fine.read_bytes(clusters);
+  return nodes_->coarse.read_bytes(branches) + nodes_->fine.read_bytes(clusters);
 }
 
 std::vector<std::int32_t> ChunkTree::units_of(std::span<const std::int32_t> set, std::int64_t tokens) const {

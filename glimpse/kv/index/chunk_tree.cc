@@ -10,12 +10,13 @@
 namespace glimpse::kv {
 namespace {
 
-/// Cluster numbers ordered by unit, keeping their order within one; units are numbered by their first cluster.
-std::vector<std::int32_t> by_unit(const Clusters& units) {
-  std::vector<std::int32_t> order(units.nearest.size());
+/// Cluster numbers ordered by branch, keeping their order within one; branches are numbered by their first cluster.
+std::vector<std::int32_t> by_branch(const Clusters& branches) {
+  std::vector<std::int32_t> order(branches.nearest.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::int32_t a, std::int32_t b) { return units.nearest[size(a)] < units.nearest[size(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return branches.nearest[size(a)] < branches.nearest[size(b)];
+  });
   return order;
 }
 
@@ -72,7 +73,7 @@ void ChunkTree::adopt(Cut cut, const Parts& parts) {
   built_ = true;
   chunks_ = std::move(cut.chunks);
   seen_ = cut.at;
-  fill(parts.clusters, parts.units, [&](std::int32_t cluster, std::int32_t chunk) {
+  fill(parts.clusters, parts.branches, [&](std::int32_t cluster, std::int32_t chunk) {
     nodes_.own().fine.cover(cluster, parts.distances[size(chunk)]);
   });
 }
@@ -81,8 +82,8 @@ std::int32_t ChunkTree::clusters_wanted(std::int32_t chunks) const {
   return std::max(1, chunks / selector_.terms.front().index.chunks_per_cluster);
 }
 
-std::int32_t ChunkTree::units_wanted(std::int32_t clusters) {
-  return std::min(kMostUnits, static_cast<std::int32_t>(std::ceil(std::sqrt(static_cast<double>(clusters)))));
+std::int32_t ChunkTree::branches_wanted(std::int32_t clusters) {
+  return std::min(kMostBranches, static_cast<std::int32_t>(std::ceil(std::sqrt(static_cast<double>(clusters)))));
 }
 
 void ChunkTree::build(const KeySource& keys) {
@@ -94,29 +95,29 @@ void ChunkTree::build(const KeySource& keys) {
   const auto row = [&](std::int32_t chunk) { return rows.data() + size(chunk) * size(dim); };
   for (std::int32_t chunk = 0; chunk < count; ++chunk) representative(keys, chunk, row(chunk));
   const Clusters clusters = spherical_k_means({rows.data(), count, dim, clusters_wanted(count)});
-  const Clusters units =
-      spherical_k_means({clusters.centroids.data(), clusters.count, dim, units_wanted(clusters.count)});
-  fill(clusters, units,
+  const Clusters branches =
+      spherical_k_means({clusters.centroids.data(), clusters.count, dim, branches_wanted(clusters.count)});
+  fill(clusters, branches,
        [&](std::int32_t cluster, std::int32_t chunk) { nodes_.own().fine.cover(cluster, row(chunk), 0); });
 }
 
 template <class Cover>
-void ChunkTree::fill(const Clusters& clusters, const Clusters& units, const Cover& cover) {
+void ChunkTree::fill(const Clusters& clusters, const Clusters& branches, const Cover& cover) {
   const std::int32_t count = chunks_.count();
   Nodes& nodes = nodes_.own();
   const auto dim = size(nodes.fine.dim());
   std::vector<std::int32_t> number(size(clusters.count));
-  std::vector<std::int32_t> of_unit(size(units.count), 0);
-  for (const std::int32_t cluster : by_unit(units)) {
+  std::vector<std::int32_t> of_branch(size(branches.count), 0);
+  for (const std::int32_t cluster : by_branch(branches)) {
     number[size(cluster)] = nodes.fine.count();
     nodes.fine.add(clusters.centroids.data() + size(cluster) * dim, 0);
-    ++of_unit[size(units.nearest[size(cluster)])];
+    ++of_branch[size(branches.nearest[size(cluster)])];
   }
   nodes.members.resize(size(clusters.count));
-  nodes.last_child.resize(size(units.count));
-  std::partial_sum(of_unit.begin(), of_unit.end(), nodes.last_child.begin());
-  nodes.unit_tokens.assign(size(units.count), 0);
-  std::vector<std::int32_t> unit_chunks(size(units.count), 0);
+  nodes.last_child.resize(size(branches.count));
+  std::partial_sum(of_branch.begin(), of_branch.end(), nodes.last_child.begin());
+  nodes.branch_tokens.assign(size(branches.count), 0);
+  std::vector<std::int32_t> branch_chunks(size(branches.count), 0);
   for (std::int32_t chunk = 0; chunk < count; ++chunk) {
     const std::int32_t old = clusters.nearest[size(chunk)];
     const std::int32_t cluster = number[size(old)];
@@ -124,15 +125,15 @@ void ChunkTree::fill(const Clusters& clusters, const Clusters& units, const Cove
     link(nodes, cluster, chunk);
     cover(cluster, chunk);
     nodes.fine.count_member(cluster);
-    ++unit_chunks[size(units.nearest[size(old)])];
+    ++branch_chunks[size(branches.nearest[size(old)])];
   }
   std::vector<float> centroid(dim);
-  for (std::int32_t unit = 0; unit < units.count; ++unit) {
-    nodes.coarse.add(units.centroids.data() + size(unit) * dim, unit_chunks[size(unit)]);
-    const auto [first, last] = nodes.clusters_of(unit);
+  for (std::int32_t branch = 0; branch < branches.count; ++branch) {
+    nodes.coarse.add(branches.centroids.data() + size(branch) * dim, branch_chunks[size(branch)]);
+    const auto [first, last] = nodes.clusters_of(branch);
     for (std::int32_t cluster = first; cluster < last; ++cluster) {
       nodes.fine.read(cluster, centroid.data());
-      nodes.coarse.cover(unit, centroid.data(), nodes.fine.radius(cluster));
+      nodes.coarse.cover(branch, centroid.data(), nodes.fine.radius(cluster));
     }
   }
 }
@@ -143,7 +144,7 @@ void ChunkTree::link(Nodes& nodes, std::int32_t cluster, std::int32_t chunk) con
   members.last = chunk;
   const auto tokens = static_cast<std::int32_t>(chunks_.end(chunk) - chunks_.begin(chunk));
   members.tokens += tokens;
-  nodes.unit_tokens[size(nodes.unit_of(cluster))] += tokens;
+  nodes.branch_tokens[size(nodes.branch_of(cluster))] += tokens;
 }
 
 void ChunkTree::insert(const KeySource& keys, std::int32_t chunk) {
@@ -157,7 +158,7 @@ void ChunkTree::insert(const KeySource& keys, std::int32_t chunk) {
     nodes.coarse.add(row.data(), 1);
     nodes.members.resize(1);
     nodes.last_child.push_back(1);
-    nodes.unit_tokens.push_back(0);
+    nodes.branch_tokens.push_back(0);
     link(nodes, 0, chunk);
     nodes.fine.cover(0, row.data(), 0);
     nodes.coarse.cover(0, row.data(), nodes.fine.radius(0));
@@ -169,14 +170,14 @@ void ChunkTree::insert(const KeySource& keys, std::int32_t chunk) {
   for (std::int32_t c = 1; c < nodes.fine.count(); ++c) {
     if (products[size(c)] > products[size(nearest)]) nearest = c;
   }
-  const std::int32_t unit = nodes.unit_of(nearest);
+  const std::int32_t branch = nodes.branch_of(nearest);
   link(nodes, nearest, chunk);
   nodes.fine.move_towards(nearest, row.data());
   nodes.fine.cover(nearest, row.data(), 0);
-  nodes.coarse.move_towards(unit, row.data());
+  nodes.coarse.move_towards(branch, row.data());
   std::vector<float> centroid(dim);
   nodes.fine.read(nearest, centroid.data());
-  nodes.coarse.cover(unit, centroid.data(), nodes.fine.radius(nearest));
+  nodes.coarse.cover(branch, centroid.data(), nodes.fine.radius(nearest));
 }
 
 void ChunkTree::refresh(const KeySource& keys, std::int64_t first, std::int64_t last) {
@@ -194,14 +195,14 @@ void ChunkTree::refresh(const KeySource& keys, std::int64_t first, std::int64_t 
       representative(keys, chunk, row.data());
       nodes.fine.cover(cluster, row.data(), 0);
       nodes.fine.read(cluster, centroid.data());
-      nodes.coarse.cover(nodes.unit_of(cluster), centroid.data(), nodes.fine.radius(cluster));
+      nodes.coarse.cover(nodes.branch_of(cluster), centroid.data(), nodes.fine.radius(cluster));
     }
   }
 }
 
 std::size_t ChunkTree::bytes() const {
   return chunks_.bytes() + nodes_->fine.bytes() + nodes_->coarse.bytes() + nodes_->members.size() * sizeof(Members) +
-         (nodes_->next.size() + nodes_->last_child.size() + nodes_->unit_tokens.size()) * sizeof(std::int32_t);
+         (nodes_->next.size() + nodes_->last_child.size() + nodes_->branch_tokens.size()) * sizeof(std::int32_t);
 }
 
 std::vector<std::int32_t> ChunkTree::chunks_of(std::int32_t cluster) const {
@@ -223,11 +224,11 @@ std::vector<std::int32_t> ChunkTree::clusters_of_chunks(std::int32_t first) cons
   return of;
 }
 
-std::pair<std::int32_t, std::int32_t> ChunkTree::Nodes::clusters_of(std::int32_t unit) const {
-  return {unit == 0 ? 0 : last_child[size(unit) - 1], last_child[size(unit)]};
+std::pair<std::int32_t, std::int32_t> ChunkTree::Nodes::clusters_of(std::int32_t branch) const {
+  return {branch == 0 ? 0 : last_child[size(branch) - 1], last_child[size(branch)]};
 }
 
-std::int32_t ChunkTree::Nodes::unit_of(std::int32_t cluster) const {
+std::int32_t ChunkTree::Nodes::branch_of(std::int32_t cluster) const {
   return static_cast<std::int32_t>(std::upper_bound(last_child.begin(), last_child.end(), cluster) -
                                    last_child.begin());
 }

@@ -187,18 +187,18 @@ void ChunkTree::load(ByteReader& from, const SavedIndexLimits& limits) {
   nodes.coarse.load(from, nodes.fine.count());
   nodes.next = from.exactly<std::int32_t>(size(count), "the links of chunks");
   const auto firsts = from.exactly<std::int32_t>(size(nodes.fine.count()), "the first chunks of clusters");
-  nodes.last_child = from.exactly<std::int32_t>(size(nodes.coarse.count()), "the clusters of units");
+  nodes.last_child = from.exactly<std::int32_t>(size(nodes.coarse.count()), "the clusters of branches");
   std::int32_t before = 0;
   for (const std::int32_t last : nodes.last_child) {
-    from.require(last >= before && last <= nodes.fine.count(), "a unit's last cluster");
+    from.require(last >= before && last <= nodes.fine.count(), "a branch's last cluster");
     before = last;
   }
-  from.require(before == nodes.fine.count(), "the clusters of all units");
+  from.require(before == nodes.fine.count(), "the clusters of all branches");
   from.require(count == 0 || nodes.fine.count() > 0, "chunks without a cluster");
 
   // Links go on only, so none goes round; each chunk is in one cluster.
   nodes.members.assign(firsts.size(), {});
-  nodes.unit_tokens.assign(nodes.last_child.size(), 0);
+  nodes.branch_tokens.assign(nodes.last_child.size(), 0);
   std::int32_t linked = 0;
   for (std::int32_t cluster = 0; cluster < nodes.fine.count(); ++cluster) {
     Members& members = nodes.members[size(cluster)];
@@ -210,7 +210,7 @@ void ChunkTree::load(ByteReader& from, const SavedIndexLimits& limits) {
       last = chunk;
     }
     members.last = last;
-    nodes.unit_tokens[size(nodes.unit_of(cluster))] += members.tokens;
+    nodes.branch_tokens[size(nodes.branch_of(cluster))] += members.tokens;
   }
   from.require(linked == count, "the number of chunks in clusters");
 }

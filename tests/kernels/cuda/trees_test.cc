@@ -12,15 +12,15 @@ class Trees : public CudaTest {};
 struct HostTree {
   std::vector<std::uint16_t> centroids;
   std::vector<float> radii;
-  std::vector<std::int32_t> last_cluster, unit_tokens, costs, cluster_of, ends;
-  std::int32_t units = 0, clusters = 0;
+  std::vector<std::int32_t> last_cluster, branch_tokens, costs, cluster_of, ends;
+  std::int32_t branches = 0, clusters = 0;
   bool alone = false;
 
   std::int32_t begin_of(std::size_t chunk) const { return chunk == 0 ? 0 : ends[chunk - 1]; }
 };
 
 struct Size {
-  std::int32_t units = 1, clusters = 1;
+  std::int32_t branches = 1, clusters = 1;
   std::int32_t tokens = 16;  ///< that it covers
   std::int32_t sink = 16;
   bool equal = false;  ///< all nodes are alike
@@ -29,11 +29,11 @@ struct Size {
 
 HostTree random_tree(const Size& of, int dim, std::mt19937& random) {
   HostTree tree;
-  tree.units = of.units;
+  tree.branches = of.branches;
   tree.clusters = of.clusters;
   tree.alone = of.alone;
   std::normal_distribution<float> normal;
-  for (std::int32_t node = 0; node < of.units + of.clusters; ++node) {
+  for (std::int32_t node = 0; node < of.branches + of.clusters; ++node) {
     std::vector<float> row(static_cast<std::size_t>(dim));
     float squares = 0;
     for (float& x : row) {
@@ -43,13 +43,13 @@ HostTree random_tree(const Size& of, int dim, std::mt19937& random) {
     for (const float x : row) tree.centroids.push_back(f16_from_float(x / std::sqrt(squares)));
     tree.radii.push_back(of.equal ? 0.25F : std::abs(normal(random)));
   }
-  std::vector<std::int32_t> unit_of;
-  for (std::int32_t unit = 0; unit < of.units; ++unit) {
-    const auto last = static_cast<std::int32_t>(std::int64_t{unit + 1} * of.clusters / of.units);
+  std::vector<std::int32_t> branch_of;
+  for (std::int32_t branch = 0; branch < of.branches; ++branch) {
+    const auto last = static_cast<std::int32_t>(std::int64_t{branch + 1} * of.clusters / of.branches);
     tree.last_cluster.push_back(last);
-    while (static_cast<std::int32_t>(unit_of.size()) < last) unit_of.push_back(unit);
+    while (static_cast<std::int32_t>(branch_of.size()) < last) branch_of.push_back(branch);
   }
-  tree.unit_tokens.assign(static_cast<std::size_t>(of.units), 0);
+  tree.branch_tokens.assign(static_cast<std::size_t>(of.branches), 0);
   tree.costs.assign(static_cast<std::size_t>(of.clusters), 0);
   for (std::int32_t at = 0; at < of.tokens;) {
     const std::int32_t length = of.alone ? 1 : 8 + static_cast<std::int32_t>(random() % 9);
@@ -57,7 +57,7 @@ HostTree random_tree(const Size& of, int dim, std::mt19937& random) {
     const auto cluster = static_cast<std::int32_t>(random() % static_cast<unsigned>(of.clusters));
     tree.ends.push_back(end);
     tree.cluster_of.push_back(cluster);
-    tree.unit_tokens[static_cast<std::size_t>(unit_of[static_cast<std::size_t>(cluster)])] += end - at;
+    tree.branch_tokens[static_cast<std::size_t>(branch_of[static_cast<std::size_t>(cluster)])] += end - at;
     tree.costs[static_cast<std::size_t>(cluster)] += std::max(0, end - std::max(at, of.sink));
     at = end;
   }
@@ -110,18 +110,18 @@ std::vector<std::int32_t> by_score(const std::vector<double>& scores, std::vecto
 std::vector<std::int32_t> want_of(const OperationsBed& bed, const HostTree& tree, const TreeSearch& search, float scale,
                                   std::int32_t& opened) {
   const std::vector<double> scores = scores_of(bed, tree, search, scale);
-  std::vector<std::int32_t> units(static_cast<std::size_t>(tree.units));
-  std::iota(units.begin(), units.end(), 0);
+  std::vector<std::int32_t> branches(static_cast<std::size_t>(tree.branches));
+  std::iota(branches.begin(), branches.end(), 0);
   std::vector<std::int32_t> clusters;
   std::int64_t tokens = 0;
   int number = 0;
-  for (const std::int32_t unit : by_score(scores, units)) {
-    if (number >= search.least_units && tokens >= search.candidates) break;
+  for (const std::int32_t branch : by_score(scores, branches)) {
+    if (number >= search.least_branches && tokens >= search.candidates) break;
     ++number;
-    tokens += tree.unit_tokens[static_cast<std::size_t>(unit)];
-    for (std::int32_t c = unit == 0 ? 0 : tree.last_cluster[static_cast<std::size_t>(unit) - 1];
-         c < tree.last_cluster[static_cast<std::size_t>(unit)]; ++c) {
-      clusters.push_back(tree.units + c);
+    tokens += tree.branch_tokens[static_cast<std::size_t>(branch)];
+    for (std::int32_t c = branch == 0 ? 0 : tree.last_cluster[static_cast<std::size_t>(branch) - 1];
+         c < tree.last_cluster[static_cast<std::size_t>(branch)]; ++c) {
+      clusters.push_back(tree.branches + c);
     }
   }
   opened = static_cast<std::int32_t>(clusters.size());
@@ -135,7 +135,7 @@ std::vector<std::int32_t> want_of(const OperationsBed& bed, const HostTree& tree
   for (const std::int32_t node : by_score(scores, clusters)) {
     if (full || room <= 0) break;
     for (std::size_t chunk = 0; chunk < tree.ends.size() && !full; ++chunk) {
-      if (tree.cluster_of[chunk] != node - tree.units) continue;
+      if (tree.cluster_of[chunk] != node - tree.branches) continue;
       const std::int32_t begin = std::max(tree.begin_of(chunk), search.sink);
       const std::int32_t end = std::min(tree.ends[chunk], search.tail);
       const std::int32_t cost = std::max(0, end - begin);
@@ -156,25 +156,25 @@ std::vector<std::int32_t> want_of(const OperationsBed& bed, const HostTree& tree
 struct DeviceTree {
   Array<std::uint16_t> centroids;
   Array<float> radii;
-  Array<std::int32_t> last_cluster, unit_tokens, costs, cluster_of, ends;
+  Array<std::int32_t> last_cluster, branch_tokens, costs, cluster_of, ends;
   Tree tree;
 
   DeviceTree(Stream& stream, const HostTree& of)
       : centroids(stream, of.centroids),
         radii(stream, of.radii),
         last_cluster(stream, of.last_cluster),
-        unit_tokens(stream, of.unit_tokens),
+        branch_tokens(stream, of.branch_tokens),
         costs(stream, of.costs),
         cluster_of(stream, of.cluster_of),
         ends(stream, of.ends) {
     tree = {centroids.pointer().raw(),
             radii.pointer().raw(),
             last_cluster.pointer().raw(),
-            unit_tokens.pointer().raw(),
+            branch_tokens.pointer().raw(),
             costs.pointer().raw(),
             cluster_of.pointer().raw(),
             of.alone ? nullptr : ends.pointer().raw(),
-            of.units,
+            of.branches,
             of.clusters,
             static_cast<std::int32_t>(of.ends.size())};
   }
@@ -202,7 +202,7 @@ TEST_F(Trees, SearchesFollowThePaper) {
         Size of;
         of.tokens = slots - 1 - static_cast<std::int32_t>(random() % 100);
         of.clusters = variant == 5 ? 1 : std::max(2, of.tokens / 24);
-        of.units = std::min(of.clusters, variant == 6 ? 64 : variant == 7 ? 1 : 9);
+        of.branches = std::min(of.clusters, variant == 6 ? 64 : variant == 7 ? 1 : 9);
         of.equal = variant == 3 || variant == 13 || variant == 19;
         of.alone = variant >= 12;
         trees.push_back(random_tree(of, c.dim, random));
@@ -227,7 +227,7 @@ TEST_F(Trees, SearchesFollowThePaper) {
                       : variant == 11 || variant == 16 ? 3
                       : variant == 21                  ? slots / 2
                                                        : slots / 5;
-        search.least_units = 4;
+        search.least_branches = 4;
         search.candidates = variant == 10 ? 1000000 : 4 * search.room;
         most = std::max(most, of.clusters);
         searches.push_back(search);

@@ -54,17 +54,17 @@ void expect_tree(const ChunkTree& tree, Stream& stream, int queries) {
     rows.push_back(representative(stream.keys, tree.chunks().begin(chunk), tree.chunks().end(chunk), false));
   }
   std::int32_t next = 0;
-  for (std::int32_t unit = 0; unit < tree.coarse().count(); ++unit) {
-    const Row mu_g = centroid(tree.coarse(), unit);
+  for (std::int32_t branch = 0; branch < tree.coarse().count(); ++branch) {
+    const Row mu_g = centroid(tree.coarse(), branch);
     EXPECT_NEAR(norm(mu_g), 1, 1e-3);
-    const auto [first, last] = tree.clusters_of(unit);
-    ASSERT_EQ(first, next) << "units partition the clusters";
+    const auto [first, last] = tree.clusters_of(branch);
+    ASSERT_EQ(first, next) << "branches partition the clusters";
     ASSERT_GT(last, first);
     next = last;
     for (std::int32_t c = first; c < last; ++c) {
       const Row mu_c = centroid(tree.fine(), c);
       EXPECT_NEAR(norm(mu_c), 1, 1e-3);
-      ASSERT_GE(tree.coarse().radius(unit), distance(mu_c, mu_g) + tree.fine().radius(c) - 1e-9);
+      ASSERT_GE(tree.coarse().radius(branch), distance(mu_c, mu_g) + tree.fine().radius(c) - 1e-9);
       const auto chunks = tree.chunks_of(c);
       ASSERT_FALSE(chunks.empty());
       ASSERT_TRUE(std::is_sorted(chunks.begin(), chunks.end()));
@@ -72,7 +72,7 @@ void expect_tree(const ChunkTree& tree, Stream& stream, int queries) {
         ++seen[static_cast<std::size_t>(chunk)];
         const Row& row = rows[static_cast<std::size_t>(chunk)];
         ASSERT_LE(distance(row, mu_c), tree.fine().radius(c) + rounding);
-        ASSERT_LE(distance(row, mu_g), tree.coarse().radius(unit) + rounding);
+        ASSERT_LE(distance(row, mu_g), tree.coarse().radius(branch) + rounding);
       }
     }
   }
@@ -82,9 +82,9 @@ void expect_tree(const ChunkTree& tree, Stream& stream, int queries) {
   for (int trial = 0; trial < queries; ++trial) {
     const std::vector<float> q = stream.made.row(kDim);
     const double length = norm(Row(q.begin(), q.end()));
-    const auto unit = stream.made.below(tree.coarse().count());
-    const auto [first, last] = tree.clusters_of(unit);
-    const double bound_g = dot(q.data(), centroid(tree.coarse(), unit)) + length * tree.coarse().radius(unit);
+    const auto branch = stream.made.below(tree.coarse().count());
+    const auto [first, last] = tree.clusters_of(branch);
+    const double bound_g = dot(q.data(), centroid(tree.coarse(), branch)) + length * tree.coarse().radius(branch);
     for (std::int32_t c = first; c < last; ++c) {
       const double bound_c = dot(q.data(), centroid(tree.fine(), c)) + length * tree.fine().radius(c);
       ASSERT_LE(bound_c, bound_g + 1e-9 * length);
@@ -263,8 +263,8 @@ TEST(ChunkTree, AnAdoptedTreeIsTheOneThatIsBuilt) {
     }
     const std::int32_t count = cut->chunks.count();
     parts.clusters = spherical_k_means({rows.data(), count, kDim, adopted.clusters_wanted(count)});
-    parts.units = spherical_k_means(
-        {parts.clusters.centroids.data(), parts.clusters.count, kDim, ChunkTree::units_wanted(parts.clusters.count)});
+    parts.branches = spherical_k_means({parts.clusters.centroids.data(), parts.clusters.count, kDim,
+                                        ChunkTree::branches_wanted(parts.clusters.count)});
     for (std::int32_t chunk = 0; chunk < count; ++chunk) {
       double squares = 0;
       for (std::size_t i = 0; i < kDim; ++i) {
@@ -368,11 +368,11 @@ std::vector<std::int32_t> search_by_the_rule(const ChunkTree& tree, const plan::
   std::iota(all.begin(), all.end(), 0);
   std::vector<std::int32_t> candidates;
   std::int64_t held = 0;
-  int units = 0;
-  for (const std::int32_t unit : ranked(tree.coarse(), all)) {
-    if (units >= 4 && held >= 4 * query.budget) break;
-    ++units;
-    const auto [first, last] = tree.clusters_of(unit);
+  int branches = 0;
+  for (const std::int32_t branch : ranked(tree.coarse(), all)) {
+    if (branches >= 4 && held >= 4 * query.budget) break;
+    ++branches;
+    const auto [first, last] = tree.clusters_of(branch);
     for (std::int32_t c = first; c < last; ++c) {
       candidates.push_back(c);
       for (const std::int32_t chunk : tree.chunks_of(c)) held += tree.chunks().end(chunk) - tree.chunks().begin(chunk);

@@ -1,4 +1,4 @@
-// The attention arithmetic of decoding and prefill on the CPU, on views. No allocation, no global state, no model
+// The attention arithmetic of decoding and prefill on the CPU, on views. No allocation, nothing global, no model
 // type; workspace is passed in. Every function computes one work item on the calling thread; items are independent
 // and may run on any threads in any order with the same bits (each writes its own place). `ref` (kernels/ref) has
 // the same functions in plain loops with double accumulators.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "glimpse/base/error.h"
-#include "glimpse/kv/cache_state.h"
+#include "glimpse/kv/cache_impl.h"
 
 namespace glimpse::kv {
 namespace {
@@ -38,12 +38,12 @@ std::size_t runs_for(const CacheShape& shape) {
 
 }  // namespace
 
-Cache::State::State(const CacheShape& cache_shape, const MakePageMemory& memory)
+Cache::Impl::Impl(const CacheShape& cache_shape, const MakePageMemory& memory)
     : shape(cache_shape),
       pool(runs_for(cache_shape), cache_shape.format.page_bytes(), memory),
       needed(static_cast<std::size_t>(cache_shape.layers) * static_cast<std::size_t>(cache_shape.kv_heads)) {}
 
-SequenceId Cache::State::install(std::unique_ptr<Sequence> sequence) {
+SequenceId Cache::Impl::install(std::unique_ptr<Sequence> sequence) {
   sequence->serial = ++last_table;
   sequence->layout = ++last_layout;
   if (free_ids.empty()) {
@@ -57,21 +57,21 @@ SequenceId Cache::State::install(std::unique_ptr<Sequence> sequence) {
   return id;
 }
 
-std::vector<HeldMark>::iterator Cache::State::held(Sequence& sequence, const Mark& mark) {
+std::vector<HeldMark>::iterator Cache::Impl::held(Sequence& sequence, const Mark& mark) {
   const auto found = std::find_if(sequence.marks.begin(), sequence.marks.end(),
                                   [&](const HeldMark& entry) { return entry.serial == mark.serial; });
   check(found != sequence.marks.end(), "the mark is held");
   return found;
 }
 
-std::int64_t Cache::State::pages_short(const Sequence& sequence, std::int64_t tokens) {
+std::int64_t Cache::Impl::pages_short(const Sequence& sequence, std::int64_t tokens) {
   std::int64_t sum = 0;
   for (const HeadTable& head : sequence.heads) sum += head.pages_short(pool, tokens);
   return sum;
 }
 
 /// How many tokens extend would accept, for the message that refuses `asked`.
-std::int64_t Cache::State::room(const Sequence& sequence, std::int64_t asked) {
+std::int64_t Cache::Impl::room(const Sequence& sequence, std::int64_t asked) {
   std::int64_t fits = 0;
   std::int64_t too_many = asked;
   while (too_many - fits > 1) {
@@ -83,7 +83,7 @@ std::int64_t Cache::State::room(const Sequence& sequence, std::int64_t asked) {
 
 /// Adds the pages in `needed`, token range by token range over all heads: dense attention walks a layer in that
 /// order, and then reads memory in sequence.
-void Cache::State::grow_layer(Sequence& sequence, int layer, bool whole_runs) {
+void Cache::Impl::grow_layer(Sequence& sequence, int layer, bool whole_runs) {
   const std::size_t first = head_index(layer, 0);
   for (bool more = true; more;) {
     more = false;
@@ -101,19 +101,19 @@ void Cache::State::grow_layer(Sequence& sequence, int layer, bool whole_runs) {
   }
 }
 
-Cache::Cache(const CacheShape& shape, const MakePageMemory& memory) : state_(std::make_unique<State>(shape, memory)) {}
+Cache::Cache(const CacheShape& shape, const MakePageMemory& memory) : impl_(std::make_unique<Impl>(shape, memory)) {}
 Cache::~Cache() = default;
 Cache::Cache(Cache&&) noexcept = default;
 Cache& Cache::operator=(Cache&&) noexcept = default;
 
 const CacheShape& Cache::shape() const {
-  return state_->shape;
+  return impl_->shape;
 }
 
 CacheUsage Cache::usage() const {
-  PagePool& pool = state_->pool;
-  const std::size_t page_bytes = 2 * state_->shape.format.page_bytes();
-  const std::size_t copies = state_->tier == nullptr ? 0 : state_->tier->used();
+  PagePool& pool = impl_->pool;
+  const std::size_t page_bytes = 2 * impl_->shape.format.page_bytes();
+  const std::size_t copies = impl_->tier == nullptr ? 0 : impl_->tier->used();
   return {.pages_total = pool.pages_total(),
           .pages_free = pool.pages_free(),
           .bytes_reserved = pool.pages_total() * page_bytes,
@@ -123,82 +123,82 @@ CacheUsage Cache::usage() const {
 
 SequenceId Cache::create() {
   auto sequence = std::make_unique<Sequence>();
-  sequence->heads.resize(state_->needed.size());
-  return state_->install(std::move(sequence));
+  sequence->heads.resize(impl_->needed.size());
+  return impl_->install(std::move(sequence));
 }
 
 SequenceId Cache::fork(SequenceId source) {
-  const Sequence& original = state_->change(source);
+  const Sequence& original = impl_->change(source);
   auto sequence = std::make_unique<Sequence>();
   sequence->length = original.length;
   sequence->has_copies = original.has_copies;
   sequence->heads.reserve(original.heads.size());
   for (const HeadTable& head : original.heads) sequence->heads.push_back(head.copy());
   Sequence& copy = *sequence;
-  const SequenceId id = state_->install(std::move(sequence));
+  const SequenceId id = impl_->install(std::move(sequence));
   for (HeadTable& head : copy.heads) {
-    head.share_pages(state_->pool, state_->tier.get());
-    head.drop_empty_pages(state_->pool);  // the source may hold a mark that defers this; the fork holds none
+    head.share_pages(impl_->pool, impl_->tier.get());
+    head.drop_empty_pages(impl_->pool);  // the source may hold a mark that defers this; the fork holds none
   }
   return id;
 }
 
 SequenceId Cache::adopt(std::int64_t length, std::span<const HeadLayout> heads) {
-  check(heads.size() == state_->needed.size() && length >= 0 && length <= kMaxLength, "a layout for every head");
+  check(heads.size() == impl_->needed.size() && length >= 0 && length <= kMaxLength, "a layout for every head");
   auto sequence = std::make_unique<Sequence>();
   sequence->heads.resize(heads.size());
   sequence->length = length;
   std::int64_t pages = 0;
   std::int64_t runs = 0;
   for (std::size_t i = 0; i < heads.size(); ++i) {
-    state_->needed[i] = (heads[i].slots + kPageTokens - 1) / kPageTokens;
-    pages += state_->needed[i];
-    runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
+    impl_->needed[i] = (heads[i].slots + kPageTokens - 1) / kPageTokens;
+    pages += impl_->needed[i];
+    runs += (impl_->needed[i] + kRunPages - 1) / kRunPages;
   }
-  if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
+  if (pages > static_cast<std::int64_t>(impl_->pool.pages_free())) {
     throw CacheFull(fmt::format("the KV cache is full: a saved session of {} tokens needs {} pages and {} are free; {}",
-                                length, pages, state_->pool.pages_free(), state_->shape.cure));
+                                length, pages, impl_->pool.pages_free(), impl_->shape.cure));
   }
-  const bool whole_runs = !state_->sparing && runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
+  const bool whole_runs = !impl_->sparing && runs <= static_cast<std::int64_t>(impl_->pool.whole_runs());
   for (std::size_t i = 0; i < heads.size(); ++i) {
-    const std::int64_t needed = state_->needed[i];
+    const std::int64_t needed = impl_->needed[i];
     sequence->heads[i].reserve(whole_runs ? (needed + kRunPages - 1) / kRunPages * kRunPages : needed);
     sequence->heads[i].lay_out(heads[i].slots, heads[i].positions);
   }
   Sequence& adopted = *sequence;
-  const SequenceId id = state_->install(std::move(sequence));
-  for (int layer = 0; layer < state_->shape.layers; ++layer) state_->grow_layer(adopted, layer, whole_runs);
+  const SequenceId id = impl_->install(std::move(sequence));
+  for (int layer = 0; layer < impl_->shape.layers; ++layer) impl_->grow_layer(adopted, layer, whole_runs);
   return id;
 }
 
 void Cache::destroy(SequenceId sequence) {
-  for (HeadTable& head : state_->change(sequence).heads) head.release_pages(state_->pool, state_->tier.get());
-  state_->sequences[static_cast<std::size_t>(sequence)].reset();
-  state_->free_ids.push_back(sequence);
+  for (HeadTable& head : impl_->change(sequence).heads) head.release_pages(impl_->pool, impl_->tier.get());
+  impl_->sequences[static_cast<std::size_t>(sequence)].reset();
+  impl_->free_ids.push_back(sequence);
 }
 
 std::uint64_t Cache::serial(SequenceId sequence) const {
-  return state_->peek(sequence).serial;
+  return impl_->peek(sequence).serial;
 }
 
 std::uint64_t Cache::layout(SequenceId sequence) const {
-  return state_->peek(sequence).layout;
+  return impl_->peek(sequence).layout;
 }
 
 std::int64_t Cache::length(SequenceId sequence) const {
-  return state_->peek(sequence).length;
+  return impl_->peek(sequence).length;
 }
 
 void Cache::extend(SequenceId id, std::int64_t tokens) {
   check(tokens >= 0, "extend takes a count");
-  if (Sequence& waits = state_->peek(id); tokens <= waits.room) {
+  if (Sequence& waits = impl_->peek(id); tokens <= waits.room) {
     waits.pending += static_cast<std::int32_t>(tokens);
     waits.room -= static_cast<std::int32_t>(tokens);
     waits.length += tokens;
     return;
   }
   if (tokens == 0) return;
-  Sequence& sequence = state_->change(id);
+  Sequence& sequence = impl_->change(id);
   if (tokens > kMaxLength - sequence.length) {
     throw UserError(fmt::format("a sequence of {} tokens cannot take {} more: the limit is {}; start a new one",
                                 sequence.length, tokens, kMaxLength));
@@ -208,25 +208,24 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
   std::int64_t pages = 0;
   std::int64_t runs = 0;
   for (std::size_t i = 0; i < sequence.heads.size(); ++i) {
-    state_->needed[i] = sequence.heads[i].pages_short(state_->pool, tokens);
-    pages += state_->needed[i];
-    runs += (state_->needed[i] + kRunPages - 1) / kRunPages;
+    impl_->needed[i] = sequence.heads[i].pages_short(impl_->pool, tokens);
+    pages += impl_->needed[i];
+    runs += (impl_->needed[i] + kRunPages - 1) / kRunPages;
   }
-  if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
-    throw CacheFull(
-        fmt::format("the KV cache is full: {} more tokens asked, room for {} (of {} in all); {}", tokens,
-                    state_->room(sequence, tokens),
-                    state_->pool.pages_total() / sequence.heads.size() * static_cast<std::size_t>(kPageTokens),
-                    state_->shape.cure));
+  if (pages > static_cast<std::int64_t>(impl_->pool.pages_free())) {
+    throw CacheFull(fmt::format(
+        "the KV cache is full: {} more tokens asked, room for {} (of {} in all); {}", tokens,
+        impl_->room(sequence, tokens),
+        impl_->pool.pages_total() / sequence.heads.size() * static_cast<std::size_t>(kPageTokens), impl_->shape.cure));
   }
-  const bool whole_runs = !state_->sparing && runs <= static_cast<std::int64_t>(state_->pool.whole_runs());
+  const bool whole_runs = !impl_->sparing && runs <= static_cast<std::int64_t>(impl_->pool.whole_runs());
   for (std::size_t i = 0; i < sequence.heads.size(); ++i) {
-    const std::int64_t needed = state_->needed[i];
+    const std::int64_t needed = impl_->needed[i];
     sequence.heads[i].reserve(whole_runs ? (needed + kRunPages - 1) / kRunPages * kRunPages : needed);
   }
   if (!sequence.marks.empty() && pages > 0) {
     for (std::size_t i = 0; i < sequence.heads.size(); ++i) {
-      if (state_->needed[i] == 0) continue;
+      if (impl_->needed[i] == 0) continue;
       sequence.journal.push_back({JournalEntry::Kind::grew, static_cast<std::int32_t>(i),
                                   static_cast<std::int32_t>(sequence.heads[i].pages().size())});
     }
@@ -234,10 +233,10 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
 
   // Apply.
   if (pages > 0) {
-    for (int layer = 0; layer < state_->shape.layers; ++layer) state_->grow_layer(sequence, layer, whole_runs);
+    for (int layer = 0; layer < impl_->shape.layers; ++layer) impl_->grow_layer(sequence, layer, whole_runs);
   }
   for (HeadTable& head : sequence.heads) {
-    head.append(state_->pool, static_cast<std::int32_t>(tokens), sequence.length);
+    head.append(impl_->pool, static_cast<std::int32_t>(tokens), sequence.length);
   }
   sequence.length += tokens;
   sequence.holds_all = std::all_of(sequence.heads.begin(), sequence.heads.end(), [&](const HeadTable& head) {
@@ -248,30 +247,30 @@ void Cache::extend(SequenceId id, std::int64_t tokens) {
 }
 
 std::int64_t Cache::pages_to_extend(SequenceId sequence, std::int64_t tokens) const {
-  if (tokens <= state_->peek(sequence).room) return 0;
-  return state_->pages_short(state_->at(sequence), tokens);
+  if (tokens <= impl_->peek(sequence).room) return 0;
+  return impl_->pages_short(impl_->at(sequence), tokens);
 }
 
 std::int64_t Cache::pages_held(SequenceId sequence) const {
   std::int64_t sum = 0;
-  for (const HeadTable& head : state_->peek(sequence).heads) {
+  for (const HeadTable& head : impl_->peek(sequence).heads) {
     sum += static_cast<std::int64_t>(head.pages().size()) - head.waiting();
   }
   return sum;
 }
 
 void Cache::set_sparing(bool on) {
-  state_->sparing = on;
+  impl_->sparing = on;
 }
 
 void Cache::trim(SequenceId id) {
-  Sequence& sequence = state_->change(id);
+  Sequence& sequence = impl_->change(id);
   check(sequence.marks.empty(), "a sequence is not trimmed while a mark is held");
-  for (HeadTable& head : sequence.heads) head.shrink_pages(state_->pool, head.used_pages());
+  for (HeadTable& head : sequence.heads) head.shrink_pages(impl_->pool, head.used_pages());
 }
 
 void Cache::truncate(SequenceId id, std::int64_t tokens) {
-  Sequence& sequence = state_->change(id);
+  Sequence& sequence = impl_->change(id);
   check(sequence.marks.empty(), "a sequence is not truncated while a mark is held");
   check(tokens >= 0 && tokens <= sequence.length, "truncated tokens are there");
   const std::int64_t kept = sequence.length - tokens;
@@ -281,30 +280,30 @@ void Cache::truncate(SequenceId id, std::int64_t tokens) {
     }
   }
   recall_all(id);  // a copy in the tier would outlive the rows it is of
-  for (HeadTable& head : sequence.heads) head.take_back(state_->pool, static_cast<std::int32_t>(tokens), kept);
+  for (HeadTable& head : sequence.heads) head.take_back(impl_->pool, static_cast<std::int32_t>(tokens), kept);
   sequence.length = kept;
 }
 
 kernels::HeadView Cache::view(SequenceId sequence, int layer, int head) const {
-  const Sequence& of = state_->peek(sequence);
-  const HeadTable& table = of.heads[state_->head_index(layer, head)];
-  return {state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(),
+  const Sequence& of = impl_->peek(sequence);
+  const HeadTable& table = of.heads[impl_->head_index(layer, head)];
+  return {impl_->pool.k_plane(), impl_->pool.v_plane(), table.pages().data(), table.positions(),
           table.slots() + of.pending};
 }
 
 void Cache::views(SequenceId sequence, std::vector<kernels::HeadView>& views) const {
   views.clear();
-  const Sequence& of = state_->peek(sequence);
+  const Sequence& of = impl_->peek(sequence);
   for (const HeadTable& table : of.heads) {
-    views.push_back({state_->pool.k_plane(), state_->pool.v_plane(), table.pages().data(), table.positions(),
+    views.push_back({impl_->pool.k_plane(), impl_->pool.v_plane(), table.pages().data(), table.positions(),
                      table.slots() + of.pending});
   }
 }
 
 void Cache::free_tokens(SequenceId id, int layer, int head, std::span<const std::int32_t> positions) {
   if (positions.empty()) return;
-  Sequence& sequence = state_->change(id);
-  const std::size_t index = state_->head_index(layer, head);
+  Sequence& sequence = impl_->change(id);
+  const std::size_t index = impl_->head_index(layer, head);
   HeadTable& table = sequence.heads[index];
   for (std::size_t i = 0; i < positions.size(); ++i) {
     check(i == 0 || positions[i - 1] < positions[i], "positions to free ascend");
@@ -325,92 +324,92 @@ void Cache::free_tokens(SequenceId id, int layer, int head, std::span<const std:
       sequence.journal.push_back({JournalEntry::Kind::freed, static_cast<std::int32_t>(index), slot, position});
     }
   }
-  if (!journaled) table.drop_empty_pages(state_->pool);
+  if (!journaled) table.drop_empty_pages(impl_->pool);
 }
 
 bool Cache::compact(SequenceId id, int layer, int head) {
-  Sequence& sequence = state_->change(id);
-  HeadTable& table = sequence.heads[state_->head_index(layer, head)];
+  Sequence& sequence = impl_->change(id);
+  HeadTable& table = sequence.heads[impl_->head_index(layer, head)];
   if (!sequence.marks.empty() || !table.worth_compacting()) return false;
-  return table.compact(state_->pool, state_->shape.format);
+  return table.compact(impl_->pool, impl_->shape.format);
 }
 
 void Cache::rewrite(SequenceId id, std::int64_t tokens) {
-  Sequence& sequence = state_->change(id);
+  Sequence& sequence = impl_->change(id);
   check(tokens >= 0 && tokens <= sequence.length, "rewritten tokens are there");
   std::int64_t pages = 0;
   for (const HeadTable& head : sequence.heads) {
     check(head.positions() == nullptr, "a head that freed tokens is not rewritten");
-    pages += head.pages_to_own(state_->pool, head.slots() - static_cast<std::int32_t>(tokens));
+    pages += head.pages_to_own(impl_->pool, head.slots() - static_cast<std::int32_t>(tokens));
   }
-  if (pages > static_cast<std::int64_t>(state_->pool.pages_free())) {
+  if (pages > static_cast<std::int64_t>(impl_->pool.pages_free())) {
     throw CacheFull(
         fmt::format("the KV cache is full: correcting {} tokens that another sequence shares needs {} pages "
                     "and {} are free; {}",
-                    tokens, pages, state_->pool.pages_free(), state_->shape.cure));
+                    tokens, pages, impl_->pool.pages_free(), impl_->shape.cure));
   }
   for (HeadTable& head : sequence.heads) {
-    head.own_pages(state_->pool, head.slots() - static_cast<std::int32_t>(tokens));
+    head.own_pages(impl_->pool, head.slots() - static_cast<std::int32_t>(tokens));
   }
 }
 
 PageDigests* Cache::digests() const {
-  return state_->pool.on_host() ? &state_->pool.digests() : nullptr;
+  return impl_->pool.on_host() ? &impl_->pool.digests() : nullptr;
 }
 
 std::size_t Cache::digest_bytes(SequenceId sequence) const {
   std::size_t sum = 0;
-  for (const HeadTable& table : state_->peek(sequence).heads) sum += table.digest_bytes(state_->pool.digests());
+  for (const HeadTable& table : impl_->peek(sequence).heads) sum += table.digest_bytes(impl_->pool.digests());
   return sum;
 }
 
 std::int64_t Cache::live_tokens(SequenceId sequence, int layer, int head) const {
-  const Sequence& of = state_->peek(sequence);
-  return of.heads[state_->head_index(layer, head)].live() + of.pending;
+  const Sequence& of = impl_->peek(sequence);
+  return of.heads[impl_->head_index(layer, head)].live() + of.pending;
 }
 
 bool Cache::holds_all(SequenceId sequence) const {
-  return state_->peek(sequence).holds_all;
+  return impl_->peek(sequence).holds_all;
 }
 
 void Cache::live_tokens(SequenceId sequence, std::vector<std::int64_t>& tokens) const {
   tokens.clear();
-  const Sequence& of = state_->peek(sequence);
+  const Sequence& of = impl_->peek(sequence);
   for (const HeadTable& table : of.heads) tokens.push_back(table.live() + of.pending);
 }
 
 Mark Cache::mark(SequenceId id) {
-  Sequence& sequence = state_->peek(id);
-  sequence.marks.push_back({state_->last_serial + 1, sequence.length, sequence.journal.size()});
-  return {id, ++state_->last_serial};
+  Sequence& sequence = impl_->peek(id);
+  sequence.marks.push_back({impl_->last_serial + 1, sequence.length, sequence.journal.size()});
+  return {id, ++impl_->last_serial};
 }
 
 void Cache::restore(const Mark& mark) {
-  Sequence& sequence = state_->change(mark.sequence);
-  const auto held = state_->held(sequence, mark);
+  Sequence& sequence = impl_->change(mark.sequence);
+  const auto held = impl_->held(sequence, mark);
   while (sequence.journal.size() > held->journal_size) {
     const JournalEntry& entry = sequence.journal.back();
     HeadTable& head = sequence.heads[static_cast<std::size_t>(entry.head)];
     if (entry.kind == JournalEntry::Kind::freed) {
       head.unfree_slot(entry.value, entry.position);
     } else {
-      head.shrink_pages(state_->pool, entry.value);
+      head.shrink_pages(impl_->pool, entry.value);
     }
     sequence.journal.pop_back();
   }
   const auto tokens = static_cast<std::int32_t>(sequence.length - held->length);
-  for (HeadTable& head : sequence.heads) head.take_back(state_->pool, tokens, held->length);
+  for (HeadTable& head : sequence.heads) head.take_back(impl_->pool, tokens, held->length);
   sequence.length = held->length;
   sequence.marks.erase(held, sequence.marks.end());
 }
 
 void Cache::commit(const Mark& mark) {
-  Sequence& sequence = state_->peek(mark.sequence);
-  sequence.marks.erase(state_->held(sequence, mark), sequence.marks.end());
+  Sequence& sequence = impl_->peek(mark.sequence);
+  sequence.marks.erase(impl_->held(sequence, mark), sequence.marks.end());
   if (!sequence.marks.empty()) return;
   for (const JournalEntry& entry : sequence.journal) {
     if (entry.kind == JournalEntry::Kind::freed) {
-      state_->change(mark.sequence).heads[static_cast<std::size_t>(entry.head)].drop_empty_pages(state_->pool);
+      impl_->change(mark.sequence).heads[static_cast<std::size_t>(entry.head)].drop_empty_pages(impl_->pool);
     }
   }
   sequence.journal.clear();

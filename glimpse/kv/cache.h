@@ -193,8 +193,8 @@ class Cache {
   void commit(const Mark& mark);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace glimpse::kv

@@ -114,13 +114,13 @@ std::function<std::string()> step_work(const Hub& hub, std::string_view path) {
   }
   std::shared_ptr<const WatchedStep> step = watched->record->step_at(number);
   if (step == nullptr) {
-    const WatchRecord::State state = watched->record->state();
-    if (number >= state.steps) {
-      throw ApiError(404, fmt::format("step {} is not there: the request has made {}", number, state.steps));
+    const WatchRecord::Progress progress = watched->record->progress();
+    if (number >= progress.steps) {
+      throw ApiError(404, fmt::format("step {} is not there: the request has made {}", number, progress.steps));
     }
     throw ApiError(404, fmt::format("step {} is not kept any more, the first that is: {}; --watch-memory is what a "
                                     "request's steps may take",
-                                    number, state.first_step))
+                                    number, progress.first_step))
         .coded("step_dropped");
   }
   return [step = std::move(step), record = watched->record] { return step_json(*step, record->request().shape); };

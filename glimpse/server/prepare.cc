@@ -41,7 +41,7 @@ struct ToolUse {
 
 bool takes_prompt(const text::GrammarWish& grammar) {
   try {
-    [[maybe_unused]] const text::GrammarState made(grammar);
+    [[maybe_unused]] const text::GrammarFollower made(grammar);
     return true;
   } catch (const UserError&) {
     return false;
@@ -199,7 +199,7 @@ text::GrammarWish grammar_of(const AnswerShape& shape, const Backend& backend, c
                                                                : std::string_view(shape.text);
     const text::GrammarWish wish{
         std::make_shared<const text::Grammar>(gbnf, backend.tokenizer().token_texts()), {}, {}};
-    text::GrammarState(wish).allowed();  // what cannot even begin is refused before the answer does
+    text::GrammarFollower(wish).allowed();  // what cannot even begin is refused before the answer does
     return wish;
   } catch (const UserError& error) {
     throw ApiError(400, fmt::format("'{}': {}", shape.field, error.what())).about(shape.field);

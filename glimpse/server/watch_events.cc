@@ -169,20 +169,21 @@ std::string Viewer::events() {
   std::string out;
   if (ended_) return out;
   if (!std::exchange(began_, true)) out += header();
-  const WatchRecord::State state = record_->state();  // before what it counts is read: there is as much, or more
+  const WatchRecord::Progress progress =
+      record_->progress();  // before what it counts is read: there is as much, or more
   while (prompt_sent_ < std::ssize(record_->prompt()) && out.size() < kMost) out += prompt();
   const std::int64_t first = std::ssize(record_->prompt());
-  while (tokens_sent_ < state.tokens && out.size() < kMost) {
+  while (tokens_sent_ < progress.tokens && out.size() < kMost) {
     for (const WatchedToken& token :
-         record_->tokens(tokens_sent_, std::min(kTokenPiece, state.tokens - tokens_sent_))) {
+         record_->tokens(tokens_sent_, std::min(kTokenPiece, progress.tokens - tokens_sent_))) {
       out += event_text(
           text_of({{"kind", "token"}, {"position", first + tokens_sent_++}, {"id", token.id}, {"text", token.text}}));
     }
   }
-  while (next_ < state.steps && out.size() < kMost) {
+  while (next_ < progress.steps && out.size() < kMost) {
     const std::shared_ptr<const WatchedStep> step = record_->step_at(next_);
     if (step == nullptr) {
-      const std::int64_t kept = std::max(next_ + 1, record_->state().first_step);
+      const std::int64_t kept = std::max(next_ + 1, record_->progress().first_step);
       out += event_text(text_of({{"kind", "lost"}, {"step", next_}, {"steps", kept - next_}}));
       lost_ += kept - next_;
       next_ = kept;
@@ -191,9 +192,10 @@ std::string Viewer::events() {
     out += this->step(*step);
     ++next_;
   }
-  const bool all = prompt_sent_ == first && tokens_sent_ == state.tokens && next_ >= state.steps;
-  if (all && state.reason) {
-    out += event_text(text_of({{"kind", "end"}, {"steps", state.steps}, {"reason", *state.reason}, {"lost", lost_}}));
+  const bool all = prompt_sent_ == first && tokens_sent_ == progress.tokens && next_ >= progress.steps;
+  if (all && progress.reason) {
+    out += event_text(
+        text_of({{"kind", "end"}, {"steps", progress.steps}, {"reason", *progress.reason}, {"lost", lost_}}));
     out += event_text("[DONE]");
     ended_ = true;
   }

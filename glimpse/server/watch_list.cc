@@ -12,7 +12,7 @@ namespace glimpse::server {
 namespace {
 
 bool ended(const std::shared_ptr<Watched>& watched) {
-  return watched->record->state().reason.has_value();
+  return watched->record->progress().reason.has_value();
 }
 
 }  // namespace
@@ -45,8 +45,8 @@ std::shared_ptr<Watched> WatchList::find(std::string_view id) const {
 void WatchList::wake_viewers(const WatchRecord& of) const {
   for (const auto& each : kept_) {
     if (each->record.get() != &of) continue;
-    const WatchRecord::State state = of.state();
-    if (std::exchange(each->steps, state.steps) == state.steps && !state.reason) continue;
+    const WatchRecord::Progress progress = of.progress();
+    if (std::exchange(each->steps, progress.steps) == progress.steps && !progress.reason) continue;
     for (Peer* viewer : each->viewers) viewer->wake();
   }
 }

@@ -173,7 +173,7 @@ void WatchRecord::end(std::string_view reason) {
   if (!reason_) reason_ = reason;
 }
 
-WatchRecord::State WatchRecord::state() const {
+WatchRecord::Progress WatchRecord::progress() const {
   const std::lock_guard lock(mutex_);
   return {std::ssize(answer_), first_step_, first_step_ + std::ssize(steps_), reason_};
 }

@@ -74,12 +74,12 @@ class WatchRecord : public engine::Watcher {
   const WatchedRequest& request() const { return request_; }
   const std::vector<WatchedToken>& prompt() const { return prompt_; }
 
-  struct State {
+  struct Progress {
     std::int64_t tokens = 0;                 ///< of the answer
     std::int64_t first_step = 0, steps = 0;  ///< kept are [first_step, steps)
     std::optional<std::string> reason;       ///< why it ended, once it has
   };
-  State state() const;
+  Progress progress() const;
   /// Tokens of the answer from `first` on, at most `most`.
   std::vector<WatchedToken> tokens(std::int64_t first, std::int64_t most) const;
   /// Null for one that is not there yet, or not any more.

@@ -56,7 +56,7 @@ std::ptrdiff_t deepest(std::string_view text) {
 
 }  // namespace
 
-struct AnswerParser::State {
+struct AnswerParser::Impl {
   common_chat_parser_params params;
   bool quotes = true;  ///< strings begin and end with a quote, as in JSON and Python
 
@@ -75,12 +75,12 @@ struct AnswerParser::State {
   }
 };
 
-AnswerParser::AnswerParser(const AnswerFormat& format) : state_(std::make_unique<State>()) {
+AnswerParser::AnswerParser(const AnswerFormat& format) : impl_(std::make_unique<Impl>()) {
   try {
-    state_->params.format = static_cast<common_chat_format>(format.format);
-    state_->params.generation_prompt = format.generation_prompt;
-    if (!format.parser.empty()) state_->params.parser.load(format.parser);
-    state_->quotes = format.parser.find("gemma4-string") == std::string::npos;
+    impl_->params.format = static_cast<common_chat_format>(format.format);
+    impl_->params.generation_prompt = format.generation_prompt;
+    if (!format.parser.empty()) impl_->params.parser.load(format.parser);
+    impl_->quotes = format.parser.find("gemma4-string") == std::string::npos;
   } catch (const std::exception&) {
     throw UserError("the calls that the model's chat template writes are not understood; leave the tools out");
   }
@@ -90,14 +90,14 @@ AnswerParser::~AnswerParser() = default;
 
 std::optional<ParsedAnswer> AnswerParser::parse(std::string_view text, bool partial) const {
   const std::ptrdiff_t levels =
-      state_->quotes ? deepest(text)
-                     : std::count_if(text.begin(), text.end(), [](char c) { return c == '[' || c == '{'; });
-  if (levels <= kFewLevels) return state_->parse(text, partial);
+      impl_->quotes ? deepest(text)
+                    : std::count_if(text.begin(), text.end(), [](char c) { return c == '[' || c == '{'; });
+  if (levels <= kFewLevels) return impl_->parse(text, partial);
   if (levels > kMostLevels) return std::nullopt;
   std::optional<ParsedAnswer> out;
   const std::size_t stack = (std::size_t{1} << 20) + static_cast<std::size_t>(levels) * kStackPerLevel;
   try {
-    on_deep_stack(stack, [&] { out = state_->parse(text, partial); });
+    on_deep_stack(stack, [&] { out = impl_->parse(text, partial); });
   } catch (const UserError&) {  // the machine does not give it
   }
   return out;

@@ -27,8 +27,8 @@ class AnswerParser {
   std::optional<ParsedAnswer> parse(std::string_view text, bool partial) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace glimpse::text

@@ -241,7 +241,7 @@ std::string one_line(std::string_view text) {
 
 }  // namespace
 
-struct ChatTemplate::State {
+struct ChatTemplate::Impl {
   std::string source, bos, eos;
   ChatLimits limits;
   std::mutex mutex;
@@ -249,27 +249,27 @@ struct ChatTemplate::State {
 };
 
 ChatTemplate::ChatTemplate(std::string source, std::string bos, std::string eos, const ChatLimits& limits)
-    : state_(std::make_unique<State>()) {
-  state_->source = std::move(source);
-  state_->bos = std::move(bos);
-  state_->eos = std::move(eos);
-  state_->limits = limits;
+    : impl_(std::make_unique<Impl>()) {
+  impl_->source = std::move(source);
+  impl_->bos = std::move(bos);
+  impl_->eos = std::move(eos);
+  impl_->limits = limits;
 }
 
 ChatTemplate::~ChatTemplate() = default;
 
 std::vector<ChatPart> ChatTemplate::render(std::span<const ChatMessage> messages, const RenderWish& wish) const {
-  Input input{state_->source, messages, {}, given_values(state_->bos, state_->eos, wish)};
+  Input input{impl_->source, messages, {}, given_values(impl_->bos, impl_->eos, wish)};
   {
-    const std::lock_guard lock(state_->mutex);
-    input.caps = state_->caps;
+    const std::lock_guard lock(impl_->mutex);
+    input.caps = impl_->caps;
   }
   std::size_t bytes = 0;
   for (const ChatMessage& message : messages) bytes += message.role.size() + message.content.size();
   for (const auto& [name, value] : wish.values) bytes += name.size() + value.size();
   const ChildLimits limits{
-      std::chrono::milliseconds(state_->limits.milliseconds + static_cast<std::int64_t>(bytes / kBytesPerMillisecond)),
-      state_->limits.memory + bytes * kMemoryPerByte};
+      std::chrono::milliseconds(impl_->limits.milliseconds + static_cast<std::int64_t>(bytes / kBytesPerMillisecond)),
+      impl_->limits.memory + bytes * kMemoryPerByte};
   const ChildAnswer answer = run_in_child([&input] { return packed(rendering_of(input)); }, limits);
   if (answer.end != ChildEnd::answer) fail_end(answer.end, limits);
 
@@ -279,8 +279,8 @@ std::vector<ChatPart> ChatTemplate::render(std::span<const ChatMessage> messages
         fmt::format("the model's chat template cannot be read: {}; use --raw", one_line(rendering.parts.front().text)));
   }
   {
-    const std::lock_guard lock(state_->mutex);
-    state_->caps = rendering.caps;
+    const std::lock_guard lock(impl_->mutex);
+    impl_->caps = rendering.caps;
   }
   if (!rendering.caps.system_role && messages.size() == 1 && messages.front().role == "system") {
     log_message(LogLevel::warning, "the model's chat template has no system turn; the system message is left out");

@@ -41,8 +41,8 @@ class ChatTemplate {
   std::vector<ChatPart> render(std::span<const ChatMessage> messages, const RenderWish& wish) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace glimpse::text

@@ -86,7 +86,7 @@ struct Open {
 
 }  // namespace
 
-struct GrammarState::Place {
+struct GrammarFollower::Place {
   std::vector<Open> open;  ///< ascending
   bool ends = false;       ///< the text may end
   Partial partial;
@@ -97,7 +97,7 @@ struct GrammarState::Place {
 /// A grammar's places and the steps between them, by bytes, as far as they were asked for.
 class GrammarPlaces {
  public:
-  using Place = GrammarState::Place;
+  using Place = GrammarFollower::Place;
   using PlacePointer = std::shared_ptr<const Place>;
 
   GrammarPlaces(std::string_view gbnf, std::shared_ptr<const TokenTexts> texts,
@@ -370,7 +370,7 @@ Grammar::Grammar(std::string_view gbnf, std::shared_ptr<const TokenTexts> texts,
     : places_(std::make_unique<GrammarPlaces>(gbnf, std::move(texts), std::move(shown), work)) {}
 Grammar::~Grammar() = default;
 
-GrammarState::GrammarState(const GrammarWish& wish)
+GrammarFollower::GrammarFollower(const GrammarWish& wish)
     : grammar_(wish.grammar), triggers_(wish.triggers), names_(wish.names) {
   check(grammar_ != nullptr, "a state of a grammar");
   check(triggers_.empty() || names_.empty(), "triggers or names");
@@ -385,23 +385,23 @@ GrammarState::GrammarState(const GrammarWish& wish)
   if (place_ == nullptr) throw UserError("the grammar does not take what the prompt ends with; change one of them");
 }
 
-std::shared_ptr<const TokenSet> GrammarState::allowed() const {
+std::shared_ptr<const TokenSet> GrammarFollower::allowed() const {
   return grammar_->places_->allowed(place_);
 }
 
-bool GrammarState::allows(Token token) const {
+bool GrammarFollower::allows(Token token) const {
   return !binds() || grammar_->places_->allows(place_, token);
 }
 
-bool GrammarState::may_end() const {
+bool GrammarFollower::may_end() const {
   return !binds() || place_->ends;
 }
 
-bool GrammarState::must_end() const {
+bool GrammarFollower::must_end() const {
   return binds() && place_->ends && place_->open.empty();
 }
 
-void GrammarState::accept(Token token) {
+void GrammarFollower::accept(Token token) {
   if (phase_ == Phase::free) return;
   const std::string_view text = grammar_->places_->text_of(token);
   if (phase_ == Phase::bound) {
@@ -416,13 +416,13 @@ void GrammarState::accept(Token token) {
   follow();
 }
 
-void GrammarState::bind(std::shared_ptr<const Place> to) {
+void GrammarFollower::bind(std::shared_ptr<const Place> to) {
   place_ = std::move(to);
   phase_ = place_ != nullptr ? Phase::bound : Phase::free;
   tail_.clear();
 }
 
-bool GrammarState::found_trigger() {
+bool GrammarFollower::found_trigger() {
   std::size_t begin = std::string::npos, longest = 0;
   for (const std::string& trigger : triggers_) {
     begin = std::min(begin, tail_.find(trigger));
@@ -436,7 +436,7 @@ bool GrammarState::found_trigger() {
   return false;
 }
 
-void GrammarState::follow() {
+void GrammarFollower::follow() {
   phase_ = Phase::following;
   auto to = grammar_->places_->behind(place_, tail_);
   if (to != nullptr) {
@@ -451,7 +451,7 @@ void GrammarState::follow() {
   if (found_trigger()) follow();
 }
 
-bool GrammarState::has_name() const {
+bool GrammarFollower::has_name() const {
   GrammarPlaces& places = *grammar_->places_;
   for (const std::string& name : names_) {
     for (std::size_t at = tail_.find(name); at != std::string::npos; at = tail_.find(name, at + 1)) {

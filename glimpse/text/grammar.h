@@ -36,7 +36,7 @@ class Grammar {
   ~Grammar();
 
  private:
-  friend class GrammarState;
+  friend class GrammarFollower;
   std::unique_ptr<GrammarPlaces> places_;
 };
 
@@ -54,10 +54,10 @@ struct GrammarWish {
 
 /// Each call may throw RequestError: the grammar has more open possibilities than are followed, or takes more work than
 /// GrammarWork says.
-class GrammarState {
+class GrammarFollower {
  public:
   /// Throws UserError where the grammar does not take `said`.
-  explicit GrammarState(const GrammarWish& wish);
+  explicit GrammarFollower(const GrammarWish& wish);
 
   /// False: every token may follow.
   bool binds() const { return phase_ == Phase::bound; }

@@ -93,14 +93,14 @@ void validate(const SamplingOptions& options) {
   }
 }
 
-struct Sampler::State {
+struct Sampler::Impl {
   bool greedy = true;
   Draw settings;  ///< without its number
   Penalties penalties;
   std::vector<TokenBias> biases;
   std::vector<Token> banned;
   std::int64_t banned_until = 0, accepted = 0;  ///< tokens of the answer
-  std::optional<GrammarState> grammar;
+  std::optional<GrammarFollower> grammar;
   std::vector<Token> ends;  ///< of a grammar: what may be taken where it may end
   SamplerPointer chain;     ///< what filters logits
   SamplerPointer draw;      ///< not greedy: draws from what is left, by the next of these numbers:
@@ -137,14 +137,14 @@ struct Sampler::State {
 
 Sampler::Sampler(const SamplingOptions& options) {
   validate(options);
-  state_ = std::make_unique<State>();
-  state_->greedy = options.temperature == 0;
-  state_->settings = {options.temperature, options.top_k, options.top_p, options.min_p};
-  state_->penalties = Penalties(options);
-  state_->biases = options.logit_bias;
-  state_->chain = make_chain(options);
-  state_->draw.reset(llama_sampler_init_dist(seed_of(options)));
-  state_->numbers.seed(seed_of(options));
+  impl_ = std::make_unique<Impl>();
+  impl_->greedy = options.temperature == 0;
+  impl_->settings = {options.temperature, options.top_k, options.top_p, options.min_p};
+  impl_->penalties = Penalties(options);
+  impl_->biases = options.logit_bias;
+  impl_->chain = make_chain(options);
+  impl_->draw.reset(llama_sampler_init_dist(seed_of(options)));
+  impl_->numbers.seed(seed_of(options));
 }
 
 Sampler::~Sampler() = default;
@@ -153,23 +153,23 @@ Sampler& Sampler::operator=(Sampler&&) noexcept = default;
 
 Sampler Sampler::clone() const {
   Sampler copy{SamplingOptions{}};
-  State& to = *copy.state_;
-  to.greedy = state_->greedy;
-  to.settings = state_->settings;
-  to.penalties = state_->penalties;
-  to.biases = state_->biases;
-  to.banned = state_->banned;
-  to.banned_until = state_->banned_until;
-  to.accepted = state_->accepted;
-  to.grammar = state_->grammar;
-  to.ends = state_->ends;
-  to.chain.reset(llama_sampler_clone(state_->chain.get()));
-  to.draw.reset(llama_sampler_clone(state_->draw.get()));
-  to.numbers = state_->numbers;
+  Impl& to = *copy.impl_;
+  to.greedy = impl_->greedy;
+  to.settings = impl_->settings;
+  to.penalties = impl_->penalties;
+  to.biases = impl_->biases;
+  to.banned = impl_->banned;
+  to.banned_until = impl_->banned_until;
+  to.accepted = impl_->accepted;
+  to.grammar = impl_->grammar;
+  to.ends = impl_->ends;
+  to.chain.reset(llama_sampler_clone(impl_->chain.get()));
+  to.draw.reset(llama_sampler_clone(impl_->draw.get()));
+  to.numbers = impl_->numbers;
   return copy;
 }
 
-void Sampler::State::drop_forbidden() {
+void Sampler::Impl::drop_forbidden() {
   std::erase_if(candidates, [](const llama_token_data& each) { return each.logit == kNever; });
   if (!candidates.empty()) return;
   if (binds()) {
@@ -182,7 +182,7 @@ void Sampler::State::drop_forbidden() {
       "least number of tokens; forbid fewer, or ask for fewer tokens at least");
 }
 
-void Sampler::State::obey() {
+void Sampler::Impl::obey() {
   const std::shared_ptr<const TokenSet> allowed = grammar->allowed();
   std::vector<std::pair<Token, float>> kept;
   if (grammar->may_end()) {
@@ -194,7 +194,7 @@ void Sampler::State::obey() {
   for (const auto& [token, logit] : kept) candidate(token).logit = logit;
 }
 
-llama_token_data_array Sampler::State::filter(std::span<const float> logits) {
+llama_token_data_array Sampler::Impl::filter(std::span<const float> logits) {
   candidates.resize(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const float logit = std::isnan(logits[i]) ? kNever : logits[i];
@@ -249,45 +249,45 @@ Token best_of(const llama_token_data_array& array) {
 }  // namespace
 
 int Sampler::deciding() const {
-  if (state_->changes() || state_->binds()) return 0;
-  return state_->greedy ? 1 : state_->settings.top_k;
+  if (impl_->changes() || impl_->binds()) return 0;
+  return impl_->greedy ? 1 : impl_->settings.top_k;
 }
 
 Draw Sampler::next_draw(int more) const {
-  Draw draw = state_->settings;
-  if (state_->greedy) return draw;
-  std::mt19937 numbers = state_->numbers;
+  Draw draw = impl_->settings;
+  if (impl_->greedy) return draw;
+  std::mt19937 numbers = impl_->numbers;
   for (int i = 0; i <= more; ++i) draw.uniform = next_number(numbers);
   return draw;
 }
 
 Token Sampler::sample_largest(std::span<const TokenLogit> largest) {
   check(!largest.empty() && deciding() > 0, "logits that decide by themselves");
-  state_->candidates.clear();
-  for (const TokenLogit& each : largest) state_->candidates.push_back({each.token, each.logit, 0.0f});
-  llama_token_data_array array{state_->candidates.data(), state_->candidates.size(), -1, false};
-  if (state_->greedy) return best_of(array);
-  llama_sampler_apply(state_->chain.get(), &array);
-  return state_->drawn(array);
+  impl_->candidates.clear();
+  for (const TokenLogit& each : largest) impl_->candidates.push_back({each.token, each.logit, 0.0f});
+  llama_token_data_array array{impl_->candidates.data(), impl_->candidates.size(), -1, false};
+  if (impl_->greedy) return best_of(array);
+  llama_sampler_apply(impl_->chain.get(), &array);
+  return impl_->drawn(array);
 }
 
 Token Sampler::sample(std::span<const float> logits) {
   const std::size_t best = arg_max(logits);
-  if (state_->takes(static_cast<Token>(best))) return static_cast<Token>(best);
-  llama_token_data_array array = state_->filter(logits);
-  if (state_->greedy) return best_of(array);
-  return state_->drawn(array);
+  if (impl_->takes(static_cast<Token>(best))) return static_cast<Token>(best);
+  llama_token_data_array array = impl_->filter(logits);
+  if (impl_->greedy) return best_of(array);
+  return impl_->drawn(array);
 }
 
 void Sampler::distribution(std::span<const float> logits, std::vector<TokenProbability>& out) {
   const std::size_t best = arg_max(logits);
   out.clear();
-  if (state_->takes(static_cast<Token>(best))) {
+  if (impl_->takes(static_cast<Token>(best))) {
     out.push_back({static_cast<Token>(best), 1.0F});
     return;
   }
-  const llama_token_data_array array = state_->filter(logits);
-  if (state_->greedy) {
+  const llama_token_data_array array = impl_->filter(logits);
+  if (impl_->greedy) {
     out.push_back({best_of(array), 1.0F});
     return;
   }
@@ -308,28 +308,28 @@ void Sampler::distribution(std::span<const float> logits, std::vector<TokenProba
 }
 
 void Sampler::accept_prompt(std::span<const Token> tokens) {
-  for (const Token token : tokens) state_->penalties.accept(token, false);
+  for (const Token token : tokens) impl_->penalties.accept(token, false);
 }
 
 void Sampler::accept(Token token) {
-  ++state_->accepted;
-  state_->penalties.accept(token, true);
-  const auto& ends = state_->ends;
-  if (state_->grammar && std::find(ends.begin(), ends.end(), token) == ends.end()) state_->grammar->accept(token);
+  ++impl_->accepted;
+  impl_->penalties.accept(token, true);
+  const auto& ends = impl_->ends;
+  if (impl_->grammar && std::find(ends.begin(), ends.end(), token) == ends.end()) impl_->grammar->accept(token);
 }
 
 void Sampler::ban(std::span<const Token> tokens, std::int64_t accepted) {
-  state_->banned.assign(tokens.begin(), tokens.end());
-  state_->banned_until = accepted;
+  impl_->banned.assign(tokens.begin(), tokens.end());
+  impl_->banned_until = accepted;
 }
 
 void Sampler::constrain(const GrammarWish& wish, std::span<const Token> ends) {
-  state_->grammar.emplace(wish);
-  state_->ends.assign(ends.begin(), ends.end());
+  impl_->grammar.emplace(wish);
+  impl_->ends.assign(ends.begin(), ends.end());
 }
 
 bool Sampler::must_end() const {
-  return state_->grammar && state_->grammar->must_end();
+  return impl_->grammar && impl_->grammar->must_end();
 }
 
 }  // namespace glimpse::text

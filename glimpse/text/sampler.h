@@ -1,5 +1,5 @@
-// Sampling: biases, bans, penalties and a grammar, then libllama's sampler chain. Owns its state (history, random
-// state, where in the grammar it is); copies by clone(). One thread at a time.
+// Sampling: biases, bans, penalties and a grammar, then libllama's sampler chain. Owns its history, its random
+// numbers and its place in the grammar; copies by clone(). One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,8 @@ class Sampler {
   bool must_end() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace glimpse::text

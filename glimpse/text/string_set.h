@@ -1,5 +1,5 @@
 // Which of many strings occur in a text, found in one pass over it however many there are (Aho-Corasick). Owns its
-// states. Const after construction; any thread may call.
+// nodes. Const after construction; any thread may call.
 #pragma once
 
 #include <array>
@@ -22,14 +22,14 @@ class StringSet {
   std::size_t size() const { return end_of_.size(); }
 
  private:
-  using State = std::int32_t;
-  State next(State state, unsigned char byte) const;  ///< 0: none
+  using Node = std::int32_t;
+  Node next(Node node, unsigned char byte) const;  ///< 0: none
 
-  std::array<State, 256> first_{};                  ///< from state 0, where most bytes of most texts leave it; 0: none
-  std::unordered_map<std::uint64_t, State> edges_;  ///< from the others, by state and byte
-  std::vector<State> end_of_;                       ///< of each string, the state that it ends in
-  std::vector<State> fallback_ = {0};               ///< the longest suffix of a state's string that is a state too
-  std::vector<State> parent_ = {0};
+  std::array<Node, 256> first_{};                  ///< from node 0, where most bytes of most texts leave it; 0: none
+  std::unordered_map<std::uint64_t, Node> edges_;  ///< from the others, by node and byte
+  std::vector<Node> end_of_;                       ///< of each string, the node that it ends in
+  std::vector<Node> fallback_ = {0};               ///< the longest suffix of a node's string that is a node too
+  std::vector<Node> parent_ = {0};
   std::vector<unsigned char> byte_ = {0};
 };
 

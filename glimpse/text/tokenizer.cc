@@ -41,7 +41,7 @@ void check_text(std::string_view text, std::string_view what) {
 
 }  // namespace
 
-struct Tokenizer::State {
+struct Tokenizer::Impl {
   Vocabulary vocabulary;
   const llama_vocab* vocab;
   ControlText control;
@@ -56,7 +56,7 @@ struct Tokenizer::State {
   mutable std::once_flag texts_once;
   mutable std::shared_ptr<const TokenTexts> texts;
 
-  explicit State(const Metadata& metadata)
+  explicit Impl(const Metadata& metadata)
       : vocabulary(metadata),
         vocab(vocabulary.get()),
         control(vocab),
@@ -233,8 +233,8 @@ void put_texts(std::vector<ChatMessage> texts, std::vector<ChatMessage>& message
 
 }  // namespace
 
-ToolRendering Tokenizer::State::render_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
-                                             std::string& guard) const {
+ToolRendering Tokenizer::Impl::render_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
+                                            std::string& guard) const {
   if (!chat) throw UserError("the model has no chat template; leave the tools out");
   std::vector<ChatMessage> texts = texts_of(messages, wish);
   for (const ChatMessage& text : texts) {
@@ -250,54 +250,54 @@ ToolRendering Tokenizer::State::render_tools(std::span<const ChatMessage> messag
   return render_with_tools({chat_source, bos_text, eos_text}, guarded, guarded_wish);
 }
 
-Tokenizer::Tokenizer(const Metadata& metadata) : state_(std::make_unique<State>(metadata)) {}
+Tokenizer::Tokenizer(const Metadata& metadata) : impl_(std::make_unique<Impl>(metadata)) {}
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 int Tokenizer::size() const {
-  return llama_vocab_n_tokens(state_->vocab);
+  return llama_vocab_n_tokens(impl_->vocab);
 }
 bool Tokenizer::adds_bos() const {
-  return state_->adds_bos;
+  return impl_->adds_bos;
 }
 Token Tokenizer::bos() const {
-  return state_->bos;
+  return impl_->bos;
 }
 Token Tokenizer::eos() const {
-  return llama_vocab_eos(state_->vocab);
+  return llama_vocab_eos(impl_->vocab);
 }
 Token Tokenizer::pad() const {
-  return llama_vocab_pad(state_->vocab);
+  return llama_vocab_pad(impl_->vocab);
 }
 
 bool Tokenizer::ends_generation(Token token) const {
-  state_->check_token(token);
-  return llama_vocab_is_eog(state_->vocab, token);
+  impl_->check_token(token);
+  return llama_vocab_is_eog(impl_->vocab, token);
 }
 
 bool Tokenizer::is_control(Token token) const {
-  state_->check_token(token);
-  return llama_vocab_is_control(state_->vocab, token);
+  impl_->check_token(token);
+  return llama_vocab_is_control(impl_->vocab, token);
 }
 
 std::vector<Token> Tokenizer::encode(std::string_view text, Special special, bool add_bos) const {
   check_text(text, "the text");
-  std::vector<Token> ids = state_->tokenize(text, special);
-  const bool has_bos = !ids.empty() && ids.front() == state_->bos;
-  if (add_bos && state_->adds_bos && !has_bos) ids.insert(ids.begin(), state_->bos);
+  std::vector<Token> ids = impl_->tokenize(text, special);
+  const bool has_bos = !ids.empty() && ids.front() == impl_->bos;
+  if (add_bos && impl_->adds_bos && !has_bos) ids.insert(ids.begin(), impl_->bos);
   return ids;
 }
 
 std::string Tokenizer::piece(Token token, bool with_control) const {
-  return state_->piece(token, with_control);
+  return impl_->piece(token, with_control);
 }
 
 std::string Tokenizer::decode(std::span<const Token> tokens, bool with_control) const {
   std::string text;
-  bool at_start = state_->adds_space;
+  bool at_start = impl_->adds_space;
   for (const Token token : tokens) {
-    std::string piece = state_->piece(token, with_control);
+    std::string piece = impl_->piece(token, with_control);
     if (at_start && !is_control(token)) {
       if (piece.starts_with(' ')) piece.erase(0, 1);
       at_start = false;
@@ -308,46 +308,46 @@ std::string Tokenizer::decode(std::span<const Token> tokens, bool with_control) 
 }
 
 std::shared_ptr<const TokenTexts> Tokenizer::token_texts() const {
-  std::call_once(state_->texts_once, [this] {
+  std::call_once(impl_->texts_once, [this] {
     std::vector<std::string> texts(static_cast<std::size_t>(size()));
     std::vector<Token> ends;
     for (Token token = 0; token < size(); ++token) {
-      texts[static_cast<std::size_t>(token)] = state_->piece(token, false);
+      texts[static_cast<std::size_t>(token)] = impl_->piece(token, false);
       if (ends_generation(token)) ends.push_back(token);
     }
-    state_->texts = std::make_shared<const TokenTexts>(std::move(texts), ends);
+    impl_->texts = std::make_shared<const TokenTexts>(std::move(texts), ends);
   });
-  return state_->texts;
+  return impl_->texts;
 }
 
 bool Tokenizer::has_chat_template() const {
-  return state_->chat.has_value();
+  return impl_->chat.has_value();
 }
 
 std::string_view Tokenizer::chat_template() const {
-  return state_->chat_source;
+  return impl_->chat_source;
 }
 
 std::vector<Token> Tokenizer::apply_chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                          const TemplateValues& values) const {
   std::string guard;
-  const std::vector<ChatPart> parts = state_->render(messages, {add_generation_prompt, values}, guard);
-  return state_->ids_of(parts, guard);
+  const std::vector<ChatPart> parts = impl_->render(messages, {add_generation_prompt, values}, guard);
+  return impl_->ids_of(parts, guard);
 }
 
 std::vector<Token> Tokenizer::apply_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
                                           AnswerFormat& format) const {
   std::string guard;
-  ToolRendering rendering = state_->render_tools(messages, wish, guard);
+  ToolRendering rendering = impl_->render_tools(messages, wish, guard);
   format = std::move(rendering.format);
   for (std::string* text : {&format.parser, &format.grammar, &format.generation_prompt}) remove_guard(*text, guard);
   // The renderings tell no message's text from the template's: the guard alone keeps its control texts from being any.
-  return state_->ids_of(std::vector<ChatPart>{{false, std::move(rendering.prompt)}}, guard);
+  return impl_->ids_of(std::vector<ChatPart>{{false, std::move(rendering.prompt)}}, guard);
 }
 
 std::string Tokenizer::render_tools(std::span<const ChatMessage> messages, const ToolWish& wish) const {
   std::string guard;
-  std::string text = state_->render_tools(messages, wish, guard).prompt;
+  std::string text = impl_->render_tools(messages, wish, guard).prompt;
   remove_guard(text, guard);
   return text;
 }
@@ -355,7 +355,7 @@ std::string Tokenizer::render_tools(std::span<const ChatMessage> messages, const
 std::string Tokenizer::render_chat(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                    const TemplateValues& values) const {
   std::string guard, text;
-  for (const ChatPart& part : state_->render(messages, {add_generation_prompt, values}, guard)) text += part.text;
+  for (const ChatPart& part : impl_->render(messages, {add_generation_prompt, values}, guard)) text += part.text;
   remove_guard(text, guard);
   return text;
 }

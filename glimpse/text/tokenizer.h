@@ -87,8 +87,8 @@ class Tokenizer {
   std::string render_tools(std::span<const ChatMessage> messages, const ToolWish& wish) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 /// Gives out only whole UTF-8 sequences of a byte stream.

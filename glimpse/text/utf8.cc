@@ -32,20 +32,20 @@ Lead lead_of(unsigned char byte) {
 
 Utf8Head utf8_head(std::string_view bytes) {
   const Lead lead = lead_of(static_cast<unsigned char>(bytes.front()));
-  if (lead.length == 0) return {Utf8State::invalid, 1};
+  if (lead.length == 0) return {Utf8Kind::invalid, 1};
   for (std::size_t i = 1; i < lead.length; ++i) {
-    if (i == bytes.size()) return {Utf8State::partial, i};
+    if (i == bytes.size()) return {Utf8Kind::partial, i};
     const auto byte = static_cast<unsigned char>(bytes[i]);
     const bool fits = i == 1 ? byte >= lead.low && byte <= lead.high : (byte & 0xC0) == 0x80;
-    if (!fits) return {Utf8State::invalid, i};
+    if (!fits) return {Utf8Kind::invalid, i};
   }
-  return {Utf8State::complete, lead.length};
+  return {Utf8Kind::complete, lead.length};
 }
 
 std::optional<std::size_t> find_invalid_utf8(std::string_view bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const Utf8Head head = utf8_head(bytes.substr(at));
-    if (head.state != Utf8State::complete) return at;
+    if (head.kind != Utf8Kind::complete) return at;
     at += head.length;
   }
   return std::nullopt;
@@ -57,8 +57,8 @@ std::string Utf8Stream::push(std::string_view bytes) {
   std::size_t at = 0;
   while (at < pending_.size()) {
     const Utf8Head head = utf8_head(std::string_view(pending_).substr(at));
-    if (head.state == Utf8State::partial) break;
-    if (head.state == Utf8State::complete) {
+    if (head.kind == Utf8Kind::partial) break;
+    if (head.kind == Utf8Kind::complete) {
       out.append(pending_, at, head.length);
     } else {
       out.append(kReplacement);

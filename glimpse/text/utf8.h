@@ -7,12 +7,12 @@
 
 namespace glimpse::text {
 
-enum class Utf8State { complete, partial, invalid };
+enum class Utf8Kind { complete, partial, invalid };
 
 /// What stands at the head of `bytes` (not empty). `length` is that of the whole sequence when complete, of what is
 /// there when partial, and of the bytes that one U+FFFD replaces when invalid (Unicode's "maximal subpart").
 struct Utf8Head {
-  Utf8State state = Utf8State::invalid;
+  Utf8Kind kind = Utf8Kind::invalid;
   std::size_t length = 1;
 };
 Utf8Head utf8_head(std::string_view bytes);

@@ -1,5 +1,5 @@
 // LycheeDecode's training of head roles (Lin et al., section 3.2), but for the model: gates, the constraint on how many
-// are open with its multiplier, Adam, and the state that a training goes on from. What a draw of gates costs is asked
+// are open with its multiplier, Adam, and what a training goes on from. What a draw of gates costs is asked
 // for. Values; one thread.
 #pragma once
 
@@ -54,7 +54,7 @@ class RoleTraining {
   /// E[z] of each.
   std::vector<double> expected_gates() const;
 
-  /// The state, for a file; `of` tells what is trained and on what.
+  /// All that a training goes on from, for a file; `of` tells what is trained and on what.
   std::string text(std::uint64_t of) const;
   static bool is_text(std::string_view text);
   /// Nothing for a text that is none, is cut short, or is of something else.

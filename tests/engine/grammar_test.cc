@@ -196,7 +196,7 @@ TEST_F(Grammars, WaitingForATriggerBindsBehindIt) {
 
 /// What tokens at random come to under the grammar: the same by the same seed, whoever else uses the grammar.
 std::vector<Token> random_walk(const text::GrammarWish& wish, int vocabulary, std::uint32_t seed) {
-  text::GrammarState at(wish);
+  text::GrammarFollower at(wish);
   std::mt19937 random(seed);
   std::vector<Token> out;
   while (!at.must_end() && out.size() < 60) {

@@ -34,7 +34,7 @@ const std::shared_ptr<const TokenTexts>& some_texts() {
 
 /// An answer at random; true where the grammar let it end.
 bool answer(const std::shared_ptr<const Grammar>& grammar, std::uint32_t seed, std::string& text) {
-  GrammarState at({grammar, {}, {}});
+  GrammarFollower at({grammar, {}, {}});
   std::mt19937 random(seed);
   for (int step = 0; step < kMostTokens && !at.must_end(); ++step) {
     const auto allowed = at.allowed();

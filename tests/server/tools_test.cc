@@ -130,7 +130,7 @@ TEST_P(ToolModels, AutoAndNoneMayAnswerInWords) {
 /// An answer at random that begins so: what the grammar leaves, until it may end.
 std::string answer_led(const engine::Request& request, const text::Tokenizer& tokenizer, const std::string& begin,
                        unsigned seed) {
-  text::GrammarState at(request.grammar);
+  text::GrammarFollower at(request.grammar);
   for (const text::Token token : tokenizer.encode(begin, text::Special::as_text, false)) {
     EXPECT_TRUE(at.allows(token)) << tokenizer.piece(token);
     at.accept(token);

@@ -352,7 +352,7 @@ TEST(Watch, AViewerThatIsSlowLosesStepsAndIsToldHowMany) {
     }
   }
   std::int64_t memory = 0;
-  for (std::int64_t n = record->state().first_step; n < record->state().steps; ++n)
+  for (std::int64_t n = record->progress().first_step; n < record->progress().steps; ++n)
     memory += record->step_at(n)->memory;
   EXPECT_LE(memory, request.most_bytes);
   EXPECT_TRUE(viewer.ended());
@@ -377,9 +377,9 @@ TEST(Watch, AStepThatFailedComesAgain) {
   record.sets(first);
   engine::AttentionStats stats;
   record.step(stats);  // no decode step was counted
-  EXPECT_EQ(record.state().steps, 0);
+  EXPECT_EQ(record.progress().steps, 0);
   tell(record, stats, {1, 2, 3});
-  ASSERT_EQ(record.state().steps, 1);
+  ASSERT_EQ(record.progress().steps, 1);
   const JsonValue step = JsonValue::parse(step_json(*record.step_at(0), request.shape));
   EXPECT_EQ(step["heads"][0]["tokens"], (JsonValue{1, 2, 3}));
   EXPECT_EQ(step["heads"][1]["tokens"], nullptr);
@@ -400,8 +400,8 @@ TEST(Watch, AWatcherIsOfOneAnswer) {
   std::vector<engine::Stream> streams = service.submit(request, 1, {}, record);
   while (streams.front().next()) {
   }
-  EXPECT_EQ(record->state().steps, 2);
-  EXPECT_EQ(record->state().tokens, 3);
+  EXPECT_EQ(record->progress().steps, 2);
+  EXPECT_EQ(record->progress().tokens, 3);
 }
 
 TEST(Watch, RefusesWhatItCannotShow) {

@@ -137,7 +137,7 @@ TEST_P(ToolForms, TheGrammarTakesACallAndNoOther) {
     const std::string immediate = without_content(format);
     const auto grammar = std::make_shared<const Grammar>(immediate.empty() ? format.grammar : immediate, byte_texts());
     const auto takes = [&](const std::string& text) {
-      GrammarState at(
+      GrammarFollower at(
           {grammar, format.triggers.empty() ? format.generation_prompt : "", format.triggers, format.names});
       for (const char c : text) {
         const auto byte = static_cast<Token>(static_cast<unsigned char>(c));
@@ -290,7 +290,7 @@ TEST(ChatTools, SeveralCallsWhereWanted) {
   ToolWish wish = wish_of(ToolWish::Choice::required);
   const auto takes_two = [&] {
     const AnswerFormat format = rendered(hermes(), wish).format;
-    GrammarState at({std::make_shared<const Grammar>(format.grammar, byte_texts()), format.generation_prompt, {}});
+    GrammarFollower at({std::make_shared<const Grammar>(format.grammar, byte_texts()), format.generation_prompt, {}});
     for (const char c : hermes().two) {
       if (!at.allows(static_cast<Token>(c))) return false;
       at.accept(static_cast<Token>(c));

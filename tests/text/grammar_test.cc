@@ -97,7 +97,7 @@ std::vector<Sample> samples() {
 }
 
 /// Every beginning that the grammar allows, letter by letter, against the language.
-void compare(const GrammarState& at, const std::string& text, const Language& language) {
+void compare(const GrammarFollower& at, const std::string& text, const Language& language) {
   ASSERT_EQ(at.may_end(), language.count(text) > 0) << "'" << text << "'";
   if (text.size() == kLooked) return;
   const auto allowed = at.allowed();
@@ -109,7 +109,7 @@ void compare(const GrammarState& at, const std::string& text, const Language& la
     ASSERT_EQ(allowed->has(token), begins) << "'" << longer << "'";
     ASSERT_EQ(at.allows(token), begins) << "'" << longer << "'";
     if (!begins) continue;
-    GrammarState further = at;
+    GrammarFollower further = at;
     further.accept(token);
     compare(further, longer, language);
   }
@@ -118,7 +118,7 @@ void compare(const GrammarState& at, const std::string& text, const Language& la
 TEST(Grammar, AllowsWhatABruteForceAcceptorAllows) {
   for (const Sample& sample : samples()) {
     SCOPED_TRACE(sample.gbnf);
-    compare(GrammarState(wish_for(sample.gbnf, some_texts())), "", sample.language);
+    compare(GrammarFollower(wish_for(sample.gbnf, some_texts())), "", sample.language);
   }
 }
 
@@ -135,13 +135,13 @@ TEST(Grammar, ATokenIsAllowedWhereItsBytesAre) {
   const auto texts = some_texts(longer);
   for (const Sample& sample : samples()) {
     SCOPED_TRACE(sample.gbnf);
-    GrammarState at(wish_for(sample.gbnf, texts));
+    GrammarFollower at(wish_for(sample.gbnf, texts));
     std::mt19937 random(3);
     for (int step = 0; step < 4 && at.allowed(); ++step) {
       const auto allowed = at.allowed();
       std::vector<Token> possible;
       for (Token token = 256; token < 256 + static_cast<Token>(longer.size()); ++token) {
-        GrammarState bytes = at;
+        GrammarFollower bytes = at;
         bool all = true;
         for (const char byte : longer[static_cast<std::size_t>(token - 256)]) {
           all = all && bytes.allows(static_cast<Token>(static_cast<unsigned char>(byte)));
@@ -159,7 +159,7 @@ TEST(Grammar, ATokenIsAllowedWhereItsBytesAre) {
 
 TEST(Grammar, CharactersComeInBytes) {
   // "é" is c3 a9, "日" e6 97 a5, the emoji f0 9f 98 80.
-  GrammarState at(wish_for("root ::= [é日😀]{3}", some_texts()));
+  GrammarFollower at(wish_for("root ::= [é日😀]{3}", some_texts()));
   const auto bytes_allowed = [&] {
     std::string out;
     const auto allowed = at.allowed();
@@ -179,7 +179,7 @@ TEST(Grammar, CharactersComeInBytes) {
   // Whatever is allowed by "any character" is UTF-8.
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
-    GrammarState any(wish_for("root ::= .{4}", some_texts()));
+    GrammarFollower any(wish_for("root ::= .{4}", some_texts()));
     std::string text;
     while (!any.must_end()) {
       const auto allowed = any.allowed();
@@ -197,9 +197,9 @@ TEST(Grammar, CharactersComeInBytes) {
 }
 
 TEST(Grammar, ACopyIsAMark) {
-  GrammarState at(wish_for("root ::= \"a\" root \"b\" | \"c\"", some_texts()));
+  GrammarFollower at(wish_for("root ::= \"a\" root \"b\" | \"c\"", some_texts()));
   at.accept('a');
-  const GrammarState mark = at;
+  const GrammarFollower mark = at;
   at.accept('a');
   at.accept('c');
   at.accept('b');
@@ -215,9 +215,9 @@ TEST(Grammar, ACopyIsAMark) {
 }
 
 TEST(Grammar, BeginsBehindWhatThePromptSaid) {
-  GrammarState at(wish_for("root ::= \"ab\" [cd]", some_texts(), "ab"));
+  GrammarFollower at(wish_for("root ::= \"ab\" [cd]", some_texts(), "ab"));
   EXPECT_TRUE(at.allows('c') && !at.allows('a'));
-  EXPECT_THAT(refusal([&] { GrammarState(wish_for("root ::= \"ab\"", some_texts(), "b")); }),
+  EXPECT_THAT(refusal([&] { GrammarFollower(wish_for("root ::= \"ab\"", some_texts(), "b")); }),
               HasSubstr("does not take"));
 }
 
@@ -226,7 +226,7 @@ TEST(Grammar, ControlTokensAreTextOnlyWhereShown) {
   const auto made = std::make_shared<const TokenTexts>(texts, std::vector<Token>{});
   const auto grammar = std::make_shared<const Grammar>("root ::= \"<t>\" \"a\"", made,
                                                        std::vector<std::pair<Token, std::string>>{{1, "<t>"}});
-  GrammarState at({grammar, "", {}});
+  GrammarFollower at({grammar, "", {}});
   EXPECT_TRUE(at.allows(1) && at.allowed()->has(1) && !at.allows(0));
   at.accept(1);
   EXPECT_TRUE(at.allows(0) && !at.allows(1));

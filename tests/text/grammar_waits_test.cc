@@ -12,7 +12,7 @@ namespace glimpse::text {
 namespace {
 
 TEST(Grammar, WaitsForATrigger) {
-  GrammarState at(wish_for("root ::= \"<call>\" [0-9]+ \"!\"", some_texts(), "", {"<call>", "[x]"}));
+  GrammarFollower at(wish_for("root ::= \"<call>\" [0-9]+ \"!\"", some_texts(), "", {"<call>", "[x]"}));
   for (const char c : std::string("a <cal <call")) {
     EXPECT_FALSE(at.binds());
     EXPECT_TRUE(at.may_end() && !at.must_end());
@@ -29,11 +29,11 @@ TEST(Grammar, WaitsForATrigger) {
 
 TEST(Grammar, ATokenThatBreaksItWithItsTriggerFreesTheAnswer) {
   const auto texts = some_texts({"<call>x", "<call>4"});
-  GrammarState broken(wish_for("root ::= \"<call>\" [0-9]+", texts, "", {"<call>"}));
+  GrammarFollower broken(wish_for("root ::= \"<call>\" [0-9]+", texts, "", {"<call>"}));
   broken.accept(256);
   EXPECT_FALSE(broken.binds());
   EXPECT_TRUE(broken.allows('x') && broken.may_end());
-  GrammarState whole(wish_for("root ::= \"<call>\" [0-9]+", texts, "", {"<call>"}));
+  GrammarFollower whole(wish_for("root ::= \"<call>\" [0-9]+", texts, "", {"<call>"}));
   whole.accept(257);
   EXPECT_TRUE(whole.binds() && whole.may_end() && whole.allows('5') && !whole.allows('x'));
 }
@@ -45,14 +45,15 @@ name ::= "\"tide\"" | "\"tidewater\"" | "\"wind\""
 space ::= " "?)";
 const std::vector<std::string> kNames{"tide", "tidewater", "wind"};
 
-GrammarState by_name(const std::shared_ptr<const TokenTexts>& texts, const std::vector<std::string>& names = kNames) {
+GrammarFollower by_name(const std::shared_ptr<const TokenTexts>& texts,
+                        const std::vector<std::string>& names = kNames) {
   GrammarWish wish = wish_for(kCalls, texts);
   wish.names = names;
-  return GrammarState(wish);
+  return GrammarFollower(wish);
 }
 
 /// How many letters of a text are free.
-std::size_t free_letters(GrammarState at, const std::string& text) {
+std::size_t free_letters(GrammarFollower at, const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (at.binds()) return i;
     EXPECT_TRUE(at.may_end() && !at.must_end() && at.allows('x'));
@@ -62,7 +63,7 @@ std::size_t free_letters(GrammarState at, const std::string& text) {
 }
 
 TEST(Grammar, ACallIsKnownByItsName) {
-  const GrammarState at = by_name(some_texts());
+  const GrammarFollower at = by_name(some_texts());
   const auto bound_behind = [&](const std::string& text, const std::string& known) {
     EXPECT_EQ(free_letters(at, text), text.find(known) + known.size()) << text;
   };
@@ -74,7 +75,7 @@ TEST(Grammar, ACallIsKnownByItsName) {
 }
 
 TEST(Grammar, BehindItsNameACallObeys) {
-  GrammarState at = by_name(some_texts());
+  GrammarFollower at = by_name(some_texts());
   for (const char c : std::string(R"(So: {"name":"tide")")) at.accept(static_cast<Token>(c));
   ASSERT_TRUE(at.binds());
   EXPECT_TRUE(at.allows(',') && !at.allows(' ') && !at.allows('}') && !at.may_end());
@@ -83,7 +84,7 @@ TEST(Grammar, BehindItsNameACallObeys) {
 }
 
 TEST(Grammar, WhatIsNoCallStaysFree) {
-  const GrammarState at = by_name(some_texts());
+  const GrammarFollower at = by_name(some_texts());
   for (const char* text :
        {R"({"name":"moon", "with": 7})", R"({"tide": 7})", "The tide, the wind.", R"("name":"tide", )",
         R"({} {"name":"tide", "with": 7})", R"({"name":"tides", "with": 7})", "{", "{{\"name\":"}) {
@@ -96,13 +97,13 @@ TEST(Grammar, WhatIsNoCallStaysFree) {
 
 TEST(Grammar, ATokenMayHoldMoreThanTheName) {
   const auto texts = some_texts({R"(x {"name":"tide", )", R"( {"name":"tide"!)", R"({"name":"tide)"});
-  GrammarState whole = by_name(texts);
+  GrammarFollower whole = by_name(texts);
   whole.accept(256);
   EXPECT_TRUE(whole.binds() && whole.allows('"') && !whole.allows('x'));
-  GrammarState broken = by_name(texts);
+  GrammarFollower broken = by_name(texts);
   broken.accept(257);
   EXPECT_TRUE(!broken.binds() && broken.allows('x'));
-  GrammarState open = by_name(texts);
+  GrammarFollower open = by_name(texts);
   open.accept(258);
   EXPECT_FALSE(open.binds()) << "it may be another name";
   open.accept('w');
@@ -110,9 +111,9 @@ TEST(Grammar, ATokenMayHoldMoreThanTheName) {
 }
 
 TEST(Grammar, ACopyOfAnOpeningIsAMark) {
-  GrammarState at = by_name(some_texts());
+  GrammarFollower at = by_name(some_texts());
   for (const char c : std::string(R"({"name":"tid)")) at.accept(static_cast<Token>(c));
-  GrammarState other = at;
+  GrammarFollower other = at;
   other.accept('y');
   other.accept('"');
   EXPECT_FALSE(other.binds());

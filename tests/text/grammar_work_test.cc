@@ -29,7 +29,7 @@ struct End {
 };
 End end_of(const std::string& gbnf, const std::shared_ptr<const TokenTexts>& texts, int letters,
            const GrammarWork& work = {}) {
-  GrammarState at(
+  GrammarFollower at(
       {std::make_shared<const Grammar>(gbnf, texts, std::vector<std::pair<Token, std::string>>(), work), {}, {}});
   End end;
   try {
@@ -48,7 +48,7 @@ TEST(GrammarWork, OneTokenIsBounded) {
   // So many letters at once that their steps are too many.
   std::vector<std::string> longer{std::string(1500, 'a')};
   const auto texts = some_texts(longer);
-  GrammarState at(wish_for(kTwice, texts));
+  GrammarFollower at(wish_for(kTwice, texts));
   const std::string why = refusal([&] { at.allowed(); });
   EXPECT_THAT(why, HasSubstr("more than 1048576 steps for one token"));
   EXPECT_THAT(why, HasSubstr("simplify it"));
@@ -81,7 +81,7 @@ TEST(GrammarWork, WhatPeopleWriteIsFarBelow) {
 TEST(GrammarWork, OthersThatShareAGrammarGoOnBehindARefusal) {
   const auto texts = some_texts({std::string(1500, 'a')});
   const auto grammar = std::make_shared<const Grammar>(kTwice, texts);
-  GrammarState one({grammar, {}, {}}), other({grammar, {}, {}});
+  GrammarFollower one({grammar, {}, {}}), other({grammar, {}, {}});
   EXPECT_THROW(one.allowed(), RequestError);
   for (int i = 0; i < 20; ++i) {
     EXPECT_TRUE(other.allows('b') && other.allows('!'));
@@ -106,10 +106,10 @@ TEST(GrammarWork, ADepthThatIsRefusedIsRefusedAgain) {
   std::string gbnf = "root ::= s \"a\"";
   for (int i = 1; i < 4096; ++i) gbnf += "|s \"a\"";
   gbnf += "\ns ::= \"x\" s \"z\" | \"y\"";
-  GrammarState at(wish_for(gbnf, some_texts()));
+  GrammarFollower at(wish_for(gbnf, some_texts()));
   for (int i = 0; i < 254; ++i) at.accept('x');
   for (int i = 0; i < 2; ++i) {
-    GrammarState other = at;
+    GrammarFollower other = at;
     EXPECT_THAT(refusal([&] { other.accept('x'); }), HasSubstr("nests too deeply"));
   }
 }

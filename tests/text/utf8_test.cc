@@ -79,7 +79,7 @@ TEST(Utf8, HeadsOfAllShortSequencesAgreeWithDecoding) {
           const Utf8Head head = utf8_head(bytes);
           bool any = false;
           for (std::size_t n = 1; n <= 4; ++n) any = any || is_character(std::string_view(bytes).substr(0, n));
-          ASSERT_EQ(head.state == Utf8State::complete, any) << a << ' ' << b << ' ' << int{c} << ' ' << int{d};
+          ASSERT_EQ(head.kind == Utf8Kind::complete, any) << a << ' ' << b << ' ' << int{c} << ' ' << int{d};
           if (!any) continue;
           ASSERT_TRUE(is_character(std::string_view(bytes).substr(0, head.length)));
         }

@@ -24,11 +24,11 @@ class Layout {
 };
 
 /// Of problems of up to so many rows, rows that first centroids are drawn from, and clusters. What comes back to the
-/// host lies first: nearest, state, centroids, up to `results`.
+/// host lies first: nearest, notes, centroids, up to `results`.
 struct MeansLayout {
   std::size_t rows = 0, sampled = 0, clusters = 0;
   int dim = 0;
-  std::size_t nearest = 0, state = 0, centroids = 0, results = 0;
+  std::size_t nearest = 0, notes = 0, centroids = 0, results = 0;
   std::size_t packed = 0, distances = 0, sums = 0, seeds = 0;
 
   MeansLayout(Layout& layout, std::size_t problems, std::size_t most_rows, std::size_t most_sampled,
@@ -36,7 +36,7 @@ struct MeansLayout {
       : rows(most_rows), sampled(most_sampled), clusters(most_clusters), dim(width) {
     const auto wide = static_cast<std::size_t>(dim);
     nearest = layout.add(problems * rows * sizeof(std::int32_t));
-    state = layout.add(problems * kernels::cuda::kMeansState * sizeof(std::int32_t));
+    notes = layout.add(problems * kernels::cuda::kMeansNotes * sizeof(std::int32_t));
     centroids = layout.add(problems * clusters * wide * sizeof(float));
     results = layout.bytes();
     packed = layout.add(problems * packed_words() * sizeof(std::uint32_t));
@@ -55,7 +55,7 @@ struct MeansLayout {
     };
     kernels::cuda::KMeansProblem problem;
     problem.nearest = numbers(nearest, rows);
-    problem.state = numbers(state, kernels::cuda::kMeansState);
+    problem.notes = numbers(notes, kernels::cuda::kMeansNotes);
     problem.centroids =
         reinterpret_cast<float*>(memory + centroids) + number * clusters * static_cast<std::size_t>(dim);
     problem.packed = reinterpret_cast<std::uint32_t*>(memory + packed) + number * packed_words();

@@ -79,10 +79,10 @@ void ClusterBuilder::build_some_lists(const SequenceRows& rows, Items items, con
   const std::byte* back = comes_back(group.lists.nearest, group.lists.centroids);
   builder_.share(items.size(), [&](std::size_t i) {
     const auto* const from = reinterpret_cast<const std::int32_t*>(back) + i * size(count);
-    const auto* const state = reinterpret_cast<const std::int32_t*>(back + group.lists.state - group.lists.nearest) +
-                              i * kernels::cuda::kMeansState;
+    const auto* const notes = reinterpret_cast<const std::int32_t*>(back + group.lists.notes - group.lists.nearest) +
+                              i * kernels::cuda::kMeansNotes;
     nearest[i].assign(from, from + count);
-    number[i] = kv::number_clusters(nearest[i], state[0]);
+    number[i] = kv::number_clusters(nearest[i], notes[0]);
   });
   back = comes_back(group.means, group.layout.bytes());
   builder_.share(items.size(), [&](std::size_t i) {

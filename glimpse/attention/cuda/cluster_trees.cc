@@ -85,10 +85,10 @@ void ClusterBuilder::build_some_trees(const SequenceRows& rows, Items items, con
   builder_.share(items.size(), [&](std::size_t i) {
     const auto* const nearest =
         reinterpret_cast<const std::int32_t*>(at(group.fine.nearest, group.fine.nearest)) + i * size(chunks);
-    const auto* const state = reinterpret_cast<const std::int32_t*>(at(group.fine.state, group.fine.nearest)) +
-                              i * kernels::cuda::kMeansState;
+    const auto* const notes = reinterpret_cast<const std::int32_t*>(at(group.fine.notes, group.fine.nearest)) +
+                              i * kernels::cuda::kMeansNotes;
     fine[i].nearest.assign(nearest, nearest + chunks);
-    const std::vector<std::int32_t> number = kv::number_clusters(fine[i].nearest, state[0]);
+    const std::vector<std::int32_t> number = kv::number_clusters(fine[i].nearest, notes[0]);
     fine[i].count = count_kept(number);
     kept[i].resize(size(fine[i].count));
     for (std::size_t c = 0; c < number.size(); ++c) {
@@ -122,12 +122,12 @@ void ClusterBuilder::build_some_trees(const SequenceRows& rows, Items items, con
     kv::Clusters branches;
     const auto* const nearest =
         reinterpret_cast<const std::int32_t*>(at(group.coarse.nearest, group.taken)) + i * group.coarse.rows;
-    const auto* const state =
-        reinterpret_cast<const std::int32_t*>(at(group.coarse.state, group.taken)) + i * kernels::cuda::kMeansState;
+    const auto* const notes =
+        reinterpret_cast<const std::int32_t*>(at(group.coarse.notes, group.taken)) + i * kernels::cuda::kMeansNotes;
     const auto* const of_branches =
         reinterpret_cast<const float*>(at(group.coarse.centroids, group.taken)) + i * group.coarse.clusters * wide;
     branches.nearest.assign(nearest, nearest + fine[i].count);
-    const std::vector<std::int32_t> number = kv::number_clusters(branches.nearest, state[0]);
+    const std::vector<std::int32_t> number = kv::number_clusters(branches.nearest, notes[0]);
     branches.count = count_kept(number);
     branches.centroids.resize(size(branches.count) * wide);
     for (std::size_t c = 0; c < number.size(); ++c) {

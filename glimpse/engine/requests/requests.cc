@@ -23,7 +23,7 @@ RequestId add_request(Requests& requests, Request request, const PromptSource& f
     throw UserError("Engine::submit was called from on_sets; call it when the step has returned");
   }
   check_request(requests.runtime, request, from.forgotten);
-  if (request.grammar.grammar) text::GrammarState{request.grammar};  // throws before anything is there
+  if (request.grammar.grammar) text::GrammarFollower{request.grammar};  // throws before anything is there
   const RequestId id = requests.next_id++;
   ActiveRequest& active = requests.all.emplace(id, ActiveRequest(std::move(request))).first->second;
   active.id = id;

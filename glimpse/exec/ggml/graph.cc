@@ -18,7 +18,7 @@ constexpr const char* kWanted = "the activations of a pass";
 
 }  // namespace
 
-Graph::Graph(const GraphShape& shape, const Weights& weights, PassState& pass) : shape_(shape) {
+Graph::Graph(const GraphShape& shape, const Weights& weights, PassData& pass) : shape_(shape) {
   const std::size_t nodes = weights.layers().size() * 20 + 32;
   context_ = make_context(ggml_tensor_overhead() * nodes * 2 + ggml_graph_overhead_custom(nodes, false));
   const AbortTrap trap(kWanted);
@@ -31,7 +31,7 @@ Graph::Graph(const GraphShape& shape, const Weights& weights, PassState& pass) :
   allocate();
 }
 
-Graph::Graph(const Graph& kept, const Weights& weights, PassState& pass) {
+Graph::Graph(const Graph& kept, const Weights& weights, PassData& pass) {
   constexpr std::size_t kNodes = 64;
   context_ = make_context(ggml_tensor_overhead() * kNodes * 2 + ggml_graph_overhead_custom(kNodes, false));
   const AbortTrap trap(kWanted);
@@ -111,14 +111,14 @@ ggml_tensor* Graph::normalise(ggml_tensor* residual, ggml_tensor* delta, const m
   return custom(residual->ne[0], residual->ne[1], sources, normalise_node, kept);
 }
 
-ggml_tensor* Graph::multiply(PassState& pass, ggml_tensor* weight, ggml_tensor* input) {
+ggml_tensor* Graph::multiply(PassData& pass, ggml_tensor* weight, ggml_tensor* input) {
   if (!multiplies_few_rows(weight, input->ne[1])) return ggml_mul_mat(context_.get(), weight, input);
   const std::size_t bytes = few_rows_scratch(weight);
   for (auto& scratch : pass.products) scratch.resize(std::max(scratch.size(), bytes));
   return custom(weight->ne[1], input->ne[1], {input, weight}, few_rows_node, {&pass});
 }
 
-ggml_tensor* Graph::feed_forward(const Weights& weights, PassState& pass, int layer, ggml_tensor* residual,
+ggml_tensor* Graph::feed_forward(const Weights& weights, PassData& pass, int layer, ggml_tensor* residual,
                                  ggml_tensor* attended) {
   const LayerTensors& tensors = weights.layers()[static_cast<std::size_t>(layer)];
   const model::LayerWeights& names = pass.model->layers()[static_cast<std::size_t>(layer)];
@@ -134,14 +134,14 @@ ggml_tensor* Graph::feed_forward(const Weights& weights, PassState& pass, int la
   return multiply(pass, tensors.down, activated);
 }
 
-void Graph::add_logits(const Weights& weights, PassState& pass, ggml_tensor* residual, ggml_tensor* delta) {
+void Graph::add_logits(const Weights& weights, PassData& pass, ggml_tensor* residual, ggml_tensor* delta) {
   ggml_tensor* normalised = normalise(residual, delta, &pass.model->output_norm(), {&pass});
   logits_ = multiply(pass, weights.output(), normalised);
   ggml_set_output(logits_);
   ggml_build_forward_expand(graph_, logits_);
 }
 
-void Graph::build(const Weights& weights, PassState& pass) {
+void Graph::build(const Weights& weights, PassData& pass) {
   const model::Model& model = *pass.model;
   const model::Config& config = model.config();
   const std::int64_t q_width = static_cast<std::int64_t>(config.heads) * config.head_dim;

@@ -1,5 +1,5 @@
 // One forward graph for one shape of pass, kept and run again. Owns its tensors' headers and activations; weights and
-// pass state are borrowed. One thread at a time.
+// pass data are borrowed. One thread at a time.
 #pragma once
 
 #include <deque>
@@ -26,10 +26,10 @@ struct GraphShape {
 
 class Graph {
  public:
-  Graph(const GraphShape& shape, const Weights& weights, PassState& pass);
+  Graph(const GraphShape& shape, const Weights& weights, PassData& pass);
   /// What is behind the attention of the last layer, for kLogitRows rows that another graph has kept: those that
-  /// PassState::output_rows names, of the graph that read() was told last.
-  Graph(const Graph& kept, const Weights& weights, PassState& pass);
+  /// PassData::output_rows names, of the graph that read() was told last.
+  Graph(const Graph& kept, const Weights& weights, PassData& pass);
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
@@ -46,17 +46,17 @@ class Graph {
 
  private:
   void allocate();
-  void build(const Weights& weights, PassState& pass);
+  void build(const Weights& weights, PassData& pass);
   /// Of a layer: all that comes behind its attention, as what it adds to the residual.
-  ggml_tensor* feed_forward(const Weights& weights, PassState& pass, int layer, ggml_tensor* residual,
+  ggml_tensor* feed_forward(const Weights& weights, PassData& pass, int layer, ggml_tensor* residual,
                             ggml_tensor* attended);
-  void add_logits(const Weights& weights, PassState& pass, ggml_tensor* residual, ggml_tensor* delta);
+  void add_logits(const Weights& weights, PassData& pass, ggml_tensor* residual, ggml_tensor* delta);
   using NodeFunction = void (*)(ggml_tensor*, int, int, void*);
   ggml_tensor* custom(std::int64_t width, std::int64_t rows, std::vector<ggml_tensor*> sources, NodeFunction function,
                       const NodeData& data);
   ggml_tensor* normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight,
                          const NodeData& data);
-  ggml_tensor* multiply(PassState& pass, ggml_tensor* weight, ggml_tensor* input);
+  ggml_tensor* multiply(PassData& pass, ggml_tensor* weight, ggml_tensor* input);
   ggml_tensor* weight_view(const model::TensorInfo* weight);
 
   GraphShape shape_;

@@ -29,8 +29,8 @@ Lane::Lane(Machine& machine)
   pass_.runner = &runner_;
   pass_.rope = &rope_;
   pass_.products.resize(threads);
-  pass_.scratch.assign(
-      threads, std::vector<float>(static_cast<std::size_t>(2 * kAppendBlock * machine.model.config().head_dim)));
+  pass_.scratch.assign(threads,
+                       std::vector<float>(static_cast<std::size_t>(2 * kAppendRows * machine.model.config().head_dim)));
 }
 
 void Lane::begin(const StepBatch& batch) {

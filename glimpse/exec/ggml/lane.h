@@ -45,8 +45,8 @@ class Lane {
 
   attention::Runner& runner() { return runner_; }
   const attention::Runner& runner() const { return runner_; }
-  PassState& pass() { return pass_; }
-  const PassState& pass() const { return pass_; }
+  PassData& pass() { return pass_; }
+  const PassData& pass() const { return pass_; }
 
  private:
   Graph& graph_for(const StepBatch& batch);
@@ -56,7 +56,7 @@ class Lane {
   Machine& machine_;
   RopeTable rope_;
   attention::Runner runner_;
-  PassState pass_;
+  PassData pass_;
   std::vector<std::int64_t> positions_;
   GraphShape key_;
   std::list<std::unique_ptr<Graph>> graphs_;  ///< most recently used first

@@ -52,7 +52,7 @@ QkvRows qkv_rows(const ggml_tensor* dst, std::size_t q_width, std::size_t kv_wid
 }
 
 /// Copies one head's row with its bias, norm and rotation.
-void finish_head(const float* from, const float* bias, const float* norm, const PassState& pass, std::size_t row,
+void finish_head(const float* from, const float* bias, const float* norm, const PassData& pass, std::size_t row,
                  float* to) {
   const model::Config& config = pass.model->config();
   const int dim = config.head_dim;
@@ -90,7 +90,7 @@ void normalise_node(ggml_tensor* dst, int ith, int nth, void* data) {
 
 void append_node(ggml_tensor* dst, int ith, int nth, void* data) {
   const auto& node = *static_cast<const NodeData*>(data);
-  PassState& pass = *node.pass;
+  PassData& pass = *node.pass;
   const model::Config& config = pass.model->config();
   const model::LayerWeights& weights = pass.model->layers()[static_cast<std::size_t>(node.layer)];
   const auto dim = static_cast<std::size_t>(config.head_dim);
@@ -103,16 +103,16 @@ void append_node(ggml_tensor* dst, int ith, int nth, void* data) {
   const float* q_norm = bias_of(weights.q_norm, 0);
   const float* k_norm = bias_of(weights.k_norm, 0);
   float* keys = pass.scratch[static_cast<std::size_t>(ith)].data();
-  float* values = keys + kAppendBlock * dim;
+  float* values = keys + kAppendRows * dim;
 
-  int unit = 0;
+  int item = 0;
   for (std::size_t s = 0; s < pass.sequences.size(); ++s) {
     const attention::SequenceRows& sequence = pass.sequences[s];
     const int computed = std::min(sequence.rows, pass.rows - sequence.first_row);
-    for (int first = 0; first < computed; first += kAppendBlock) {
-      const int count = std::min(kAppendBlock, computed - first);
-      for (int head = 0; head < config.kv_heads; ++head, ++unit) {
-        if (unit % nth != ith) continue;
+    for (int first = 0; first < computed; first += kAppendRows) {
+      const int count = std::min(kAppendRows, computed - first);
+      for (int head = 0; head < config.kv_heads; ++head, ++item) {
+        if (item % nth != ith) continue;
         const std::size_t kv_offset = static_cast<std::size_t>(head) * dim;
         for (int r = 0; r < count; ++r) {
           const auto row = static_cast<std::size_t>(sequence.first_row + first + r);

@@ -25,7 +25,7 @@ struct ChangeSum {
 };
 
 /// What nodes share during a pass. Owned by the executor; filled before the graph runs.
-struct PassState {
+struct PassData {
   const model::Model* model = nullptr;
   attention::Runner* runner = nullptr;
   RopeTable* rope = nullptr;
@@ -33,29 +33,29 @@ struct PassState {
   std::span<const std::int32_t> output_rows;
   int rows = 0;                             ///< that layers compute: of all sequences, until narrow() leaves some out
   std::function<void(int rows)> narrow;     ///< sets the rows of all nodes
-  std::vector<std::vector<float>> scratch;  ///< [threads] rotated keys of one block
+  std::vector<std::vector<float>> scratch;  ///< [threads] kAppendRows rotated keys, and values
   std::vector<std::vector<std::byte>> products;  ///< [threads] few_rows_scratch of the largest weight
   std::vector<std::vector<ChangeSum>> changes;   ///< [threads, layers]; empty: nobody asks
 };
 
 /// The user data of one node. Lives as long as its graph.
 struct NodeData {
-  PassState* pass = nullptr;
+  PassData* pass = nullptr;
   int layer = 0;
   bool add = false;       ///< normalise: add the delta to the residual first
   bool attended = false;  ///< normalise: the delta is what the layer's attention gave
 };
 
-/// Rows that are left to compute where only the first `wanted` of `rows` are wanted any more: fewer by whole blocks,
-/// and a block behind the wanted ones stays. So whatever ggml does with the rows behind its last whole tile, it does it
+/// Rows that are left to compute where only the first `wanted` of `rows` are wanted any more: fewer by whole tiles,
+/// and a tile behind the wanted ones stays. So whatever ggml does with the rows behind its last whole tile, it does it
 /// to none of the wanted ones, and their bits are as before.
 constexpr int narrowed(int rows, int wanted) {
-  constexpr int kBlock = 64;
-  return rows - std::max(0, (rows - wanted) / kBlock - 1) * kBlock;
+  constexpr int kTile = 64;
+  return rows - std::max(0, (rows - wanted) / kTile - 1) * kTile;
 }
 
 /// Rows of K that one thread rotates and appends at a time.
-inline constexpr int kAppendBlock = 64;
+inline constexpr int kAppendRows = 64;
 
 // src: residual [hidden, rows] (changed in place when data.add), weight [hidden], delta (when data.add).
 // dst: normalised [hidden, rows].

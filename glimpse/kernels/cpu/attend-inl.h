@@ -1,5 +1,5 @@
 // What attending kernels share: weights from scores by an online softmax, and their products with V. Included once for
-// each instruction set. No state, any thread.
+// each instruction set. Nothing is kept, any thread.
 #if defined(GLIMPSE_KERNELS_CPU_ATTEND_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GLIMPSE_KERNELS_CPU_ATTEND_INL_H_
 #undef GLIMPSE_KERNELS_CPU_ATTEND_INL_H_
@@ -110,13 +110,13 @@ struct RunningSoftmax {
   float sum = 0;
 };
 
-inline HWY_NOINLINE void take_scores(float* HWY_RESTRICT scores, int count, RunningSoftmax& state,
+inline HWY_NOINLINE void take_scores(float* HWY_RESTRICT scores, int count, RunningSoftmax& running,
                                      float* HWY_RESTRICT out, std::size_t dim) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int>(hn::Lanes(d));
   const int padded = (count + lanes - 1) / lanes * lanes;
   for (int i = count; i < padded; ++i) scores[i] = kMinusInfinity;
-  auto largest = hn::Set(d, state.largest);
+  auto largest = hn::Set(d, running.largest);
   for (int i = 0; i < padded; i += lanes) largest = hn::Max(largest, hn::LoadU(d, scores + i));
   const auto top = hn::MaxOfLanes(d, largest);
   const float next = hn::GetLane(top);
@@ -128,10 +128,10 @@ inline HWY_NOINLINE void take_scores(float* HWY_RESTRICT scores, int count, Runn
     sum = hn::Add(sum, weight);
     hn::StoreU(weight, d, scores + i);
   }
-  const auto faded = exp(d, hn::Sub(hn::Set(d, state.largest), reference));
+  const auto faded = exp(d, hn::Sub(hn::Set(d, running.largest), reference));
   const float fade = hn::GetLane(faded);
-  state.sum = hn::GetLane(hn::MulAdd(hn::Set(d, state.sum), faded, hn::SumOfLanes(d, sum)));
-  state.largest = next;
+  running.sum = hn::GetLane(hn::MulAdd(hn::Set(d, running.sum), faded, hn::SumOfLanes(d, sum)));
+  running.largest = next;
   if (fade != 1.0F) {
     for (std::size_t i = 0; i < dim; ++i) out[i] *= fade;
   }
@@ -139,9 +139,9 @@ inline HWY_NOINLINE void take_scores(float* HWY_RESTRICT scores, int count, Runn
 
 /// The same for the first `count` entries of a block; the weights of q8_0 values take in the values' scales.
 template <KvType kType>
-HWY_INLINE void take_block(const Block& block, int count, float* HWY_RESTRICT scores, RunningSoftmax& state,
+HWY_INLINE void take_block(const Block& block, int count, float* HWY_RESTRICT scores, RunningSoftmax& running,
                            float* HWY_RESTRICT out, std::size_t dim) {
-  take_scores(scores, count, state, out, dim);
+  take_scores(scores, count, running, out, dim);
   if constexpr (kType == KvType::q8_0) {
     for (int i = 0; i < count; ++i) scores[i] *= read_scale(block.v()[i], block.scale[i]);
   }
@@ -166,11 +166,11 @@ HWY_INLINE void write_output(D d, const float* HWY_RESTRICT out, std::size_t dim
 
 /// A query's part of a partial result: its output, and the log-sum-exp of its scores.
 template <KvType kType, class D>
-HWY_INLINE void write_query(D d, const float* HWY_RESTRICT out, std::size_t dim, const RunningSoftmax& state,
+HWY_INLINE void write_query(D d, const float* HWY_RESTRICT out, std::size_t dim, const RunningSoftmax& running,
                             float* HWY_RESTRICT to, float& lse) {
-  const float inverse = state.sum > 0 || state.sum != state.sum ? 1.0F / state.sum : 0.0F;
+  const float inverse = running.sum > 0 || running.sum != running.sum ? 1.0F / running.sum : 0.0F;
   write_output<kType>(d, out, dim, inverse, to);
-  lse = state.largest == kMinusInfinity ? kMinusInfinity : state.largest + std::log(state.sum);
+  lse = running.largest == kMinusInfinity ? kMinusInfinity : running.largest + std::log(running.sum);
 }
 
 }  // namespace glimpse::kernels::HWY_NAMESPACE

@@ -18,7 +18,7 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item,
   HWY_ALIGN float out[kMaxGroup * kMaxDim];
   HWY_ALIGN float scores[kMaxGroup * kPaddedBlock];
   Block blocks[2];
-  RunningSoftmax states[kMaxGroup];
+  RunningSoftmax running[kMaxGroup];
   arrange_queries<kType>(d, item.query, item.group, dim, queries);
   std::fill(out, out + group * dim, 0.0F);
 
@@ -48,7 +48,7 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item,
       write_scores(*block, from, to, scores, item.group, item.scores, item.score_stride);
     }
     for (std::size_t j = 0; j < group; ++j) {
-      take_block<kType>(*block, block->count, scores + j * kPaddedBlock, states[j], out + j * dim, dim);
+      take_block<kType>(*block, block->count, scores + j * kPaddedBlock, running[j], out + j * dim, dim);
     }
     ValueRange values{.rows = block->v(), .end = block->count};
     if (gathered && block->linked >= kAhead) {
@@ -63,7 +63,7 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item,
   }
 
   for (std::size_t j = 0; j < group; ++j) {
-    write_query<kType>(d, out + j * dim, dim, states[j], item.partial + j * dim, lse[j]);
+    write_query<kType>(d, out + j * dim, dim, running[j], item.partial + j * dim, lse[j]);
   }
 }
 

@@ -271,7 +271,7 @@ HWY_INLINE int count_seen(const Block& block, const HeadView& head, std::int32_t
 
 /// Adds a block, whose next is linked, to all queries.
 template <KvType kType, class D>
-HWY_INLINE void add_rows(D d, const FewRows& work, const Block& block, std::int32_t from, RunningSoftmax* states) {
+HWY_INLINE void add_rows(D d, const FewRows& work, const Block& block, std::int32_t from, RunningSoftmax* running) {
   const std::size_t dim = work.dim();
   const std::size_t group = work.group();
   score_rows<kType>(d, work, block);
@@ -280,7 +280,8 @@ HWY_INLINE void add_rows(D d, const FewRows& work, const Block& block, std::int3
     seen[r] = count_seen(block, *work.item.head, from, work.item.first_slot + r);
     for (std::size_t j = static_cast<std::size_t>(r) * group; j < static_cast<std::size_t>(r + 1) * group; ++j) {
       if (seen[r] == 0) continue;
-      take_block<kType>(block, seen[r], work.space.scores + j * kPaddedBlock, states[j], work.space.out + j * dim, dim);
+      take_block<kType>(block, seen[r], work.space.scores + j * kPaddedBlock, running[j], work.space.out + j * dim,
+                        dim);
     }
   }
   // Nothing is left to fetch: rows are asked for again, which the first cache answers.
@@ -302,7 +303,7 @@ HWY_INLINE void attend_rows_item(D d, const FewRows& work) {
   const std::size_t dim = work.dim();
   const std::size_t queries = work.queries();
   Block blocks[2];
-  RunningSoftmax states[kFewRows * kMaxGroup];
+  RunningSoftmax running[kFewRows * kMaxGroup];
   turn_queries<kType>(d, work);
   const std::int32_t step = block_rows(work.format);
   Block* block = &blocks[0];
@@ -314,19 +315,19 @@ HWY_INLINE void attend_rows_item(D d, const FewRows& work) {
   float* partial = item.partial;
   for (std::int32_t from = item.begin; from < item.end; from += step) {
     if ((from - item.begin) % kSplitTokens == 0) {
-      std::fill(states, states + queries, RunningSoftmax());
+      std::fill(running, running + queries, RunningSoftmax());
       std::fill(work.space.out, work.space.out + queries * dim, 0.0F);
     }
     const std::int32_t to = std::min(from + step, item.end);
     next->count = 0;
     if (to < item.end) locate_from(to, *next);
     link(*block, *next);
-    add_rows<kType>(d, work, *block, from, states);
+    add_rows<kType>(d, work, *block, from, running);
     std::swap(block, next);
     if (to < item.end && (to - item.begin) % kSplitTokens != 0) continue;
     for (std::size_t j = 0; j < queries; ++j) {
       const std::size_t place = work.place(j);
-      write_query<kType>(d, work.space.out + j * dim, dim, states[j], partial + place * dim,
+      write_query<kType>(d, work.space.out + j * dim, dim, running[j], partial + place * dim,
                          partial[work.whole_queries() * dim + place]);
     }
     partial += partial_floats(static_cast<int>(work.whole_queries()), work.format.dim);

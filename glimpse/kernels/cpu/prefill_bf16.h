@@ -1,6 +1,6 @@
 // The two products of a prefill tile in bf16 dot products (vdpbf16ps: two bf16 products added into one f32), for
 // caches of bf16 rows. A table of functions with one source file per instruction set; they neither allocate nor keep
-// state. Any thread.
+// anything. Any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // What the prefill kernels share: which keys a tile reads, packed a block at a time, the query vectors of the tile
-// across lanes, and their products with the keys. Included once for each instruction set. No state, any thread.
+// across lanes, and their products with the keys. Included once for each instruction set. Nothing is kept, any thread.
 //
 // The tile is computed transposed: query vectors lie across lanes, so that maxima, exponentials and sums of the
 // softmax need no step across lanes, and K and V are read by broadcast, without a transpose. Lanes are independent

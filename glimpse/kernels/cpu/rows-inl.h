@@ -1,6 +1,6 @@
 // Rows of one head: where they lie (page table, list, freed slots) and their dot products with the queries of a
 // group. A block is a fixed number of entries of a range, so results depend on the range alone. Included once for
-// each instruction set. No state, any thread.
+// each instruction set. Nothing is kept, any thread.
 #if defined(GLIMPSE_KERNELS_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GLIMPSE_KERNELS_CPU_ROWS_INL_H_
 #undef GLIMPSE_KERNELS_CPU_ROWS_INL_H_

@@ -1,5 +1,5 @@
 // Vector pieces that the kernels share: exp, reductions of four rows, loads that widen a row of the cache. Included
-// once for each instruction set (hence the toggled guard). No state, any thread.
+// once for each instruction set (hence the toggled guard). Nothing is kept, any thread.
 #if defined(GLIMPSE_KERNELS_CPU_VEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GLIMPSE_KERNELS_CPU_VEC_INL_H_
 #undef GLIMPSE_KERNELS_CPU_VEC_INL_H_

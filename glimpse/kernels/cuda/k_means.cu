@@ -14,7 +14,7 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kMostOfLane = kMaxHeadDim / 32;
 
-/// What KMeansProblem::state holds.
+/// What KMeansProblem::notes holds.
 enum State { kThere, kFresh, kOver, kUnused, kChanged };
 
 __device__ inline int warp_of() {
@@ -78,8 +78,8 @@ __device__ double draw_of(int round) {
 
 __global__ void seed_start_kernel(const __grid_constant__ KMeansOp of) {
   const KMeansProblem& problem = of.problems.raw()[blockIdx.x];
-  for (int i = static_cast<int>(threadIdx.x); i < kMeansState; i += static_cast<int>(blockDim.x)) {
-    problem.state[i] = i == kThere || i == kFresh ? 1 : 0;
+  for (int i = static_cast<int>(threadIdx.x); i < kMeansNotes; i += static_cast<int>(blockDim.x)) {
+    problem.notes[i] = i == kThere || i == kFresh ? 1 : 0;
   }
   if (threadIdx.x == 0) problem.seeds[0] = static_cast<int>(draw_of(0) * problem.sample_count);
   for (int i = static_cast<int>(threadIdx.x); i < problem.sample_count; i += static_cast<int>(blockDim.x)) {
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) seed_update_kernel(const __grid_cons
   __shared__ float tile[kSeedTile];
   const KMeansProblem& problem = of.op.problems.raw()[static_cast<int>(blockIdx.x) / of.tiles];
   const int first = static_cast<int>(blockIdx.x) % of.tiles * kSeedTile, dim = of.op.dim;
-  const int there = problem.state[kThere], fresh = problem.state[kFresh];
+  const int there = problem.notes[kThere], fresh = problem.notes[kFresh];
   if (first >= problem.sample_count || fresh == 0) return;
   for (int i = static_cast<int>(threadIdx.x); i < fresh * dim; i += kThreads) {
     const int seed = problem.seeds[there - fresh + i / dim];
@@ -167,11 +167,11 @@ __device__ int first_over(double value, double at, double& before) {
 __global__ void __launch_bounds__(32 * kSeedsAtOnce) seed_draw_kernel(const __grid_constant__ SeedArguments of) {
   __shared__ int drawn[kSeedsAtOnce];
   const KMeansProblem& problem = of.op.problems.raw()[blockIdx.x];
-  const int there = problem.state[kThere], wanted = min(kSeedsAtOnce, problem.clusters - there);
+  const int there = problem.notes[kThere], wanted = min(kSeedsAtOnce, problem.clusters - there);
   const int tiles = (problem.sample_count + kSeedTile - 1) / kSeedTile, warp = warp_of();
-  if (wanted <= 0 || problem.state[kOver] != 0) {
+  if (wanted <= 0 || problem.notes[kOver] != 0) {
     __syncthreads();
-    if (threadIdx.x == 0) problem.state[kFresh] = 0;
+    if (threadIdx.x == 0) problem.notes[kFresh] = 0;
     return;
   }
   double total = 0;
@@ -211,9 +211,9 @@ __global__ void __launch_bounds__(32 * kSeedsAtOnce) seed_draw_kernel(const __gr
     if (drawn[i] < 0 || (i > 0 && drawn[i] == drawn[i - 1])) continue;
     problem.seeds[there + fresh++] = drawn[i];
   }
-  problem.state[kFresh] = fresh;
-  problem.state[kThere] = there + fresh;
-  if (fresh == 0) problem.state[kOver] = 1;
+  problem.notes[kFresh] = fresh;
+  problem.notes[kThere] = there + fresh;
+  if (fresh == 0) problem.notes[kOver] = 1;
 }
 
 /// Writes a centroid as products take it; its values lie as normalise() has them.
@@ -239,7 +239,7 @@ struct MeansArguments {
 
 /// True where an iteration has something to do: the one before it changed something.
 __device__ bool goes_on(const KMeansProblem& problem, int iteration) {
-  return iteration < 2 || problem.state[kChanged + iteration - 2] != 0;
+  return iteration < 2 || problem.notes[kChanged + iteration - 2] != 0;
 }
 
 /// Adds up a cluster's rows in order; returns how many there are.
@@ -262,7 +262,7 @@ __device__ int add_members(const KMeansProblem& problem, int cluster, float (&ro
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MeansArguments of) {
   const KMeansProblem& problem = of.op.problems.raw()[static_cast<int>(blockIdx.x) / of.parts];
   const int cluster = static_cast<int>(blockIdx.x) % of.parts * kWarps + warp_of(), dim = of.op.dim;
-  const int clusters = problem.state[kThere];
+  const int clusters = problem.notes[kThere];
   if (!goes_on(problem, of.iteration)) return;
   float row[kMostOfLane] = {};
   if (cluster >= clusters) {  // the last tile's other columns are multiplied too
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 1) assign_kernel(const __grid_consta
   if (!goes_on(problem, of.iteration)) return;
   const int first = (static_cast<int>(blockIdx.x) % of.parts * kWarps + warp_of()) * 16 * kTiles;
   if (first >= problem.count) return;
-  const int lane = lane_of(), clusters = problem.state[kThere];
+  const int lane = lane_of(), clusters = problem.notes[kThere];
   std::uint32_t most[kTiles][kSteps][4], rest[kTiles][kSteps][4];
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(kThreads, 1) assign_kernel(const __grid_consta
       problem.nearest[row] = of_row.cluster;
     }
   }
-  if (of.iteration > 0 && __any_sync(~0U, changed) && lane == 0) problem.state[kChanged + of.iteration - 1] = 1;
+  if (of.iteration > 0 && __any_sync(~0U, changed) && lane == 0) problem.notes[kChanged + of.iteration - 1] = 1;
 }
 
 /// An op whose problems some blocks share.
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(kThreads) cluster_means_kernel(const __grid_co
   const int number = static_cast<int>(blockIdx.x) / of.parts, dim = of.op.dim;
   const KMeansProblem& problem = of.op.problems.raw()[number];
   const int cluster = static_cast<int>(blockIdx.x) % of.parts * kWarps + warp_of();
-  if (cluster >= problem.state[kThere]) return;
+  if (cluster >= problem.notes[kThere]) return;
   float row[kMostOfLane] = {};
   const int count = add_members(problem, cluster, row, dim);
   float* const to = of.op.means.raw() + (static_cast<std::size_t>(number) * of.op.most_clusters + cluster) * dim;

@@ -30,7 +30,7 @@ inline constexpr int kSeedsAtOnce = 8;
 inline constexpr int kSeedTile = 64;  ///< rows whose distances are summed at a time
 inline constexpr int kMeansIterations = 10;
 
-/// One problem. Words of `state`: the clusters that there are, then what the kernels tell each other.
+/// One problem. Words of `notes`: the clusters that there are, then what the kernels tell each other.
 struct KMeansProblem {
   const float* rows = nullptr;    ///< [count, d]
   const float* sample = nullptr;  ///< [sample_count, d] of length 1: first centroids are some of them; often `rows`
@@ -42,9 +42,9 @@ struct KMeansProblem {
   float* distances = nullptr;       ///< [sample_count]
   double* sums = nullptr;           ///< [ceil(sample_count / kSeedTile)]
   std::int32_t* seeds = nullptr;    ///< [clusters]
-  std::int32_t* state = nullptr;    ///< [kMeansState]
+  std::int32_t* notes = nullptr;    ///< [kMeansNotes]
 };
-inline constexpr int kMeansState = 4 + kMeansIterations;
+inline constexpr int kMeansNotes = 4 + kMeansIterations;
 /// Clusters in whole tiles of eight.
 constexpr std::int32_t whole_tiles(std::int32_t clusters) {
   return (clusters + 7) / 8 * 8;

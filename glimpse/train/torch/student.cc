@@ -92,7 +92,7 @@ struct Mixing {
 
 }  // namespace
 
-struct Student::State {
+struct Student::Impl {
   model::Config config;
   at::Device device{at::kCPU};
   std::vector<float> factors;  ///< of the rope, which borrows them
@@ -254,43 +254,43 @@ struct Student::State {
   }
 };
 
-Student::Student(const model::Model& model, int threads, const DeviceName& device) : state_(std::make_unique<State>()) {
+Student::Student(const model::Model& model, int threads, const DeviceName& device) : impl_(std::make_unique<Impl>()) {
   at::set_num_threads(threads);
-  State& state = *state_;
-  state.config = model.config();
-  state.device = device_of(device);
-  if (const float* factors = state.config.rope.frequency_factors) {
-    state.factors.assign(factors, factors + state.config.rope.dims / 2);
-    state.config.rope.frequency_factors = state.factors.data();
+  Impl& impl = *impl_;
+  impl.config = model.config();
+  impl.device = device_of(device);
+  if (const float* factors = impl.config.rope.frequency_factors) {
+    impl.factors.assign(factors, factors + impl.config.rope.dims / 2);
+    impl.config.rope.frequency_factors = impl.factors.data();
   }
-  state.rope.emplace(state.config.rope);
-  state.embedding = widened(&model.token_embedding(), state.device);
-  state.output_norm = widened(&model.output_norm(), state.device);
-  state.output = &model.output() == &model.token_embedding() ? state.embedding : widened(&model.output(), state.device);
-  for (const model::LayerWeights& layer : model.layers()) state.layers.push_back(widened_layer(layer, state.device));
+  impl.rope.emplace(impl.config.rope);
+  impl.embedding = widened(&model.token_embedding(), impl.device);
+  impl.output_norm = widened(&model.output_norm(), impl.device);
+  impl.output = &model.output() == &model.token_embedding() ? impl.embedding : widened(&model.output(), impl.device);
+  for (const model::LayerWeights& layer : model.layers()) impl.layers.push_back(widened_layer(layer, impl.device));
 }
 
 Student::~Student() = default;
 
 int Student::vocabulary() const {
-  return state_->config.vocabulary;
+  return impl_->config.vocabulary;
 }
 
 Loss Student::distilled(const GradientRequest& request) {
-  State& state = *state_;
-  state.require(request);
+  Impl& impl = *impl_;
+  impl.require(request);
   const auto tokens = std::span<const std::int32_t>(request.tokens);
   const auto first = static_cast<std::size_t>(request.first);
-  state.read_prompt(tokens.first(first));
+  impl.read_prompt(tokens.first(first));
   Tensor wanted;
   {
     const c10::NoGradGuard frozen;
-    wanted = state.forward(tokens.subspan(first), request.first, nullptr, true);
-    state.keep(request.first);
+    wanted = impl.forward(tokens.subspan(first), request.first, nullptr, true);
+    impl.keep(request.first);
   }
-  Mixing mixing = state.mixing_of(request);
+  Mixing mixing = impl.mixing_of(request);
   mixing.gates.set_requires_grad(true);
-  const Tensor got = state.forward(tokens.subspan(first), request.first, &mixing, true);
+  const Tensor got = impl.forward(tokens.subspan(first), request.first, &mixing, true);
   const Tensor loss = (got - wanted).pow(2).mean();
   loss.backward();
   const Tensor slopes = mixing.gates.grad().cpu().to(at::kDouble).contiguous();
@@ -299,14 +299,14 @@ Loss Student::distilled(const GradientRequest& request) {
 }
 
 std::vector<float> Student::logits(const GradientRequest& request) {
-  State& state = *state_;
-  state.require(request);
+  Impl& impl = *impl_;
+  impl.require(request);
   const c10::NoGradGuard frozen;
   const auto tokens = std::span<const std::int32_t>(request.tokens);
   const auto first = static_cast<std::size_t>(request.first);
-  state.read_prompt(tokens.first(first));
-  const Mixing mixing = state.mixing_of(request);
-  const Tensor got = state.forward(tokens.subspan(first), request.first, &mixing, true).cpu().contiguous();
+  impl.read_prompt(tokens.first(first));
+  const Mixing mixing = impl.mixing_of(request);
+  const Tensor got = impl.forward(tokens.subspan(first), request.first, &mixing, true).cpu().contiguous();
   const auto* value = got.data_ptr<float>();
   return {value, value + got.numel()};
 }

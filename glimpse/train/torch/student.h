@@ -33,8 +33,8 @@ class Student {
   int vocabulary() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace glimpse::train

@@ -53,7 +53,7 @@ struct OnDevice {
         distances(stream, size(count)),
         sums(stream, size(count)),
         seeds(stream, size(clusters)),
-        state(stream, kMeansState),
+        notes(stream, kMeansNotes),
         problem{.rows = rows.constant().raw(),
                 .sample = sample.constant().raw(),
                 .count = count,
@@ -65,14 +65,14 @@ struct OnDevice {
                 .distances = distances.pointer().raw(),
                 .sums = sums.pointer().raw(),
                 .seeds = seeds.pointer().raw(),
-                .state = state.pointer().raw()} {}
+                .notes = notes.pointer().raw()} {}
 
   Array<float> rows, sample, centroids;
   Array<std::uint32_t> packed;
   Array<std::int32_t> nearest;
   Array<float> distances;
   Array<double> sums;
-  Array<std::int32_t> seeds, state;
+  Array<std::int32_t> seeds, notes;
   KMeansProblem problem;
 };
 
@@ -128,7 +128,7 @@ TEST_F(KMeansTest, RowsAreInTheNearestClusterAndNearIt) {
       SCOPED_TRACE(testing::Message() << "dim " << dim << ", " << wanted[p].count << " rows");
       const std::vector<float> centroids = device[p]->centroids.values();
       const std::vector<std::int32_t> nearest = device[p]->nearest.values();
-      const std::int32_t clusters = device[p]->state.values()[0];
+      const std::int32_t clusters = device[p]->notes.values()[0];
       ASSERT_GE(clusters, 1);
       ASSERT_LE(clusters, wanted[p].clusters);
       if (!wanted[p].repeat) {
@@ -195,10 +195,10 @@ TEST_F(KMeansTest, CentroidsAreTheirMembersDirection) {
   const OnDevice device(*stream_, rows, rows, 600, 8, kDim);
   const Array<KMeansProblem> on(*stream_, std::vector{device.problem});
   k_means(*stream_, {on.constant(), 1, 600, 600, 8, kDim});
-  const std::vector<std::int32_t> state = device.state.values(), nearest = device.nearest.values();
-  ASSERT_EQ(state[kMeansState - 1], 0) << "it came to rest";
+  const std::vector<std::int32_t> notes = device.notes.values(), nearest = device.nearest.values();
+  ASSERT_EQ(notes[kMeansNotes - 1], 0) << "it came to rest";
   const std::vector<float> centroids = device.centroids.values();
-  for (std::int32_t c = 0; c < state[0]; ++c) {
+  for (std::int32_t c = 0; c < notes[0]; ++c) {
     std::vector<double> sum(kDim, 0);
     for (std::int32_t r = 0; r < 600; ++r) {
       if (nearest[size(r)] != c) continue;

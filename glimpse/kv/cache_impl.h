@@ -45,8 +45,8 @@ struct Sequence {
   std::vector<JournalEntry> journal;
 };
 
-struct Cache::State {
-  State(const CacheShape& cache_shape, const MakePageMemory& memory);
+struct Cache::Impl {
+  Impl(const CacheShape& cache_shape, const MakePageMemory& memory);
 
   /// Its tables may not know of Sequence::pending.
   Sequence& peek(SequenceId id) {

@@ -1,4 +1,4 @@
-// The list that threads share: every entry is in one part, and one thread is told that an output is finished.
+// The list that threads share: every entry is in one split, and one thread is told that an output is finished.
 #include "glimpse/kernels/cpu/work_list.h"
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ Output reads(std::int32_t entries) {
   return output;
 }
 
-/// How often the parts hold each entry of each output, in the order of a single thread.
+/// How often the splits hold each entry of each output, in the order of a single thread.
 struct Drained {
   std::vector<std::vector<int>> entries;
-  std::vector<Part> parts;
+  std::vector<Split> splits;
 };
 
 Drained drain_alone(WorkList<>& work) {
@@ -30,10 +30,10 @@ Drained drain_alone(WorkList<>& work) {
   for (int i = 0; i < work.outputs(); ++i) {
     drained.entries.emplace_back(static_cast<std::size_t>(work.output(i).entries), 0);
   }
-  work.drain(1, [&](const Part& part, const Part*) {
-    drained.parts.push_back(part);
-    for (std::int32_t i = part.begin; i < part.end; ++i) {
-      ++drained.entries[static_cast<std::size_t>(part.output)][static_cast<std::size_t>(i)];
+  work.drain(1, [&](const Split& split, const Split*) {
+    drained.splits.push_back(split);
+    for (std::int32_t i = split.begin; i < split.end; ++i) {
+      ++drained.entries[static_cast<std::size_t>(split.output)][static_cast<std::size_t>(i)];
     }
   });
   return drained;
@@ -53,17 +53,17 @@ TEST(WorkList, OutputsThatAreReadWholeAreCutRangeByRange) {
   for (int i = first; i < work.outputs(); ++i) {
     for (const int times : drained.entries[static_cast<std::size_t>(i)]) ASSERT_EQ(times, 1) << "output " << i;
   }
-  // What has parts gets no more: a window stays one.
+  // What has splits gets no more: a window stays one.
   const std::vector<int>& seen = drained.entries[static_cast<std::size_t>(window)];
   EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), 104);
   EXPECT_EQ(work.output(window).partials, 2);
   std::int32_t begin = 0;
-  for (std::size_t i = 2; i < drained.parts.size(); ++i) {  // behind the window's
-    const Part& part = drained.parts[i];
-    EXPECT_GE(part.begin, begin);
-    EXPECT_LE(part.end - part.begin, kSplitTokens);
-    EXPECT_EQ(part.partial, part.begin / kSplitTokens);
-    begin = part.begin;
+  for (std::size_t i = 2; i < drained.splits.size(); ++i) {  // behind the window's
+    const Split& split = drained.splits[i];
+    EXPECT_GE(split.begin, begin);
+    EXPECT_LE(split.end - split.begin, kSplitTokens);
+    EXPECT_EQ(split.partial, split.begin / kSplitTokens);
+    begin = split.begin;
   }
 }
 
@@ -73,9 +73,9 @@ TEST(WorkList, AnOutputWithoutEntriesIsFinishedToo) {
   work.add_whole(0);
   work.seal(8);
   int finished = 0;
-  work.drain(1, [&](const Part& part, const Part*) {
-    EXPECT_EQ(part.begin, part.end);
-    finished += work.finish(part) ? 1 : 0;
+  work.drain(1, [&](const Split& split, const Split*) {
+    EXPECT_EQ(split.begin, split.end);
+    finished += work.finish(split) ? 1 : 0;
   });
   EXPECT_EQ(finished, 1);
 }
@@ -89,24 +89,24 @@ TEST(WorkList, PartialResultsLieApartAndOneThreadFinishesAnOutput) {
       Output output = reads(1 + i * 97);
       output.queries = 1 + i % 3;
       const int number = work.add(output);
-      if (i % 5 == 0) work.add_part(number, 0, output.entries, 3);  // a part with three results
+      if (i % 5 == 0) work.add_split(number, 0, output.entries, 3);  // a split with three results
     }
     work.add_whole(0);
     work.seal(kDim);
     std::array<std::atomic<int>, kOutputs> finished{}, wrong{};
-    // Each part writes its own number; who finishes finds all of them in order.
+    // Each split writes its own number; who finishes finds all of them in order.
     const auto run = [&] {
-      work.drain(3, [&](const Part& part, const Part*) {
-        const Output& output = work.output(part);
-        for (int p = part.partial; p < part.partial + part.partials; ++p) {
+      work.drain(3, [&](const Split& split, const Split*) {
+        const Output& output = work.output(split);
+        for (int p = split.partial; p < split.partial + split.partials; ++p) {
           std::fill_n(work.partial(output, p), partial_floats(output.queries, kDim), static_cast<float>(p));
         }
-        if (!work.finish(part)) return;
-        ++finished[static_cast<std::size_t>(part.output)];
+        if (!work.finish(split)) return;
+        ++finished[static_cast<std::size_t>(split.output)];
         for (int p = 0; p < output.partials; ++p) {
           const float* from = work.partial(output, p);
           for (std::size_t i = 0; i < partial_floats(output.queries, kDim); ++i) {
-            wrong[static_cast<std::size_t>(part.output)] += from[i] == static_cast<float>(p) ? 0 : 1;
+            wrong[static_cast<std::size_t>(split.output)] += from[i] == static_cast<float>(p) ? 0 : 1;
           }
         }
       });
@@ -143,10 +143,10 @@ std::vector<std::vector<std::int32_t>> entries_read(const std::vector<Read>& rea
   work.seal(8);
   EXPECT_EQ(heads.size(), static_cast<std::size_t>(work.outputs()));
   std::vector<std::vector<std::int32_t>> read(static_cast<std::size_t>(work.outputs()));
-  work.drain(1, [&](const Part& part, const Part*) {
-    const Output& output = work.output(part);
-    for (std::int32_t i = part.begin; i < part.end; ++i) {
-      read[static_cast<std::size_t>(part.output)].push_back(output.list == nullptr ? i : output.list[i]);
+  work.drain(1, [&](const Split& split, const Split*) {
+    const Output& output = work.output(split);
+    for (std::int32_t i = split.begin; i < split.end; ++i) {
+      read[static_cast<std::size_t>(split.output)].push_back(output.list == nullptr ? i : output.list[i]);
     }
   });
   return read;

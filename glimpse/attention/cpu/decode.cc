@@ -60,7 +60,7 @@ void add_decode(Pass& pass, BatchEntry& entry, int layer, const kernels::AttendO
     return followed(pass, entry, layer, {output, index, head});
   });
   for (int number = first; number < pass.work.outputs(); ++number) {
-    if (pass.work.output(number).compensates) pass.work.add_part(number, 0, 0);
+    if (pass.work.output(number).compensates) pass.work.add_split(number, 0, 0);
   }
 }
 
@@ -98,15 +98,15 @@ void take_dropped(Pass& pass, const Call& call, const BatchEntry& entry, int hea
 
 /// RazorAttention's compensation token (its section 3.3): the mean key and value of what the window lost, weighted by
 /// their number, as one more partial result.
-void run_mean_token(Pass& pass, const Call& call, const Part& part) {
-  const HeadOutput& output = pass.work.output(part);
+void run_mean_token(Pass& pass, const Call& call, const Split& split) {
+  const HeadOutput& output = pass.work.output(split);
   BatchEntry& entry = pass.entry(output.batch);
   const plan::Selector& window = *entry.head(call.layer, output.head).window;
   take_dropped(pass, call, entry, output.head, entry.tokens - plan::window_tokens(window, entry.tokens));
   const DroppedTokens& dropped = entry.rows.state->dropped[entry.rows.state->head(call.layer, output.head)];
   const auto dim = static_cast<std::size_t>(pass.shape.head_dim);
   const auto count = static_cast<double>(dropped.end - dropped.first);
-  float* out = pass.work.partial(output, part.partial);
+  float* out = pass.work.partial(output, split.partial);
   float* lse = out + static_cast<std::size_t>(output.queries) * dim;
   const float* queries = pass.head_query(entry, call.q, 0, output.head);
   for (std::size_t j = 0; j < static_cast<std::size_t>(output.queries); ++j) {
@@ -159,18 +159,18 @@ void build_attend(Pass& pass, int layer) {
   pass.seal_work(pass.shape.head_dim);
 }
 
-void run_part(Pass& pass, const Call& call, const Part& part, const Part* next) {
-  const HeadOutput& output = pass.work.output(part);
+void run_split(Pass& pass, const Call& call, const Split& split, const Split* next) {
+  const HeadOutput& output = pass.work.output(split);
   if (output.rows > 0) {
-    run_few_rows(pass, call, part);
-  } else if (output.compensates && part.begin == part.end) {
-    run_mean_token(pass, call, part);
+    run_few_rows(pass, call, split);
+  } else if (output.compensates && split.begin == split.end) {
+    run_mean_token(pass, call, split);
   } else if (output.key_rank > 0) {
-    run_low_rank(pass, call, part);
+    run_low_rank(pass, call, split);
   } else {
-    kernels::attend_part(pass.reading(call), pass.work, part, next);
+    kernels::attend_split(pass.reading(call), pass.work, split, next);
   }
-  if (pass.work.finish(part)) finish_output(pass, call, output);
+  if (pass.work.finish(split)) finish_output(pass, call, output);
 }
 
 }  // namespace glimpse::attention

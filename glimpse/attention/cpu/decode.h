@@ -9,8 +9,8 @@ namespace glimpse::attention {
 /// Makes the attend phase's work of a layer, prompts' items too. One thread.
 void build_attend(Pass& pass, int layer);
 
-/// A part of an output. The thread that finished the output's last part merges them in order, feeds back, chooses: no
-/// barrier. `next`: the part that the thread runs after this one, or null.
-void run_part(Pass& pass, const Call& call, const Part& part, const Part* next);
+/// A split of an output. The thread that finished the output's last split merges them in order, feeds back, chooses: no
+/// barrier. `next`: the split that the thread runs after this one, or null.
+void run_split(Pass& pass, const Call& call, const Split& split, const Split* next);
 
 }  // namespace glimpse::attention

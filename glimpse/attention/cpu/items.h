@@ -1,11 +1,11 @@
-// What the threads of a phase take: parts of outputs (kernels/cpu/work_list.h), and items that are no output's part.
+// What the threads of a phase take: splits of outputs (kernels/cpu/work_list.h), and items that are no output's split.
 // Inside attention/cpu only.
 #pragma once
 
 #include <cstdint>
 
 #include "glimpse/kernels/cpu/row_outputs.h"
-#include "glimpse/kernels/cpu/run_part.h"
+#include "glimpse/kernels/cpu/run_split.h"
 
 namespace glimpse::attention {
 
@@ -15,11 +15,11 @@ struct HeadOutput : kernels::Output {
   int head = 0;
   int key_rank = 0;          ///< keys of the prompt are made from so many singular vectors
   bool selects = false;      ///< choose and publish when it is finished
-  bool compensates = false;  ///< its last part, without entries, is the token that stands for dropped ones
+  bool compensates = false;  ///< its last split, without entries, is the token that stands for dropped ones
   int rows = 0;              ///< few rows, which share each read: `queries` are theirs together; 0: a decode row
 };
 
-using kernels::Part;
+using kernels::Split;
 
 struct Item {
   enum class Kind : std::uint8_t {

@@ -109,17 +109,17 @@ void count_low_rank(Pass& pass, BatchEntry& entry, plan::SlotId at, const kernel
   }
 }
 
-/// Attends to a part of a list by way of pages of its own: made keys there, everything else copied.
-void run_low_rank(Pass& pass, const Call& call, const Part& part) {
-  const HeadOutput& output = pass.work.output(part);
+/// Attends to a split of a list by way of pages of its own: made keys there, everything else copied.
+void run_low_rank(Pass& pass, const Call& call, const Split& split) {
+  const HeadOutput& output = pass.work.output(split);
   BatchEntry& entry = pass.entry(output.batch);
   const kernels::KvFormat& format = pass.cache->shape().format;
   const kernels::HeadView& view = *output.view;
   const LowRankHead low = low_rank_head(entry, call.layer, output.head);
   RowPages& pages = pass.thread(call.ith).rows;
   reserve(pages, format);
-  const std::int32_t count = part.end - part.begin;
-  const std::int32_t* list = output.list + part.begin;
+  const std::int32_t count = split.end - split.begin;
+  const std::int32_t* list = output.list + split.begin;
   const kernels::HeadView own{pages.k.data(), pages.v.data(), pages.numbers.data(), nullptr, count};
   const auto made = [&](std::int32_t position) {
     return position < low.end && !std::binary_search(low.outliers.begin(), low.outliers.end(), position / low.chunk);
@@ -144,13 +144,13 @@ void run_low_rank(Pass& pass, const Call& call, const Part& part) {
     }
     copy_row(format, {&view, list[i]}, {&own, i}, &kernels::HeadView::v_plane);
   }
-  kernels::AttendItem work = kernels::attend_item(pass.reading(call), output, part);
-  work.partial = pass.work.partial(output, part.partial);
+  kernels::AttendItem work = kernels::attend_item(pass.reading(call), output, split);
+  work.partial = pass.work.partial(output, split.partial);
   work.head = &own;
   work.list = nullptr;
   work.begin = 0;
   work.end = count;
-  if (work.scores != nullptr) work.scores += part.begin;
+  if (work.scores != nullptr) work.scores += split.begin;
   kernels::attend(format, work);
 }
 

@@ -16,7 +16,7 @@ bool makes_keys(const BatchEntry& entry, plan::SlotId at, const kernels::Read& r
 /// Counts what such a head read from factors. After the pass.
 void count_low_rank(Pass& pass, BatchEntry& entry, plan::SlotId at, const kernels::Read& read);
 
-/// Attends to a part of a list by way of pages of its own: made keys there, everything else copied.
-void run_low_rank(Pass& pass, const Call& call, const Part& part);
+/// Attends to a split of a list by way of pages of its own: made keys there, everything else copied.
+void run_low_rank(Pass& pass, const Call& call, const Split& split);
 
 }  // namespace glimpse::attention

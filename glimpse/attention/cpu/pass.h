@@ -183,7 +183,7 @@ struct Pass {
 
   RowTables tables;
   kernels::WorkList<HeadOutput> work;  ///< of the phase that is being run
-  kernels::TakeList<Item> items;       ///< and what comes before its parts
+  kernels::TakeList<Item> items;       ///< and what comes before its splits
   PassSets sets;
   HostBuffer scores;             ///< of rows that decode, each [H, score_stride]: memory that no head reaches is free
   std::size_t score_floats = 0;  ///< of them, that rows of the phase have

@@ -62,7 +62,7 @@ void add_few_rows(Pass& pass, const BatchEntry& entry, int index) {
       if (begin >= output.entries) continue;
       const std::int32_t end = std::min(output.entries, begin + kKeyRange);
       const int partials = verify ? (end - begin + kernels::kSplitTokens - 1) / kernels::kSplitTokens : 1;
-      pass.work.add_part(number, begin, end, partials);
+      pass.work.add_split(number, begin, end, partials);
     }
   }
 }
@@ -137,7 +137,7 @@ void observe_rows(Pass& pass, const Call& call, const Item& item, kernels::Prefi
     take_observed(pass, entry, call.layer, item.head);
 }
 
-/// What the rows of an output saw is known from its parts.
+/// What the rows of an output saw is known from its splits.
 void observe_few_rows(Pass& pass, const Call& call, const HeadOutput& output) {
   const Item item{Item::Kind::prefill, output.batch, output.head, 0, output.rows};
   kernels::PrefillItem work = pass.prompt_item(item, call.q);
@@ -229,12 +229,12 @@ bool grows_indices(Pass& pass, const BatchEntry& entry, int layer) {
   return std::any_of(first, first + pass.shape.kv_heads, [](const auto& index) { return index != nullptr; });
 }
 
-void run_few_rows(Pass& pass, const Call& call, const Part& part) {
-  const HeadOutput& output = pass.work.output(part);
+void run_few_rows(Pass& pass, const Call& call, const Split& split) {
+  const HeadOutput& output = pass.work.output(split);
   const BatchEntry& entry = pass.entry(output.batch);
   const kernels::KvFormat& format = pass.cache->shape().format;
   const std::span<std::byte> workspace = pass.thread(call.ith).prefill;
-  float* const partial = pass.work.partial(output, part.partial);
+  float* const partial = pass.work.partial(output, split.partial);
   kernels::PrefillItem work =
       pass.prompt_item({Item::Kind::prefill, output.batch, output.head, 0, output.rows}, call.q);
   if (verifies_few(entry)) {
@@ -246,14 +246,14 @@ void run_few_rows(Pass& pass, const Call& call, const Part& part) {
                           .rows = work.rows,
                           .scale = work.scale,
                           .first_slot = work.first_slot,
-                          .begin = part.begin,
-                          .end = part.end,
+                          .begin = split.begin,
+                          .end = split.end,
                           .partial = partial},
                          workspace);
     return;
   }
-  work.begin = part.begin;
-  work.end = part.end;
+  work.begin = split.begin;
+  work.end = split.end;
   work.out = partial;
   work.out_stride = static_cast<std::size_t>(pass.group) * static_cast<std::size_t>(pass.shape.head_dim);
   work.lse = work.out + static_cast<std::size_t>(output.rows) * work.out_stride;

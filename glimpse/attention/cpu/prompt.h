@@ -20,8 +20,8 @@ bool grows_indices(Pass& pass, const BatchEntry& entry, int layer);
 /// Items of the kind prefill.
 void run_prompt(Pass& pass, const Call& call, const Item& item);
 
-/// A part of an output of few rows, and what follows its last one.
-void run_few_rows(Pass& pass, const Call& call, const Part& part);
+/// A split of an output of few rows, and what follows its last one.
+void run_few_rows(Pass& pass, const Call& call, const Split& split);
 void finish_few_rows(Pass& pass, const Call& call, const HeadOutput& output);
 
 }  // namespace glimpse::attention

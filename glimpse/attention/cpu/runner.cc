@@ -138,16 +138,16 @@ void silence(Pass& pass, float* out) {
   }
 }
 
-/// The calling thread takes items and then parts until none is left. What one of them throws ends its sequence's part
+/// The calling thread takes items and then splits until none is left. What one of them throws ends its sequence's part
 /// of the pass.
-template <class RunItem, class RunPart>
-void drain(Pass& pass, int threads, const RunItem& run_item, const RunPart& run_part) {
+template <class RunItem, class RunSplit>
+void drain(Pass& pass, int threads, const RunItem& run_item, const RunSplit& run_split) {
   if (pass.stopped.load(std::memory_order_relaxed)) return;
   for (const Item* item = pass.items.take(); item != nullptr; item = pass.items.take()) {
     pass.guarded(pass.entry(item->batch), [&] { run_item(*item); });
   }
-  pass.work.drain(threads, [&](const Part& part, const Part* next) {
-    pass.guarded(pass.entry(pass.work.output(part).batch), [&] { run_part(part, next); });
+  pass.work.drain(threads, [&](const Split& split, const Split* next) {
+    pass.guarded(pass.entry(pass.work.output(split).batch), [&] { run_split(split, next); });
   });
 }
 
@@ -246,7 +246,7 @@ void Runner::select(int layer, const float* q, int ith, int nth) {
         if (item.kind == Item::Kind::factor) return factor_keys(pass, item, layer);
         run_tile(pass, call, item);
       },
-      [&](const Part& part, const Part* next) { run_score(pass, call, part, next); });
+      [&](const Split& split, const Split* next) { run_score(pass, call, split, next); });
   if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
   pass.guarded([&] {
     recall_sets(pass, layer);
@@ -266,7 +266,7 @@ void Runner::attend(int layer, const float* q, float* out, int ith, int nth) {
         if (item.kind == Item::Kind::factor) return factor_keys(pass, item, layer);
         run_audit(pass, call, item);
       },
-      [&](const Part& part, const Part* next) { run_part(pass, call, part, next); });
+      [&](const Split& split, const Split* next) { run_split(pass, call, split, next); });
   if (!pass.last_to_arrive(nth) || pass.stopped.load(std::memory_order_relaxed)) return;
   keep_queries(pass, layer, q);
   silence(pass, out);

@@ -124,8 +124,8 @@ void build_select(Pass& pass, int layer) {
   pass.seal_work(0);
 }
 
-void run_score(Pass& pass, const Call& call, const Part& part, const Part* next) {
-  const HeadOutput& output = pass.work.output(part);
+void run_score(Pass& pass, const Call& call, const Split& split, const Split* next) {
+  const HeadOutput& output = pass.work.output(split);
   BatchEntry& entry = pass.entry(output.batch);
   const plan::Term& term = entry.rows.program->select(call.layer, output.head).selector->terms.front();
   const float* some = nullptr;
@@ -141,8 +141,8 @@ void run_score(Pass& pass, const Call& call, const Part& part, const Part* next)
     }
     some = queries.data();
   }
-  kernels::score_part(pass.reading(call), pass.work, part, next, some);
-  if (!pass.work.finish(part)) return;
+  kernels::score_split(pass.reading(call), pass.work, split, next, some);
+  if (!pass.work.finish(split)) return;
   if (output.sums) {
     pass.work.sum(output, pass.thread(call.ith).lse,
                   entry.lse.data() + static_cast<std::size_t>(output.head) * static_cast<std::size_t>(pass.group));

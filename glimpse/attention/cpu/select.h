@@ -9,9 +9,9 @@ namespace glimpse::attention {
 /// Makes the select phase's work of a layer, prompts' tiles too. One thread.
 void build_select(Pass& pass, int layer);
 
-/// Scores a part of the keys; the thread that finishes the head's last part chooses. `next`: the part that the thread
-/// runs after this one, or null.
-void run_score(Pass& pass, const Call& call, const Part& part, const Part* next);
+/// Scores a split of the keys; the thread that finishes the head's last split chooses. `next`: the split that the
+/// thread runs after this one, or null.
+void run_score(Pass& pass, const Call& call, const Split& split, const Split* next);
 void run_search(Pass& pass, const Call& call, const Item& item);
 
 /// The prompt's last chunk builds what searches will read; a correction mends it.

@@ -10,7 +10,7 @@
 #include "glimpse/kernels/choose.h"
 #include "glimpse/kernels/cpu/page_bounds.h"
 #include "glimpse/kernels/cpu/row_outputs.h"
-#include "glimpse/kernels/cpu/run_part.h"
+#include "glimpse/kernels/cpu/run_split.h"
 
 namespace glimpse::kernels {
 namespace {
@@ -44,10 +44,10 @@ class CpuOperations final : public Operations<Place::host> {
     add_scored(op, work_, [](const Output& output, int) { return output; });
     work_.seal(0);
     const Reading reading{op.cache.format, op.q.raw(), op.scale, op.out.scores.raw(), op.out.stride};
-    drain([&](const Part& part, const Part* next, int thread) {
-      score_part(reading, work_, part, next, nullptr);
-      const Output& output = work_.output(part);
-      if (work_.finish(part)) work_.sum(output, spaces_[size(thread)].lse, op.out.lse.raw() + output.query);
+    drain([&](const Split& split, const Split* next, int thread) {
+      score_split(reading, work_, split, next, nullptr);
+      const Output& output = work_.output(split);
+      if (work_.finish(split)) work_.sum(output, spaces_[size(thread)].lse, op.out.lse.raw() + output.query);
     });
   }
 
@@ -78,10 +78,10 @@ class CpuOperations final : public Operations<Place::host> {
     }
     work_.seal(op.cache.format.dim);
     const Reading reading{op.cache.format, op.q.raw(), op.scale, op.scores.scores.raw(), op.scores.stride};
-    drain([&](const Part& part, const Part* next, int thread) {
-      attend_part(reading, work_, part, next);
-      if (!work_.finish(part)) return;
-      const Output& output = work_.output(part);
+    drain([&](const Split& split, const Split* next, int thread) {
+      attend_split(reading, work_, split, next);
+      if (!work_.finish(split)) return;
+      const Output& output = work_.output(split);
       const std::size_t at = output.query * size(op.cache.format.dim);
       work_.merge(output, op.out.raw() + at);
       for (std::size_t i = 0; op.narrow && i < size(output.queries) * size(op.cache.format.dim); ++i) {
@@ -160,12 +160,12 @@ class CpuOperations final : public Operations<Place::host> {
     });
   }
 
-  /// run(part, next, thread) for all parts of the work list.
+  /// run(split, next, thread) for all splits of the work list.
   template <class Run>
   void drain(const Run& run) {
-    const int threads = workers_ == nullptr || work_.parts() < 2 ? 1 : workers_->threads();
+    const int threads = workers_ == nullptr || work_.splits() < 2 ? 1 : workers_->threads();
     const auto work = [&](int thread) {
-      work_.drain(threads, [&](const Part& part, const Part* next) { run(part, next, thread); });
+      work_.drain(threads, [&](const Split& split, const Split* next) { run(split, next, thread); });
     };
     threads == 1 ? work(0) : workers_->run(work);
   }

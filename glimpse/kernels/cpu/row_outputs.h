@@ -1,4 +1,4 @@
-// The batched operations as outputs of a work list: which parts the rows of a table have on the CPU. Whoever has
+// The batched operations as outputs of a work list: which splits the rows of a table have on the CPU. Whoever has
 // threads drains the list: Operations its workers, the runner of attention those of ggml. One thread at a time.
 #pragma once
 
@@ -37,8 +37,8 @@ inline Output output_of(const KvTable<Place::host>& cache, const RowTable<Place:
   return output;
 }
 
-/// Adds what the named heads score, with its parts. `as` makes of each output, and the KV head that it belongs to, what
-/// the list holds.
+/// Adds what the named heads score, with its splits. `as` makes of each output, and the KV head that it belongs to,
+/// what the list holds.
 template <class Of, class As>
 void add_scored(const ScoreOp<Place::host>& op, WorkList<Of>& work, const As& as) {
   for (int i = 0; i < op.count; ++i) {
@@ -72,7 +72,7 @@ inline Output attended(const AttendOp<Place::host>& op, RowHead at, int query) {
   return output;
 }
 
-/// Adds the outputs of a row, KV head by KV head, with their parts. `as`: as in add_scored.
+/// Adds the outputs of a row, KV head by KV head, with their splits. `as`: as in add_scored.
 template <class Of, class As>
 void add_attended(const AttendOp<Place::host>& op, int row, WorkList<Of>& work, const As& as) {
   const int first = work.outputs();

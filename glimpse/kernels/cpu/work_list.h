@@ -1,7 +1,7 @@
-// The work of an operation on the CPU: outputs, each made of parts that any thread computes. One thread fills a list
+// The work of an operation on the CPU: outputs, each made of splits that any thread computes. One thread fills a list
 // and seals it; then any number of threads drain it. The thread that finishes an output is told so and goes on with it,
-// so that nobody waits for another. Every part has a partial result at a fixed place, and they are merged in order: the
-// bits do not depend on the threads.
+// so that nobody waits for another. Every split has a partial result at a fixed place, and they are merged in order:
+// the bits do not depend on the threads.
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,7 @@ struct Output {
 };
 
 /// Entries [begin, end) of an output.
-struct Part {
+struct Split {
   int output = 0;
   std::int32_t begin = 0, end = 0;
   int partial = 0;   ///< number of its partial result, or of the first
@@ -68,7 +68,7 @@ class WorkList {
  public:
   void clear() {
     outputs_.clear();
-    parts_.clear();
+    splits_.clear();
   }
   int add(const Of& output) {
     outputs_.push_back(output);
@@ -76,9 +76,9 @@ class WorkList {
   }
   /// Parts of at most kSplitTokens.
   void add_range(int output, std::int32_t begin, std::int32_t end) {
-    for (; begin < end; begin += kSplitTokens) add_part(output, begin, std::min(end, begin + kSplitTokens));
+    for (; begin < end; begin += kSplitTokens) add_split(output, begin, std::min(end, begin + kSplitTokens));
   }
-  /// All entries of the outputs from `first` on that have no part yet, range by range: the order in which the cache
+  /// All entries of the outputs from `first` on that have no split yet, range by range: the order in which the cache
   /// lies in memory.
   void add_whole(int first) {
     whole_.clear();
@@ -92,14 +92,14 @@ class WorkList {
       for (const int i : whole_) add_range(i, begin, std::min(output(i).entries, begin + kSplitTokens));
     }
   }
-  /// A part as the caller cuts it, which writes the output's next `partials` partial results.
-  void add_part(int output, std::int32_t begin, std::int32_t end, int partials = 1) {
+  /// A split as the caller cuts it, which writes the output's next `partials` partial results.
+  void add_split(int output, std::int32_t begin, std::int32_t end, int partials = 1) {
     int& so_far = outputs_[static_cast<std::size_t>(output)].partials;
-    parts_.add({output, begin, end, so_far, partials});
+    splits_.add({output, begin, end, so_far, partials});
     so_far += partials;
   }
 
-  /// Call when all is added. Partial results have `dim` values a query, and a log-sum-exp. An output that has no part
+  /// Call when all is added. Partial results have `dim` values a query, and a log-sum-exp. An output that has no split
   /// gets one without entries, so that it is written.
   void seal(int dim) {
     dim_ = dim;
@@ -110,19 +110,19 @@ class WorkList {
     std::size_t floats = 0;
     for (int i = 0; i < outputs(); ++i) {
       Of& output = outputs_[static_cast<std::size_t>(i)];
-      if (output.partials == 0) add_part(i, 0, 0);
+      if (output.partials == 0) add_split(i, 0, 0);
       output.first_partial = floats;
       floats += static_cast<std::size_t>(output.partials) * partial_floats(output.queries, dim);
       remaining_[static_cast<std::size_t>(i)].store(output.partials, std::memory_order_relaxed);
     }
     if (partials_.size() < floats) partials_.resize(floats + floats / 4);
-    parts_.seal();
+    splits_.seal();
   }
 
   int outputs() const { return static_cast<int>(outputs_.size()); }
-  std::size_t parts() const { return parts_.size(); }
+  std::size_t splits() const { return splits_.size(); }
   const Of& output(int number) const { return outputs_[static_cast<std::size_t>(number)]; }
-  const Of& output(const Part& part) const { return output(part.output); }
+  const Of& output(const Split& split) const { return output(split.output); }
   /// Partial result `number` of an output: [queries, dim], then [queries] log-sum-exps.
   float* partial(const Output& output, int number) {
     return partials_.data() + output.first_partial +
@@ -143,28 +143,28 @@ class WorkList {
     }
   }
 
-  /// The calling thread, one of `threads`, takes parts until none is left: run(part, next). `next` is the part that the
-  /// thread runs after this one, whose first rows kernels may fetch meanwhile, or null.
+  /// The calling thread, one of `threads`, takes splits until none is left: run(split, next). `next` is the split that
+  /// the thread runs after this one, whose first rows kernels may fetch meanwhile, or null.
   template <class Run>
   void drain(int threads, const Run& run) {
-    const Part* part = parts_.take();
-    while (part != nullptr) {
-      const Part* next = parts_.take_ahead(threads);
-      run(*part, next);
-      part = next != nullptr ? next : parts_.take();
+    const Split* split = splits_.take();
+    while (split != nullptr) {
+      const Split* next = splits_.take_ahead(threads);
+      run(*split, next);
+      split = next != nullptr ? next : splits_.take();
     }
   }
-  /// True for the thread that finished the output's last part.
-  bool finish(const Part& part) {
-    return remaining_[static_cast<std::size_t>(part.output)].fetch_sub(part.partials, std::memory_order_acq_rel) ==
-           part.partials;
+  /// True for the thread that finished the output's last split.
+  bool finish(const Split& split) {
+    return remaining_[static_cast<std::size_t>(split.output)].fetch_sub(split.partials, std::memory_order_acq_rel) ==
+           split.partials;
   }
 
  private:
   int dim_ = 0;
   std::vector<Of> outputs_;
   std::vector<int> whole_;
-  TakeList<Part> parts_;
+  TakeList<Split> splits_;
   std::vector<float> partials_;
   std::unique_ptr<std::atomic<int>[]> remaining_;  ///< [capacity_] partial results to come
   std::size_t capacity_ = 0;

@@ -80,7 +80,7 @@ struct ScoreItem {
 };
 void score(const KvFormat& format, const ScoreItem& item);
 
-/// Merges partials in order: out[j] = sum_p exp(lse[p][j] - lse[j]) * out[p][j]. `partials` are `count` blocks of
+/// Merges partials in order: out[j] = sum_p exp(lse[p][j] - lse[j]) * out[p][j]. `partials` are `count` runs of
 /// partial_floats(group, dim) floats, one after the other. Nothing read at all gives zeros. Writes [g, d] at `out`.
 void combine(const float* partials, int count, int group, int dim, float* out);
 

@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace glimpse::kernels::HWY_NAMESPACE {
 
-/// Outputs of some queries, [count, dim] in unit order.
+/// Outputs of some queries, [count, dim] in pair order.
 struct OutRows {
   float* rows = nullptr;
   int count = 0;
@@ -36,21 +36,21 @@ struct ValueRange {
 /// V is read so many rows at a time: all of their bytes before the next, so that the hardware sees one stream.
 constexpr int kValueRows = 64;
 
-/// Adds weights * V to kUnits units of kQueries outputs, the accumulators in registers over all rows of the range.
-template <KvType kType, int kQueries, int kUnits, class D>
-HWY_INLINE void add_values(D d, const ValueRange& range, std::size_t unit, const float* HWY_RESTRICT weights,
+/// Adds weights * V to kPairs pairs of kQueries outputs, the accumulators in registers over all rows of the range.
+template <KvType kType, int kQueries, int kPairs, class D>
+HWY_INLINE void add_values(D d, const ValueRange& range, std::size_t pair, const float* HWY_RESTRICT weights,
                            const OutRows& out) {
   using V = hn::Vec<D>;
   const std::size_t lanes = hn::Lanes(d);
-  const std::size_t first = 2 * unit * lanes;
+  const std::size_t first = 2 * pair * lanes;
   float* HWY_RESTRICT const to = out.rows + first;
-  V sums[kQueries][2 * kUnits];
+  V sums[kQueries][2 * kPairs];
   for (std::size_t q = 0; q < kQueries; ++q) {
-    for (std::size_t u = 0; u < 2 * kUnits; ++u) sums[q][u] = hn::LoadU(d, to + q * out.dim + u * lanes);
+    for (std::size_t u = 0; u < 2 * kPairs; ++u) sums[q][u] = hn::LoadU(d, to + q * out.dim + u * lanes);
   }
   // Lines that start in this part of the row, so that each line is fetched once.
-  const std::size_t first_byte = first * Unit<kType>::kBytes;
-  const std::size_t end_byte = first_byte + 2 * kUnits * lanes * Unit<kType>::kBytes;
+  const std::size_t first_byte = first * VectorPair<kType>::kBytes;
+  const std::size_t end_byte = first_byte + 2 * kPairs * lanes * VectorPair<kType>::kBytes;
   const std::size_t first_line = (first_byte + 63) / 64 * 64;
   const std::byte* const* const rows = range.rows;
   const std::byte* const* const fetch = range.fetch != nullptr ? range.fetch : rows;
@@ -61,15 +61,15 @@ HWY_INLINE void add_values(D d, const ValueRange& range, std::size_t unit, const
     if ((i & skip) == 0) prefetch_row(fetch[i >> shift], first_line, end_byte);
     const std::byte* row = rows[i];
     V weight[kQueries];
-    for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * kPaddedBlock + i]);
-    for (int u = 0; u < 2 * kUnits; ++u) {
-      const std::size_t at = unit + static_cast<std::size_t>(u) / 2;
-      const V value = u % 2 == 0 ? Unit<kType>::first(d, row, at) : second_vector<kType>(d, row, at);
+    for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * kPaddedTile + i]);
+    for (int u = 0; u < 2 * kPairs; ++u) {
+      const std::size_t at = pair + static_cast<std::size_t>(u) / 2;
+      const V value = u % 2 == 0 ? VectorPair<kType>::first(d, row, at) : second_vector<kType>(d, row, at);
       for (int q = 0; q < kQueries; ++q) sums[q][u] = hn::MulAdd(weight[q], value, sums[q][u]);
     }
   }
   for (std::size_t q = 0; q < kQueries; ++q) {
-    for (std::size_t u = 0; u < 2 * kUnits; ++u) hn::StoreU(sums[q][u], d, to + q * out.dim + u * lanes);
+    for (std::size_t u = 0; u < 2 * kPairs; ++u) hn::StoreU(sums[q][u], d, to + q * out.dim + u * lanes);
   }
 }
 
@@ -77,24 +77,24 @@ HWY_INLINE void add_values(D d, const ValueRange& range, std::size_t unit, const
 template <KvType kType, int kQueries, class D>
 HWY_NOINLINE void add_values_of(D d, const ValueRange& range, const float* HWY_RESTRICT weights, const OutRows& out) {
   constexpr int kWide = kQueries == 1 ? 4 : 2;
-  const std::size_t units = out.dim / (2 * hn::Lanes(d));
-  std::size_t unit = 0;
-  for (; unit + kWide <= units; unit += kWide) {
-    add_values<kType, kQueries, kWide>(d, range, unit, weights, out);
+  const std::size_t pairs = out.dim / (2 * hn::Lanes(d));
+  std::size_t pair = 0;
+  for (; pair + kWide <= pairs; pair += kWide) {
+    add_values<kType, kQueries, kWide>(d, range, pair, weights, out);
   }
-  for (; unit < units; ++unit) add_values<kType, kQueries, 1>(d, range, unit, weights, out);
+  for (; pair < pairs; ++pair) add_values<kType, kQueries, 1>(d, range, pair, weights, out);
 }
 
-/// Adds weights * V of a block to all outputs.
+/// Adds weights * V of a tile to all outputs.
 template <KvType kType, class D>
-HWY_INLINE void add_block(D d, const ValueRange& block, const float* HWY_RESTRICT weights, const OutRows& out) {
-  for (int first = 0; first < block.end; first += kValueRows) {
-    ValueRange range = block;
+HWY_INLINE void add_tile(D d, const ValueRange& tile, const float* HWY_RESTRICT weights, const OutRows& out) {
+  for (int first = 0; first < tile.end; first += kValueRows) {
+    ValueRange range = tile;
     range.first = first;
-    range.end = std::min(first + kValueRows, block.end);
+    range.end = std::min(first + kValueRows, tile.end);
     for (int j = 0; j < out.count;) {
       const int share = query_share<D>(out.count - j);
-      const float* own = weights + static_cast<std::size_t>(j) * kPaddedBlock;
+      const float* own = weights + static_cast<std::size_t>(j) * kPaddedTile;
       const OutRows part{out.rows + static_cast<std::size_t>(j) * out.dim, share, out.dim};
       with_queries<D>(
           share, [&](auto queries) HWY_ATTR { add_values_of<kType, decltype(queries)::value>(d, range, own, part); });
@@ -104,7 +104,7 @@ HWY_INLINE void add_block(D d, const ValueRange& block, const float* HWY_RESTRIC
   }
 }
 
-/// Online softmax of one query over a block: turns scores into weights, rescales what was summed before.
+/// Online softmax of one query over a tile: turns scores into weights, rescales what was summed before.
 struct RunningSoftmax {
   float largest = kMinusInfinity;
   float sum = 0;
@@ -137,13 +137,13 @@ inline HWY_NOINLINE void take_scores(float* HWY_RESTRICT scores, int count, Runn
   }
 }
 
-/// The same for the first `count` entries of a block; the weights of q8_0 values take in the values' scales.
+/// The same for the first `count` entries of a tile; the weights of q8_0 values take in the values' scales.
 template <KvType kType>
-HWY_INLINE void take_block(const Block& block, int count, float* HWY_RESTRICT scores, RunningSoftmax& running,
-                           float* HWY_RESTRICT out, std::size_t dim) {
+HWY_INLINE void take_tile(const RowTile& tile, int count, float* HWY_RESTRICT scores, RunningSoftmax& running,
+                          float* HWY_RESTRICT out, std::size_t dim) {
   take_scores(scores, count, running, out, dim);
   if constexpr (kType == KvType::q8_0) {
-    for (int i = 0; i < count; ++i) scores[i] *= read_scale(block.v()[i], block.scale[i]);
+    for (int i = 0; i < count; ++i) scores[i] *= read_scale(tile.v()[i], tile.scale[i]);
   }
 }
 
@@ -151,7 +151,7 @@ HWY_INLINE void take_block(const Block& block, int count, float* HWY_RESTRICT sc
 template <KvType kType, class D>
 HWY_INLINE void write_output(D d, const float* HWY_RESTRICT out, std::size_t dim, float factor,
                              float* HWY_RESTRICT to) {
-  if constexpr (Unit<kType>::kEvenOdd) {
+  if constexpr (VectorPair<kType>::kEvenOdd) {
     const std::size_t lanes = hn::Lanes(d);
     for (std::size_t at = 0; at < dim; at += 2 * lanes) {
       for (std::size_t i = 0; i < lanes; ++i) {

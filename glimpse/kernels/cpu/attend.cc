@@ -16,20 +16,20 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item,
   const auto group = static_cast<std::size_t>(item.group);
   HWY_ALIGN float queries[kMaxGroup * kMaxDim];
   HWY_ALIGN float out[kMaxGroup * kMaxDim];
-  HWY_ALIGN float scores[kMaxGroup * kPaddedBlock];
-  Block blocks[2];
+  HWY_ALIGN float scores[kMaxGroup * kPaddedTile];
+  RowTile tiles[2];
   RunningSoftmax running[kMaxGroup];
   arrange_queries<kType>(d, item.query, item.group, dim, queries);
   std::fill(out, out + group * dim, 0.0F);
 
-  const std::int32_t step = block_rows(format);
+  const std::int32_t step = tile_rows(format);
   const int least_shift = next_keys_shift();
-  Block* block = &blocks[0];
-  Block* next = &blocks[1];
-  const auto locate_from = [&](const AttendItem& from, std::int32_t first, Block& found) HWY_ATTR {
+  RowTile* tile = &tiles[0];
+  RowTile* next = &tiles[1];
+  const auto locate_from = [&](const AttendItem& from, std::int32_t first, RowTile& found) HWY_ATTR {
     locate<kType>(format, *from.head, from.list, first, std::min(first + step, from.end), found);
   };
-  locate_from(item, item.begin, *block);
+  locate_from(item, item.begin, *tile);
   for (std::int32_t from = item.begin; from < item.end; from += step) {
     const std::int32_t to = std::min(from + step, item.end);
     next->count = 0;
@@ -38,28 +38,27 @@ HWY_INLINE void attend_item(D d, const KvFormat& format, const AttendItem& item,
     } else if (item.next != nullptr) {
       locate_from(*item.next, item.next->begin, *next);
     }
-    link(*block, *next);
+    link(*tile, *next);
     const bool gathered = item.list != nullptr;
-    const int ahead = gathered ? std::min(kAhead, 2 * block->count) : block->count;
-    const int known = 2 * block->count + (gathered ? block->linked : 0);
-    score_block<kType>(d, format, *block, {queries, item.group, item.scale}, {block->rows + ahead, known - ahead},
-                       scores);
+    const int ahead = gathered ? std::min(kAhead, 2 * tile->count) : tile->count;
+    const int known = 2 * tile->count + (gathered ? tile->linked : 0);
+    score_tile<kType>(d, format, *tile, {queries, item.group, item.scale}, {tile->rows + ahead, known - ahead}, scores);
     if (item.scores != nullptr) {
-      write_scores(*block, from, to, scores, item.group, item.scores, item.score_stride);
+      write_scores(*tile, from, to, scores, item.group, item.scores, item.score_stride);
     }
     for (std::size_t j = 0; j < group; ++j) {
-      take_block<kType>(*block, block->count, scores + j * kPaddedBlock, running[j], out + j * dim, dim);
+      take_tile<kType>(*tile, tile->count, scores + j * kPaddedTile, running[j], out + j * dim, dim);
     }
-    ValueRange values{.rows = block->v(), .end = block->count};
-    if (gathered && block->linked >= kAhead) {
-      values.fetch = block->v() + kAhead;
+    ValueRange values{.rows = tile->v(), .end = tile->count};
+    if (gathered && tile->linked >= kAhead) {
+      values.fetch = tile->v() + kAhead;
     } else if (!gathered) {
-      values.shift = block->linked >= block->count ? least_shift : 1;
-      const int wanted = (block->count + values.shift) >> values.shift;
-      if (block->linked >= wanted) values.fetch = block->v() + block->count;
+      values.shift = tile->linked >= tile->count ? least_shift : 1;
+      const int wanted = (tile->count + values.shift) >> values.shift;
+      if (tile->linked >= wanted) values.fetch = tile->v() + tile->count;
     }
-    add_block<kType>(d, values, scores, {out, item.group, dim});
-    std::swap(block, next);
+    add_tile<kType>(d, values, scores, {out, item.group, dim});
+    std::swap(tile, next);
   }
 
   for (std::size_t j = 0; j < group; ++j) {
@@ -80,16 +79,16 @@ template <KvType kType, class D>
 HWY_INLINE void score_item(D d, const KvFormat& format, const ScoreItem& item) {
   const auto dim = static_cast<std::size_t>(format.dim);
   HWY_ALIGN float queries[kMaxGroup * kMaxDim];
-  HWY_ALIGN float scores[kMaxGroup * kPaddedBlock];
-  Block blocks[2];
+  HWY_ALIGN float scores[kMaxGroup * kPaddedTile];
+  RowTile tiles[2];
   arrange_queries<kType>(d, item.query, item.group, dim, queries);
   const std::int32_t step = kScoredRows;
-  Block* block = &blocks[0];
-  Block* next = &blocks[1];
-  const auto locate_from = [&](const ScoreItem& from, std::int32_t first, Block& found) HWY_ATTR {
+  RowTile* tile = &tiles[0];
+  RowTile* next = &tiles[1];
+  const auto locate_from = [&](const ScoreItem& from, std::int32_t first, RowTile& found) HWY_ATTR {
     locate<kType>(format, *from.head, nullptr, first, std::min(first + step, from.end), found);
   };
-  locate_from(item, item.begin, *block);
+  locate_from(item, item.begin, *tile);
   for (std::int32_t from = item.begin; from < item.end; from += step) {
     const std::int32_t to = std::min(from + step, item.end);
     next->count = 0;
@@ -98,9 +97,9 @@ HWY_INLINE void score_item(D d, const KvFormat& format, const ScoreItem& item) {
     } else if (item.next != nullptr) {
       locate_from(*item.next, item.next->begin, *next);
     }
-    score_block<kType>(d, format, *block, {queries, item.group, item.scale}, {next->k(), next->count}, scores);
-    write_scores(*block, from, to, scores, item.group, item.scores, item.score_stride);
-    std::swap(block, next);
+    score_tile<kType>(d, format, *tile, {queries, item.group, item.scale}, {next->k(), next->count}, scores);
+    write_scores(*tile, from, to, scores, item.group, item.scores, item.score_stride);
+    std::swap(tile, next);
   }
 }
 

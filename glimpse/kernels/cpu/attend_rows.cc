@@ -32,14 +32,14 @@ std::size_t whole_vectors(std::size_t queries) {
 
 /// How the workspace is divided: each part begins where a vector may.
 struct RowsSpace {
-  float* queries;  ///< [panel, d in unit order, lane]
-  float* out;      ///< [query, d] in unit order
-  float* scores;   ///< [lane, kPaddedBlock]
-  float* keys;     ///< [kStepKeys, d] in unit order
+  float* queries;  ///< [panel, d in pair order, lane]
+  float* out;      ///< [query, d] in pair order
+  float* scores;   ///< [lane, kPaddedTile]
+  float* keys;     ///< [kStepKeys, d] in pair order
 };
 
 std::size_t rows_floats(std::size_t queries, std::size_t dim) {
-  return whole_vectors(queries) * (2 * dim + kPaddedBlock) + kStepKeys * dim;
+  return whole_vectors(queries) * (2 * dim + kPaddedTile) + kStepKeys * dim;
 }
 
 RowsSpace carve_rows(float* at, std::size_t queries, std::size_t dim) {
@@ -78,7 +78,7 @@ template <KvType kType, class D>
 void turn_queries(D d, const FewRows& work) {
   const std::size_t dim = work.dim();
   const std::size_t lanes = hn::Lanes(Tag());
-  float* arranged = work.space.out;  // free until the first block
+  float* arranged = work.space.out;  // free until the first tile
   for (int r = 0; r < work.item.rows; ++r) {
     arrange_queries<kType>(d, work.item.query + static_cast<std::size_t>(r) * work.item.query_stride, work.item.group,
                            dim, arranged + static_cast<std::size_t>(r) * work.group() * dim);
@@ -96,14 +96,14 @@ void turn_queries(D d, const FewRows& work) {
   }
 }
 
-/// Rows of K as floats in unit order.
+/// Rows of K as floats in pair order.
 template <KvType kType, class D>
 HWY_INLINE void widen_rows(D d, const std::byte* const* rows, std::size_t dim, float* HWY_RESTRICT to) {
   const std::size_t lanes = hn::Lanes(d);
   for (int r = 0; r < kStepKeys; ++r, to += dim) {
     for (std::size_t u = 0; u < dim / (2 * lanes); ++u) {
-      hn::StoreU(Unit<kType>::first(d, rows[r], u), d, to + 2 * u * lanes);
-      hn::StoreU(Unit<kType>::second(d, rows[r], u), d, to + (2 * u + 1) * lanes);
+      hn::StoreU(VectorPair<kType>::first(d, rows[r], u), d, to + 2 * u * lanes);
+      hn::StoreU(VectorPair<kType>::second(d, rows[r], u), d, to + (2 * u + 1) * lanes);
     }
   }
 }
@@ -205,38 +205,38 @@ HWY_NOINLINE void score_panel(const float* HWY_RESTRICT keys, const float* HWY_R
     hn::Vec<Tag> scores[kMany][kPanelVectors];
     sum_lanes<kRowLanes>(keys + static_cast<std::size_t>(first) * dim, queries, dim, scale, scores);
     for (std::size_t c = 0; c < kPanelVectors; ++c) {
-      float* HWY_RESTRICT at = to + c * lanes * kPaddedBlock + first;
+      float* HWY_RESTRICT at = to + c * lanes * kPaddedTile + first;
 #if HWY_TARGET == HWY_SCALAR
       for (int r = 0; r < kMany; ++r) hn::StoreU(scores[r][c], Tag(), at + r);
 #else
       for (int r = 0; r < kMany; r += 4) {
-        store_turned(scores[r][c], scores[r + 1][c], scores[r + 2][c], scores[r + 3][c], at + r, kPaddedBlock);
+        store_turned(scores[r][c], scores[r + 1][c], scores[r + 2][c], scores[r + 3][c], at + r, kPaddedTile);
       }
 #endif
     }
   }
 }
 
-/// score_block for all queries.
+/// score_tile for all queries.
 template <KvType kType, class D>
-HWY_INLINE void score_rows(D d, const FewRows& work, const Block& block) {
+HWY_INLINE void score_rows(D d, const FewRows& work, const RowTile& tile) {
   const std::size_t dim = work.dim();
   const std::size_t lanes = hn::Lanes(Tag());
   const std::size_t vectors = whole_vectors(work.queries()) / lanes;
   const std::size_t row_bytes = work.format.row_bytes();
-  const int rows = block.count + block.linked;
+  const int rows = tile.count + tile.linked;
   constexpr std::size_t kRowLanes = hn::MaxLanes(D());
-  for (int i = 0; i < block.count; i += kStepKeys) {
-    const int end = std::min(i + kStepKeys, block.count);
+  for (int i = 0; i < tile.count; i += kStepKeys) {
+    const int end = std::min(i + kStepKeys, tile.count);
     for (int f = i; f < end; ++f) {
       const int ahead = f + kKeysAhead;
-      if (ahead < rows) prefetch_row(block.rows[ahead < block.count ? ahead : ahead + block.count], 0, row_bytes);
-      prefetch_row(block.v()[f], 0, row_bytes);
+      if (ahead < rows) prefetch_row(tile.rows[ahead < tile.count ? ahead : ahead + tile.count], 0, row_bytes);
+      prefetch_row(tile.v()[f], 0, row_bytes);
     }
-    widen_rows<kType>(d, block.k() + i, dim, work.space.keys);
+    widen_rows<kType>(d, tile.k() + i, dim, work.space.keys);
     for (std::size_t first = 0; first < vectors; first += kVectors) {
       const float* queries = work.space.queries + first * lanes * dim;
-      float* to = work.space.scores + first * lanes * kPaddedBlock + i;
+      float* to = work.space.scores + first * lanes * kPaddedTile + i;
       const auto score = [&](auto many, auto known) HWY_ATTR {
         score_panel<kRowLanes, decltype(many)::value, decltype(known)::value>(work.space.keys, queries, dim,
                                                                               work.item.scale, to);
@@ -260,40 +260,39 @@ HWY_INLINE void score_rows(D d, const FewRows& work, const Block& block) {
       }
     }
   }
-  scale_scores<kType>(block, static_cast<int>(work.queries()), work.space.scores);
+  scale_scores<kType>(tile, static_cast<int>(work.queries()), work.space.scores);
 }
 
-/// Entries of the block of slots [from, ...) that lie at `slot` or before.
-HWY_INLINE int count_seen(const Block& block, const HeadView& head, std::int32_t from, std::int32_t slot) {
-  if (head.positions == nullptr) return std::clamp(slot - from + 1, 0, block.count);
-  return static_cast<int>(std::upper_bound(block.entry, block.entry + block.count, slot) - block.entry);
+/// Entries of the tile of slots [from, ...) that lie at `slot` or before.
+HWY_INLINE int count_seen(const RowTile& tile, const HeadView& head, std::int32_t from, std::int32_t slot) {
+  if (head.positions == nullptr) return std::clamp(slot - from + 1, 0, tile.count);
+  return static_cast<int>(std::upper_bound(tile.entry, tile.entry + tile.count, slot) - tile.entry);
 }
 
-/// Adds a block, whose next is linked, to all queries.
+/// Adds a tile, whose next is linked, to all queries.
 template <KvType kType, class D>
-HWY_INLINE void add_rows(D d, const FewRows& work, const Block& block, std::int32_t from, RunningSoftmax* running) {
+HWY_INLINE void add_rows(D d, const FewRows& work, const RowTile& tile, std::int32_t from, RunningSoftmax* running) {
   const std::size_t dim = work.dim();
   const std::size_t group = work.group();
-  score_rows<kType>(d, work, block);
+  score_rows<kType>(d, work, tile);
   int seen[kFewRows] = {};
   for (int r = 0; r < work.item.rows; ++r) {
-    seen[r] = count_seen(block, *work.item.head, from, work.item.first_slot + r);
+    seen[r] = count_seen(tile, *work.item.head, from, work.item.first_slot + r);
     for (std::size_t j = static_cast<std::size_t>(r) * group; j < static_cast<std::size_t>(r + 1) * group; ++j) {
       if (seen[r] == 0) continue;
-      take_block<kType>(block, seen[r], work.space.scores + j * kPaddedBlock, running[j], work.space.out + j * dim,
-                        dim);
+      take_tile<kType>(tile, seen[r], work.space.scores + j * kPaddedTile, running[j], work.space.out + j * dim, dim);
     }
   }
   // Nothing is left to fetch: rows are asked for again, which the first cache answers.
-  ValueRange values{.rows = block.v(), .end = block.count};
-  if (seen[0] == block.count) {
-    add_block<kType>(d, values, work.space.scores, {work.space.out, static_cast<int>(work.queries()), dim});
+  ValueRange values{.rows = tile.v(), .end = tile.count};
+  if (seen[0] == tile.count) {
+    add_tile<kType>(d, values, work.space.scores, {work.space.out, static_cast<int>(work.queries()), dim});
     return;
   }
   for (int r = 0; r < work.item.rows; ++r) {
     values.end = seen[r];
     const std::size_t j = static_cast<std::size_t>(r) * group;
-    add_block<kType>(d, values, work.space.scores + j * kPaddedBlock, {work.space.out + j * dim, work.item.group, dim});
+    add_tile<kType>(d, values, work.space.scores + j * kPaddedTile, {work.space.out + j * dim, work.item.group, dim});
   }
 }
 
@@ -302,16 +301,16 @@ HWY_INLINE void attend_rows_item(D d, const FewRows& work) {
   const AttendRowsItem& item = work.item;
   const std::size_t dim = work.dim();
   const std::size_t queries = work.queries();
-  Block blocks[2];
+  RowTile tiles[2];
   RunningSoftmax running[kFewRows * kMaxGroup];
   turn_queries<kType>(d, work);
-  const std::int32_t step = block_rows(work.format);
-  Block* block = &blocks[0];
-  Block* next = &blocks[1];
-  const auto locate_from = [&](std::int32_t from, Block& found) HWY_ATTR {
+  const std::int32_t step = tile_rows(work.format);
+  RowTile* tile = &tiles[0];
+  RowTile* next = &tiles[1];
+  const auto locate_from = [&](std::int32_t from, RowTile& found) HWY_ATTR {
     locate<kType>(work.format, *item.head, nullptr, from, std::min(from + step, item.end), found);
   };
-  locate_from(item.begin, *block);
+  locate_from(item.begin, *tile);
   float* partial = item.partial;
   for (std::int32_t from = item.begin; from < item.end; from += step) {
     if ((from - item.begin) % kSplitTokens == 0) {
@@ -321,9 +320,9 @@ HWY_INLINE void attend_rows_item(D d, const FewRows& work) {
     const std::int32_t to = std::min(from + step, item.end);
     next->count = 0;
     if (to < item.end) locate_from(to, *next);
-    link(*block, *next);
-    add_rows<kType>(d, work, *block, from, running);
-    std::swap(block, next);
+    link(*tile, *next);
+    add_rows<kType>(d, work, *tile, from, running);
+    std::swap(tile, next);
     if (to < item.end && (to - item.begin) % kSplitTokens != 0) continue;
     for (std::size_t j = 0; j < queries; ++j) {
       const std::size_t place = work.place(j);

@@ -19,7 +19,7 @@ using Tag = hn::ScalableTag<float>;
 constexpr std::size_t kVectors = 3;
 constexpr std::size_t kRows = 4;
 constexpr std::size_t kMostPanel = 3 * 16;
-constexpr std::size_t kBlockFloats = std::size_t{32} << 10;
+constexpr std::size_t kTileFloats = std::size_t{32} << 10;
 
 /// Writes centroids [from, from + panel) as [dim, panel]; behind the last one stand zeros.
 void pack(const AssignItem& item, std::size_t from, std::size_t panel, float* HWY_RESTRICT packed) {
@@ -79,11 +79,11 @@ void assign_target(const AssignItem& item, float* packed) {
   const auto count = static_cast<std::size_t>(item.count);
   std::fill(item.nearest, item.nearest + count, 0);
   std::fill(item.products, item.products + count, kMinusInfinity);
-  // Rows that stay in L2 while all panels pass: packing a panel anew for each block is 1 % of the products.
-  const std::size_t block =
-      std::max<std::size_t>(kRows, kBlockFloats / static_cast<std::size_t>(item.dim) / kRows * kRows);
-  for (std::size_t begin = 0; begin < count; begin += block) {
-    const std::size_t end = std::min(count, begin + block);
+  // Rows that stay in L2 while all panels pass: packing a panel anew for each tile is 1 % of the products.
+  const std::size_t tile =
+      std::max<std::size_t>(kRows, kTileFloats / static_cast<std::size_t>(item.dim) / kRows * kRows);
+  for (std::size_t begin = 0; begin < count; begin += tile) {
+    const std::size_t end = std::min(count, begin + tile);
     for (std::size_t from = 0; from < static_cast<std::size_t>(item.clusters); from += panel) {
       pack(item, from, panel, packed);
       std::size_t r = begin;

@@ -31,11 +31,11 @@ struct Weights {
 template <KvType kType, bool kBounds, int kQueries, class D>
 HWY_NOINLINE void dot_tile(D d, const std::byte* tile, const std::byte* next, const Weights& weights,
                            float* HWY_RESTRICT products) {
-  constexpr std::size_t kUnits = kTile / (2 * hn::MaxLanes(D()));
-  constexpr std::size_t kLine = kTile * Unit<kType>::kBytes * (kBounds ? 2 : 1);
-  hn::Vec<D> sums[kQueries][2 * kUnits];
+  constexpr std::size_t kPairs = kTile / (2 * hn::MaxLanes(D()));
+  constexpr std::size_t kLine = kTile * VectorPair<kType>::kBytes * (kBounds ? 2 : 1);
+  hn::Vec<D> sums[kQueries][2 * kPairs];
   for (std::size_t q = 0; q < kQueries; ++q) {
-    for (std::size_t u = 0; u < 2 * kUnits; ++u) sums[q][u] = hn::Zero(d);
+    for (std::size_t u = 0; u < 2 * kPairs; ++u) sums[q][u] = hn::Zero(d);
   }
   for (std::size_t i = 0; i < weights.dim; ++i) {
     if (next != nullptr) {
@@ -46,15 +46,15 @@ HWY_NOINLINE void dot_tile(D d, const std::byte* tile, const std::byte* next, co
       for (std::size_t q = 0; q < kQueries; ++q) {
         const std::byte* const from = line + weights.bounds[q * weights.dim + i];
         const auto weight = hn::Set(d, weights.values[q * weights.dim + i]);
-        for (std::size_t u = 0; u < kUnits; ++u) {
-          sums[q][2 * u] = hn::MulAdd(Unit<kType>::first(d, from, u), weight, sums[q][2 * u]);
-          sums[q][2 * u + 1] = hn::MulAdd(Unit<kType>::second(d, from, u), weight, sums[q][2 * u + 1]);
+        for (std::size_t u = 0; u < kPairs; ++u) {
+          sums[q][2 * u] = hn::MulAdd(VectorPair<kType>::first(d, from, u), weight, sums[q][2 * u]);
+          sums[q][2 * u + 1] = hn::MulAdd(VectorPair<kType>::second(d, from, u), weight, sums[q][2 * u + 1]);
         }
       }
     } else {
-      for (std::size_t u = 0; u < kUnits; ++u) {
-        const auto first = Unit<kType>::first(d, line, u);
-        const auto second = Unit<kType>::second(d, line, u);
+      for (std::size_t u = 0; u < kPairs; ++u) {
+        const auto first = VectorPair<kType>::first(d, line, u);
+        const auto second = VectorPair<kType>::second(d, line, u);
         for (std::size_t q = 0; q < kQueries; ++q) {
           const auto weight = hn::Set(d, weights.values[q * weights.dim + i]);
           sums[q][2 * u] = hn::MulAdd(first, weight, sums[q][2 * u]);
@@ -64,9 +64,9 @@ HWY_NOINLINE void dot_tile(D d, const std::byte* tile, const std::byte* next, co
     }
   }
   for (std::size_t q = 0; q < kQueries; ++q) {
-    for (std::size_t u = 0; u < kUnits; ++u) {
+    for (std::size_t u = 0; u < kPairs; ++u) {
       float* const to = products + q * kTile + 2 * u * hn::Lanes(d);
-      if constexpr (Unit<kType>::kEvenOdd) {
+      if constexpr (VectorPair<kType>::kEvenOdd) {
         hn::StoreInterleaved2(sums[q][2 * u], sums[q][2 * u + 1], d, to);
       } else {
         hn::StoreU(sums[q][2 * u], d, to);
@@ -133,14 +133,14 @@ HWY_INLINE void pool_tile(const DigestScoreItem& item, const TileTerms& terms, f
 template <KvType kType, bool kBounds>
 HWY_INLINE void score_tiles(const DigestScoreItem& item, const GroupSlice& slice) {
   const auto dim = static_cast<std::size_t>(item.dim);
-  const std::size_t tile_bytes = kTile * Unit<kType>::kBytes * dim * (kBounds ? 2 : 1);
+  const std::size_t tile_bytes = kTile * VectorPair<kType>::kBytes * dim * (kBounds ? 2 : 1);
   HWY_ALIGN float products[kMostQueries * kTile];
   HWY_ALIGN float spreads[kMostQueries * kTile];
   HWY_ALIGN float scores[kTile] = {};
   std::uint32_t bounds[kBounds ? kMostQueries * kMostDims : 1];
   if constexpr (kBounds) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(item.group) * dim; ++i) {
-      bounds[i] = item.queries[i] < 0 ? 0 : static_cast<std::uint32_t>(kTile * Unit<kType>::kBytes);
+      bounds[i] = item.queries[i] < 0 ? 0 : static_cast<std::uint32_t>(kTile * VectorPair<kType>::kBytes);
     }
   }
   const std::size_t begin = static_cast<std::size_t>(item.first), end = begin + static_cast<std::size_t>(item.count);

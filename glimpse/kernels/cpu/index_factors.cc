@@ -24,7 +24,7 @@ HWY_INLINE void read_columns(KvType type, const std::byte* row, std::size_t firs
                              float* HWY_RESTRICT to) {
   with_kv_type(type, [&](auto kind) HWY_ATTR {
     constexpr KvType kType = decltype(kind)::value;
-    constexpr std::size_t kBytes = Unit<kType>::kBytes;
+    constexpr std::size_t kBytes = VectorPair<kType>::kBytes;
     const RowTag d;
     std::size_t i = 0;
     for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) hn::StoreU(load_values<kType>(d, row, first + i), d, to + i);

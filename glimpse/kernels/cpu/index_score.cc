@@ -19,22 +19,22 @@ struct Matrix {
   std::int32_t count = 0;
 };
 
-/// The rows of a block and those behind them, which are fetched meanwhile.
-HWY_INLINE void point_at(const Matrix& matrix, std::int32_t from, Block& block) {
+/// The rows of a tile and those behind them, which are fetched meanwhile.
+HWY_INLINE void point_at(const Matrix& matrix, std::int32_t from, RowTile& tile) {
   const std::size_t bytes = matrix.format.row_bytes();
-  block.count = std::min(block_rows(matrix.format), matrix.count - from);
-  const int ahead = std::min(block.count, matrix.count - from - block.count);
+  tile.count = std::min(tile_rows(matrix.format), matrix.count - from);
+  const int ahead = std::min(tile.count, matrix.count - from - tile.count);
   const std::byte* row = matrix.rows + static_cast<std::size_t>(from) * bytes;
-  for (int i = 0; i < block.count + ahead; ++i, row += bytes) block.rows[i] = row;
+  for (int i = 0; i < tile.count + ahead; ++i, row += bytes) tile.rows[i] = row;
   // A step reads on behind the last rows: any row will do, its sums go nowhere.
-  for (int i = block.count + ahead; i < block.count + ahead + kRowStep; ++i) block.rows[i] = block.rows[0];
-  block.linked = ahead;
+  for (int i = tile.count + ahead; i < tile.count + ahead + kRowStep; ++i) tile.rows[i] = tile.rows[0];
+  tile.linked = ahead;
 }
 
-/// What a block's products become before they are pooled.
+/// What a tile's products become before they are pooled.
 struct Terms {
-  const float* products = nullptr;  ///< [g, kPaddedBlock]
-  const float* radii = nullptr;     ///< [rows of the block] or null
+  const float* products = nullptr;  ///< [g, kPaddedTile]
+  const float* radii = nullptr;     ///< [rows of the tile] or null
   const float* norms = nullptr;
   int group = 1;
   bool begins = true;  ///< the first slice of the group: nothing is pooled so far
@@ -45,7 +45,7 @@ struct Terms {
 template <bool kMax, class D, class Load, class V = hn::Vec<D>>
 HWY_INLINE V pool_terms(D d, const Terms& terms, std::size_t i, V pooled, const Load& load) {
   for (std::size_t j = 0; j < static_cast<std::size_t>(terms.group); ++j) {
-    auto score = load(terms.products + j * kPaddedBlock + i);
+    auto score = load(terms.products + j * kPaddedTile + i);
     if (terms.radii != nullptr) score = hn::MulAdd(load(terms.radii + i), hn::Set(d, terms.norms[j]), score);
     pooled = kMax ? hn::Max(pooled, score) : hn::Add(pooled, score);
   }
@@ -53,7 +53,7 @@ HWY_INLINE V pool_terms(D d, const Terms& terms, std::size_t i, V pooled, const 
 }
 
 template <bool kMax>
-HWY_INLINE void pool_block(const Terms& terms, std::size_t count, float* scores) {
+HWY_INLINE void pool_tile(const Terms& terms, std::size_t count, float* scores) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto none = kMax ? hn::Set(d, kMinusInfinity) : hn::Zero(d);
@@ -75,24 +75,24 @@ template <KvType kType>
 HWY_INLINE void score_type(const NodeScoreItem& item, const GroupSlice& slice) {
   const Matrix matrix{item.rows, {kType, item.width}, item.count};
   const auto width = static_cast<std::size_t>(item.width);
-  HWY_ALIGN float products[kMaxGroup * kPaddedBlock];
+  HWY_ALIGN float products[kMaxGroup * kPaddedTile];
   HWY_ALIGN float arranged[kMaxGroup * kMaxWidth];
-  Block block;
+  RowTile tile;
   with_row_tag(item.width, [&](auto d) HWY_ATTR {
     arrange_queries<kType>(d, item.queries, item.group, width, arranged);
-    for (std::int32_t from = 0; from < item.count; from += block.count) {
-      point_at(matrix, from, block);
-      const Fetch fetch{block.rows + block.count, block.linked};
-      score_block<kType>(d, matrix.format, block, {arranged, item.group, item.scale}, fetch, products);
+    for (std::int32_t from = 0; from < item.count; from += tile.count) {
+      point_at(matrix, from, tile);
+      const Fetch fetch{tile.rows + tile.count, tile.linked};
+      score_tile<kType>(d, matrix.format, tile, {arranged, item.group, item.scale}, fetch, products);
       Terms terms{.products = products, .norms = item.norms, .group = item.group};
       terms.begins = slice.begins;
       terms.share = slice.share;
       if (item.radii != nullptr) terms.radii = item.radii + from;
-      const auto count = static_cast<std::size_t>(block.count);
+      const auto count = static_cast<std::size_t>(tile.count);
       if (item.pooling == NodePooling::max) {
-        pool_block<true>(terms, count, item.scores + from);
+        pool_tile<true>(terms, count, item.scores + from);
       } else {
-        pool_block<false>(terms, count, item.scores + from);
+        pool_tile<false>(terms, count, item.scores + from);
       }
     }
   });

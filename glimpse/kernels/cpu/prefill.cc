@@ -21,7 +21,7 @@ HWY_INLINE void multiply_columns(const float* HWY_RESTRICT values, const float* 
   using V = hn::Vec<Tag>;
   const std::size_t lanes = hn::Lanes(d);
   for (std::size_t i = first; i < end; i += kDims) {
-    const float* column = values + i / kChunk * kChunk * kBlockKeys + i % kChunk;
+    const float* column = values + i / kChunk * kChunk * kTileKeys + i % kChunk;
     V sums[kDims][kPanelVectors];
     for (std::size_t r = 0; r < kDims; ++r) {
       for (std::size_t c = 0; c < kPanelVectors; ++c) {
@@ -33,7 +33,7 @@ HWY_INLINE void multiply_columns(const float* HWY_RESTRICT values, const float* 
       V weight[kPanelVectors];
       for (std::size_t c = 0; c < kPanelVectors; ++c) weight[c] = hn::Load(d, at + c * lanes);
       for (std::size_t r = 0; r < kDims; ++r) {
-        const V v = hn::Set(d, column[r / kChunk * kChunk * kBlockKeys + key * kChunk + r % kChunk]);
+        const V v = hn::Set(d, column[r / kChunk * kChunk * kTileKeys + key * kChunk + r % kChunk]);
         for (std::size_t c = 0; c < kPanelVectors; ++c) sums[r][c] = hn::MulAdd(v, weight[c], sums[r][c]);
       }
     }
@@ -55,19 +55,19 @@ HWY_INLINE void multiply_values(const float* HWY_RESTRICT values, const float* H
 }
 
 /// Fades a panel's outputs and adds what its weights take of the values.
-HWY_INLINE void add_values(const Tile& tile, const KeyBlock& block, Panel panel) {
+HWY_INLINE void add_values(const Tile& tile, const KeyTile& key_tile, Panel panel) {
   const PrefillSpace& space = tile.space;
-  const Bf16Shape shape{tile.format.dim, (block.count + 7) / 8 * 8, static_cast<int>(panel.width)};
+  const Bf16Shape shape{tile.format.dim, (key_tile.count + 7) / 8 * 8, static_cast<int>(panel.width)};
   float* out = space.out + panel.lane * tile.dim();
   const float* fade = space.fade + panel.lane;
   if (tile.products != nullptr) {
-    std::fill(space.scores + static_cast<std::size_t>(block.count) * panel.width,
+    std::fill(space.scores + static_cast<std::size_t>(key_tile.count) * panel.width,
               space.scores + static_cast<std::size_t>(shape.keys) * panel.width, 0.0F);
     tile.products->values(shape, reinterpret_cast<const std::uint32_t*>(space.values), space.scores, fade, out);
   } else {
     with_vectors(panel.width, [&](auto vectors) HWY_ATTR {
       multiply_values<decltype(vectors)::value>(space.values, space.scores, fade, tile.dim(),
-                                                static_cast<std::size_t>(block.count), out);
+                                                static_cast<std::size_t>(key_tile.count), out);
     });
   }
 }
@@ -90,20 +90,20 @@ HWY_INLINE void prefill_tile(const Tile& tile) {
   arrange_queries(tile);
   clear_sums(tile);
   std::fill(tile.space.out, tile.space.out + kTileLanes * tile.dim(), 0.0F);
-  for_each_block(KeyWalk(tile, tile.item.begin, tile.item.end),
-                 [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
-                   pack_keys<kType>(tile, block);
-                   bool packed = false;
-                   for_each_panel<true>(tile, block, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
-                     score_panel(tile, block, panel, fetch);
-                     hide_keys(tile, block, panel);
-                     take_scores<true>(tile, block, panel);
-                     // Not before: K and V of a block together are more than the first cache holds.
-                     if (!packed) pack_values<kType>(tile, block);
-                     packed = true;
-                     add_values(tile, block, panel);
-                   });
-                 });
+  for_each_key_tile(KeyWalk(tile, tile.item.begin, tile.item.end),
+                    [&](const KeyTile& key_tile, const KeyTile& next) HWY_ATTR {
+                      pack_keys<kType>(tile, key_tile);
+                      bool packed = false;
+                      for_each_panel<true>(tile, key_tile, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
+                        score_panel(tile, key_tile, panel, fetch);
+                        hide_keys(tile, key_tile, panel);
+                        take_scores<true>(tile, key_tile, panel);
+                        // Not before: K and V of a key tile together are more than the first cache holds.
+                        if (!packed) pack_values<kType>(tile, key_tile);
+                        packed = true;
+                        add_values(tile, key_tile, panel);
+                      });
+                    });
   write_tile(tile);
   if (tile.item.lse != nullptr) write_lse(tile);
 }

@@ -12,12 +12,12 @@ namespace glimpse::kernels {
 inline constexpr int kBf16Vector = 16;
 /// Query vectors (lanes) that one panel holds, at most: it has one, two or three registers of them.
 inline constexpr int kBf16Lanes = 3 * kBf16Vector;
-/// Keys that one block holds, at most.
+/// Keys that one tile holds, at most.
 inline constexpr int kBf16Keys = 64;
 
 struct Bf16Shape {
   int dim = 0;
-  int keys = 0;   ///< a multiple of 8, rows past the block's end zero
+  int keys = 0;   ///< a multiple of 8, rows past the tile's end zero
   int lanes = 0;  ///< of the panel: one, two or three times kBf16Vector
 };
 

@@ -14,15 +14,15 @@ template <KvType kType>
 HWY_INLINE void lse_tile(const Tile& tile) {
   arrange_queries(tile);
   clear_sums(tile);
-  for_each_block(KeyWalk(tile, tile.item.begin, tile.item.end),
-                 [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
-                   pack_keys<kType>(tile, block);
-                   for_each_panel<false>(tile, block, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
-                     score_panel(tile, block, panel, fetch);
-                     hide_keys(tile, block, panel);
-                     take_scores<false>(tile, block, panel);
-                   });
-                 });
+  for_each_key_tile(KeyWalk(tile, tile.item.begin, tile.item.end),
+                    [&](const KeyTile& key_tile, const KeyTile& next) HWY_ATTR {
+                      pack_keys<kType>(tile, key_tile);
+                      for_each_panel<false>(tile, key_tile, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
+                        score_panel(tile, key_tile, panel, fetch);
+                        hide_keys(tile, key_tile, panel);
+                        take_scores<false>(tile, key_tile, panel);
+                      });
+                    });
   write_lse(tile);
 }
 
@@ -40,11 +40,11 @@ void arrange_lse(const Tile& tile, const float* weights) {
 }
 
 /// columns[key, lane of a vector] += what a panel's queries give to each key.
-HWY_INLINE void add_columns(const Tile& tile, const KeyBlock& block, Panel panel) {
+HWY_INLINE void add_columns(const Tile& tile, const KeyTile& key_tile, Panel panel) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   const PrefillSpace& space = tile.space;
-  for (std::size_t key = 0; key < static_cast<std::size_t>(block.count); ++key) {
+  for (std::size_t key = 0; key < static_cast<std::size_t>(key_tile.count); ++key) {
     auto column = hn::Load(d, space.out + key * lanes);
     for (std::size_t c = 0; c < panel.width; c += lanes) {
       const auto score = hn::Load(d, space.scores + key * panel.width + c);
@@ -62,17 +62,17 @@ HWY_INLINE void column_tile(const Tile& tile, const ColumnSumsItem& item) {
   arrange_queries(tile);
   arrange_lse(tile, item.weights);
   float* columns = tile.space.out;
-  for_each_block(KeyWalk(tile, item.begin, item.end), [&](const KeyBlock& block, const KeyBlock& next) HWY_ATTR {
-    pack_keys<kType>(tile, block);
-    const auto count = static_cast<std::size_t>(block.count);
+  for_each_key_tile(KeyWalk(tile, item.begin, item.end), [&](const KeyTile& key_tile, const KeyTile& next) HWY_ATTR {
+    pack_keys<kType>(tile, key_tile);
+    const auto count = static_cast<std::size_t>(key_tile.count);
     std::fill(columns, columns + count * lanes, 0.0F);
-    for_each_panel<false>(tile, block, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
-      score_panel(tile, block, panel, fetch);
-      hide_keys(tile, block, panel);
-      add_columns(tile, block, panel);
+    for_each_panel<false>(tile, key_tile, next, [&](Panel panel, const Fetch& fetch) HWY_ATTR {
+      score_panel(tile, key_tile, panel, fetch);
+      hide_keys(tile, key_tile, panel);
+      add_columns(tile, key_tile, panel);
     });
     for (std::size_t key = 0; key < count; ++key) {
-      item.sums[block.slot[key] - item.begin] += hn::GetLane(hn::SumOfLanes(d, hn::Load(d, columns + key * lanes)));
+      item.sums[key_tile.slot[key] - item.begin] += hn::GetLane(hn::SumOfLanes(d, hn::Load(d, columns + key * lanes)));
     }
   });
 }

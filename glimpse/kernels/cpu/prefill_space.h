@@ -1,4 +1,4 @@
-// How the prefill kernels divide their workspace: one tile of query vectors, one block of keys. Views into the
+// How the prefill kernels divide their workspace: one tile of query vectors, one tile of keys. Views into the
 // caller's bytes; one thread at a time.
 #pragma once
 
@@ -11,7 +11,7 @@
 namespace glimpse::kernels {
 
 constexpr int kTileLanes = 192;  ///< query vectors of a tile; whole panels for every vector length
-constexpr int kBlockKeys = kBf16Keys;
+constexpr int kTileKeys = kBf16Keys;
 constexpr std::size_t kChunk = 8;  ///< values of V of one key that lie together
 
 struct PrefillSpace {
@@ -27,7 +27,7 @@ struct PrefillSpace {
 };
 
 inline std::size_t prefill_floats(std::size_t dim) {
-  return 2 * dim * kTileLanes + kBlockKeys * (kBf16Lanes + 2 * dim) + 4 * kTileLanes;
+  return 2 * dim * kTileLanes + kTileKeys * (kBf16Lanes + 2 * dim) + 4 * kTileLanes;
 }
 
 inline PrefillSpace carve_prefill(std::span<std::byte> bytes, std::size_t dim) {
@@ -40,9 +40,9 @@ inline PrefillSpace carve_prefill(std::span<std::byte> bytes, std::size_t dim) {
   PrefillSpace space{};
   space.queries = take(dim * kTileLanes);
   space.out = take(dim * kTileLanes);
-  space.scores = take(std::size_t{kBlockKeys} * kBf16Lanes);
-  space.keys = take(kBlockKeys * dim);
-  space.values = take(kBlockKeys * dim);
+  space.scores = take(std::size_t{kTileKeys} * kBf16Lanes);
+  space.keys = take(kTileKeys * dim);
+  space.values = take(kTileKeys * dim);
   space.largest = take(kTileLanes);
   space.sum = take(kTileLanes);
   space.fade = take(kTileLanes);

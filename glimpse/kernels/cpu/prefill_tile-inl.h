@@ -1,9 +1,9 @@
-// What the prefill kernels share: which keys a tile reads, packed a block at a time, the query vectors of the tile
+// What the prefill kernels share: which keys a tile reads, packed a key tile at a time, the query vectors of the tile
 // across lanes, and their products with the keys. Included once for each instruction set. Nothing is kept, any thread.
 //
 // The tile is computed transposed: query vectors lie across lanes, so that maxima, exponentials and sums of the
 // softmax need no step across lanes, and K and V are read by broadcast, without a transpose. Lanes are independent
-// and blocks of keys start at fixed slots: a row's result does not depend on the tile it lands in.
+// and tiles of keys start at fixed slots: a row's result does not depend on the tile it lands in.
 #if defined(GLIMPSE_KERNELS_CPU_PREFILL_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GLIMPSE_KERNELS_CPU_PREFILL_TILE_INL_H_
 #undef GLIMPSE_KERNELS_CPU_PREFILL_TILE_INL_H_
@@ -31,7 +31,7 @@ constexpr int kVectors = 3;  ///< 4 x 3 accumulators fill 16 registers, 8 x 3 fi
 template <int kPanelVectors>
 constexpr int kStep = kPanelVectors == 1 ? 2 * kRows : kRows;
 constexpr int kLongestStep = kStep<1>;
-static_assert(kBlockKeys % kLongestStep == 0);
+static_assert(kTileKeys % kLongestStep == 0);
 static_assert(kVectors * kBf16Vector == kBf16Lanes);
 
 /// One call: what it is asked, and where it works.
@@ -49,11 +49,11 @@ struct Tile {
   std::size_t lanes() const { return static_cast<std::size_t>(item.rows) * group(); }
 };
 
-/// The live keys of one block, and where their rows of K lie.
-struct KeyBlock {
+/// The live keys of one key tile, and where their rows of K lie.
+struct KeyTile {
   int count = 0;
-  std::array<std::int32_t, kBlockKeys> slot;
-  std::array<const std::byte*, kBlockKeys> row;
+  std::array<std::int32_t, kTileKeys> slot;
+  std::array<const std::byte*, kTileKeys> row;
 };
 
 /// Rows of K to prefetch and, unless `values` is 0, the rows of V that lie `values` bytes from them.
@@ -80,7 +80,7 @@ struct Fetch {
   }
 };
 
-/// The keys that a tile sees, a block at a time: its list, then its own part. Only slots of [begin, end).
+/// The keys that a tile sees, a key tile at a time: its list, then its own part. Only slots of [begin, end).
 class KeyWalk {
  public:
   KeyWalk(const Tile& tile, std::int32_t begin, std::int32_t end)
@@ -96,25 +96,25 @@ class KeyWalk {
   }
 
   /// False when no key is left.
-  bool next(KeyBlock& block) {
-    block.count = 0;
-    while (block.count == 0 && list_ != list_end_) {
-      const auto* stop = list_ + std::min<std::ptrdiff_t>(kBlockKeys, list_end_ - list_);
-      for (; list_ != stop; ++list_) add(block, *list_);
+  bool next(KeyTile& key_tile) {
+    key_tile.count = 0;
+    while (key_tile.count == 0 && list_ != list_end_) {
+      const auto* stop = list_ + std::min<std::ptrdiff_t>(kTileKeys, list_end_ - list_);
+      for (; list_ != stop; ++list_) add(key_tile, *list_);
     }
-    while (block.count == 0 && at_ < end_) {
-      const std::int32_t stop = std::min(at_ + kBlockKeys, end_);
-      for (; at_ < stop; ++at_) add(block, at_);
+    while (key_tile.count == 0 && at_ < end_) {
+      const std::int32_t stop = std::min(at_ + kTileKeys, end_);
+      for (; at_ < stop; ++at_) add(key_tile, at_);
     }
-    return block.count > 0;
+    return key_tile.count > 0;
   }
 
  private:
-  void add(KeyBlock& block, std::int32_t slot) const {
-    const auto at = static_cast<std::size_t>(block.count);
-    block.slot[at] = slot;
-    block.row[at] = head_.row_of(head_.k_plane, slot, format_);
-    block.count += head_.positions == nullptr || head_.positions[slot] >= 0;
+  void add(KeyTile& key_tile, std::int32_t slot) const {
+    const auto at = static_cast<std::size_t>(key_tile.count);
+    key_tile.slot[at] = slot;
+    key_tile.row[at] = head_.row_of(head_.k_plane, slot, format_);
+    key_tile.count += head_.positions == nullptr || head_.positions[slot] >= 0;
   }
 
   const KvFormat& format_;
@@ -143,73 +143,73 @@ HWY_INLINE void widen_row(D d, const std::byte* row, std::size_t dim, float scal
   }
 }
 
-/// K of a block as [key, d] floats. Zero rows up to the next multiple of kLongestStep keys.
+/// K of a key tile as [key, d] floats. Zero rows up to the next multiple of kLongestStep keys.
 template <KvType kType>
-void widen_keys(const Tile& tile, const KeyBlock& block) {
+void widen_keys(const Tile& tile, const KeyTile& key_tile) {
   const Tag wide;
   const hn::CappedTag<float, kChunk> narrow;
   const std::size_t dim = tile.dim();
   const HeadView& head = tile.head();
-  const auto count = static_cast<std::size_t>(block.count);
+  const auto count = static_cast<std::size_t>(key_tile.count);
   const auto padded = (count + kLongestStep - 1) / kLongestStep * kLongestStep;
   const bool whole = dim % hn::Lanes(wide) == 0;
   for (std::size_t key = 0; key < count; ++key) {
-    const float scale = kType == KvType::q8_0 ? row_scale(tile.format, head, head.k_plane, block.slot[key]) : 1.0F;
+    const float scale = kType == KvType::q8_0 ? row_scale(tile.format, head, head.k_plane, key_tile.slot[key]) : 1.0F;
     float* to = tile.space.keys + key * dim;
     if (whole) {
-      widen_row<kType>(wide, block.row[key], dim, scale, to, kChunk);
+      widen_row<kType>(wide, key_tile.row[key], dim, scale, to, kChunk);
     } else {
-      widen_row<kType>(narrow, block.row[key], dim, scale, to, kChunk);
+      widen_row<kType>(narrow, key_tile.row[key], dim, scale, to, kChunk);
     }
   }
   std::fill(tile.space.keys + count * dim, tile.space.keys + padded * dim, 0.0F);
 }
 
-/// V of a block as [d / 8, key, 8] floats.
+/// V of a key tile as [d / 8, key, 8] floats.
 template <KvType kType>
-void widen_values(const Tile& tile, const KeyBlock& block) {
+void widen_values(const Tile& tile, const KeyTile& key_tile) {
   const hn::CappedTag<float, kChunk> narrow;
   const HeadView& head = tile.head();
-  for (std::size_t key = 0; key < static_cast<std::size_t>(block.count); ++key) {
-    const float scale = kType == KvType::q8_0 ? row_scale(tile.format, head, head.v_plane, block.slot[key]) : 1.0F;
-    widen_row<kType>(narrow, block.row[key] + tile.to_values(), tile.dim(), scale, tile.space.values + key * kChunk,
-                     kChunk * kBlockKeys);
+  for (std::size_t key = 0; key < static_cast<std::size_t>(key_tile.count); ++key) {
+    const float scale = kType == KvType::q8_0 ? row_scale(tile.format, head, head.v_plane, key_tile.slot[key]) : 1.0F;
+    widen_row<kType>(narrow, key_tile.row[key] + tile.to_values(), tile.dim(), scale, tile.space.values + key * kChunk,
+                     kChunk * kTileKeys);
   }
 }
 
-/// K of a block as [key, d] bf16. Zero rows up to the next multiple of 8.
-inline void pack_keys_bf16(const Tile& tile, const KeyBlock& block) {
+/// K of a key tile as [key, d] bf16. Zero rows up to the next multiple of 8.
+inline void pack_keys_bf16(const Tile& tile, const KeyTile& key_tile) {
   const std::size_t dim = tile.dim();
   auto* keys = reinterpret_cast<std::uint16_t*>(tile.space.keys);
-  const int padded = (block.count + 7) / 8 * 8;
+  const int padded = (key_tile.count + 7) / 8 * 8;
   for (int key = 0; key < padded; ++key) {
     std::uint16_t* to = keys + static_cast<std::size_t>(key) * dim;
-    if (key < block.count) {
-      std::memcpy(to, block.row[static_cast<std::size_t>(key)], 2 * dim);
+    if (key < key_tile.count) {
+      std::memcpy(to, key_tile.row[static_cast<std::size_t>(key)], 2 * dim);
     } else {
       std::fill(to, to + dim, std::uint16_t{0});
     }
   }
 }
 
-/// V of a block as pairs of keys [d / 8, key / 2, 8]. Zero rows up to the next multiple of 8.
-HWY_INLINE void pack_values_bf16(const Tile& tile, const KeyBlock& block) {
+/// V of a key tile as pairs of keys [d / 8, key / 2, 8]. Zero rows up to the next multiple of 8.
+HWY_INLINE void pack_values_bf16(const Tile& tile, const KeyTile& key_tile) {
   const hn::CappedTag<std::uint16_t, kChunk> d;
   const std::size_t dim = tile.dim();
   const std::size_t lanes = hn::Lanes(d);
   auto* values = reinterpret_cast<std::uint16_t*>(tile.space.values);
-  const int padded = (block.count + 7) / 8 * 8;
+  const int padded = (key_tile.count + 7) / 8 * 8;
   const auto row_of = [&](int key) {
-    return reinterpret_cast<const std::uint16_t*>(block.row[static_cast<std::size_t>(key)] + tile.to_values());
+    return reinterpret_cast<const std::uint16_t*>(key_tile.row[static_cast<std::size_t>(key)] + tile.to_values());
   };
   for (int key = 0; key < padded; key += 2) {
     std::uint16_t* to = values + static_cast<std::size_t>(key) * kChunk;
-    const std::uint16_t* even = key < block.count ? row_of(key) : nullptr;
-    const std::uint16_t* odd = key + 1 < block.count ? row_of(key + 1) : nullptr;
+    const std::uint16_t* even = key < key_tile.count ? row_of(key) : nullptr;
+    const std::uint16_t* odd = key + 1 < key_tile.count ? row_of(key + 1) : nullptr;
     for (std::size_t i = 0; i < dim; i += lanes) {
       const auto low = even != nullptr ? hn::LoadU(d, even + i) : hn::Zero(d);
       const auto high = odd != nullptr ? hn::LoadU(d, odd + i) : hn::Zero(d);
-      hn::StoreInterleaved2(low, high, d, to + i / kChunk * kChunk * kBlockKeys + 2 * (i % kChunk));
+      hn::StoreInterleaved2(low, high, d, to + i / kChunk * kChunk * kTileKeys + 2 * (i % kChunk));
     }
   }
 }
@@ -278,12 +278,12 @@ HWY_INLINE void multiply_keys(const float* HWY_RESTRICT keys, const float* HWY_R
 
 /// space.scores = products of the packed keys with the queries of a panel; a whole number of steps of keys. Fetches
 /// what it is told to meanwhile.
-HWY_INLINE void score_panel(const Tile& tile, const KeyBlock& block, Panel panel, Fetch fetch) {
+HWY_INLINE void score_panel(const Tile& tile, const KeyTile& key_tile, Panel panel, Fetch fetch) {
   const PrefillSpace& space = tile.space;
   const std::size_t dim = tile.dim();
   if (tile.products != nullptr) {
     fetch.next(fetch.lines());
-    tile.products->scores({tile.format.dim, (block.count + 7) / 8 * 8, static_cast<int>(panel.width)},
+    tile.products->scores({tile.format.dim, (key_tile.count + 7) / 8 * 8, static_cast<int>(panel.width)},
                           reinterpret_cast<const std::uint16_t*>(space.keys),
                           reinterpret_cast<const std::uint32_t*>(space.queries) + panel.lane * (dim / 2), space.scores);
   } else {
@@ -291,30 +291,30 @@ HWY_INLINE void score_panel(const Tile& tile, const KeyBlock& block, Panel panel
       constexpr int kPanelVectors = decltype(vectors)::value;
       const float* queries = space.queries + panel.lane * dim;
       if (dim == 64) {
-        multiply_keys<kPanelVectors, 64>(space.keys, queries, dim, block.count, fetch, space.scores);
+        multiply_keys<kPanelVectors, 64>(space.keys, queries, dim, key_tile.count, fetch, space.scores);
       } else if (dim == 128) {
-        multiply_keys<kPanelVectors, 128>(space.keys, queries, dim, block.count, fetch, space.scores);
+        multiply_keys<kPanelVectors, 128>(space.keys, queries, dim, key_tile.count, fetch, space.scores);
       } else {
-        multiply_keys<kPanelVectors, 0>(space.keys, queries, dim, block.count, fetch, space.scores);
+        multiply_keys<kPanelVectors, 0>(space.keys, queries, dim, key_tile.count, fetch, space.scores);
       }
     });
   }
 }
 
 /// Scores of keys behind a lane's limit become -inf.
-HWY_INLINE void hide_keys(const Tile& tile, const KeyBlock& block, Panel panel) {
+HWY_INLINE void hide_keys(const Tile& tile, const KeyTile& key_tile, Panel panel) {
   const Tag d;
   const hn::RebindToSigned<Tag> di;
   const std::size_t lanes = hn::Lanes(d);
-  const auto count = static_cast<std::size_t>(block.count);
+  const auto count = static_cast<std::size_t>(key_tile.count);
   const std::int32_t* limits = tile.space.limit + panel.lane;
   // Limits ascend with the lanes: keys that the first lane sees, all see.
   std::size_t seen = count;
-  while (seen > 0 && block.slot[seen - 1] > limits[0]) --seen;
+  while (seen > 0 && key_tile.slot[seen - 1] > limits[0]) --seen;
   for (std::size_t key = seen; key < count; ++key) {
     for (std::size_t c = 0; c < panel.width; c += lanes) {
       float* at = tile.space.scores + key * panel.width + c;
-      const auto hidden = hn::Gt(hn::Set(di, block.slot[key]), hn::Load(di, limits + c));
+      const auto hidden = hn::Gt(hn::Set(di, key_tile.slot[key]), hn::Load(di, limits + c));
       hn::Store(hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, kMinusInfinity), hn::Load(d, at)), d, at);
     }
   }
@@ -323,11 +323,11 @@ HWY_INLINE void hide_keys(const Tile& tile, const KeyBlock& block, Panel panel) 
 /// Adds the weights of a panel's scores to its sums; `fade` tells how much the sums so far shrink. With kKeep the
 /// scores become the weights.
 template <bool kKeep>
-HWY_INLINE void take_scores(const Tile& tile, const KeyBlock& block, Panel panel) {
+HWY_INLINE void take_scores(const Tile& tile, const KeyTile& key_tile, Panel panel) {
   const Tag d;
   const std::size_t lanes = hn::Lanes(d);
   const PrefillSpace& space = tile.space;
-  const auto count = static_cast<std::size_t>(block.count);
+  const auto count = static_cast<std::size_t>(key_tile.count);
   for (std::size_t c = 0; c < panel.width; c += lanes) {
     const std::size_t lane = panel.lane + c;
     float* HWY_RESTRICT scores = space.scores + c;
@@ -386,9 +386,9 @@ inline void arrange_queries(const Tile& tile) {
   }
 }
 
-/// The share that `panel` has of the rows of the block that comes next.
+/// The share that `panel` has of the rows of the key tile that comes next.
 template <bool kWithValues>
-HWY_INLINE Fetch fetch_share(const Tile& tile, const KeyBlock& next, Panel panel) {
+HWY_INLINE Fetch fetch_share(const Tile& tile, const KeyTile& next, Panel panel) {
   const auto count = static_cast<std::size_t>(next.count);
   const std::size_t lanes = tile.lanes();
   const std::size_t begin = (count * panel.lane + lanes - 1) / lanes;
@@ -397,46 +397,46 @@ HWY_INLINE Fetch fetch_share(const Tile& tile, const KeyBlock& next, Panel panel
           tile.format.row_bytes()};
 }
 
-/// visit(block, next) for all blocks of a walk; `next` is empty behind the last.
+/// visit(key_tile, next) for all of a walk; `next` is empty behind the last.
 template <class Visit>
-HWY_INLINE void for_each_block(KeyWalk walk, const Visit& visit) {
-  std::array<KeyBlock, 2> blocks;
+HWY_INLINE void for_each_key_tile(KeyWalk walk, const Visit& visit) {
+  std::array<KeyTile, 2> key_tiles;
   std::size_t turn = 0;
-  for (bool more = walk.next(blocks[0]); more; turn ^= 1) {
-    more = walk.next(blocks[turn ^ 1]);
-    visit(blocks[turn], blocks[turn ^ 1]);
+  for (bool more = walk.next(key_tiles[0]); more; turn ^= 1) {
+    more = walk.next(key_tiles[turn ^ 1]);
+    visit(key_tiles[turn], key_tiles[turn ^ 1]);
   }
 }
 
-/// take(panel, fetch) for the panels that see some of a block; what it shall fetch meanwhile is of the next. The share
-/// of a panel that sees nothing stays unfetched: that is in the last blocks of large tiles alone.
+/// take(panel, fetch) for the panels that see some of a key tile; what it shall fetch meanwhile is of the next. The
+/// share of a panel that sees nothing stays unfetched: that is in the last key tiles of large tiles alone.
 template <bool kWithValues, class Take>
-HWY_INLINE void for_each_panel(const Tile& tile, const KeyBlock& block, const KeyBlock& next, const Take& take) {
+HWY_INLINE void for_each_panel(const Tile& tile, const KeyTile& key_tile, const KeyTile& next, const Take& take) {
   for (Panel panel = panel_at(tile, 0); panel.lane < tile.lanes(); panel = panel_at(tile, panel.lane + panel.width)) {
-    if (block.slot[0] > tile.space.limit[panel.lane + panel.width - 1]) continue;
+    if (key_tile.slot[0] > tile.space.limit[panel.lane + panel.width - 1]) continue;
     take(panel, fetch_share<kWithValues>(tile, next, panel));
   }
 }
 
 template <KvType kType>
-HWY_INLINE void pack_keys(const Tile& tile, const KeyBlock& block) {
+HWY_INLINE void pack_keys(const Tile& tile, const KeyTile& key_tile) {
   if (tile.products != nullptr) {
-    pack_keys_bf16(tile, block);
+    pack_keys_bf16(tile, key_tile);
   } else {
-    widen_keys<kType>(tile, block);
+    widen_keys<kType>(tile, key_tile);
   }
 }
 
 template <KvType kType>
-HWY_INLINE void pack_values(const Tile& tile, const KeyBlock& block) {
+HWY_INLINE void pack_values(const Tile& tile, const KeyTile& key_tile) {
   if (tile.products != nullptr) {
-    pack_values_bf16(tile, block);
+    pack_values_bf16(tile, key_tile);
   } else {
-    widen_values<kType>(tile, block);
+    widen_values<kType>(tile, key_tile);
   }
 }
 
-/// What a panel keeps between blocks, of a tile that has read nothing.
+/// What a panel keeps between key tiles, of a tile that has read nothing.
 inline void clear_sums(const Tile& tile) {
   std::fill(tile.space.sum, tile.space.sum + kTileLanes, 0.0F);
   std::fill(tile.space.largest, tile.space.largest + kTileLanes, kMinusInfinity);

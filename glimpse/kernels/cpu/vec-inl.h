@@ -77,12 +77,12 @@ HWY_INLINE V exp2(D d, V x) {
 using D4 = hn::CappedTag<float, 4>;
 
 #if HWY_TARGET != HWY_SCALAR
-/// Adds the blocks of four lanes of `v`.
+/// Adds the fours of lanes of `v`.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE hn::Vec<D4> fold_blocks(D d, V v) {
+HWY_INLINE hn::Vec<D4> fold_fours(D d, V v) {
   if constexpr (hn::MaxLanes(d) > 4) {
     const hn::Half<D> half;
-    return fold_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+    return fold_fours(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
   } else {
     return v;
   }
@@ -101,7 +101,7 @@ HWY_INLINE void sum_four(D d, V a, V b, V c, V e, float factor, float* HWY_RESTR
   const V ac = hn::Add(hn::InterleaveLower(d, a, c), hn::InterleaveUpper(d, a, c));
   const V be = hn::Add(hn::InterleaveLower(d, b, e), hn::InterleaveUpper(d, b, e));
   const V all = hn::Add(hn::InterleaveLower(d, ac, be), hn::InterleaveUpper(d, ac, be));
-  hn::StoreU(hn::Mul(fold_blocks(d, all), hn::Set(D4(), factor)), D4(), sums);
+  hn::StoreU(hn::Mul(fold_fours(d, all), hn::Set(D4(), factor)), D4(), sums);
 #endif
 }
 
@@ -116,65 +116,65 @@ alignas(64) constexpr std::byte kUpperHalves[64] = {
     {}, {}, std::byte{255}, std::byte{255}, {}, {}, std::byte{255}, std::byte{255},
     {}, {}, std::byte{255}, std::byte{255}, {}, {}, std::byte{255}, std::byte{255}};
 
-/// A unit of a row of the cache is 2 * Lanes(d) values, read as two float vectors. With kEvenOdd the first holds the
+/// A pair of a row of the cache is 2 * Lanes(d) values, read as two float vectors. With kEvenOdd the first holds the
 /// even and the second the odd values: two instructions widen 16 bits to 32 that way, four in row order.
 template <KvType kType>
-struct Unit;
+struct VectorPair;
 
 template <>
-struct Unit<KvType::f32> {
+struct VectorPair<KvType::f32> {
   static constexpr bool kEvenOdd = false;
   static constexpr std::size_t kBytes = 4;
   template <class D>
-  static HWY_INLINE hn::Vec<D> first(D d, const std::byte* row, std::size_t unit) {
-    return hn::LoadU(d, reinterpret_cast<const float*>(row) + 2 * unit * hn::Lanes(d));
+  static HWY_INLINE hn::Vec<D> first(D d, const std::byte* row, std::size_t pair) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(row) + 2 * pair * hn::Lanes(d));
   }
   template <class D>
-  static HWY_INLINE hn::Vec<D> second(D d, const std::byte* row, std::size_t unit) {
-    return hn::LoadU(d, reinterpret_cast<const float*>(row) + (2 * unit + 1) * hn::Lanes(d));
+  static HWY_INLINE hn::Vec<D> second(D d, const std::byte* row, std::size_t pair) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(row) + (2 * pair + 1) * hn::Lanes(d));
   }
 };
 
 template <>
-struct Unit<KvType::bf16> {
+struct VectorPair<KvType::bf16> {
   static constexpr bool kEvenOdd = true;
   static constexpr std::size_t kBytes = 2;
   template <class D>
-  static HWY_INLINE hn::Vec<D> first(D d, const std::byte* row, std::size_t unit) {
-    return hn::BitCast(d, hn::ShiftLeft<16>(pairs(d, row, unit)));
+  static HWY_INLINE hn::Vec<D> first(D d, const std::byte* row, std::size_t pair) {
+    return hn::BitCast(d, hn::ShiftLeft<16>(pairs(d, row, pair)));
   }
   template <class D>
-  static HWY_INLINE hn::Vec<D> second(D d, const std::byte* row, std::size_t unit) {
+  static HWY_INLINE hn::Vec<D> second(D d, const std::byte* row, std::size_t pair) {
     const hn::RebindToUnsigned<D> du;
-    return hn::BitCast(d, hn::And(pairs(d, row, unit), hn::Set(du, 0xffff0000U)));
+    return hn::BitCast(d, hn::And(pairs(d, row, pair), hn::Set(du, 0xffff0000U)));
   }
   /// The same with the mask from memory, for loops in which it would be one register too many.
   template <class D>
-  static HWY_INLINE hn::Vec<D> second_unmasked(D d, const std::byte* row, std::size_t unit) {
+  static HWY_INLINE hn::Vec<D> second_unmasked(D d, const std::byte* row, std::size_t pair) {
     const hn::RebindToUnsigned<D> du;
     const auto mask = hn::Load(du, reinterpret_cast<const std::uint32_t*>(forget(kUpperHalves)));
-    return hn::BitCast(d, hn::And(pairs(d, row, unit), mask));
+    return hn::BitCast(d, hn::And(pairs(d, row, pair), mask));
   }
 
  private:
   template <class D>
-  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> pairs(D d, const std::byte* row, std::size_t unit) {
+  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> pairs(D d, const std::byte* row, std::size_t pair) {
     const hn::RebindToUnsigned<D> du;
-    return hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(row) + unit * hn::Lanes(d));
+    return hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(row) + pair * hn::Lanes(d));
   }
 };
 
 template <>
-struct Unit<KvType::f16> {
+struct VectorPair<KvType::f16> {
   static constexpr bool kEvenOdd = false;
   static constexpr std::size_t kBytes = 2;
   template <class D>
-  static HWY_INLINE hn::Vec<D> first(D d, const std::byte* row, std::size_t unit) {
-    return half(d, row, 2 * unit);
+  static HWY_INLINE hn::Vec<D> first(D d, const std::byte* row, std::size_t pair) {
+    return half(d, row, 2 * pair);
   }
   template <class D>
-  static HWY_INLINE hn::Vec<D> second(D d, const std::byte* row, std::size_t unit) {
-    return half(d, row, 2 * unit + 1);
+  static HWY_INLINE hn::Vec<D> second(D d, const std::byte* row, std::size_t pair) {
+    return half(d, row, 2 * pair + 1);
   }
 
  private:
@@ -186,16 +186,16 @@ struct Unit<KvType::f16> {
 };
 
 template <>
-struct Unit<KvType::q8_0> {
+struct VectorPair<KvType::q8_0> {
   static constexpr bool kEvenOdd = false;
   static constexpr std::size_t kBytes = 1;
   template <class D>
-  static HWY_INLINE hn::Vec<D> first(D d, const std::byte* row, std::size_t unit) {
-    return bytes(d, row, 2 * unit);
+  static HWY_INLINE hn::Vec<D> first(D d, const std::byte* row, std::size_t pair) {
+    return bytes(d, row, 2 * pair);
   }
   template <class D>
-  static HWY_INLINE hn::Vec<D> second(D d, const std::byte* row, std::size_t unit) {
-    return bytes(d, row, 2 * unit + 1);
+  static HWY_INLINE hn::Vec<D> second(D d, const std::byte* row, std::size_t pair) {
+    return bytes(d, row, 2 * pair + 1);
   }
 
  private:
@@ -208,14 +208,14 @@ struct Unit<KvType::q8_0> {
   }
 };
 
-/// The second vector of a unit where registers are short (12 sums, 3 weights and one vector of a row are all 16 of
+/// The second vector of a pair where registers are short (12 sums, 3 weights and one vector of a row are all 16 of
 /// AVX2): no mask, and nothing kept from the first.
 template <KvType kType, class D>
-HWY_INLINE hn::Vec<D> second_vector(D d, const std::byte* row, std::size_t unit) {
+HWY_INLINE hn::Vec<D> second_vector(D d, const std::byte* row, std::size_t pair) {
   if constexpr (kType == KvType::bf16) {
-    return Unit<kType>::second_unmasked(d, forget(row), unit);
+    return VectorPair<kType>::second_unmasked(d, forget(row), pair);
   } else {
-    return Unit<kType>::second(d, row, unit);
+    return VectorPair<kType>::second(d, row, pair);
   }
 }
 
@@ -244,7 +244,7 @@ using RowTag = hn::CappedTag<float, 8>;
 /// Values [i, i + Lanes(d)) of a row as floats, in row order; of q8_0 before their scale.
 template <KvType kType, class D>
 HWY_INLINE hn::Vec<D> load_values(D d, const std::byte* row, std::size_t i) {
-  const std::byte* at = row + i * Unit<kType>::kBytes;
+  const std::byte* at = row + i * VectorPair<kType>::kBytes;
   if constexpr (kType == KvType::f32) {
     return hn::LoadU(d, reinterpret_cast<const float*>(at));
   } else if constexpr (kType == KvType::f16) {

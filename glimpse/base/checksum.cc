@@ -16,12 +16,12 @@ Checksum::Checksum() {
   for (std::size_t i = 0; i < kLanes; ++i) lanes_[i] = (i + 1) * kFold;
 }
 
-void Checksum::take(const std::byte* blocks, std::size_t count) {
+void Checksum::take(const std::byte* strides, std::size_t count) {
   std::array<std::uint64_t, kLanes> lanes = lanes_;
-  for (; count > 0; --count, blocks += kBlock) {
+  for (; count > 0; --count, strides += kStride) {
     for (std::size_t i = 0; i < kLanes; ++i) {
       std::uint64_t word = 0;
-      std::memcpy(&word, blocks + i * sizeof(word), sizeof(word));
+      std::memcpy(&word, strides + i * sizeof(word), sizeof(word));
       // The shift: a product passes its highest bit on alone, and a flip of one bit in the next word would cancel that.
       lanes[i] = (lanes[i] ^ word) * kStep;
       lanes[i] ^= lanes[i] >> 32;
@@ -33,16 +33,16 @@ void Checksum::take(const std::byte* blocks, std::size_t count) {
 void Checksum::add(std::span<const std::byte> bytes) {
   length_ += bytes.size();
   if (open_bytes_ > 0) {
-    const std::size_t count = std::min(bytes.size(), kBlock - open_bytes_);
+    const std::size_t count = std::min(bytes.size(), kStride - open_bytes_);
     std::copy_n(bytes.begin(), count, open_.begin() + static_cast<std::ptrdiff_t>(open_bytes_));
     open_bytes_ += count;
     bytes = bytes.subspan(count);
-    if (open_bytes_ < kBlock) return;
+    if (open_bytes_ < kStride) return;
     take(open_.data(), 1);
     open_bytes_ = 0;
   }
-  take(bytes.data(), bytes.size() / kBlock);
-  const std::span<const std::byte> rest = bytes.subspan(bytes.size() / kBlock * kBlock);
+  take(bytes.data(), bytes.size() / kStride);
+  const std::span<const std::byte> rest = bytes.subspan(bytes.size() / kStride * kStride);
   std::copy(rest.begin(), rest.end(), open_.begin());
   open_bytes_ = rest.size();
 }

@@ -17,11 +17,11 @@ class Checksum {
   std::uint64_t value() const;
 
  private:
-  static constexpr std::size_t kLanes = 8, kBlock = kLanes * sizeof(std::uint64_t);
-  void take(const std::byte* blocks, std::size_t count);
+  static constexpr std::size_t kLanes = 8, kStride = kLanes * sizeof(std::uint64_t);
+  void take(const std::byte* strides, std::size_t count);
 
   std::array<std::uint64_t, kLanes> lanes_;
-  std::array<std::byte, kBlock> open_{};  ///< bytes that do not fill a block yet
+  std::array<std::byte, kStride> open_{};  ///< bytes that do not fill a stride yet
   std::size_t open_bytes_ = 0;
   std::uint64_t length_ = 0;
 };

@@ -14,8 +14,8 @@ namespace glimpse::calibrate {
 
 class LeastTokens {
  public:
-  /// Budgets come in units of this many tokens, the smallest that all methods cut their sets in.
-  static constexpr int kUnit = 16;
+  /// Budgets come in grains of this many tokens, the smallest that all methods cut their sets in.
+  static constexpr int kGrain = 16;
 
   /// `coverages`, in (0, 1) and ascending: the shares of the mass that `tokens` is asked for.
   LeastTokens(const plan::ModelShape& shape, std::vector<double> coverages);
@@ -24,22 +24,22 @@ class LeastTokens {
   void add_layer(int layer, const LayerAttention& attention, std::int64_t first);
 
   const std::vector<double>& coverages() const { return coverages_; }
-  /// [layer, KV head] tokens, whole units, for coverages()[target]: so many that the mean of the steps captures it;
-  /// with `steps`, in (0, 1], that this share of the steps do. A head without a step: one unit.
+  /// [layer, KV head] tokens, whole grains, for coverages()[target]: so many that the mean of the steps captures it;
+  /// with `steps`, in (0, 1], that this share of the steps do. A head without a step: one grain.
   std::vector<int> tokens(std::size_t target, const std::optional<double>& steps) const;
-  /// The same with the least tokens in all for which the mean of steps and heads behind layer 0 captures it. A unit
+  /// The same with the least tokens in all for which the mean of steps and heads behind layer 0 captures it. A grain
   /// more captures the same everywhere, so heads of layer 0 have what that comes to. A model of two layers or more.
   std::vector<int> tokens_together(std::size_t target) const;
 
  private:
   struct Head {
     std::int64_t steps = 0;
-    std::vector<double> mass;              ///< [units - 1] sum over steps of what so many units capture
-    std::vector<std::vector<int>> counts;  ///< [coverage][step] units
+    std::vector<double> mass;              ///< [grains - 1] sum over steps of what so many grains capture
+    std::vector<std::vector<int>> counts;  ///< [coverage][step] grains
   };
   void add_step(Head& head, std::span<const float> row);
-  int mean_units(const Head& head, double coverage) const;
-  double mean_mass(const Head& head, std::size_t units) const;
+  int mean_grains(const Head& head, double coverage) const;
+  double mean_mass(const Head& head, std::size_t grains) const;
 
   plan::ModelShape shape_;
   std::vector<double> coverages_;

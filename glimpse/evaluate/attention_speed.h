@@ -30,7 +30,7 @@ struct AttentionRow {
   double bytes = 0;  ///< that the set needs: each row of K and V once, and the entries of a list
   double bytes_per_s = 0;
   double fraction = 0;  ///< bytes / time over the bandwidth streamed beside it; median
-  double error = 0;     ///< largest difference from the reference, in units of the largest output
+  double error = 0;     ///< largest difference from the reference, as a share of the largest output
 };
 
 struct AttentionSpeed {

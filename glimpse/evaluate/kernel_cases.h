@@ -118,7 +118,7 @@ KernelCase attend_case(const SharedCache& cache, bool gathered, int threads);
 /// "dense bf16 h3 g3 d64".
 std::string kernel_label(const std::string& what, const KernelShape& shape);
 
-/// The largest difference, in units of the largest wanted value. Throws InternalError where one exceeds `allowed`.
+/// The largest difference, as a share of the largest wanted value. Throws InternalError where one exceeds `allowed`.
 double expect_near(std::span<const float> got, std::span<const float> want, double allowed, const std::string& name);
 
 struct KernelRow {

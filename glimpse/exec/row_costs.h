@@ -3,7 +3,7 @@
 
 namespace glimpse::exec {
 
-/// What a pass over several rows of one sequence costs, in parts of what one decoding row does: by instruction set and
+/// What a pass over several rows of one sequence costs, as a multiple of one decoding row: by instruction set and
 /// never by a clock, so that who plans by them plans the same each time. A back end gives its own; these are those of
 /// AVX-512: what a verification of five rows takes in the engine at 30,000 tokens (`lossless_bench`: 1.94 dense steps),
 /// which is more than the kernel alone does (`attention_bench dense verify`, docs/benchmarks.md).

@@ -67,7 +67,7 @@ class RoleTraining {
   std::vector<Gate> gates_;
   std::vector<Gate> mean_, square_;  ///< Adam's moments
   double multiplier_;
-  double scale_ = 0;  ///< mean loss of the first steps: losses count in this unit
+  double scale_ = 0;  ///< mean loss of the first steps: losses are counted in it
   std::vector<CurvePoint> curve_;
 };
 

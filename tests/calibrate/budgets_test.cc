@@ -49,7 +49,7 @@ TEST(CalibrateBudgets, MakesAProfileThatMethodsTake) {
   EXPECT_EQ(budgets.coverage, 0.8);
   EXPECT_FALSE(budgets.steps);
   EXPECT_FALSE(budgets.divergence);
-  for (const int tokens : budgets.tokens) EXPECT_EQ(tokens % LeastTokens::kUnit, 0);
+  for (const int tokens : budgets.tokens) EXPECT_EQ(tokens % LeastTokens::kGrain, 0);
   policies::PolicyOptions how;
   how.profile_budget = true;
   how.profile = &found->profile;

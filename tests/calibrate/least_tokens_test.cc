@@ -1,5 +1,5 @@
 // The least budgets against a plain transcription over the cached keys, and against the engine: plans with them, run as
-// audited decode steps, capture the mass, and with a unit less they do not.
+// audited decode steps, capture the mass, and with a grain less they do not.
 #include "glimpse/calibrate/least_tokens.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr int kSteps = 5, kUnit = LeastTokens::kUnit;
+constexpr int kSteps = 5, kGrain = LeastTokens::kGrain;
 constexpr std::int64_t kPrompt = 203;
 
 class LeastTokensOf : public testing::TestWithParam<const char*> {
@@ -137,9 +137,9 @@ TEST_P(LeastTokensOf, AreThoseOfATranscription) {
           return share ? reached >= *share * steps - 1e-9 : sum / steps >= coverage;
         };
         const int found = tokens[head];
-        EXPECT_EQ(found % kUnit, 0);
+        EXPECT_EQ(found % kGrain, 0);
         EXPECT_TRUE(enough(found, coverages[target] - kNear)) << head << " " << found;
-        EXPECT_FALSE(found > kUnit && enough(found - kUnit, coverages[target] + kNear)) << head << " " << found;
+        EXPECT_FALSE(found > kGrain && enough(found - kGrain, coverages[target] + kNear)) << head << " " << found;
       }
     }
   }
@@ -153,8 +153,8 @@ TEST_P(LeastTokensOf, CaptureTheMassWhenDecodingIsAudited) {
     for (int head = 0; head < shape_.kv_heads; ++head) {
       const auto at = static_cast<std::size_t>(layer * shape_.kv_heads + head);
       EXPECT_GE(mean(audited(layer, head, average[at])), coverage - 1e-4);
-      if (average[at] > kUnit) {
-        EXPECT_LT(mean(audited(layer, head, average[at] - kUnit)), coverage + 1e-4);
+      if (average[at] > kGrain) {
+        EXPECT_LT(mean(audited(layer, head, average[at] - kGrain)), coverage + 1e-4);
       }
       for (const double mass : audited(layer, head, always[at])) EXPECT_GE(mass, coverage - 1e-4);
       EXPECT_GE(always[at], average[at]);
@@ -172,33 +172,33 @@ TEST(LeastTokens, CountsByHand) {
   attention.probability[39] = 0.5F;
   attention.probability[3] = attention.probability[20] = 0.25F;
   least.add_layer(0, attention, 39);
-  EXPECT_EQ(least.tokens(0, std::nullopt), std::vector<int>{kUnit});
-  EXPECT_EQ(least.tokens(1, 1.0), std::vector<int>{kUnit});
-  // All alike: 36 of 40 for nine tenths, which is three units.
+  EXPECT_EQ(least.tokens(0, std::nullopt), std::vector<int>{kGrain});
+  EXPECT_EQ(least.tokens(1, 1.0), std::vector<int>{kGrain});
+  // All alike: 36 of 40 for nine tenths, which is three grains.
   attention.probability.assign(40, 0.025F);
   LeastTokens even(shape, {0.5, 0.9});
   even.add_layer(0, attention, 39);
-  EXPECT_EQ(even.tokens(0, std::nullopt), std::vector<int>{2 * kUnit});
-  EXPECT_EQ(even.tokens(1, std::nullopt), std::vector<int>{3 * kUnit});
-  // Both: on average 0.9 is (1 + 0.8) / 2 at two units; every step needs three.
+  EXPECT_EQ(even.tokens(0, std::nullopt), std::vector<int>{2 * kGrain});
+  EXPECT_EQ(even.tokens(1, std::nullopt), std::vector<int>{3 * kGrain});
+  // Both: on average 0.9 is (1 + 0.8) / 2 at two grains; every step needs three.
   LeastTokens both(shape, {0.9});
   both.add_layer(0, attention, 39);
   attention.probability.assign(40, 0.0F);
   attention.probability[39] = 1;
   both.add_layer(0, attention, 39);
-  EXPECT_EQ(both.tokens(0, std::nullopt), std::vector<int>{2 * kUnit});
-  EXPECT_EQ(both.tokens(0, 0.5), std::vector<int>{kUnit});
-  EXPECT_EQ(both.tokens(0, 1.0), std::vector<int>{3 * kUnit});
+  EXPECT_EQ(both.tokens(0, std::nullopt), std::vector<int>{2 * kGrain});
+  EXPECT_EQ(both.tokens(0, 0.5), std::vector<int>{kGrain});
+  EXPECT_EQ(both.tokens(0, 1.0), std::vector<int>{3 * kGrain});
 }
 
 /// Of all budgets for three heads that hold the mass together, none has fewer tokens.
 TEST(LeastTokens, TogetherAreTheFewestOfAllCombinations) {
   const plan::ModelShape shape{"llama", "", 2, 3, 3, 32, 128};
-  constexpr int kTokens = 100, kUnits = 7;
+  constexpr int kTokens = 100, kGrains = 7;
   std::mt19937 random(11);
   for (int round = 0; round < 30; ++round) {
     LeastTokens least(shape, {0.4, 0.8, 0.97});
-    std::vector<std::vector<double>> mass(6, std::vector<double>(kUnits, 0.0));
+    std::vector<std::vector<double>> mass(6, std::vector<double>(kGrains, 0.0));
     for (int layer = 0; layer < 2; ++layer) {
       LayerAttention attention{2, 3, kTokens, std::vector<float>(6 * kTokens)};
       for (int step = 0; step < 2; ++step) {
@@ -214,11 +214,11 @@ TEST(LeastTokens, TogetherAreTheFewestOfAllCombinations) {
           for (std::size_t i = 0; i < seen; ++i) row[i] = static_cast<float>(static_cast<double>(row[i]) / sum);
           std::vector<float> sorted(row, row + seen - 1);
           std::sort(sorted.begin(), sorted.end(), std::greater<>());
-          for (int unit = 0; unit < kUnits; ++unit) {
-            const std::size_t others = std::min(sorted.size(), static_cast<std::size_t>((unit + 1) * kUnit - 1));
+          for (int grain = 0; grain < kGrains; ++grain) {
+            const std::size_t others = std::min(sorted.size(), static_cast<std::size_t>((grain + 1) * kGrain - 1));
             double held = static_cast<double>(row[seen - 1]);
             for (std::size_t i = 0; i < others; ++i) held += static_cast<double>(sorted[i]);
-            mass[static_cast<std::size_t>(layer * 3 + head)][static_cast<std::size_t>(unit)] += held / 2;
+            mass[static_cast<std::size_t>(layer * 3 + head)][static_cast<std::size_t>(grain)] += held / 2;
           }
         }
       }
@@ -231,13 +231,13 @@ TEST(LeastTokens, TogetherAreTheFewestOfAllCombinations) {
                 mass[5][static_cast<std::size_t>(c)]) /
                3;
       };
-      int fewest = 3 * kUnits;
-      for (int i = 0; i < kUnits * kUnits * kUnits; ++i) {
-        const int a = i % kUnits, b = i / kUnits % kUnits, c = i / kUnits / kUnits;
+      int fewest = 3 * kGrains;
+      for (int i = 0; i < kGrains * kGrains * kGrains; ++i) {
+        const int a = i % kGrains, b = i / kGrains % kGrains, c = i / kGrains / kGrains;
         if (held(a, b, c) >= least.coverages()[target]) fewest = std::min(fewest, a + b + c + 3);
       }
-      EXPECT_EQ((found[3] + found[4] + found[5]) / kUnit, fewest) << round << " " << target;
-      EXPECT_GE(held(found[3] / kUnit - 1, found[4] / kUnit - 1, found[5] / kUnit - 1),
+      EXPECT_EQ((found[3] + found[4] + found[5]) / kGrain, fewest) << round << " " << target;
+      EXPECT_GE(held(found[3] / kGrain - 1, found[4] / kGrain - 1, found[5] / kGrain - 1),
                 least.coverages()[target] - 1e-6);
     }
   }

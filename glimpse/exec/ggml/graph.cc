@@ -64,25 +64,25 @@ void Graph::allocate() {
   }
 }
 
-ggml_cgraph* Graph::part(int layer) {
-  if (parts_.empty()) {
+ggml_cgraph* Graph::layer(int layer) {
+  if (layers_.empty()) {
     // All that comes behind the first node of a layer needs it: the order of the nodes is cut there.
     const int nodes = ggml_graph_n_nodes(graph_);
     const auto layers = static_cast<int>(firsts_.size());
-    parts_context_ = make_context(static_cast<std::size_t>(layers) *
-                                  (ggml_graph_overhead_custom(static_cast<std::size_t>(nodes), false) + 64));
+    layers_context_ = make_context(static_cast<std::size_t>(layers) *
+                                   (ggml_graph_overhead_custom(static_cast<std::size_t>(nodes), false) + 64));
     const AbortTrap trap(kWanted);
     int node = 0;
     for (int l = 0; l < layers; ++l) {
       ggml_tensor* end = l + 1 < layers ? firsts_[static_cast<std::size_t>(l) + 1] : nullptr;
-      ggml_cgraph* made = ggml_new_graph_custom(parts_context_.get(), static_cast<std::size_t>(nodes), false);
+      ggml_cgraph* made = ggml_new_graph_custom(layers_context_.get(), static_cast<std::size_t>(nodes), false);
       while (node < nodes && ggml_graph_node(graph_, node) != end)
         ggml_graph_add_node(made, ggml_graph_node(graph_, node++));
-      parts_.push_back(made);
+      layers_.push_back(made);
     }
-    check(node == nodes, "every node is in a part");
+    check(node == nodes, "every node is in a layer");
   }
-  return parts_[static_cast<std::size_t>(layer)];
+  return layers_[static_cast<std::size_t>(layer)];
 }
 
 void Graph::set_rows(int rows) {

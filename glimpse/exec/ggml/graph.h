@@ -39,7 +39,7 @@ class Graph {
   void set_rows(int rows);
   ggml_cgraph* graph() const { return graph_; }
   /// The nodes of one layer; of the first one those before it, too, of the last one those behind it.
-  ggml_cgraph* part(int layer);
+  ggml_cgraph* layer(int layer);
   ggml_tensor* tokens() const { return tokens_; }  ///< int32 [rows], written before each run
   ggml_tensor* logits() const { return logits_; }  ///< [vocabulary, outputs]; null without outputs
   void read(const Graph& kept);
@@ -69,8 +69,8 @@ class Graph {
   ggml_tensor* attended_ = nullptr;   ///< [H d, rows] of the last layer, where kept
   std::deque<NodeData> node_data_;    ///< addresses are given to nodes
   std::vector<ggml_tensor*> firsts_;  ///< [layers] the first node of each
-  ContextPointer parts_context_;
-  std::vector<ggml_cgraph*> parts_;        ///< [layers] once one was asked for
+  ContextPointer layers_context_;
+  std::vector<ggml_cgraph*> layers_;       ///< [layers] once one was asked for
   std::vector<ggml_tensor*> row_tensors_;  ///< nodes [width, rows of the shape]
 };
 

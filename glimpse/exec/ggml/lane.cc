@@ -65,7 +65,7 @@ bool Lane::run(int layers) {
     abandoned_ = !compute(graph_->graph(), true);
   }
   for (int i = 0; i < layers && next_layer_ < all; ++i) {
-    if (!compute(graph_->part(next_layer_++), true)) {
+    if (!compute(graph_->layer(next_layer_++), true)) {
       abandoned_ = true;
       next_layer_ = all;
     }

@@ -50,7 +50,7 @@ class Lane {
 
  private:
   Graph& graph_for(const StepBatch& batch);
-  /// Graph or a part of it. False: every sequence was stopped.
+  /// A graph, or one layer of it. False: every sequence was stopped.
   bool compute(ggml_cgraph* graph, bool stops);
 
   Machine& machine_;

@@ -33,6 +33,7 @@ enum CommandBit : std::uint32_t {
   kScoreboard = 1u << 15,
   kLongbench = 1u << 16,
   kServe = 1u << 17,
+  kFidelity = 1u << 18,
 };
 
 /// One field for each row of the option table (options.cc), which holds the defaults.
@@ -77,7 +78,7 @@ struct Arguments {
   // inspect, eval and bench.
   std::string subject, part;
   std::optional<std::int64_t> tokens, prefill, chunks, text_prompt;
-  std::int64_t text_steps = 0;
+  std::int64_t text_steps = 0, ranges = 0;
   std::int64_t window = 0, bench_tokens = 0, repetitions = 0, kv_heads = 0, group = 0, head_dim = 0, rows = 0;
   std::string shape, weights;
   std::string depths, lengths, tasks, arms, rate, prompt_tokens;

@@ -17,6 +17,7 @@ int calibrate_command(const Arguments& arguments);
 int eval_logits_command(const Arguments& arguments);
 int eval_perplexity_command(const Arguments& arguments);
 int eval_sets_command(const Arguments& arguments);
+int eval_fidelity_command(const Arguments& arguments);
 int eval_needle_command(const Arguments& arguments);
 int eval_passkey_command(const Arguments& arguments);
 int eval_ruler_command(const Arguments& arguments);

@@ -1,7 +1,8 @@
-// glimpse eval logits, glimpse eval perplexity, glimpse eval sets.
+// glimpse eval logits, glimpse eval perplexity, glimpse eval sets, glimpse eval fidelity.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "glimpse/base/error.h"
@@ -13,6 +14,7 @@
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/cli/trace_writer.h"
+#include "glimpse/evaluate/fidelity.h"
 #include "glimpse/evaluate/logits.h"
 #include "glimpse/evaluate/npy.h"
 #include "glimpse/evaluate/perplexity.h"
@@ -65,6 +67,50 @@ std::vector<text::Token> logits_tokens(const Arguments& arguments, const engine:
   }
   tokens.resize(static_cast<std::size_t>(wanted));
   return tokens;
+}
+
+/// Tokens of a text of `length` that are the prompt, before the steps.
+std::int64_t prompt_of(const Arguments& arguments, const engine::Engine& engine, std::int64_t length) {
+  const std::int64_t steps = arguments.text_steps;
+  const std::int64_t prompt = arguments.text_prompt.value_or(std::min(length, engine.context()) - steps);
+  if (!arguments.text_prompt && prompt < 1) {
+    throw UserError(fmt::format(
+        "--steps {}: the text has {} tokens and the context holds {}, and the prompt needs one of them; give fewer "
+        "--steps, more text or a larger -c",
+        steps, length, engine.context()));
+  }
+  if (prompt < 1 || prompt + steps > length) {
+    throw UserError(fmt::format("--prompt {} --steps {}: the text has {} tokens", arguments.text_prompt.value_or(1),
+                                steps, length));
+  }
+  if (prompt + steps > engine.context()) {
+    throw UserError(fmt::format("--prompt {} --steps {}: the context holds {}; give a smaller --prompt or a larger -c",
+                                prompt, steps, engine.context()));
+  }
+  return prompt;
+}
+
+/// Of all ranges and then of all tokens, and of all layers.
+std::string table_of(const evaluate::FidelityResult& result) {
+  std::string text =
+      "| positions | tokens | KL | top-1 | dense perplexity | perplexity |\n| --- | ---: | ---: | ---: | ---: | ---: "
+      "|\n";
+  const auto add = [&](std::string_view label, const evaluate::Fidelity& of) {
+    const auto perplexity = [&](double nll) { return of.scored > 0 ? fmt::format("{:.3f}", std::exp(nll)) : "-"; };
+    text += fmt::format("| {} | {} | {:.5f} | {:.3f} | {} | {} |\n", label, of.tokens, of.divergence, of.same_choice,
+                        perplexity(of.dense_nll), perplexity(of.nll));
+  };
+  for (const evaluate::Fidelity& range : result.ranges) {
+    add(fmt::format("{} to {}", range.first, range.first + range.tokens - 1), range);
+  }
+  add("all", result.all);
+  text += "\n| layer | mass captured | least of a KV head in a step |\n| ---: | ---: | ---: |\n";
+  for (std::size_t i = 0; i < result.layers.size(); ++i) {
+    const std::optional<evaluate::LayerCoverage>& layer = result.layers[i];
+    text += layer ? fmt::format("| {} | {:.4f} | {:.4f} |\n", i, layer->mean, layer->least)
+                  : fmt::format("| {} | - | - |\n", i);
+  }
+  return text;
 }
 
 }  // namespace
@@ -153,23 +199,8 @@ int eval_sets_command(const Arguments& arguments) {
   if (!calibrate_first(arguments)) return kExitInterrupted;
   engine::Engine engine(options);
   const std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
-  const auto length = static_cast<std::int64_t>(tokens.size());
   const std::int64_t steps = arguments.text_steps;
-  const std::int64_t prompt = arguments.text_prompt.value_or(std::min(length, engine.context()) - steps);
-  if (!arguments.text_prompt && prompt < 1) {
-    throw UserError(fmt::format(
-        "--steps {}: the text has {} tokens and the context holds {}, and the prompt needs one of them; give fewer "
-        "--steps, more text or a larger -c",
-        steps, length, engine.context()));
-  }
-  if (prompt < 1 || prompt + steps > length) {
-    throw UserError(fmt::format("--prompt {} --steps {}: the text has {} tokens", arguments.text_prompt.value_or(1),
-                                steps, length));
-  }
-  if (prompt + steps > engine.context()) {
-    throw UserError(fmt::format("--prompt {} --steps {}: the context holds {}; give a smaller --prompt or a larger -c",
-                                prompt, steps, engine.context()));
-  }
+  const std::int64_t prompt = prompt_of(arguments, engine, static_cast<std::int64_t>(tokens.size()));
 
   const plan::Plan plan = plan_of(arguments, engine, prompt + steps);
   const std::span<const text::Token> all(tokens);
@@ -200,7 +231,8 @@ int eval_sets_command(const Arguments& arguments) {
   progress.clear();
   if (trace) {
     // What the last step should have written, where the text says it.
-    if (prompt + result.steps < length) trace->token(tokens[static_cast<std::size_t>(prompt + result.steps)]);
+    if (prompt + result.steps < std::ssize(tokens))
+      trace->token(tokens[static_cast<std::size_t>(prompt + result.steps)]);
     trace->finish();
     trace->require_ok();
   }
@@ -221,6 +253,47 @@ int eval_sets_command(const Arguments& arguments) {
     }
   }
   if (interrupt.requested()) print_note("interrupted: the result is that of the steps so far");
+  return interrupt.requested() ? kExitInterrupted : kExitOk;
+}
+
+int eval_fidelity_command(const Arguments& arguments) {
+  set_log(arguments);
+  check_attention(arguments);
+  engine::EngineOptions options = engine_options(arguments);
+  options.sequences = 2;
+  const std::string text = text_of(arguments);
+  if (!calibrate_first(arguments)) return kExitInterrupted;
+  engine::Engine engine(options);
+  std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
+  const std::int64_t prompt = prompt_of(arguments, engine, static_cast<std::int64_t>(tokens.size()));
+  const std::int64_t steps = arguments.text_steps;
+  if (arguments.ranges > steps) {
+    throw UserError(fmt::format("--ranges {} of --steps {}: a range has a token at least", arguments.ranges, steps));
+  }
+  const plan::Plan plan = plan_of(arguments, engine, prompt + steps);
+  tokens.resize(static_cast<std::size_t>(prompt + steps));
+  ProgressBar progress("fidelity", "steps", !arguments.quiet);
+  const InterruptGuard interrupt;
+  const auto go_on = [&] { return !interrupt.requested(); };
+  const evaluate::FidelityResult result = evaluate::fidelity(
+      engine, plan, {tokens, prompt, static_cast<int>(arguments.ranges)},
+      [&](std::int64_t done) {
+        progress.update(done, steps);
+        return go_on();
+      },
+      go_on);
+  progress.clear();
+  if (result.all.tokens == 0) {
+    print_note("interrupted before the first token was decoded");
+    return kExitInterrupted;
+  }
+  if (arguments.json) {
+    print(fidelity_json(result, plan, prompt) + "\n");
+  } else {
+    print(fmt::format("{}: {} tokens decoded after {} read {}\n\n{}", plan.policy, result.all.tokens, prompt,
+                      share_of_dense(result.attention.kept_ratio()), table_of(result)));
+  }
+  if (interrupt.requested()) print_note("interrupted: the result is that of the tokens decoded so far");
   return interrupt.requested() ? kExitInterrupted : kExitOk;
 }
 

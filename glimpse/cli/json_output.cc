@@ -1,6 +1,7 @@
 #include "glimpse/cli/json_output.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -180,6 +181,31 @@ std::string perplexity_json(const evaluate::PerplexityResult& result, const plan
                   {"window_tokens", options.window},
                   {"prefill_tokens", options.prefill.value_or(options.window)},
                   {"attention", attention}});
+}
+
+std::string fidelity_json(const evaluate::FidelityResult& result, const plan::Plan& plan, std::int64_t prompt_tokens) {
+  const auto row_of = [](const evaluate::Fidelity& of) {
+    const bool scored = of.scored > 0;
+    return Json{{"first_position", of.first},
+                {"tokens", of.tokens},
+                {"kl", of.divergence},
+                {"top_1", of.same_choice},
+                {"dense_perplexity", scored ? Json(std::exp(of.dense_nll)) : Json(nullptr)},
+                {"perplexity", scored ? Json(std::exp(of.nll)) : Json(nullptr)}};
+  };
+  Json attention{{"policy", plan.policy}, {"budget", or_null(budget_text(plan))}};
+  attention.update(attention_of(result.attention));
+  Json json{{"prompt_tokens", prompt_tokens}, {"all", row_of(result.all)}, {"ranges", Json::array()}};
+  for (const evaluate::Fidelity& range : result.ranges) json["ranges"].push_back(row_of(range));
+  json["layers"] = Json::array();
+  for (std::size_t i = 0; i < result.layers.size(); ++i) {
+    const std::optional<evaluate::LayerCoverage>& layer = result.layers[i];
+    json["layers"].push_back({{"layer", i},
+                              {"coverage_mean", layer ? Json(layer->mean) : Json(nullptr)},
+                              {"coverage_min", layer ? Json(layer->least) : Json(nullptr)}});
+  }
+  json["attention"] = std::move(attention);
+  return text_of(json);
 }
 
 std::string sets_json(const evaluate::SetsResult& result, const plan::Plan& plan, std::int64_t prompt_tokens) {

@@ -11,6 +11,7 @@
 #include "glimpse/cli/report.h"
 #include "glimpse/engine/engine.h"
 #include "glimpse/evaluate/attention_speed.h"
+#include "glimpse/evaluate/fidelity.h"
 #include "glimpse/evaluate/perplexity.h"
 #include "glimpse/evaluate/serving.h"
 #include "glimpse/evaluate/sets.h"
@@ -39,6 +40,8 @@ std::string trace_end_json(std::int64_t steps);
 
 std::string perplexity_json(const evaluate::PerplexityResult& result, const plan::Plan& plan,
                             const evaluate::PerplexityOptions& options);
+
+std::string fidelity_json(const evaluate::FidelityResult& result, const plan::Plan& plan, std::int64_t prompt_tokens);
 
 std::string sets_json(const evaluate::SetsResult& result, const plan::Plan& plan, std::int64_t prompt_tokens);
 

@@ -32,6 +32,8 @@ int dispatch(cli::CommandBit command, const cli::Arguments& arguments) {
       return cli::eval_perplexity_command(arguments);
     case cli::kSets:
       return cli::eval_sets_command(arguments);
+    case cli::kFidelity:
+      return cli::eval_fidelity_command(arguments);
     case cli::kNeedle:
       return cli::eval_needle_command(arguments);
     case cli::kPasskey:

@@ -18,6 +18,9 @@ constexpr std::array kCommands{
     Command{
         "eval sets", kSets,
         "what a method reads of a text, the softmax mass that it captures, and how stable the units of its index are"},
+    Command{"eval fidelity", kFidelity,
+            "how near a method's next tokens are to dense attention's, by position, and the mass its sets capture, by "
+            "layer"},
     Command{"eval needle", kNeedle, "whether methods find a number in a long prompt, by depth and length"},
     Command{"eval passkey", kPasskey, "whether methods copy one of ten passkeys of 32 words"},
     Command{"eval ruler", kRuler,
@@ -37,7 +40,7 @@ constexpr std::array kCommands{
     Command{"bench serve", kBenchServe, "requests that arrive over time, with several methods: latency and tokens/s"},
 };
 
-constexpr std::array<std::string_view, 3> kLaterCommands{"pull", "eval fidelity", "bench select"};
+constexpr std::array<std::string_view, 2> kLaterCommands{"pull", "bench select"};
 
 std::string number(double value) {
   return fmt::format("{:.10g}", value);

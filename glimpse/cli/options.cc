@@ -11,7 +11,7 @@ namespace {
 
 using A = Arguments;
 
-constexpr std::uint32_t kEval = kLogits | kPerplexity | kSets;
+constexpr std::uint32_t kEval = kLogits | kPerplexity | kSets | kFidelity;
 constexpr std::uint32_t kBenchModel = kBenchDecode | kBenchPrefill | kBenchServe;
 constexpr std::uint32_t kArms = kBenchDecode | kBenchServe | kAsk;
 constexpr std::uint32_t kBench = kBenchModel | kBenchAttention;
@@ -35,7 +35,7 @@ const std::array kOptions{
            "0",
            kModel,
            "tokens that a sequence may have, prompt and answer; 0: as many as the model was made for",
-           kRun | kLogits | kSets | kBenchModel | kServe},
+           kRun | kLogits | kSets | kFidelity | kBenchModel | kServe},
     Option{"-c,--ctx-size,--ctx",
            "N",
            &A::window,
@@ -441,7 +441,7 @@ const std::array kOptions{
            "",
            kOutput,
            "print one JSON object",
-           kRun | kPlan | kPerplexity | kSets | (kAsk & ~kScoreboard)},
+           kRun | kPlan | kPerplexity | kSets | kFidelity | (kAsk & ~kScoreboard)},
     Option{"--trace",
            "FILE",
            &A::trace,
@@ -500,9 +500,23 @@ const std::array kOptions{
            "",
            kMeasure,
            "tokens of the text that are the prompt; all but the steps without it",
-           kSets},
-    Option{
-        "--steps", "N", &A::text_steps, {1, kMostTokens}, "64", kMeasure, "tokens decoded after it by the plan", kSets},
+           kSets | kFidelity},
+    Option{"--steps",
+           "N",
+           &A::text_steps,
+           {1, kMostTokens},
+           "64",
+           kMeasure,
+           "tokens decoded after it by the plan",
+           kSets | kFidelity},
+    Option{"--ranges",
+           "N",
+           &A::ranges,
+           {1, kMostTokens},
+           "4",
+           kMeasure,
+           "equal ranges of the decoded tokens that are told apart",
+           kFidelity},
     Option{"-o,--output", "FILE", &A::output, {}, "", kOutput, "the trace to write; none without it", kSets},
     Option{"-o,--output",
            "FILE",

@@ -236,15 +236,15 @@ void put_texts(std::vector<ChatMessage> texts, std::vector<ChatMessage>& message
 ToolRendering Tokenizer::Impl::render_tools(std::span<const ChatMessage> messages, const ToolWish& wish,
                                             std::string& guard) const {
   if (!chat) throw UserError("the model has no chat template; leave the tools out");
-  std::vector<ChatMessage> texts = texts_of(messages, wish);
-  for (const ChatMessage& text : texts) {
+  std::vector<ChatMessage> plain = texts_of(messages, wish);
+  for (const ChatMessage& text : plain) {
     check_text(text.role, "a message's role or id");
     check_text(text.content, "a message's text");
   }
   std::vector<ChatMessage> guarded(messages.begin(), messages.end());
   ToolWish guarded_wish = wish;
-  guard = control.guard_messages(texts);
-  put_texts(std::move(texts), guarded, guarded_wish);
+  guard = control.guard_messages(plain);
+  put_texts(std::move(plain), guarded, guarded_wish);
   const Token eos = llama_vocab_eos(vocab);
   const std::string bos_text = bos >= 0 ? piece(bos, true) : "", eos_text = eos >= 0 ? piece(eos, true) : "";
   return render_with_tools({chat_source, bos_text, eos_text}, guarded, guarded_wish);

@@ -22,9 +22,6 @@ TEST(Errors, Commands) {
   expect_refused({"eval", "perplexty"}, "did you mean 'perplexity'?");
   expect_refused({"bench", "decoed"}, "did you mean 'decode'?");
   expect_refused({"pull", "x"}, "'glimpse pull' is not in this version yet");
-  for (const char* later : {"fidelity"}) {
-    expect_refused({"eval", later, "-m", "x"}, std::string("eval ") + later + "' is not in this version yet");
-  }
   expect_refused({"bench", "select"}, "'glimpse bench select' is not in this version yet");
 }
 
@@ -320,6 +317,10 @@ TEST(Errors, EvalAndBench) {
   expect_refused(with(logits, {"-o", scratch("x.npy").string(), "--tokens", "100000"}), "--tokens 100000");
   expect_refused(with(logits, {"-o", scratch("x.npy").string(), "--attn", "tidal"}), "--prefill");
   expect_refused({"eval", "perplexity", "-m", model()}, "-f FILE");
+  expect_refused({"eval", "fidelity", "-m", model()}, "-f FILE");
+  expect_refused({"eval", "fidelity", "-m", model(), "-f", text.string(), "--steps", "5", "--ranges", "6"},
+                 "--ranges 6 of --steps 5");
+  expect_refused({"eval", "fidelity", "-m", model(), "-f", text.string(), "--prompt", "4000"}, "the text has");
   expect_refused({"eval", "perplexity", "-m", model(), "-f", text.string(), "--ctx", "4000"}, "one window needs 4000");
   expect_refused({"bench", "decode", "-m", model(), "--depth", "0,x"}, "--depth '0,x'");
   expect_refused({"bench", "decode", "-m", model(), "--arms", "full,tidl:5"}, "did you mean 'tidal'?");

@@ -81,6 +81,30 @@ TEST_F(Eval, LogitsOfEveryPosition) {
   EXPECT_EQ(std::memcmp(covered.values.data(), decoded.values.data(), covered.values.size() * sizeof(float)), 0);
 }
 
+TEST_F(Eval, FidelityIsOfThePositionsThatWereDecoded) {
+  const std::vector<std::string> words{"eval", "fidelity", "-m", model(),   "-f", text_,    "-t",
+                                       "2",    "--prompt", "60", "--steps", "10", "--attn", "tidal"};
+  auto sparse = words, covered = words;
+  sparse.insert(sparse.end(), {"--attn-budget", "8", "--ranges", "3", "--json"});
+  covered.insert(covered.end(), {"--attn-budget", "80", "--json"});
+  const auto json = run_for_json(sparse);
+  EXPECT_EQ(json["prompt_tokens"], 60);
+  ASSERT_EQ(json["ranges"].size(), 3u);
+  EXPECT_EQ(json["ranges"][0]["first_position"], 60);
+  EXPECT_EQ(json["ranges"][2]["first_position"], 67);
+  EXPECT_EQ(json["all"]["tokens"], 10);
+  EXPECT_GT(json["all"]["kl"].get<double>(), 0);
+  EXPECT_NE(json["all"]["perplexity"], json["all"]["dense_perplexity"]);
+  EXPECT_LT(json["layers"].back()["coverage_min"].get<double>(), 1);
+  EXPECT_EQ(json["attention"]["policy"], "tidal");
+  EXPECT_EQ(run_for_json(covered)["all"]["kl"], 0) << "a budget that covers the text is dense attention";
+  auto table = words;
+  table.insert(table.end(), {"--attn-budget", "8"});
+  const Outcome outcome = run_program(table);
+  EXPECT_EQ(outcome.out.rfind("tidal: 10 tokens decoded after 60 read ", 0), 0u) << outcome.out;
+  EXPECT_NE(outcome.out.find("| all | 10 | "), std::string::npos) << outcome.out;
+}
+
 TEST_F(Eval, PerplexityIsThatOfTheLogits) {
   constexpr std::size_t kWindow = 64;
   const auto json = perplexity({"--ctx", "64", "--chunks", "1"});

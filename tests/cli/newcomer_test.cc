@@ -26,14 +26,15 @@ void expect_one_line(const std::vector<Mistake>& mistakes) {
 }
 
 TEST(Newcomer, BeforeAndInsteadOfACommand) {
-  expect_one_line({{{"-m", model(), "-p", "x"}, "'-m' stands before a command; give one of run, plan"},
-                   {{"eval", "-m", model()},
-                    "give one of logits, perplexity, sets, needle, passkey, ruler, copy, longbench, scoreboard first"},
-                   {{"bench", "--depth", "4"}, "give one of decode, prefill, attention, serve first"},
-                   {{"chat"}, "unknown command 'chat'"},
-                   {{"run", model()}, "give a model with -m, a text file with -f, a prompt with -p"},
-                   {{"plan", model()}, "give a model with -m;"},
-                   {{"inspect", "a", "b"}, "'b' is not an option of 'glimpse inspect'"}});
+  expect_one_line(
+      {{{"-m", model(), "-p", "x"}, "'-m' stands before a command; give one of run, plan"},
+       {{"eval", "-m", model()},
+        "give one of logits, perplexity, sets, fidelity, needle, passkey, ruler, copy, longbench, scoreboard first"},
+       {{"bench", "--depth", "4"}, "give one of decode, prefill, attention, serve first"},
+       {{"chat"}, "unknown command 'chat'"},
+       {{"run", model()}, "give a model with -m, a text file with -f, a prompt with -p"},
+       {{"plan", model()}, "give a model with -m;"},
+       {{"inspect", "a", "b"}, "'b' is not an option of 'glimpse inspect'"}});
 }
 
 TEST(Newcomer, ValuesThatAreMissing) {

@@ -111,6 +111,7 @@ TEST(Repeated, OneTextIsOneText) {
   for (const std::vector<std::string>& command :
        std::vector<std::vector<std::string>>{{"eval", "perplexity"},
                                              {"eval", "sets"},
+                                             {"eval", "fidelity"},
                                              {"eval", "logits", "-o", scratch("x.npy").string()},
                                              {"bench", "decode", "--depth", "16"},
                                              {"bench", "prefill", "--length", "16"},

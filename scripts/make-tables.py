@@ -80,6 +80,7 @@ def methods_table(results):
         for row in speeds(results, name):
             if row["tokens"] == tokens and row["method"] not in SPEED_LEFT_OUT:
                 found.setdefault((row["method"], row["budget"]), {})[tokens] = row
+    dense = {tokens: row["bytes_per_token"] for tokens, row in found["full", ""].items()}
     rows = []
     for method in by_order({method for method, _ in found}):
         for (name, budget), at in found.items():
@@ -93,7 +94,7 @@ def methods_table(results):
                     continue
                 cells += [f"{row['median_ms']:.1f}", f"{row['over_llama']:.1f}",
                           f"{row['attention_ms']:.1f}" if "attention_ms" in row else "",
-                          percent(row["kept_ratio"]) if "kept_ratio" in row else ""]
+                          percent(row["bytes_per_token"] / dense[tokens]) if "bytes_per_token" in row else ""]
             rows.append(cells)
     head = ["method"]
     for at in ("8K", "30K"):

@@ -54,10 +54,9 @@ Pair& pair_of(std::size_t index) {
 
 }  // namespace
 
-/// AddressSanitizer keeps 256 MB of freed blocks before it uses one again, and what it does not use for five seconds
-/// before it gives it back. Texts are many small blocks, and each text takes the place of the one before. With 16 MB
-/// kept, which is enough to see a use of one, and free memory given back ten times a second, 880 texts take 444 MB;
-/// 627 without the latter.
+/// AddressSanitizer keeps 256 MB of freed blocks before it uses one again, and gives free memory back every five
+/// seconds. Texts are many small blocks, so that free ones fill memory. With 16 MB kept, which is enough to see a use
+/// of one, 880 texts take 627 MB, and 444 where free memory is given back ten times a second.
 extern "C" const char* __asan_default_options() {
   return "quarantine_size_mb=16:allocator_release_to_os_interval_ms=100";
 }

@@ -267,8 +267,9 @@ int eval_fidelity_command(const Arguments& arguments) {
   std::vector<text::Token> tokens = engine.tokenizer().encode(text, text::Special::as_text, true);
   const std::int64_t prompt = prompt_of(arguments, engine, static_cast<std::int64_t>(tokens.size()));
   const std::int64_t steps = arguments.text_steps;
-  if (arguments.ranges > steps) {
-    throw UserError(fmt::format("--ranges {} of --steps {}: a range has a token at least", arguments.ranges, steps));
+  if (arguments.ranges > steps && arguments.given.contains("--ranges")) {
+    throw UserError(fmt::format("--ranges {} of --steps {}: a range has a token at least; give --ranges 1 to {}",
+                                arguments.ranges, steps, steps));
   }
   const plan::Plan plan = plan_of(arguments, engine, prompt + steps);
   tokens.resize(static_cast<std::size_t>(prompt + steps));
@@ -276,7 +277,7 @@ int eval_fidelity_command(const Arguments& arguments) {
   const InterruptGuard interrupt;
   const auto go_on = [&] { return !interrupt.requested(); };
   const evaluate::FidelityResult result = evaluate::fidelity(
-      engine, plan, {tokens, prompt, static_cast<int>(arguments.ranges)},
+      engine, plan, {tokens, prompt, static_cast<int>(std::min(arguments.ranges, steps))},
       [&](std::int64_t done) {
         progress.update(done, steps);
         return go_on();

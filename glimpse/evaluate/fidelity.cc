@@ -7,6 +7,7 @@
 #include "glimpse/base/error.h"
 #include "glimpse/base/size.h"
 #include "glimpse/evaluate/logit_statistics.h"
+#include "glimpse/evaluate/logits.h"
 #include "glimpse/evaluate/perplexity.h"
 
 namespace glimpse::evaluate {
@@ -61,10 +62,7 @@ class CoverageSums {
 
 void require(const FidelityText& text) {
   const auto length = static_cast<std::int64_t>(text.tokens.size());
-  if (text.prompt < 1 || text.prompt >= length) {
-    throw UserError(fmt::format("a prompt of {} tokens and a text of {}: at least one is prefilled and one decoded",
-                                text.prompt, length));
-  }
+  require_prompt(text.prompt, length);
   if (text.ranges < 1 || text.ranges > length - text.prompt) {
     throw UserError(fmt::format("{} ranges of {} decoded tokens; give 1 to {}", text.ranges, length - text.prompt,
                                 length - text.prompt));
@@ -88,18 +86,20 @@ FidelityResult fidelity(engine::Engine& engine, const plan::Plan& plan, const Fi
 
   CoverageSums coverage(engine.shape().layers);
   sequence.on_sets([&](const engine::SetTrace& trace) { coverage.add(trace); });
+  std::vector<float> wanted;
   bool goes_on = true;
   for (std::int64_t position = text.prompt; goes_on && position < length; ++position) {
     const Token token = text.tokens[size(position)];
-    const ComparedLogits wanted(dense.decode(token));
+    const std::span<const float> first = dense.decode(token);  // valid until the next pass
+    wanted.assign(first.begin(), first.end());
     const std::span<const float> logits = sequence.decode(token, true);
     Fidelity one{.first = position, .tokens = 1};
-    one.divergence = divergence(wanted.row(), logits);
-    one.same_choice = arg_max(logits) == wanted.first_choice() ? 1 : 0;
+    one.divergence = divergence(wanted, logits);
+    one.same_choice = arg_max(logits) == arg_max(wanted) ? 1 : 0;
     if (position + 1 < length) {
       const Token next = text.tokens[size(position + 1)];
       one.scored = 1;
-      one.dense_nll = token_nll(wanted.row(), next);
+      one.dense_nll = token_nll(wanted, next);
       one.nll = token_nll(logits, next);
     }
     add(result.all, one);

@@ -18,7 +18,7 @@ using engine::Token;
 struct FidelityText {
   std::span<const Token> tokens;
   std::int64_t prompt = 0;  ///< the first tokens, prefilled by each plan; the rest is decoded one by one
-  int ranges = 8;           ///< equal ranges of decoded tokens that are told apart; at most as many as those
+  int ranges = 4;           ///< equal ranges of decoded tokens that are told apart; at most as many as those
 };
 
 /// Means over decoded tokens.

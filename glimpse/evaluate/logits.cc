@@ -1,8 +1,16 @@
 #include "glimpse/evaluate/logits.h"
 
+#include <fmt/format.h>
+
 #include "glimpse/base/error.h"
 
 namespace glimpse::evaluate {
+
+void require_prompt(std::int64_t prompt, std::int64_t length) {
+  if (prompt >= 1 && prompt < length) return;
+  throw UserError(
+      fmt::format("a prompt of {} tokens and a text of {}: at least one is prefilled and one decoded", prompt, length));
+}
 
 engine::AttentionStats forced_logits(engine::Engine& engine, const plan::Plan& plan, const ForcedText& text,
                                      const OnLogits& on_logits) {

@@ -21,6 +21,10 @@ struct ForcedText {
   std::function<bool()> go_on;    ///< asked before each chunk of the prefill; false ends the run. Empty: always
 };
 
+/// Of a text whose first tokens are prefilled and whose others are decoded: throws UserError where one of the two has
+/// none.
+void require_prompt(std::int64_t prompt, std::int64_t length);
+
 /// Feeds the tokens whatever the model would have said. Returns what attention read in the decoded part.
 engine::AttentionStats forced_logits(engine::Engine& engine, const plan::Plan& plan, const ForcedText& text,
                                      const OnLogits& on_logits);

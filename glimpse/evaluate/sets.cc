@@ -1,12 +1,10 @@
 #include "glimpse/evaluate/sets.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "glimpse/base/error.h"
+#include "glimpse/evaluate/logits.h"
 #include "glimpse/evaluate/set_quality.h"
 
 namespace glimpse::evaluate {
@@ -91,10 +89,7 @@ class ChosenUnits {
 SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsText& text,
                     const SetsCallbacks& callbacks) {
   const auto length = static_cast<std::int64_t>(text.tokens.size());
-  if (text.prompt < 1 || text.prompt >= length) {
-    throw UserError(fmt::format("a prompt of {} tokens and a text of {}: at least one is prefilled and one decoded",
-                                text.prompt, length));
-  }
+  require_prompt(text.prompt, length);
   const std::span<const Token> prompt = text.tokens.first(static_cast<std::size_t>(text.prompt));
   const plan::ModelShape shape = engine.shape();
   KeyHistory keys(shape);

@@ -11,35 +11,14 @@
 #include "glimpse/base/error.h"
 #include "glimpse/evaluate/logits.h"
 #include "glimpse/evaluate/sets.h"
-#include "glimpse/policies/policy.h"
-#include "tests/support/models.h"
+#include "tests/evaluate/forced_text.h"
 
 namespace glimpse::evaluate {
 namespace {
 
 constexpr std::int64_t kPrompt = 120, kSteps = 14;
 
-engine::Engine two_sequences() {
-  engine::EngineOptions options;
-  options.model = reference::test_model("llama");
-  options.context = 256;
-  options.sequences = 2;
-  options.threads = 2;
-  options.prefill_chunk = 48;
-  return engine::Engine(options);
-}
-
-std::vector<Token> some_tokens() {
-  std::vector<Token> tokens;
-  for (int i = 0; i < kPrompt + kSteps; ++i) tokens.push_back(260 + (i * 37 + i * i) % 250);
-  return tokens;
-}
-
-plan::Plan plan_of(const engine::Engine& engine, std::string_view policy) {
-  policies::PolicyOptions options;
-  if (policy != "full") options.budget = plan::Budget{plan::BudgetRule::tokens, 48};
-  return policies::make_plan(policy, engine.shape(), options);
-}
+constexpr int kBudget = 48;
 
 bool always(std::int64_t) {
   return true;
@@ -64,8 +43,9 @@ std::vector<double> log_probabilities(const std::vector<float>& logits) {
 }
 
 TEST(Fidelity, OfDenseAttentionIsExact) {
-  engine::Engine engine = two_sequences();
-  const FidelityResult result = fidelity(engine, plan_of(engine, "full"), {some_tokens(), kPrompt, 3}, always);
+  engine::Engine engine = small_engine(2);
+  const FidelityResult result = fidelity(engine, policies::make_plan("full", engine.shape(), {}),
+                                         {some_tokens(kPrompt + kSteps), kPrompt, 3}, always);
   EXPECT_EQ(result.all.divergence, 0);
   EXPECT_EQ(result.all.same_choice, 1);
   EXPECT_EQ(result.all.nll, result.all.dense_nll);
@@ -77,11 +57,12 @@ TEST(Fidelity, OfDenseAttentionIsExact) {
 class FidelityOf : public testing::TestWithParam<const char*> {};
 
 TEST_P(FidelityOf, EqualsPlainLoops) {
-  engine::Engine engine = two_sequences();
-  const std::vector<Token> tokens = some_tokens();
-  const plan::Plan plan = plan_of(engine, GetParam());
+  engine::Engine engine = small_engine(2);
+  const std::vector<Token> tokens = some_tokens(kPrompt + kSteps);
+  const plan::Plan plan = plan_of(engine, GetParam(), kBudget);
   const FidelityResult result = fidelity(engine, plan, {tokens, kPrompt, 4}, always);
-  const auto dense = logits_of(engine, plan_of(engine, "full"), tokens), sparse = logits_of(engine, plan, tokens);
+  const auto dense = logits_of(engine, plan::dense_plan(engine.shape()), tokens),
+             sparse = logits_of(engine, plan, tokens);
   ASSERT_EQ(dense.size(), static_cast<std::size_t>(kSteps));
   const auto expected = [&](std::int64_t first, std::int64_t end) {
     Fidelity made{.first = kPrompt + first, .tokens = end - first};
@@ -120,9 +101,9 @@ TEST_P(FidelityOf, EqualsPlainLoops) {
 }
 
 TEST_P(FidelityOf, LayersCaptureWhatTheirSetsDo) {
-  engine::Engine engine = two_sequences();
-  const std::vector<Token> tokens = some_tokens();
-  const plan::Plan plan = plan_of(engine, GetParam());
+  engine::Engine engine = small_engine(2);
+  const std::vector<Token> tokens = some_tokens(kPrompt + kSteps);
+  const plan::Plan plan = plan_of(engine, GetParam(), kBudget);
   const FidelityResult result = fidelity(engine, plan, {tokens, kPrompt, 1}, always);
   if (plan::forgets(plan)) {  // nobody knows the mass of what was forgotten
     for (const auto& layer : result.layers) EXPECT_FALSE(layer.has_value());
@@ -148,20 +129,21 @@ INSTANTIATE_TEST_SUITE_P(Methods, FidelityOf, testing::Values("tidal", "quest", 
                          [](const auto& one) { return std::string(one.param); });
 
 TEST(Fidelity, EndsWhereItIsTold) {
-  engine::Engine engine = two_sequences();
-  const FidelityResult result = fidelity(engine, plan_of(engine, "tidal"), {some_tokens(), kPrompt, 7},
-                                         [](std::int64_t done) { return done < 5; });
+  engine::Engine engine = small_engine(2);
+  const FidelityResult result =
+      fidelity(engine, plan_of(engine, "tidal", kBudget), {some_tokens(kPrompt + kSteps), kPrompt, 7},
+               [](std::int64_t done) { return done < 5; });
   EXPECT_EQ(result.all.tokens, 5);
   EXPECT_EQ(result.ranges.size(), 3u);
-  const FidelityResult nothing =
-      fidelity(engine, plan_of(engine, "tidal"), {some_tokens(), kPrompt, 7}, always, [] { return false; });
+  const FidelityResult nothing = fidelity(engine, plan_of(engine, "tidal", kBudget),
+                                          {some_tokens(kPrompt + kSteps), kPrompt, 7}, always, [] { return false; });
   EXPECT_EQ(nothing.all.tokens, 0);
 }
 
 TEST(Fidelity, RefusesWhatIsNoText) {
-  engine::Engine engine = two_sequences();
-  const plan::Plan plan = plan_of(engine, "full");
-  const std::vector<Token> tokens = some_tokens();
+  engine::Engine engine = small_engine(2);
+  const plan::Plan plan = plan::dense_plan(engine.shape());
+  const std::vector<Token> tokens = some_tokens(kPrompt + kSteps);
   EXPECT_THROW(fidelity(engine, plan, {tokens, 0, 1}, always), UserError);
   EXPECT_THROW(fidelity(engine, plan, {tokens, kPrompt + kSteps, 1}, always), UserError);
   EXPECT_THROW(fidelity(engine, plan, {tokens, kPrompt, 0}, always), UserError);

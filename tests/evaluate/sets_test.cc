@@ -9,36 +9,12 @@
 #include <tuple>
 
 #include "glimpse/base/error.h"
-#include "glimpse/policies/policy.h"
-#include "tests/support/models.h"
+#include "tests/evaluate/forced_text.h"
 
 namespace glimpse::evaluate {
 namespace {
 
 constexpr std::int64_t kPrompt = 90, kSteps = 5;
-
-engine::Engine small_engine() {
-  engine::EngineOptions options;
-  options.model = reference::test_model("llama");
-  options.context = 256;
-  options.threads = 2;
-  options.prefill_chunk = 48;
-  return engine::Engine(options);
-}
-
-std::vector<Token> some_tokens() {
-  std::vector<Token> tokens;
-  for (int i = 0; i < kPrompt + kSteps; ++i) tokens.push_back(260 + (i * 37 + i * i) % 250);
-  return tokens;
-}
-
-plan::Plan plan_of(const engine::Engine& engine, std::string_view policy, int budget,
-                   const std::map<std::string, std::string, std::less<>>& extra = {}) {
-  policies::PolicyOptions options;
-  options.budget = plan::Budget{plan::BudgetRule::tokens, static_cast<double>(budget)};
-  for (const auto& [key, value] : extra) options.extra.emplace(key, value);
-  return policies::make_plan(policy, engine.shape(), options);
-}
 
 /// What one head read in one step, and the mass it captured.
 struct Head {
@@ -116,7 +92,7 @@ std::vector<Head> by_hand(engine::Engine& engine, const plan::Plan& plan, const 
 
 void expect_as_by_hand(engine::Engine& engine, const plan::Plan& plan) {
   SCOPED_TRACE(plan.policy);
-  const std::vector<Token> tokens = some_tokens();
+  const std::vector<Token> tokens = some_tokens(kPrompt + kSteps);
   std::vector<Head> heads;
   std::vector<Token> fed;
   std::vector<std::int64_t> bytes;
@@ -165,7 +141,7 @@ TEST(Sets, WhatAHeadForgotCountsAgainstIt) {
 
 TEST(Sets, ABudgetOverTheContextCapturesAll) {
   engine::Engine engine = small_engine();
-  const std::vector<Token> tokens = some_tokens();
+  const std::vector<Token> tokens = some_tokens(kPrompt + kSteps);
   const SetsResult result = run_sets(
       engine, plan_of(engine, "tidal", 250), {tokens, kPrompt},
       {[](Token) {}, [](const engine::SetTrace&, double) {}, [](const engine::AttentionStats&) { return true; }});
@@ -176,7 +152,7 @@ TEST(Sets, ABudgetOverTheContextCapturesAll) {
 
 TEST(Sets, EndsWhereTheCallbackSaysAndRefusesAPromptOutsideTheText) {
   engine::Engine engine = small_engine();
-  const std::vector<Token> tokens = some_tokens();
+  const std::vector<Token> tokens = some_tokens(kPrompt + kSteps);
   int steps = 0;
   const SetsCallbacks callbacks{[](Token) {}, [](const engine::SetTrace&, double) {},
                                 [&](const engine::AttentionStats&) { return ++steps < 2; }};

@@ -192,8 +192,13 @@ class Child {
 
 struct Ending {
   ChildAnswer answer;
-  bool idle = false;  ///< its time went by and it had hardly computed
+  bool waited = false;  ///< its time went by, and it may have waited for a lock
 };
+
+/// A child that has hardly computed waits. A sanitizer's allocator spins while it waits: there any child may.
+bool may_wait(const Child& child, const ChildLimits& limits) {
+  return kSanitized || child.busy() < limits.time / 10;
+}
 
 /// The answer in `bytes`, once it is complete.
 std::optional<ChildAnswer> whole_answer(std::string& bytes, std::size_t most) {
@@ -212,7 +217,7 @@ Ending listen(const Child& child, int file, const ChildLimits& limits) {
   std::array<char, 65536> piece;
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (left.count() <= 0) return {{ChildEnd::time, {}}, child.busy() < limits.time / 10};
+    if (left.count() <= 0) return {{ChildEnd::time, {}}, may_wait(child, limits)};
     pollfd wanted{file, POLLIN, 0};
     if (::poll(&wanted, 1, static_cast<int>(std::min(left, kTick).count())) <= 0) {
       if (child.grown_bytes() > limits.memory) return {{ChildEnd::memory, {}}};
@@ -289,9 +294,8 @@ Ending run_on_large_stack(const std::function<std::string()>& work, const ChildL
 
 ChildAnswer run_in_child(const std::function<std::string()>& work, const ChildLimits& limits) {
   Ending ending = run_on_large_stack(work, limits);
-  // A child that hardly computed waits for a lock that another thread held at the fork, or for a machine that is far
-  // too busy: once more.
-  for (int tried = 1; ending.idle && tried < kChildTries; ++tried) ending = run_on_large_stack(work, limits);
+  // For a lock that another thread held at the fork, or for a machine that is far too busy: once more.
+  for (int tried = 1; ending.waited && tried < kChildTries; ++tried) ending = run_on_large_stack(work, limits);
   return std::move(ending.answer);
 }
 

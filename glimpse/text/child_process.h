@@ -34,9 +34,9 @@ constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(th
 constexpr bool kSanitized = false;
 #endif
 
-/// The most children that one call starts: another when the last only waited until its time was up. A lock that another
-/// thread held at the fork is never freed in the child. The C library frees its allocator's, not its time zone's; a
-/// sanitizer's allocator frees none, so that there one child in a hundred stands still.
+/// The most children that one call starts: another when the last may have waited until its time was up. A lock that
+/// another thread held at the fork is never freed in the child. The C library frees its allocator's, not its time
+/// zone's; a sanitizer's allocator frees none, so that there one child in a hundred stands still.
 constexpr int kChildTries = kSanitized ? 8 : 2;
 
 /// The child is a copy of this process with one thread and no open file but its way to answer. `work` may allocate; it

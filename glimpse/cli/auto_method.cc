@@ -81,6 +81,12 @@ std::string reason(const std::vector<MethodCandidate>& candidates, const policie
   return "keeps the answers of every kind of task; " + speed;
 }
 
+/// What is known of a method that is named and whose answers may be lost; null: nothing.
+const plan::Profile* profile_of_named(const Arguments& arguments, const PlanModel& model) {
+  if (arguments.plan_file || arguments.lossless || arguments.policy == kAuto) return nullptr;
+  return takes_profiles(arguments.policy) ? any_profile(arguments, model) : nullptr;
+}
+
 }  // namespace
 
 std::int64_t wanted_context(std::int64_t prompt, std::int64_t answer, std::int64_t most) {
@@ -131,9 +137,8 @@ plan::Plan make_auto_plan(const Arguments& arguments, const PlanModel& model, st
 }
 
 void take_measured_minimum(const Arguments& arguments, const PlanModel& model, plan::Plan& plan) {
-  if (arguments.plan_file || arguments.lossless || arguments.policy == kAuto) return;
-  if (arguments.given.contains("--attn-min-ctx") || !takes_profiles(arguments.policy)) return;
-  const plan::Profile* const profile = any_profile(arguments, model);
+  if (arguments.given.contains("--attn-min-ctx")) return;
+  const plan::Profile* const profile = profile_of_named(arguments, model);
   if (profile == nullptr || !profile->speed) return;
   const plan::SpeedProfile* const speed = plan::speed_on(*profile, machine_for(*profile, model));
   if (speed == nullptr) return;
@@ -147,6 +152,16 @@ void take_measured_minimum(const Arguments& arguments, const PlanModel& model, p
                       : fmt::format("dense below {} tokens, from which {} is faster by the profile's times; "
                                     "--attn-min-ctx 0 takes the method at once",
                                     from, plan.policy));
+}
+
+void say_what_is_lost(const Arguments& arguments, const PlanModel& model, const plan::Plan& plan) {
+  const plan::Profile* const profile = profile_of_named(arguments, model);
+  if (profile == nullptr || plan.min_context == policies::kNeverFaster) return;
+  const std::string lost = policies::measured_losses(*profile, policy_options(arguments), plan);
+  if (lost.empty()) return;
+  note(arguments,
+       fmt::format("by the profile {} at this budget is not for {}; --attn auto takes what keeps all answers",
+                   plan.policy, lost));
 }
 
 std::string candidates_table(const std::vector<MethodCandidate>& candidates, std::int64_t tokens) {

@@ -129,16 +129,18 @@ std::string table_text(const plan::Profile& profile) {
     }
     dense += fmt::format(" {} |", percent(most->dense));
   }
-  text += " asked | KL to dense | of prose | coverage | agreement | ms a token |\n" + line +
-          " ---: | ---: | ---: | ---: | ---: | ---: |\n" + dense +
-          fmt::format(" | 0 | 0 | 1 | 100 % | {} |\n", time_of(profile, nullptr));
+  text += " asked | KL to dense | of prose | coverage | agreement | ms a token | not for |\n" + line +
+          " ---: | ---: | ---: | ---: | ---: | ---: | --- |\n" + dense +
+          fmt::format(" | 0 | 0 | 1 | 100 % | {} | |\n", time_of(profile, nullptr));
   for (std::size_t i = 0; i < rows.size();) {
     std::map<std::string, plan::Kept> of;  // of one method at one budget, by task
     const std::size_t first = i;
     double divergence = 0, coverage = 0, agreement = 0;
     int asked = 0;
+    std::vector<const plan::Kept*> measured;
     for (; i < rows.size() && rows[i].method == rows[first].method && rows[i].budget == rows[first].budget; ++i) {
       of.emplace(rows[i].task, rows[i]);
+      measured.push_back(&rows[i]);
       coverage += rows[i].coverage;
       agreement += rows[i].agreement.value_or(0);
       if (rows[i].task == "prose") continue;
@@ -149,10 +151,10 @@ std::string table_text(const plan::Profile& profile) {
     for (const std::string& task : tasks)
       text += of.contains(task) ? fmt::format(" {} |", percent(of[task].answers)) : " |";
     const auto kinds = static_cast<double>(i - first);
-    text +=
-        fmt::format(" {} | {:.4f} | {:.4f} | {:.3f} | {} | {} |\n", asked_all(asked, rows[first].left_out),
-                    divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)), of["prose"].divergence,
-                    coverage / kinds, percent(agreement / kinds), time_of(profile, &rows[first]));
+    text += fmt::format(" {} | {:.4f} | {:.4f} | {:.3f} | {} | {} | {} |\n", asked_all(asked, rows[first].left_out),
+                        divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)),
+                        of["prose"].divergence, coverage / kinds, percent(agreement / kinds),
+                        time_of(profile, &rows[first]), plan::not_for(measured));
   }
   return text;
 }

@@ -49,6 +49,7 @@ class Dialogue {
         chat_(new_chat()),
         out_(Output::standard()) {
     take_measured_minimum(arguments, plan_model(engine_), plan_);
+    say_what_is_lost(arguments, plan_model(engine_), plan_);
     if (!arguments.raw && !engine_.tokenizer().has_chat_template()) {
       throw UserError(fmt::format("'{}' has no chat template; give --raw to run the text as it is", arguments.model));
     }

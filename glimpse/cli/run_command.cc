@@ -84,6 +84,7 @@ int run_command(const Arguments& arguments) {
   plan::Plan made =
       make_plan(arguments, model, wanted_context(std::ssize(tokens), arguments.predict, engine.context()));
   take_measured_minimum(arguments, model, made);
+  say_what_is_lost(arguments, model, made);
   refuse_idle(arguments, {&made, 1});
   engine::Request request = make_request(arguments, made);
   request.prompt = std::move(tokens);

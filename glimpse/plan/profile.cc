@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
 #include <tuple>
@@ -135,11 +136,44 @@ void check_kept(const std::vector<Kept>& kept) {
   }
 }
 
+std::string name_of(const Kept& row) {
+  return row.options.empty() ? row.method : row.method + "," + row.options;
+}
+
+bool keeps_answers(const Kept& row) {
+  return row.task == kProseTask || row.answers >= kKeptAnswers * row.dense;
+}
+
+/// What a kind of task asks for.
+std::string_view kind_in_words(std::string_view task) {
+  if (task == "single") return "finding a number";
+  if (task == "multikey") return "finding one of several keys";
+  if (task == "vt") return "following variables";
+  if (task == "passkey") return "copying passkeys";
+  return task;
+}
+
+/// "not for    copying passkeys: tidal 512, 10%", a line for each kind of task that some method loses.
+std::string not_for_lines(const std::vector<Kept>& kept) {
+  std::vector<std::string_view> kinds;
+  std::map<std::string_view, std::vector<std::string>> losers;  // by kind
+  for (const Kept& row : kept) {
+    if (keeps_answers(row)) continue;
+    const std::string_view kind = kind_in_words(row.task);
+    if (!losers.contains(kind)) kinds.push_back(kind);
+    losers[kind].push_back(fmt::format("{} {}", name_of(row), row.budget));
+  }
+  std::string text;
+  for (const std::string_view kind : kinds) {
+    text += fmt::format("{:<11}{}: {}\n", kind == kinds.front() ? "not for" : "", kind, fmt::join(losers[kind], ", "));
+  }
+  return text;
+}
+
 std::string kept_table(const std::vector<Kept>& kept) {
   std::size_t method = 6, budget = 6, task = 4;
-  const auto name = [](const Kept& row) { return row.options.empty() ? row.method : row.method + "," + row.options; };
   for (const Kept& row : kept) {
-    method = std::max(method, name(row).size());
+    method = std::max(method, name_of(row).size());
     budget = std::max(budget, row.budget.size());
     task = std::max(task, row.task.size());
   }
@@ -149,13 +183,13 @@ std::string kept_table(const std::vector<Kept>& kept) {
   std::string text = line("kept", "method", method, "budget", budget, "task", task, "answers", "dense", "divergence",
                           "coverage", "agreement", "asked");
   for (const Kept& row : kept) {
-    text += line("", name(row), method, row.budget, budget, row.task, task, fmt::format("{:.1f} %", 100 * row.answers),
-                 fmt::format("{:.1f} %", 100 * row.dense), fmt::format("{:.4f}", row.divergence),
-                 fmt::format("{:.4f}", row.coverage),
+    text += line("", name_of(row), method, row.budget, budget, row.task, task,
+                 fmt::format("{:.1f} %", 100 * row.answers), fmt::format("{:.1f} %", 100 * row.dense),
+                 fmt::format("{:.4f}", row.divergence), fmt::format("{:.4f}", row.coverage),
                  row.agreement ? fmt::format("{:.1f} %", 100 * *row.agreement) : std::string("-"),
                  row.asked ? asked_text(row) : std::string("-"));
   }
-  return text;
+  return text + not_for_lines(kept);
 }
 
 std::string explain(const BudgetProfile& part) {
@@ -212,6 +246,14 @@ void check_elsewhere(const Profile& profile) {
 std::string asked_text(const Kept& row) {
   if (!row.asked) return "";
   return fmt::format("{}{}", *row.asked, row.left_out ? ", left out" : "");
+}
+
+std::string not_for(std::span<const Kept* const> rows) {
+  std::vector<std::string_view> kinds;
+  for (const Kept* row : rows) {
+    if (!keeps_answers(*row)) kinds.push_back(kind_in_words(row->task));
+  }
+  return fmt::format("{}", fmt::join(kinds, ", "));
 }
 
 bool Profile::has(std::string_view part) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -90,6 +91,12 @@ struct Kept {
 
 /// "28", or "6, left out"; empty: not known.
 std::string asked_text(const Kept& row);
+
+/// Of what dense attention answers of a kind of task, a method keeps at least so much.
+inline constexpr double kKeptAnswers = 0.85;
+/// What a method is not for, among the kinds of task in its rows, which are of one method, budget and options: "copying
+/// passkeys, following variables"; empty: it keeps kKeptAnswers of every kind.
+std::string not_for(std::span<const Kept* const> rows);
 
 struct Profile {
   ModelShape model;  ///< the model it was made for; `context` is no part of that and stays 0

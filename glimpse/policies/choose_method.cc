@@ -56,16 +56,20 @@ struct Kinds {
     }
     return count;
   }
+  std::string unfit() const {
+    const std::string kinds = plan::not_for(rows);
+    return kinds.empty() ? "" : "; not for " + kinds;
+  }
   /// Whether answers are lost, in words; empty: they are kept.
   std::string lost() const {
     const std::optional<Count> counted = count();
     if (std::any_of(rows.begin(), rows.end(), [](const plan::Kept* row) { return row->left_out; })) {
-      return fmt::format("left out after {} questions, of which it lost {}", counted ? counted->asked : 0,
-                         counted ? counted->lost : 0);
+      return fmt::format("left out after {} questions, of which it lost {}{}", counted ? counted->asked : 0,
+                         counted ? counted->lost : 0, unfit());
     }
     if (counted && counted->lost > allowed_losses(counted->asked)) {
-      return fmt::format("lost {} of {} answers, and {} may be lost", counted->lost, counted->asked,
-                         allowed_losses(counted->asked));
+      return fmt::format("lost {} of {} answers, and {} may be lost{}", counted->lost, counted->asked,
+                         allowed_losses(counted->asked), unfit());
     }
     for (const plan::Kept* row : rows) {
       if (row->task == plan::kProseTask) continue;

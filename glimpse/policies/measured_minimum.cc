@@ -14,11 +14,15 @@ struct Timed {
   plan::TokenTime time;
 };
 
-/// Rows of a method as it comes, and those that differ in how the prompt is read, of which decoding knows nothing.
+/// As the method comes, or with another way to read the prompt, of which decoding knows nothing.
+bool is_plain(std::string_view options) {
+  return options.empty() || options == kDensePrefill;
+}
+
 std::vector<Timed> rows_of(const plan::SpeedProfile& speed, std::string_view method) {
   std::vector<Timed> rows;
   for (const plan::MethodTime& row : speed.methods) {
-    if (row.method != method || !(row.options.empty() || row.options == kDensePrefill)) continue;
+    if (row.method != method || !is_plain(row.options)) continue;
     rows.push_back({plan::parse_budget(row.budget), row.time});
   }
   return rows;
@@ -42,6 +46,19 @@ std::optional<plan::TokenTime> line_of(const std::vector<Timed>& rows, const pla
                          least->time.ms_per_1000 + (share ? 1000 * ms_per_kept * budget.value : 0)};
 }
 
+/// The budget of a plan that these options made; none where they have more than a budget, and where the plan reads
+/// prompts sparsely.
+std::optional<plan::Budget> plain_budget(const PolicyOptions& options, const plan::Plan& plan) {
+  const bool plain =
+      !options.block && !options.sink && !options.local && !options.profile_budget &&
+      std::all_of(options.extra.begin(), options.extra.end(), [](const auto& each) { return each.first == "prefill"; });
+  if (!plain || plan.prefill.sparse) return std::nullopt;
+  const auto chosen = std::find_if(plan.selectors.begin(), plan.selectors.end(),
+                                   [](const plan::Selector& selector) { return !selector.terms.empty(); });
+  if (chosen == plan.selectors.end()) return std::nullopt;
+  return options.budget.value_or(chosen->budget);
+}
+
 }  // namespace
 
 std::optional<int> faster_from(const plan::SpeedProfile& speed, std::string_view method, const plan::Budget& budget) {
@@ -55,14 +72,20 @@ std::optional<int> faster_from(const plan::SpeedProfile& speed, std::string_view
 
 std::optional<int> measured_minimum(const plan::SpeedProfile& speed, const PolicyOptions& options,
                                     const plan::Plan& plan) {
-  const bool plain =
-      !options.block && !options.sink && !options.local && !options.profile_budget &&
-      std::all_of(options.extra.begin(), options.extra.end(), [](const auto& each) { return each.first == "prefill"; });
-  if (!plain || plan.prefill.sparse) return std::nullopt;
-  const auto chosen = std::find_if(plan.selectors.begin(), plan.selectors.end(),
-                                   [](const plan::Selector& selector) { return !selector.terms.empty(); });
-  if (chosen == plan.selectors.end()) return std::nullopt;
-  return faster_from(speed, plan.policy, options.budget.value_or(chosen->budget));
+  const std::optional<plan::Budget> budget = plain_budget(options, plan);
+  return budget ? faster_from(speed, plan.policy, *budget) : std::nullopt;
+}
+
+std::string measured_losses(const plan::Profile& profile, const PolicyOptions& options, const plan::Plan& plan) {
+  const std::optional<plan::Budget> budget = plain_budget(options, plan);
+  if (!budget) return "";
+  std::vector<const plan::Kept*> rows;
+  for (const plan::Kept& row : profile.kept) {
+    if (row.method != plan.policy || !is_plain(row.options)) continue;
+    const plan::Budget measured = plan::parse_budget(row.budget);
+    if (measured.rule == budget->rule && measured.value == budget->value) rows.push_back(&row);
+  }
+  return plan::not_for(rows);
 }
 
 }  // namespace glimpse::policies

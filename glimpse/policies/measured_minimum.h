@@ -1,9 +1,11 @@
-// From which context on a method's tokens are faster than dense attention's, by the times that a profile has of a
-// machine: what --attn-min-ctx is unless it is given. Pure functions; any thread.
+// What the measurements in a profile say of a method that a user names: from which context on its tokens are faster
+// than dense attention's, which is what --attn-min-ctx is unless it is given, and what it is not for. Pure functions;
+// any thread.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "glimpse/plan/profile.h"
@@ -20,5 +22,8 @@ std::optional<int> faster_from(const plan::SpeedProfile& speed, std::string_view
 /// prompts sparsely, of which it would take a part.
 std::optional<int> measured_minimum(const plan::SpeedProfile& speed, const PolicyOptions& options,
                                     const plan::Plan& plan);
+
+/// plan::not_for() of a plan that these options made, at the very budget; empty also where that was not measured.
+std::string measured_losses(const plan::Profile& profile, const PolicyOptions& options, const plan::Plan& plan);
 
 }  // namespace glimpse::policies

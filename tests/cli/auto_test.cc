@@ -137,6 +137,28 @@ TEST_F(Auto, AMethodIsDenseWhereItIsNotFaster) {
   EXPECT_GT(sparse(ask({}, prose(10))), 0) << "times of another machine say nothing here";
 }
 
+TEST_F(Auto, ANamedMethodSaysWhatItIsNotFor) {
+  plan::Profile profile = timed_profile();
+  for (plan::Kept& row : profile.kept) {
+    if (row.method == "lessismore" && row.task == "single") row.task = "passkey";
+  }
+  profile.lessismore = plan::LessIsMoreProfile{2};
+  put(profile);
+  const auto said = [&](const std::string& budget, std::vector<std::string> more) {
+    more.insert(more.end(), {"-p", prose(60), "-n", "2"});
+    const Outcome outcome =
+        run_program(with({"run", "-m", model(), "-t", "1", "--attn", "lessismore", "--attn-budget", budget}, more));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return count(outcome.err,
+                 "by the profile lessismore at this budget is not for copying passkeys; --attn auto takes what keeps "
+                 "all answers\n");
+  };
+  EXPECT_EQ(said("32", {}), 1u);
+  EXPECT_EQ(said("33", {}), 0u) << "nothing was measured there";
+  EXPECT_EQ(said("32", {"--lossless"}), 0u) << "its answers are dense attention's";
+  EXPECT_EQ(said("32", {"-q"}), 0u);
+}
+
 TEST_F(Auto, AnotherMachineIsAWarning) {
   plan::Profile profile = timed_profile();
   profile.speed->threads = 7;

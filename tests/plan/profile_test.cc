@@ -317,9 +317,33 @@ TEST(Profile, IsPutInWords) {
                         "           tidal                  512          needle    95.0 %   100.0 %      0.0156    "
                         "0.9800          -  -\n"
                         "           kascade,prefill=dense  10%,min=128  chain      0.0 %    50.0 %      0.0000    "
-                        "1.0000     75.0 %  6, left out\n"));
+                        "1.0000     75.0 %  6, left out\n"
+                        "not for    chain: kascade,prefill=dense 10%,min=128\n"));
   EXPECT_THAT(text, HasSubstr("ms a token on 'A processor', 2 threads, bf16 cache; contexts of 4096 tokens\n"));
   EXPECT_THAT(text, testing::ContainsRegex("tidal +512 +6.00 and 0.125 for each 1,000 tokens\n"));
+}
+
+TEST(Profile, SaysWhatMethodsAreNotFor) {
+  const Kept most{"tidal", "512", "vt", 0.68, 0.8};  // 85 % of dense attention's answers
+  Kept fewer = most, copies = most, none = most, prose = most;
+  fewer.answers = 0.67;
+  copies.task = "passkey";
+  copies.answers = 0;
+  none.answers = none.dense = 0;
+  prose.task = kProseTask;
+  prose.answers = 0;
+  const auto said = [](std::vector<const Kept*> rows) { return not_for(rows); };
+  EXPECT_EQ(said({}), "");
+  EXPECT_EQ(said({&most, &none, &prose}), "");
+  EXPECT_EQ(said({&fewer}), "following variables");
+  EXPECT_EQ(said({&most, &copies, &prose}), "copying passkeys");
+  EXPECT_EQ(said({&fewer, &copies}), "following variables, copying passkeys");
+  Profile profile = sample();
+  profile.kept = {fewer, copies};
+  copies.budget = "10%";
+  profile.kept.push_back(copies);
+  EXPECT_THAT(explain(profile), HasSubstr("\nnot for    following variables: tidal 512\n"
+                                          "           copying passkeys: tidal 512, tidal 10%\n"));
 }
 
 // The only ```json block of docs/methods.md.

@@ -232,6 +232,7 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   std::vector<std::vector<double>> by_layer;
   for (const Gains& gains : tables) by_layer.push_back(gains.by_layer());
   AnchorChoice choice;
+  choice.similarity = study.near.by_layer();
   for (int count = 1; count <= shape.layers; ++count) {
     choice.by_count.push_back(best_anchors(by_layer.front(), shape.layers, count));
   }

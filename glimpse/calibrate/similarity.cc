@@ -101,6 +101,25 @@ double Similarity::similarity(int a, int b, int to, int from) const {
   return recordings_ == 0 ? 0 : similarity_[at(a, b, to, from)] / static_cast<double>(recordings_);
 }
 
+std::vector<double> Similarity::by_layer() const {
+  const auto layers = static_cast<std::size_t>(shape_.layers);
+  std::vector<double> means(layers * layers);
+  for (int a = 0; a < shape_.layers; ++a) {
+    for (int b = a; b < shape_.layers; ++b) {
+      double sum = 0;
+      for (int to = 0; to < shape_.kv_heads; ++to) {
+        double most = 0;
+        for (int from = 0; from < shape_.kv_heads; ++from) {
+          if (a < b || from == to) most = std::max(most, similarity(a, b, to, from));
+        }
+        sum += most;
+      }
+      means[static_cast<std::size_t>(a) * layers + static_cast<std::size_t>(b)] = sum / shape_.kv_heads;
+    }
+  }
+  return means;
+}
+
 double Similarity::needle_mass() const {
   return std::accumulate(needle_.begin(), needle_.end(), 0.0);
 }

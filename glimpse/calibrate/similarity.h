@@ -24,6 +24,9 @@ class Similarity {
   /// Mass that head `to` of layer b puts on the set of head `from` of layer a <= b, over that on its own set: the least
   /// of a recording's steps, the mean over recordings. 1 for a head's own set.
   double similarity(int a, int b, int to, int from) const;
+  /// [a, b]: the mean over the heads of b of what each has from the head of a that serves it best; 1 where a = b, 0
+  /// where a > b.
+  std::vector<double> by_layer() const;
   /// Of the mass that all heads put on needles in answers: the share that is head `to`'s of layer b and lies in the set
   /// of head `from` of layer a. 0 where no recording had a needle.
   double captured(int a, int b, int to, int from) const;

@@ -65,6 +65,7 @@ struct Arguments {
   bool calibrate = false;
   // calibrate roles.
   std::string retrieval, train_budget, gate, hand_on, curve;
+  std::string heat_map;  ///< of calibrate kascade
   std::int64_t train_steps = 0;
   double learning_rate = 0;
   double coverage = 0, of_steps = 0, kl = 0;  ///< of calibrate budget

@@ -6,9 +6,11 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
+#include "glimpse/base/whole_file.h"
 #include "glimpse/cli/calibration.h"
 #include "glimpse/cli/calibration_report.h"
 #include "glimpse/cli/commands.h"
+#include "glimpse/cli/heat_map.h"
 #include "glimpse/cli/profile_output.h"
 #include "glimpse/cli/profiles.h"
 #include "glimpse/cli/roles.h"
@@ -50,6 +52,13 @@ int calibrate_budgets(const Arguments& arguments, engine::Engine& engine, calibr
   return kExitOk;
 }
 
+void write_heat_map(const std::string& file, const calibrate::Calibration& found) {
+  if (!found.kascade) throw UserError("--heat-map: kascade was left out, so there is none; leave the flag out");
+  const plan::ModelShape& shape = found.profile.model;
+  replace_file(file,
+               heat_map({shape.model_name, shape.layers, found.kascade->similarity, found.kascade->profile.anchors}));
+}
+
 }  // namespace
 
 int calibrate_command(const Arguments& arguments) {
@@ -64,6 +73,7 @@ int calibrate_command(const Arguments& arguments) {
   const std::filesystem::path path = profile_output(arguments, model);
   require_profile_place(path);
   require_own_profile(arguments, path, model);
+  if (!arguments.heat_map.empty()) require_replaceable(arguments.heat_map);
   const std::int64_t made_for = engine.shape().context;
   if (made_for < engine.context() && arguments.typed.contains("--ctx-size")) {
     throw UserError(
@@ -81,6 +91,7 @@ int calibrate_command(const Arguments& arguments) {
   if (all) keep_times(path, found->profile);
   plan::save_profile(path, all ? found->profile : with_other_parts(path, found->profile));
   remove_part(path);
+  if (!arguments.heat_map.empty()) write_heat_map(arguments.heat_map, *found);
   print(choices_text(*found) + "\n" + table_text(found->profile) + (all ? "" : candidates_text(*found)) +
         profile_line(arguments, path));
   return kExitOk;

@@ -119,6 +119,15 @@ const std::array kOptions{
            "loss, open heads and multiplier of each step, as a table with tabs",
            kCalibrate,
            idle_beside_roles},
+    Option{"--heat-map",
+           "FILE",
+           &A::heat_map,
+           {},
+           "",
+           kOutput,
+           "a picture (SVG) of how much of what each layer attends to is in the sets of each earlier layer",
+           kCalibrate,
+           idle_beside_kascade},
 };
 
 }  // namespace

@@ -100,6 +100,11 @@ std::string idle_beside_budget(const Arguments& arguments) {
   return arguments.part == "budget" ? "" : "has no effect without the part 'budget': give that, or leave it out";
 }
 
+std::string idle_beside_kascade(const Arguments& arguments) {
+  const bool has = arguments.part == "all" || arguments.part == "kascade";
+  return has ? "" : "has no effect without the part 'kascade' or 'all': give one, or leave it out";
+}
+
 std::string idle_coverage(const Arguments& arguments) {
   if (arguments.part != "budget") return idle_beside_budget(arguments);
   return arguments.given.contains("--kl") ? "has no effect beside --kl, which finds the coverage: leave one out" : "";

@@ -93,8 +93,9 @@ void check_outputs(const Arguments& arguments) {
     std::string path;
   };
   const auto given = [](const std::optional<std::string>& path) { return path.value_or(""); };
-  const std::array<Place, 5> written{{{"--trace", given(arguments.trace)},
+  const std::array<Place, 6> written{{{"--trace", given(arguments.trace)},
                                       {"--curve", arguments.curve},
+                                      {"--heat-map", arguments.heat_map},
                                       {"-o", arguments.output},
                                       {"--html", given(arguments.html)},
                                       {"--session", given(arguments.session)}}};

@@ -2,6 +2,7 @@
 // run as audited decode steps, captures the mass that the tables say.
 #include "glimpse/calibrate/similarity.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,22 +60,29 @@ TEST_P(SimilarityOf, IsWhatAPlanOfOneSelectAndOneReuseCaptures) {
     }
     similarity.end();
   }
+  std::vector<double> by_layer(static_cast<std::size_t>(shape_.layers * shape_.layers));
+  const auto place = [&](int a, int b) { return static_cast<std::size_t>(a * shape_.layers + b); };
   for (int b = 0; b < shape_.layers; ++b) {
+    by_layer[place(b, b)] = 1;
     for (int to = 0; to < shape_.kv_heads; ++to) {
       const std::vector<double> own = audited(b, b, to, to);
       ASSERT_EQ(own.size(), static_cast<std::size_t>(kSteps));
       EXPECT_DOUBLE_EQ(similarity.similarity(b, b, to, to), 1);
       for (int a = 0; a < b; ++a) {
+        double most = 0;
         for (int from = 0; from < shape_.kv_heads; ++from) {
           const std::vector<double> mass = audited(a, b, to, from);
           double least = 1;
           for (std::size_t step = 0; step < mass.size(); ++step) least = std::min(least, mass[step] / own[step]);
           EXPECT_NEAR(similarity.similarity(a, b, to, from), least, 2e-3)
               << "layer " << a << " head " << from << " for layer " << b << " head " << to;
+          most = std::max(most, least);
         }
+        by_layer[place(a, b)] += most / shape_.kv_heads;
       }
     }
   }
+  EXPECT_THAT(similarity.by_layer(), testing::Pointwise(testing::DoubleNear(2e-3), by_layer));
 }
 
 TEST_P(SimilarityOf, NeedleMassIsThatOfTheCachedKeys) {

@@ -1,4 +1,5 @@
 // glimpse calibrate: a profile and a table from a model, and one line for what cannot be.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,13 +24,35 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
+/// A cell for each layer and each that is not before it, the layer's own of 1, and a row for each anchor.
+void expect_heat_map(const std::string& svg, const plan::Profile& profile) {
+  const auto count = [&](const std::string& part) {
+    int found = 0;
+    for (std::size_t at = svg.find(part); at != std::string::npos; at = svg.find(part, at + 1)) ++found;
+    return found;
+  };
+  const int layers = profile.model.layers;
+  EXPECT_EQ(count("</title></rect>"), layers * (layers + 1) / 2);
+  for (int layer = 0; layer < layers; ++layer) {
+    EXPECT_EQ(count(fmt::format("layer {0} with the set of layer {0}: 1.000<", layer)), 1) << layer;
+  }
+  EXPECT_EQ(count("class=\"row\""), static_cast<int>(profile.kascade->anchors.size()));
+  EXPECT_EQ(svg.rfind("<svg ", 0), 0u);
+  EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+}
+
 TEST(Calibrate, WritesAProfileThatRunsTake) {
   const auto profile = scratch("made.profile.json");
-  const Outcome outcome = run_program({"calibrate", "-m", model(), "-c", "1400", "-t", "1", "-o", profile.string()});
+  const auto picture = scratch("heat.svg");
+  const Outcome outcome = run_program(
+      {"calibrate", "-m", model(), "-c", "1400", "-t", "1", "-o", profile.string(), "--heat-map", picture.string()});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
-  EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.profile.json"});
+  std::vector<std::string> names = names_in(profile.parent_path());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{"heat.svg", "made.profile.json"}));
   const plan::Profile read = plan::parse_profile(read_file(profile));
+  expect_heat_map(read_file(picture), read);
   for (const char* part : {"kascade", "tidal", "retrieval"}) EXPECT_TRUE(read.has(part)) << part;
   const std::vector<double>& objective = read.kascade->objective;
   ASSERT_EQ(objective.size(), static_cast<std::size_t>(read.model.layers));
@@ -82,6 +105,8 @@ TEST(Calibrate, BadInputIsOneLine) {
   const auto other = scratch("notes.txt");
   write_file(other, "my notes\n");
   expect_refused({"calibrate"}, "give a GGUF file with -m");
+  expect_refused({"calibrate", "tidal", "-m", model(), "--heat-map", "x.svg"}, "--heat-map has no effect without");
+  expect_refused({"calibrate", "-m", model(), "--heat-map", model()}, "would destroy");
   expect_refused({"calibrate", "-m", "nowhere.gguf"}, "nowhere.gguf");
   expect_refused({"calibrate", "kaskade", "-m", model()}, "did you mean 'kascade'?");
   expect_refused({"calibrate", "-m", model(), "-o", "/nowhere/x.json"}, "/nowhere/x.json");

@@ -19,10 +19,15 @@ Answer::~Answer() {
   if (head_.watch) head_.watch->end(finish_word(engine::FinishReason::cancelled));
 }
 
-void Answer::collect() {
+bool Answer::collect() {
+  bool any = false;
   for (Choice& choice : choices_) {
-    while (auto event = choice.stream.next(std::chrono::nanoseconds(0))) take(choice, std::move(*event));
+    while (auto event = choice.stream.next(std::chrono::nanoseconds(0))) {
+      take(choice, std::move(*event));
+      any = true;
+    }
   }
+  return any;
 }
 
 void Answer::take(Choice& choice, engine::StreamEvent event) {

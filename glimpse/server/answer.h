@@ -1,5 +1,6 @@
 // The answer to one HTTP request: the streams of its prompts and choices, and what is written of them, as OpenAI's API
-// has it. Waits for nothing: whoever is woken by a stream calls collect(). One thread at a time.
+// has it. Waits for nothing: whoever is woken by a stream calls collect(). One thread at a time, but that head(),
+// begun(), ended(), failure(), generated() and cancel() may be called while another thread makes events() or whole().
 #pragma once
 
 #include <chrono>
@@ -45,8 +46,8 @@ class Answer {
   Answer(const Answer&) = delete;
   Answer& operator=(const Answer&) = delete;
 
-  /// Takes all events that are there.
-  void collect();
+  /// Takes all events that are there. False: there are none.
+  bool collect();
   /// A prompt has been begun, or all is over.
   bool begun() const;
   bool ended() const;
@@ -55,6 +56,8 @@ class Answer {
   /// Ends all that runs, as soon as the engine can.
   void cancel();
 
+  /// True where making events() or whole() reads the text anew, which takes the longer the more there is.
+  bool reads_text() const { return head_.parser != nullptr; }
   /// Server-sent events of what was collected since the last call; the last ones have the usage and "[DONE]". Either
   /// this or whole() is called.
   std::string events();

@@ -185,9 +185,15 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     bool done = false;
   };
 
-  /// False: the client left meanwhile. Throws what the work throws.
+  /// False: the client left meanwhile. Throws what the work throws, and ApiError 503 where too much waits.
   Later<bool> in_pool(std::function<void()> work) {
     if (hub_.jobs >= hub_.options.limits.waiting) throw ApiError(503, "too many requests are being read; try again");
+    const bool there = co_await surely_in_pool(std::move(work));
+    co_return there;
+  }
+
+  /// The same for work of a request that runs, however much waits.
+  Later<bool> surely_in_pool(std::function<void()> work) {
     ++hub_.jobs;
     auto job = std::make_shared<Job>();
     job->work = std::move(work);
@@ -289,9 +295,9 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       co_return written;
     }
     if (streams) {
-      written = co_await stream_answer(head, *answer, keep);
+      written = co_await stream_answer(head, answer, keep);
     } else {
-      written = co_await whole_answer(head, *answer, keep);
+      written = co_await whole_answer(head, answer, keep);
     }
     hub_.live.erase(answer->head().id);
     co_return written;
@@ -304,7 +310,20 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     co_return !wire_.gone();
   }
 
-  Later<bool> whole_answer(const HttpHead& head, Answer& answer, bool keep) {
+  using Told = std::string (Answer::*)();
+
+  /// What it says, made in the pool where that may take long. Empty: the client left.
+  Later<std::optional<std::string>> text_of(const std::shared_ptr<Answer>& answer, Told told) {
+    if (!answer->reads_text()) co_return ((*answer).*told)();
+    const auto text = std::make_shared<std::string>();
+    std::function<void()> work = [answer, told, text] { *text = ((*answer).*told)(); };
+    const bool there = co_await surely_in_pool(std::move(work));
+    if (!there) co_return std::nullopt;
+    co_return std::move(*text);
+  }
+
+  Later<bool> whole_answer(const HttpHead& head, const std::shared_ptr<Answer>& held, bool keep) {
+    Answer& answer = *held;
     while (!answer.ended() && !failure_of(hub_, answer)) {
       const bool there = co_await more_of(answer);
       if (!there) co_return false;
@@ -314,13 +333,16 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     if (failure) {
       made = answer_of(*failure, head);
     } else {
-      made.body = answer.whole();
+      std::optional<std::string> text = co_await text_of(held, &Answer::whole);
+      if (!text) co_return false;
+      made.body = std::move(*text);
     }
     const bool written = co_await send(std::move(made), head, keep);
     co_return written;
   }
 
-  Later<bool> stream_answer(const HttpHead& head, Answer& answer, bool keep) {
+  Later<bool> stream_answer(const HttpHead& head, const std::shared_ptr<Answer>& held, bool keep) {
+    Answer& answer = *held;
     auto ping = Clock::now() + hub_.options.ping;
     // What is refused before anything was sent is a plain answer.
     while (!answer.begun() && !failure_of(hub_, answer) && Clock::now() < ping) {
@@ -335,7 +357,9 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     const bool chunked = head.http_11;
     std::string bytes = stream_head(head, keep);
     for (bool over = false; !over;) {
-      std::string events = answer.events();
+      std::optional<std::string> made = co_await text_of(held, &Answer::events);
+      if (!made) co_return false;
+      std::string events = std::move(*made);
       const auto failure = failure_of(hub_, answer);
       over = answer.ended() || failure.has_value();
       if (failure && !answer.failure()) events += event_text(error_json(*failure)) + event_text("[DONE]");
@@ -349,6 +373,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       if (!written) written = co_await write(std::exchange(bytes, {}));
       if (!written) co_return false;
       if (over) break;
+      if (answer.reads_text() && collect(hub_, answer)) continue;  // it came while the pool worked
       const bool there = co_await more_of(answer);
       if (!there) co_return false;
     }

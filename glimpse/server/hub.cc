@@ -210,11 +210,12 @@ std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake&
   return answer;
 }
 
-void collect(Hub& hub, Answer& answer) {
-  answer.collect();
+bool collect(Hub& hub, Answer& answer) {
+  const bool any = answer.collect();
   if (answer.head().watch) hub.watched.wake_viewers(*answer.head().watch);
   const double seconds = engine::seconds_between(answer.submitted(), std::chrono::steady_clock::now());
   for (const engine::Result& result : answer.take_finished()) hub.totals.add(result, answer.head().policy, seconds);
+  return any;
 }
 
 std::optional<ApiError> failure_of(const Hub& hub, const Answer& answer) {

@@ -76,8 +76,8 @@ HttpAnswer answer_of(const ApiError& error, const HttpHead& head);
 
 /// Gives the engine what was prepared, and lists the answer as live. Throws ApiError 429 where the queue is full.
 std::shared_ptr<Answer> submit(Hub& hub, Prepared& prepared, const engine::Wake& wake);
-/// Takes what the engine has given, and counts what has ended.
-void collect(Hub& hub, Answer& answer);
+/// Takes what the engine has given, and counts what has ended. False: there was nothing.
+bool collect(Hub& hub, Answer& answer);
 /// Why the answer ends early: its own failure, or that the server stops.
 std::optional<ApiError> failure_of(const Hub& hub, const Answer& answer);
 

@@ -121,6 +121,11 @@ bool Engine::step() {
   return run_step(impl_->requests, impl_->batch);
 }
 
+bool Engine::write_prefixes() {
+  const Busy busy(impl_->runtime, "Engine::write_prefixes");
+  return impl_->runtime.write_ahead();
+}
+
 void Engine::cancel(RequestId id) {
   ActiveRequest& request = find_request(impl_->requests, id);
   if (request.phase == Phase::done) return;

@@ -112,6 +112,9 @@ class Engine {
   /// finished as failed. While sequences and kept requests leave no room for one request alone every step throws:
   /// destroy or release something. A request that does not fit even without them ends as context_full.
   bool step();
+  /// A piece of a kept prefix goes to EngineOptions::prefix_folder before its room is needed; step() does the same.
+  /// False: there is none to write now.
+  bool write_prefixes();
   /// From on_sets: when the pass has ended. What was held back of the answer (Request::stop) is handed out first, or
   /// behind the callback where one of on_token and on_text calls this; one that throws ends the request as failed. Of a
   /// request whose prefill is not completed and that names a session, this and release() write what is prefilled to the

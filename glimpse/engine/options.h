@@ -40,6 +40,8 @@ struct EngineOptions {
   /// made with this folder finds them. At most so many bytes lie there, the oldest file goes first. Empty: nowhere.
   std::filesystem::path prefix_folder;
   std::int64_t prefix_folder_bytes = std::int64_t{16} << 30;
+  /// Of what gives way next, before it does: a pass waits while so much is written.
+  std::int64_t prefix_piece_bytes = std::int64_t{8} << 20;
   /// Of the file where plans with a host tier keep cold pages, and preempted requests theirs. Empty: /var/tmp, or /tmp
   /// where only that is on a disk. A GPU's wait in the host's memory, and no folder is looked at.
   std::filesystem::path tier_folder;

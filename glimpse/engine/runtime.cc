@@ -53,6 +53,9 @@ EngineOptions checked(const EngineOptions& wanted, const LoadedModel& loaded) {
   if (!options.prefix_folder.empty() && options.prefix_bytes == 0) {
     throw UserError("a folder for kept prefixes, and none are kept; set prefix_bytes, or leave the folder out");
   }
+  if (options.prefix_piece_bytes < 1) {
+    throw UserError(fmt::format("pieces of {} bytes of a kept prefix: give 1 or more", options.prefix_piece_bytes));
+  }
   require_one_vocabulary(loaded);
   return options;
 }
@@ -72,7 +75,9 @@ Runtime::Runtime(const EngineOptions& wanted)
         "slices of layers (--slice-ms) run on the CPU alone; on a GPU give --prefill-chunk, how many rows of a "
         "prompt a stream waits for");
   }
-  if (store.on()) prefixes.on_evict([this](const KeptPrefix& prefix) { store.save(prefix, cache(), programs.gates); });
+  if (!store.on()) return;
+  prefixes.on_evict([this](const KeptPrefix& prefix) { store.save(prefix, cache(), programs.gates); });
+  prefixes.on_drop([this](const KeptPrefix& prefix) { store.leave(prefix); });
 }
 
 Runtime::~Runtime() {

@@ -34,6 +34,9 @@ struct Runtime {
 
   kv::Cache& cache() const { return *device.cache; }
   SessionHome home() { return {loaded, cache(), programs}; }
+  /// Between passes: a piece of the kept prefix that gives way next goes to the disk. True: there was something to
+  /// write.
+  bool write_ahead() { return passes.ahead().empty() && store.write_ahead(prefixes, cache(), programs.gates); }
   /// Throws UserError for a plan that cannot run here; makes what it needs beside the cache.
   void require(const plan::Plan& plan) { require_plan(plan, loaded, device, programs); }
 };

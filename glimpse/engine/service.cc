@@ -108,7 +108,13 @@ void Service::Impl::run() noexcept {
 
 bool Service::Impl::wait() {
   std::unique_lock lock(mutex);
-  work.wait(lock, [&] { return stopping || !queue.empty() || !running.empty(); });
+  const auto ready = [&] { return stopping || !queue.empty() || !running.empty(); };
+  for (bool writes = true; writes && !ready();) {
+    lock.unlock();
+    writes = engine.write_prefixes();
+    lock.lock();
+  }
+  work.wait(lock, ready);
   return !stopping;
 }
 

@@ -7,8 +7,10 @@
 
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "glimpse/base/error.h"
+#include "glimpse/engine/service.h"
 #include "glimpse/kernels/views.h"
 #include "tests/engine/preempted_support.h"
 #include "tests/engine/prefix_support.h"
@@ -107,6 +109,115 @@ TEST(PrefixFolder, HasWhatGaveWay) {
   EXPECT_EQ(engine.stats().pages_free, engine.stats().pages_total);
 }
 
+std::set<fs::path> names_in(const fs::path& folder) {
+  std::set<fs::path> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path());
+  return names;
+}
+
+Request salted(const Engine& engine, const std::string& salt, std::uint32_t seed) {
+  Request request = prefix_request(engine, "full", random_tokens(200, engine.tokenizer().size(), seed));
+  request.cache_salt = salt;
+  return request;
+}
+
+std::string bytes_of(const fs::path& file) {
+  std::ifstream from(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(from), {}};
+}
+
+TEST(PrefixFolder, HasWhatGivesWayNextBeforeItDoes) {
+  const StoreFolder owned;
+  const fs::path ahead = owned.path / "ahead", at_end = owned.path / "at-end";
+  for (const fs::path& folder : {ahead, at_end}) fs::create_directories(folder);
+  const auto asked = [&](Engine& engine, std::uint32_t seed) { return full_request(engine, 200, 1, seed); };
+  {
+    EngineOptions options = with_room_for(512);
+    options.prefix_bytes = -1;
+    options.prefix_folder = ahead;
+    options.prefix_piece_bytes = 5000;  // between whole pages
+    Engine engine(options);
+    answered(engine, asked(engine, 1));
+    while (engine.write_prefixes()) {
+    }
+    EXPECT_EQ(files_in(ahead), 0U) << "over a quarter of the cache is free";
+    answered(engine, asked(engine, 2));
+    EXPECT_EQ(engine.stats().prefixes, 2);
+    ASSERT_LT(engine.stats().pages_free, engine.stats().pages_total / 4);
+    while (engine.write_prefixes()) {
+    }
+    EXPECT_EQ(engine.stats().prefixes, 2) << "nothing gave way";
+    EXPECT_EQ(files_in(ahead), 1U) << "the older one, which may wait for the disk";
+    answered(engine, asked(engine, 3));  // 1 gives way
+    EXPECT_EQ(engine.stats().prefixes, 2);
+    const Result again = answered(engine, asked(engine, 1));
+    EXPECT_EQ(again.stats.reused_tokens, 200) << "of its file";
+    EXPECT_EQ(again.tokens, alone(asked(engine, 1), with_room_for(512)));
+  }
+  {
+    EngineOptions options = with_room_for(2048);
+    options.prefix_bytes = -1;
+    options.prefix_folder = at_end;
+    Engine engine(options);
+    for (const std::uint32_t seed : {1, 2, 3}) answered(engine, asked(engine, seed));
+    EXPECT_EQ(files_in(at_end), 0U);
+  }
+  ASSERT_EQ(files_in(at_end), 3U);
+  EXPECT_EQ(names_in(ahead).size(), 3U);
+  for (const auto& entry : fs::directory_iterator(at_end)) {
+    EXPECT_EQ(bytes_of(ahead / entry.path().filename()), bytes_of(entry.path())) << "piece by piece or at once";
+  }
+}
+
+TEST(PrefixFolder, AServiceWritesWhileNobodyAsks) {
+  const StoreFolder owned;
+  EngineOptions options = with_room_for(512);
+  options.prefix_bytes = -1;
+  options.prefix_folder = owned.path;
+  options.prefix_piece_bytes = 1;
+  Engine engine(options);
+  Service service(engine, {.queue = 4, .running = 1});
+  Stream stream = service.submit(full_request(engine, 400, 1, 1));
+  while (stream.next()) {
+  }
+  const auto done = [&] {
+    const std::set<fs::path> names = names_in(owned.path);
+    return !names.empty() && names.begin()->extension() == ".session";
+  };
+  for (int turn = 0; turn < 60'000 && !done(); ++turn) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(done());
+}
+
+TEST(PrefixFolder, WhatIsBegunAndNotNeededIsTakenAway) {
+  const StoreFolder owned;
+  EngineOptions options = with_room_for(512);
+  options.prefix_bytes = -1;
+  options.prefix_folder = owned.path;
+  options.prefix_piece_bytes = 1;  // a page at a time
+  Engine engine(options);
+  const Request first = full_request(engine, 400, 8, 1);
+  const Result answer = answered(engine, first);
+  ASSERT_EQ(engine.stats().prefixes, 2) << "the end of the prompt, and the rows of all";
+  const auto begun = [&] {
+    std::set<fs::path> parts = names_in(owned.path);
+    std::erase_if(parts, [](const fs::path& name) { return name.extension() != ".part"; });
+    return parts;
+  };
+  const std::set<fs::path> of_prompt = begun();
+  ASSERT_EQ(of_prompt.size(), 1U);
+  for (int turn = 0; turn < 100'000 && (begun() == of_prompt || begun().empty()); ++turn) {
+    if (!engine.write_prefixes()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the disk is waited for
+  }
+  const std::set<fs::path> of_rows = begun();
+  ASSERT_EQ(of_rows.size(), 1U);
+  Request longer = full_request(engine, 20, 1, 2);
+  longer.prompt = joined(joined(first.prompt, answer.tokens), longer.prompt);
+  longer.reuse = Reuse::any;
+  EXPECT_GE(answered(engine, longer).stats.reused_tokens, 400);
+  EXPECT_FALSE(fs::exists(*of_rows.begin())) << "the rows of the longer one serve as well";
+  EXPECT_FALSE(fs::exists(fs::path(*of_rows.begin()).replace_extension()));
+}
+
 TEST(PrefixFolder, IsBounded) {
   const StoreFolder owned;
   const fs::path& folder = owned.path;
@@ -166,18 +277,6 @@ TEST(PrefixFolder, IsNotTrusted) {
   EXPECT_TRUE(same_answer(result, answered(plain, request)));
   EXPECT_EQ(files_in(folder), files);
   expect_only_kept(engine);
-}
-
-std::set<fs::path> names_in(const fs::path& folder) {
-  std::set<fs::path> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path());
-  return names;
-}
-
-Request salted(const Engine& engine, const std::string& salt, std::uint32_t seed) {
-  Request request = prefix_request(engine, "full", random_tokens(200, engine.tokenizer().size(), seed));
-  request.cache_salt = salt;
-  return request;
 }
 
 TEST(PrefixFolder, AFileThatIsAnothersServesNobody) {

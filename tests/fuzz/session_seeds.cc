@@ -71,7 +71,7 @@ void write(const std::filesystem::path& path, const plan::Plan& plan) {
   }
   if (state.heat.any()) state.heat.of(0).assign(static_cast<std::size_t>(kTokens / state.heat.block()), 0.25F);
   forget(cache, sequence, plan);
-  write_session(path, {&session, &state, &cache, sequence});
+  SessionPieces(path, {&session, &state, &cache, sequence}).finish();
 }
 
 }  // namespace

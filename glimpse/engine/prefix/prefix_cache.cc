@@ -100,6 +100,7 @@ void PrefixCache::touch(const KeptPrefix& prefix) {
   const auto place =
       std::find_if(prefixes_.begin(), prefixes_.end(), [&](const auto& each) { return &each == &prefix; });
   if (place != prefixes_.end()) prefixes_.splice(prefixes_.end(), prefixes_, place);
+  written_pages_ = -1;
 }
 
 std::int64_t PrefixCache::pages_read_by(const kv::Cache& cache, std::span<const kv::SequenceId> sequences) const {
@@ -121,28 +122,63 @@ std::int64_t PrefixCache::pages_read_by(const kv::Cache& cache, std::span<const 
   return count;
 }
 
+template <class Use>
+void PrefixCache::each_page(const kv::Cache& cache, const KeptPrefix& prefix, const Use& use) const {
+  const kv::CacheShape& shape = cache.shape();
+  for (int i = 0; i < shape.layers * shape.kv_heads; ++i) {
+    const kernels::HeadView view = cache.view(prefix.sequence.id, i / shape.kv_heads, i % shape.kv_heads);
+    const auto used = (view.slots + kernels::kPageTokens - 1) / kernels::kPageTokens;
+    for (const kernels::PageId page : std::span(view.pages, static_cast<std::size_t>(used))) {
+      if (page != kv::kNoPage) use(page);
+    }
+  }
+}
+
+std::int64_t PrefixCache::pages_of_written(const kv::Cache& cache) const {
+  std::vector<std::uint32_t> gone(readers_.size());
+  std::int64_t pages = 0;
+  for (const KeptPrefix& prefix : prefixes_) {
+    if (!prefix.written) break;
+    each_page(cache, prefix, [&](kernels::PageId page) { pages += ++gone[page] == readers_[page] ? 1 : 0; });
+  }
+  return pages;
+}
+
+const KeptPrefix* PrefixCache::next_to_write(const kv::Cache& cache, std::int64_t share) {
+  const kv::CacheUsage usage = cache.usage();
+  const std::int64_t page_bytes = 2 * static_cast<std::int64_t>(cache.shape().format.page_bytes());
+  auto room = static_cast<std::int64_t>(usage.pages_total), free = static_cast<std::int64_t>(usage.pages_free);
+  if (limit_ > 0) {
+    room = std::min(room, limit_ / page_bytes);
+    free = std::min(free, std::max<std::int64_t>(limit_ - bytes_, 0) / page_bytes);
+  }
+  if (free >= room / share) return nullptr;
+  if (written_pages_ < 0) written_pages_ = pages_of_written(cache);
+  if (free + written_pages_ >= room / share) return nullptr;
+  const auto next =
+      std::find_if(prefixes_.begin(), prefixes_.end(), [](const KeptPrefix& each) { return !each.written; });
+  if (next == prefixes_.end()) return nullptr;
+  next->written = true;
+  written_pages_ = -1;
+  return &*next;
+}
+
 void PrefixCache::drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix) {
+  if (on_drop_) on_drop_(*prefix);
   count(cache, *prefix, false);
   close_sequence(cache, prefix->sequence);
   prefixes_.erase(prefix);
 }
 
 void PrefixCache::count(const kv::Cache& cache, const KeptPrefix& prefix, bool comes) {
-  const kv::CacheShape& shape = cache.shape();
-  const std::int64_t page_bytes = 2 * static_cast<std::int64_t>(shape.format.page_bytes());
+  const std::int64_t page_bytes = 2 * static_cast<std::int64_t>(cache.shape().format.page_bytes());
   std::int64_t pages = 0;
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      const kernels::HeadView view = cache.view(prefix.sequence.id, layer, head);
-      const auto used = (view.slots + kernels::kPageTokens - 1) / kernels::kPageTokens;
-      for (std::int32_t i = 0; i < used; ++i) {
-        if (view.pages[i] == kv::kNoPage) continue;  // waits in the tier
-        std::uint32_t& readers = readers_[view.pages[i]];
-        pages += comes ? (readers++ == 0 ? 1 : 0) : (--readers == 0 ? 1 : 0);
-      }
-    }
-  }
+  each_page(cache, prefix, [&](kernels::PageId page) {
+    std::uint32_t& readers = readers_[page];
+    pages += comes ? (readers++ == 0 ? 1 : 0) : (--readers == 0 ? 1 : 0);
+  });
   ++changes_;
+  written_pages_ = -1;
   pages_ += comes ? pages : -pages;
   other_bytes_ += (comes ? 1 : -1) * prefix.other_bytes;
   bytes_ = pages_ * page_bytes + other_bytes_;

@@ -20,6 +20,7 @@ struct KeptPrefix {
   ActiveSequence sequence;  ///< with logits: as the end of its prompt left it; without: rows alone
   std::string salt;
   bool whole = true;             ///< no head forgot a token
+  bool written = false;          ///< to the disk, or tried (PrefixCache::next_to_write)
   std::int64_t other_bytes = 0;  ///< of what it keeps beside its pages
 
   bool at_end() const { return !sequence.logits.empty(); }
@@ -49,8 +50,14 @@ class PrefixCache {
   /// It was used last of all.
   void touch(const KeptPrefix& prefix);
 
+  /// The one that gives way first of those that are not written, and counts as written from now on. Null: a `share`-th
+  /// of the room is free or is pages of written ones that give way before it.
+  const KeptPrefix* next_to_write(const kv::Cache& cache, std::int64_t share);
+
   /// Called with each one that evict() gives back, before it does.
   void on_evict(std::function<void(const KeptPrefix&)> callback) { on_evict_ = std::move(callback); }
+  /// Called with each one that goes, whatever the reason, while it is whole.
+  void on_drop(std::function<void(const KeptPrefix&)> callback) { on_drop_ = std::move(callback); }
   /// The one used longest ago first.
   const std::list<KeptPrefix>& all() const { return prefixes_; }
   std::size_t size() const { return prefixes_.size(); }
@@ -69,10 +76,16 @@ class PrefixCache {
   /// Its pages and bytes come to the sums, or leave them.
   void count(const kv::Cache& cache, const KeptPrefix& prefix, bool comes);
   void drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix);
+  /// Calls `use` with each page of a prefix, of all heads and layers, that does not wait in the tier.
+  template <class Use>
+  void each_page(const kv::Cache& cache, const KeptPrefix& prefix, const Use& use) const;
+  /// Pages that are free once the written ones in front of all others are gone, and nobody else reads them.
+  std::int64_t pages_of_written(const kv::Cache& cache) const;
 
   std::int64_t limit_ = 0, pages_ = 0, bytes_ = 0, other_bytes_ = 0, changes_ = 0;
   std::list<KeptPrefix> prefixes_;  ///< the one used longest ago first
-  std::function<void(const KeptPrefix&)> on_evict_;
+  std::function<void(const KeptPrefix&)> on_evict_, on_drop_;
+  std::int64_t written_pages_ = -1;     ///< pages_of_written(); -1: not known since something changed
   std::vector<std::uint32_t> readers_;  ///< [page of the pool] kept prefixes that have it
 };
 

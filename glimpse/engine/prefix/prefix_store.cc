@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "glimpse/base/checksum.h"
@@ -59,10 +61,29 @@ std::string name_of(const SessionModel& model, const KeptPrefix& prefix) {
   return fmt::format("{}{:016x}{}", kBegins, sum.value(), kEnds);
 }
 
+/// Of the cache, or of what may be kept: with what is free so much can be taken and nothing need be written.
+constexpr std::int64_t kAheadShare = 4;
+
+/// The folder is a help and no promise: what fails is a warning.
+template <class Work>
+void logged(const Work& work) noexcept {
+  try {
+    work();
+  } catch (...) {
+    try {
+      log_message(LogLevel::warning,
+                  fmt::format("a prefix is not kept on the disk: {}", text_of(std::current_exception())));
+    } catch (...) {
+    }
+  }
+}
+
 }  // namespace
 
 PrefixStore::PrefixStore(const EngineOptions& options, const LoadedModel& loaded, const kv::Cache& cache)
-    : folder_(options.prefix_folder), most_bytes_(options.prefix_folder_bytes) {
+    : folder_(options.prefix_folder),
+      most_bytes_(options.prefix_folder_bytes),
+      piece_bytes_(static_cast<std::uint64_t>(options.prefix_piece_bytes)) {
   if (!on()) return;
   if (const std::string why = why_read_only(folder_ / "prefix"); !why.empty()) {
     throw UserError(
@@ -94,6 +115,10 @@ PrefixStore::PrefixStore(const EngineOptions& options, const LoadedModel& loaded
   make_room(0);
 }
 
+PrefixStore::~PrefixStore() {
+  logged([&] { settle(); });
+}
+
 void PrefixStore::read(const fs::path& file) {
   const SessionReader reader(file);
   StoredPrefix stored = stored_in(reader, read_session(reader, model_));
@@ -106,29 +131,85 @@ void PrefixStore::read(const fs::path& file) {
   stored_.push_back(std::move(stored));
 }
 
+std::unique_ptr<PrefixStore::Writing> PrefixStore::begin(const KeptPrefix& prefix, const kv::Cache& cache,
+                                                         const attention::GateFiles& gates) {
+  const fs::path file = folder_ / name_of(model_, prefix);
+  if ((writing_ != nullptr && writing_->stored.file == file) || has(file)) return nullptr;
+  const ActiveSequence& sequence = prefix.sequence;
+  const auto pages = cache.pages_held(sequence.id);
+  const std::int64_t bytes = pages * 2 * static_cast<std::int64_t>(cache.shape().format.page_bytes());
+  if (bytes > most_bytes_) return nullptr;
+  make_room(bytes);
+  const std::vector<std::byte> made = provenance(sequence.made, prefix.salt);
+  const attention::SequenceState fresh(sequence.plan(), gates);
+  const SequenceParts parts{&sequence, prefix.at_end() ? &sequence.attention : &fresh, sequence.logits, made};
+  auto writing = std::make_unique<Writing>();
+  writing->prefix = &prefix;
+  writing->stored = {file,          bytes,       sequence.tokens, sequence.plan(),
+                     sequence.made, prefix.salt, prefix.whole,    prefix.at_end()};
+  writing->pieces = begin_parts(parts, file, model_, cache);
+  return writing;
+}
+
+void PrefixStore::publish(Writing& writing) {
+  writing.pieces->seal();
+  try {
+    writing.published = std::async(std::launch::async, [pieces = writing.pieces.get()] { pieces->publish(); });
+  } catch (const std::system_error&) {  // no thread
+    writing.published = std::async(std::launch::deferred, [pieces = writing.pieces.get()] { pieces->publish(); });
+  }
+  writing.prefix = nullptr;
+}
+
+void PrefixStore::settle() {
+  const std::unique_ptr<Writing> writing = std::move(writing_);
+  if (writing == nullptr || writing->prefix != nullptr) return;
+  writing->published.get();
+  read(writing->stored.file);
+  make_room(0);
+}
+
 void PrefixStore::save(const KeptPrefix& prefix, const kv::Cache& cache, const attention::GateFiles& gates) noexcept {
   if (!on()) return;
-  try {
-    const fs::path file = folder_ / name_of(model_, prefix);
-    if (has(file)) return;
-    const ActiveSequence& sequence = prefix.sequence;
-    const auto pages = cache.pages_held(sequence.id);
-    const std::int64_t bytes = pages * 2 * static_cast<std::int64_t>(cache.shape().format.page_bytes());
-    if (bytes > most_bytes_) return;
-    make_room(bytes);
-    const std::vector<std::byte> made = provenance(sequence.made, prefix.salt);
-    const attention::SequenceState fresh(sequence.plan(), gates);
-    const SequenceParts parts{&sequence, prefix.at_end() ? &sequence.attention : &fresh, sequence.logits, made};
-    save_parts(parts, file, model_, cache);
-    read(file);
+  logged([&] {
+    if (writing_ != nullptr && writing_->prefix == &prefix) return publish(*writing_);
+    const std::unique_ptr<Writing> now = begin(prefix, cache, gates);
+    if (now == nullptr) return;
+    now->pieces->finish();
+    read(now->stored.file);
     make_room(0);
-  } catch (...) {
-    try {
-      log_message(LogLevel::warning,
-                  fmt::format("a prefix is not kept on the disk: {}", text_of(std::current_exception())));
-    } catch (...) {
+  });
+}
+
+bool PrefixStore::write_ahead(PrefixCache& prefixes, const kv::Cache& cache,
+                              const attention::GateFiles& gates) noexcept {
+  if (!on()) return false;
+  bool wrote = false;
+  logged([&] {
+    if (writing_ != nullptr && writing_->prefix == nullptr) {
+      if (writing_->published.wait_for(std::chrono::seconds(0)) == std::future_status::timeout) return;
+      settle();
     }
-  }
+    if (writing_ == nullptr) {
+      const KeptPrefix* const next = prefixes.next_to_write(cache, kAheadShare);
+      if (next == nullptr) return;
+      wrote = true;
+      writing_ = begin(*next, cache, gates);
+      if (writing_ == nullptr) return;
+    }
+    wrote = true;
+    try {
+      if (!writing_->pieces->write(piece_bytes_)) publish(*writing_);
+    } catch (...) {
+      writing_.reset();
+      throw;
+    }
+  });
+  return wrote;
+}
+
+void PrefixStore::leave(const KeptPrefix& prefix) {
+  if (writing_ != nullptr && writing_->prefix == &prefix) writing_.reset();
 }
 
 bool PrefixStore::has(const fs::path& file) {
@@ -158,18 +239,22 @@ void PrefixStore::make_room(std::int64_t bytes) {
   }
 }
 
-const StoredPrefix* PrefixStore::find(const Asked& asked, const std::string& salt) const {
+const StoredPrefix* PrefixStore::find(const Asked& asked, const std::string& salt) {
   const StoredPrefix* best = nullptr;
   std::int64_t most = 0;
-  for (const StoredPrefix& stored : stored_) {
-    if (stored.salt != salt) continue;
+  const auto look = [&](const StoredPrefix& stored) {
+    if (stored.salt != salt) return;
     const Admitted share = admitted(stored.offered(), asked);
-    if (share.tokens > most) {
-      best = &stored;
-      most = share.tokens;
-    }
-  }
-  return best;
+    if (share.tokens <= most) return;
+    best = &stored;
+    most = share.tokens;
+  };
+  for (const StoredPrefix& stored : stored_) look(stored);
+  const bool waits = writing_ != nullptr && writing_->prefix == nullptr;
+  if (waits) look(writing_->stored);
+  if (!waits || best != &writing_->stored) return best;
+  logged([&] { settle(); });
+  return find(asked, salt);
 }
 
 OpenedPrefix PrefixStore::open(const StoredPrefix& prefix) {

@@ -69,6 +69,7 @@ bool run_step(Requests& requests, Batch& batch) {
     for (ActiveRequest* request : batch.owners) correct_due(requests, *request);
   }
   step_slices(requests, batch);
+  requests.runtime.write_ahead();
   if (requests.bug) std::rethrow_exception(requests.bug);
   return runs || requests.answered != answered;
 }

@@ -111,41 +111,16 @@ void read_tables(const SessionReader& reader, std::int64_t tokens, SavedSession&
   attention::require_layouts(from, session.plan, tokens, session.layouts);
 }
 
-/// The pages of one head, one plane after the other; what the last page does not use is written as zeros.
-class HeadPages {
- public:
-  HeadPages(const SessionSource& source, int layer, int head)
-      : source_(source),
-        layer_(layer),
-        head_(head),
-        format_(source.cache->shape().format),
-        view_(source.cache->view(source.sequence, layer, head)) {}
-
-  void write(SessionWriter& to, kv::Plane plane) const {
-    std::vector<std::byte> space;
-    const auto read = [&](std::int32_t page) {
-      return source_.cache->read_page(source_.sequence, {layer_, head_, page}, plane, space);
-    };
-    const std::int32_t pages = used_pages(view_.slots);
-    const std::int32_t full = view_.slots / kPageTokens;
-    for (std::int32_t page = 0; page < full; ++page) to.append({read(page), format_.page_bytes()});
-    if (full == pages) return;
-    std::vector<std::byte> last(format_.page_bytes());
-    const std::byte* from = read(full);
-    const auto rows = static_cast<std::size_t>(view_.slots % kPageTokens);
-    std::memcpy(last.data(), from, rows * format_.row_bytes());
-    if (format_.type == KvType::q8_0) {
-      std::memcpy(last.data() + format_.scale_offset(), from + format_.scale_offset(), rows * sizeof(float));
-    }
-    to.append(last);
+/// A page whose first rows alone are used: zeros behind them.
+std::vector<std::byte> page_of(const std::byte* from, std::int32_t rows, const kernels::KvFormat& format) {
+  std::vector<std::byte> page(format.page_bytes());
+  const auto used = static_cast<std::size_t>(rows);
+  std::memcpy(page.data(), from, used * format.row_bytes());
+  if (format.type == KvType::q8_0) {
+    std::memcpy(page.data() + format.scale_offset(), from + format.scale_offset(), used * sizeof(float));
   }
-
- private:
-  const SessionSource& source_;
-  int layer_, head_;
-  const kernels::KvFormat& format_;
-  kernels::HeadView view_;
-};
+  return page;
+}
 
 /// One plane of one head of a sequence.
 struct HeadPlane {
@@ -173,41 +148,64 @@ bool SavedSession::whole() const {
   return std::all_of(layouts.begin(), layouts.end(), [](const kv::HeadLayout& head) { return head.positions.empty(); });
 }
 
-std::uint64_t write_session(const std::filesystem::path& file, const SessionSource& source) {
+SessionPieces::SessionPieces(const std::filesystem::path& file, const SessionSource& source)
+    : cache_(*source.cache),
+      sequence_(source.sequence),
+      made_(source.made.begin(), source.made.end()),
+      to_(file, 6 + (made_.empty() ? 0 : 1) + static_cast<std::size_t>(cache_.shape().layers)) {
   const SavedSession& session = *source.session;
-  const kv::CacheShape& shape = source.cache->shape();
-  SessionWriter to(file, 6 + (source.made.empty() ? 0 : 1) + static_cast<std::size_t>(shape.layers));
   ByteWriter about, tables, state;
-  to.begin(SectionKind::about);
+  to_.begin(SectionKind::about);
   write_about(session, about);
-  to.append(about.bytes());
-  to.begin(SectionKind::plan);
+  to_.append(about.bytes());
+  to_.begin(SectionKind::plan);
   const std::string plan = plan::to_json(session.plan);
-  to.append(std::as_bytes(std::span(plan)));
-  to.begin(SectionKind::tokens);
-  to.append(std::as_bytes(std::span(session.tokens)));
-  to.begin(SectionKind::logits);
-  to.append(std::as_bytes(std::span(session.logits)));
-  to.begin(SectionKind::tables);
+  to_.append(std::as_bytes(std::span(plan)));
+  to_.begin(SectionKind::tokens);
+  to_.append(std::as_bytes(std::span(session.tokens)));
+  to_.begin(SectionKind::logits);
+  to_.append(std::as_bytes(std::span(session.logits)));
+  to_.begin(SectionKind::tables);
   write_tables(source, tables);
-  to.append(tables.bytes());
-  to.begin(SectionKind::state);
+  to_.append(tables.bytes());
+  to_.begin(SectionKind::state);
   attention::save_state(*source.state, session.plan, state);
-  to.append(state.bytes());
-  for (int layer = 0; layer < shape.layers; ++layer) {
-    to.begin(SectionKind::layer, static_cast<std::uint32_t>(layer));
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      const HeadPages pages(source, layer, head);
-      pages.write(to, kv::Plane::k);
-      pages.write(to, kv::Plane::v);
+  to_.append(state.bytes());
+}
+
+bool SessionPieces::write(std::uint64_t bytes) {
+  const kv::CacheShape& shape = cache_.shape();
+  const kernels::KvFormat& format = shape.format;
+  for (std::uint64_t written = 0; layer_ < shape.layers && written < bytes;) {
+    if (head_ == 0 && plane_ == kv::Plane::k && page_ == 0) {
+      to_.begin(SectionKind::layer, static_cast<std::uint32_t>(layer_));
     }
+    const std::int32_t slots = cache_.view(sequence_, layer_, head_).slots;
+    if (page_ < used_pages(slots)) {
+      const std::byte* from = cache_.read_page(sequence_, {layer_, head_, page_}, plane_, space_);
+      const std::int32_t rows = std::min(slots - page_ * kPageTokens, kPageTokens);
+      rows == kPageTokens ? to_.append({from, format.page_bytes()}) : to_.append(page_of(from, rows, format));
+      written += format.page_bytes();
+      ++page_;
+      continue;
+    }
+    page_ = 0;
+    plane_ = plane_ == kv::Plane::k ? kv::Plane::v : kv::Plane::k;
+    if (plane_ == kv::Plane::v || ++head_ < shape.kv_heads) continue;
+    head_ = 0;
+    ++layer_;
   }
-  if (!source.made.empty()) {
-    to.begin(SectionKind::made);
-    to.append(source.made);
+  return layer_ < shape.layers;
+}
+
+void SessionPieces::seal() {
+  while (write(std::numeric_limits<std::uint64_t>::max())) {
   }
-  to.commit();
-  return to.bytes();
+  if (!made_.empty()) {
+    to_.begin(SectionKind::made);
+    to_.append(made_);
+  }
+  to_.seal();
 }
 
 SessionAbout read_session_about(const SessionReader& reader) {

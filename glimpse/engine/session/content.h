@@ -49,7 +49,7 @@ struct SessionAbout {
 SessionAbout read_session_about(const SessionReader& reader);
 plan::Plan read_session_plan(const SessionReader& reader);
 
-/// What save_session writes beside what is in the cache.
+/// What is written beside what is in the cache.
 struct SessionSource {
   const SavedSession* session = nullptr;  ///< layouts are taken from the cache
   const attention::SequenceState* state = nullptr;
@@ -58,8 +58,34 @@ struct SessionSource {
   std::span<const std::byte> made = {};  ///< of a kept prefix: how its rows were made (PrefixStore); else empty
 };
 
-/// Writes the file. Returns its bytes. Throws UserError; what was there before is left as it is.
-std::uint64_t write_session(const std::filesystem::path& file, const SessionSource& source);
+/// Writes a session's file, in pieces, between which the sequence stays as it is and the cache may do anything else. It
+/// may be dropped at any time: what was there before is left as it is, unless publish() has returned.
+class SessionPieces {
+ public:
+  /// Writes all but pages. `session`, `state` and `made` are read here alone. Throws UserError, as the others do.
+  SessionPieces(const std::filesystem::path& file, const SessionSource& source);
+  /// Writes pages, about so many bytes. False: none is left.
+  bool write(std::uint64_t bytes);
+  /// Writes what is left of them, and gives all to the system.
+  void seal();
+  /// Then: waits for the disk, and gives the file its name. Any thread, while no other calls anything.
+  void publish() { to_.publish(); }
+  /// Both.
+  void finish() {
+    seal();
+    publish();
+  }
+  std::uint64_t bytes() const { return to_.bytes(); }
+
+ private:
+  const kv::Cache& cache_;
+  kv::SequenceId sequence_;
+  std::vector<std::byte> made_, space_;
+  SessionWriter to_;
+  int layer_ = 0, head_ = 0;
+  kv::Plane plane_ = kv::Plane::k;
+  std::int32_t page_ = 0;
+};
 
 /// All but pages and state. Throws UserError by name: another model, another KV type, anything that cannot be.
 SavedSession read_session(const SessionReader& reader, const SessionModel& mine);

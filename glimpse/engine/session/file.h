@@ -58,8 +58,12 @@ class SessionWriter {
   void begin(SectionKind kind, std::uint32_t index = 0);
   void append(std::span<const std::byte> bytes);
   /// All sections are there: they and the folder are synced before it returns. Throws UserError; FILE is the old one
-  /// then.
+  /// then. The same as seal() and publish().
   void commit();
+  /// Writes what is in memory; nothing is appended any more.
+  void seal();
+  /// Waits for the disk, and gives the file its name. Any thread, while no other calls anything.
+  void publish();
   std::uint64_t bytes() const { return written_; }
 
  private:

@@ -28,8 +28,8 @@ ActiveSequence adopt(const SessionReader& reader, const SavedSession& session, c
   return sequence;
 }
 
-std::int64_t save_parts(const SequenceParts& parts, const std::filesystem::path& file, const SessionModel& model,
-                        const kv::Cache& cache) {
+std::unique_ptr<SessionPieces> begin_parts(const SequenceParts& parts, const std::filesystem::path& file,
+                                           const SessionModel& model, const kv::Cache& cache) {
   const ActiveSequence& sequence = *parts.sequence;
   if (sequence.length == 0) throw UserError("nothing to save: the sequence has no tokens yet");
   SavedSession session;
@@ -40,12 +40,15 @@ std::int64_t save_parts(const SequenceParts& parts, const std::filesystem::path&
   session.prompt_tokens = parts.state->prompt_tokens;
   session.decode_steps = parts.state->decode_steps;
   session.steps = sequence.steps;
-  return static_cast<std::int64_t>(write_session(file, {&session, parts.state, &cache, sequence.id, parts.made}));
+  return std::make_unique<SessionPieces>(file, SessionSource{&session, parts.state, &cache, sequence.id, parts.made});
 }
 
 std::int64_t save_sequence(const ActiveSequence& sequence, std::span<const float> logits,
                            const std::filesystem::path& file, const LoadedModel& loaded, const kv::Cache& cache) {
-  return save_parts({&sequence, &sequence.attention, logits}, file, session_model(loaded, cache), cache);
+  const SequenceParts parts{&sequence, &sequence.attention, logits};
+  const std::unique_ptr<SessionPieces> pieces = begin_parts(parts, file, session_model(loaded, cache), cache);
+  pieces->finish();
+  return static_cast<std::int64_t>(pieces->bytes());
 }
 
 }  // namespace glimpse::engine

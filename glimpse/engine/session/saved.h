@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 
 #include "glimpse/engine/active_sequence.h"
@@ -40,10 +41,9 @@ struct SequenceParts {
   std::span<const float> logits;                    ///< [vocabulary] of the last token, or none
   std::span<const std::byte> made = {};             ///< SessionSource::made
 };
-/// Returns the bytes written. Throws UserError; what was there before is left as it is.
-std::int64_t save_parts(const SequenceParts& parts, const std::filesystem::path& file, const SessionModel& model,
-                        const kv::Cache& cache);
-
+/// The file begun; its pages are still to be written. Throws UserError; what was there before is left as it is.
+std::unique_ptr<SessionPieces> begin_parts(const SequenceParts& parts, const std::filesystem::path& file,
+                                           const SessionModel& model, const kv::Cache& cache);
 /// Writes the sequence, and logits [vocabulary] of its last token where they are given. Returns the bytes written.
 /// Throws UserError; what was there before is left as it is.
 std::int64_t save_sequence(const ActiveSequence& sequence, std::span<const float> logits,

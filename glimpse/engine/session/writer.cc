@@ -186,6 +186,11 @@ void SessionWriter::end_section() {
 }
 
 void SessionWriter::commit() {
+  seal();
+  publish();
+}
+
+void SessionWriter::seal() {
   end_section();
   check(table_.size() == sections_, "as many sections as were said");
   flush();
@@ -202,6 +207,9 @@ void SessionWriter::commit() {
   std::memcpy(head.data(), &header, sizeof header);
   std::memcpy(head.data() + sizeof header, table_.data(), table_.size() * sizeof(SessionEntry));
   if (::pwrite(descriptor_, head.data(), head.size(), 0) != static_cast<ssize_t>(head.size())) fail("write");
+}
+
+void SessionWriter::publish() {
   if (::fsync(descriptor_) != 0) fail("sync");
   const std::filesystem::path place = folder_of(file_);  // after the rename nothing may fail
   if (::rename(part_.c_str(), file_.c_str()) != 0) fail("rename");

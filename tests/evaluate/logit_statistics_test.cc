@@ -47,6 +47,35 @@ TEST(ComparedLogits, AShiftSaysNothing) {
   EXPECT_NEAR(ComparedLogits(p).divergence(q), before, 1e-3);
 }
 
+TEST(ComparedLogits, DivergeAlsoWhereLittleDiffers) {
+  const std::vector<float> p = some_logits(1, 4);
+  std::vector<float> q = p;
+  const std::vector<float> noise = some_logits(2, 1e-3);
+  for (std::size_t i = 0; i < q.size(); ++i) q[i] += noise[i];
+  EXPECT_NEAR(ComparedLogits(p).divergence(q), defined(p, q), 1e-11);
+}
+
+TEST(ComparedLogits, ATokenThatCannotComeAddsNothing) {
+  std::vector<float> p = some_logits(1, 2), q = some_logits(2, 2);
+  const double want = defined(p, q);
+  for (const float never : {-1e3F, -1e30F}) {
+    std::vector<float> more_p = p, more_q = q;
+    more_p.push_back(never);
+    more_q.insert(more_q.end(), 1, never);
+    EXPECT_NEAR(ComparedLogits(more_p).divergence(more_q), want, 1e-6 * want) << never;
+  }
+}
+
+TEST(ComparedLogits, ChooseTheLargestWhereverItStands) {
+  std::vector<float> logits = some_logits(3, 1);
+  for (const std::size_t at : {0, 63, 64, 500, 959, 960, 999}) {
+    std::vector<float> one = logits;
+    one[at] = 100;
+    EXPECT_EQ(ComparedLogits(one).first_choice(), static_cast<text::Token>(at));
+  }
+  EXPECT_EQ(arg_max(std::vector<float>{-3, -1, -1}), 1);
+}
+
 TEST(ComparedLogits, ChooseTheLowerOfEquals) {
   EXPECT_EQ(ComparedLogits(std::vector<float>{1, 3, 2, 3}).first_choice(), 1);
 }

@@ -11,6 +11,7 @@ namespace {
 
 /// Dots that are summed up at once, so that they stay in registers.
 constexpr std::size_t kDots = 16;
+constexpr std::size_t kChunk = 256;  ///< keys that a thread takes at once
 
 /// dots[step, j] of one key with the queries of a group, which lie as [d, step, j] so that the inner loop runs over
 /// many of them. Both are filled up to a multiple of kDots.
@@ -64,7 +65,8 @@ Recording record(const engine::Sequence& dense, const plan::ModelShape& shape, s
   return recording;
 }
 
-LayerAttention attention_of(const Recording& recording, const plan::ModelShape& shape, int layer) {
+LayerAttention attention_of(const Recording& recording, const plan::ModelShape& shape, int layer,
+                            evaluate::ThreadTeam* team) {
   LayerAttention attention{recording.steps, shape.heads, recording.sequence.length(), {}};
   const auto steps = static_cast<std::size_t>(recording.steps), group = static_cast<std::size_t>(shape.group()),
              dim = static_cast<std::size_t>(shape.head_dim), heads = static_cast<std::size_t>(shape.heads),
@@ -73,7 +75,9 @@ LayerAttention attention_of(const Recording& recording, const plan::ModelShape& 
   const std::vector<float>& queries = recording.queries[static_cast<std::size_t>(layer)];
   const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
   const std::size_t width = (steps * group + kDots - 1) / kDots * kDots;
-  std::vector<float> turned(dim * width, 0.0F), dots(width);
+  const auto chunks = static_cast<int>((tokens + kChunk - 1) / kChunk);
+  std::vector<float> turned(dim * width, 0.0F);
+  std::vector<std::vector<float>> dots(static_cast<std::size_t>(chunks), std::vector<float>(width));
   for (int kv_head = 0; kv_head < shape.kv_heads; ++kv_head) {
     const std::size_t head = static_cast<std::size_t>(kv_head) * group;
     for (std::size_t s = 0; s < steps; ++s) {
@@ -84,38 +88,43 @@ LayerAttention attention_of(const Recording& recording, const plan::ModelShape& 
       }
     }
     const std::vector<float> keys = recording.sequence.keys(layer, kv_head);
-    for (std::size_t token = 0; token < tokens; ++token) {
-      take_dots(std::span(keys).subspan(token * dim, dim), turned, dots);
-      for (std::size_t s = 0; s < steps; ++s) {
-        for (std::size_t j = 0; j < group; ++j) {
-          attention.probability[(s * heads + head + j) * tokens + token] = dots[s * group + j];
+    evaluate::share(team, chunks, [&](int chunk) {
+      const std::size_t begin = static_cast<std::size_t>(chunk) * kChunk;
+      std::vector<float>& of_key = dots[static_cast<std::size_t>(chunk)];
+      for (std::size_t token = begin; token < std::min(tokens, begin + kChunk); ++token) {
+        take_dots(std::span(keys).subspan(token * dim, dim), turned, of_key);
+        for (std::size_t s = 0; s < steps; ++s) {
+          for (std::size_t j = 0; j < group; ++j) {
+            attention.probability[(s * heads + head + j) * tokens + token] = of_key[s * group + j];
+          }
         }
       }
-    }
-    for (std::size_t s = 0; s < steps; ++s) {
+    });
+    evaluate::share(team, recording.steps, [&](int step) {
+      const auto s = static_cast<std::size_t>(step);
       const std::size_t seen = static_cast<std::size_t>(recording.first) + s + 1;
       for (std::size_t j = 0; j < group; ++j) {
         const std::span<float> row = std::span(attention.probability).subspan((s * heads + head + j) * tokens, tokens);
         softmax(row.first(seen));
         std::fill(row.begin() + static_cast<std::ptrdiff_t>(seen), row.end(), 0.0F);
       }
-    }
+    });
   }
   return attention;
 }
 
-LayerAttention pooled(const LayerAttention& attention, int kv_heads) {
+LayerAttention pooled(const LayerAttention& attention, int kv_heads, evaluate::ThreadTeam* team) {
   LayerAttention mean{attention.steps, kv_heads, attention.tokens, {}};
   const int group = attention.heads / kv_heads;
   const auto tokens = static_cast<std::size_t>(attention.tokens);
   mean.probability.assign(static_cast<std::size_t>(attention.steps * kv_heads) * tokens, 0.0F);
-  for (int step = 0; step < attention.steps; ++step) {
+  evaluate::share(team, attention.steps, [&](int step) {
     for (int head = 0; head < attention.heads; ++head) {
       const std::span<const float> from = attention.row(step, head);
       float* to = mean.probability.data() + static_cast<std::size_t>(step * kv_heads + head / group) * tokens;
       for (std::size_t token = 0; token < tokens; ++token) to[token] += from[token] / static_cast<float>(group);
     }
-  }
+  });
   return mean;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "glimpse/engine/engine.h"
+#include "glimpse/evaluate/thread_team.h"
 
 namespace glimpse::calibrate {
 
@@ -41,10 +42,12 @@ struct LayerAttention {
   }
 };
 
-/// softmax(q.k / sqrt(d)) over all tokens up to each step's own, from the cached keys.
-LayerAttention attention_of(const Recording& recording, const plan::ModelShape& shape, int layer);
+/// softmax(q.k / sqrt(d)) over all tokens up to each step's own, from the cached keys, which this thread reads; the
+/// rest is the team's work, if there is one.
+LayerAttention attention_of(const Recording& recording, const plan::ModelShape& shape, int layer,
+                            evaluate::ThreadTeam* team = nullptr);
 
 /// The mean over each KV head's group: [step, KV head, token].
-LayerAttention pooled(const LayerAttention& attention, int kv_heads);
+LayerAttention pooled(const LayerAttention& attention, int kv_heads, evaluate::ThreadTeam* team = nullptr);
 
 }  // namespace glimpse::calibrate

@@ -33,9 +33,9 @@ std::size_t Similarity::at(int a, int b, int to, int from) const {
 }
 
 // The step's own token and the best of those before it; equal ones: the lower position.
-std::vector<std::int32_t> Similarity::best(std::span<const float> row, std::int64_t seen) const {
+void Similarity::best(std::span<const float> row, std::int64_t seen, std::vector<std::int32_t>& order) const {
   const auto own = static_cast<std::int32_t>(seen - 1);
-  std::vector<std::int32_t> order(static_cast<std::size_t>(own));
+  order.resize(static_cast<std::size_t>(own));
   std::iota(order.begin(), order.end(), 0);
   const std::size_t count = std::min(order.size(), static_cast<std::size_t>(budget_ - 1));
   if (count < order.size()) {
@@ -47,7 +47,6 @@ std::vector<std::int32_t> Similarity::best(std::span<const float> row, std::int6
     order.resize(count);
   }
   order.push_back(own);
-  return order;
 }
 
 void Similarity::begin(const Recording& recording) {
@@ -56,23 +55,41 @@ void Similarity::begin(const Recording& recording) {
   std::fill(least_.begin(), least_.end(), 1.0);
 }
 
-void Similarity::add_layer(int b, const LayerAttention& attention) {
+void Similarity::add_layer(int b, const LayerAttention& attention, evaluate::ThreadTeam* team) {
+  const int places = attention.steps * shape_.kv_heads;
   auto& own = sets_[static_cast<std::size_t>(b)];
-  for (int step = 0; step < attention.steps; ++step) {
-    for (int head = 0; head < shape_.kv_heads; ++head) {
-      own.push_back(best(attention.row(step, head), recording_->first + step + 1));
+  own.resize(static_cast<std::size_t>(places));
+  std::vector<double> most(own.size());  // [step, KV head] on its own set
+  // Room for them first: a thread of a team may not throw.
+  const int parts = team != nullptr ? team->threads() : 1;
+  std::vector<std::vector<std::int32_t>> order(static_cast<std::size_t>(parts));
+  for (auto& each : order) each.reserve(static_cast<std::size_t>(attention.tokens));
+  for (auto& set : own) set.reserve(static_cast<std::size_t>(std::min<std::int64_t>(budget_, attention.tokens)));
+  evaluate::share(team, parts, [&](int part) {
+    std::vector<std::int32_t>& best_ones = order[static_cast<std::size_t>(part)];
+    for (int i = places * part / parts; i < places * (part + 1) / parts; ++i) {
+      const auto place = static_cast<std::size_t>(i);
+      const int step = i / shape_.kv_heads;
+      const std::span<const float> row = attention.row(step, i % shape_.kv_heads);
+      best(row, recording_->first + step + 1, best_ones);
+      own[place].assign(best_ones.begin(), best_ones.end());
+      most[place] = mass(row, own[place]);
     }
-  }
+  });
   std::vector<char> is_needle(static_cast<std::size_t>(attention.tokens), 0);
   for (const std::int32_t token : recording_->needle) is_needle[static_cast<std::size_t>(token)] = 1;
+  const auto copies = [&](int step) { return step >= recording_->answer && !recording_->needle.empty(); };
   for (int step = 0; step < attention.steps; ++step) {
-    const bool copies = step >= recording_->answer && !recording_->needle.empty();
+    if (!copies(step)) continue;
     for (int to = 0; to < shape_.kv_heads; ++to) {
-      const std::span<const float> row = attention.row(step, to);
-      const auto place = static_cast<std::size_t>(step * shape_.kv_heads + to);
-      const double most = mass(row, own[place]);
-      if (copies) needle_[static_cast<std::size_t>(b * shape_.kv_heads + to)] += mass(row, recording_->needle);
-      for (int a = 0; a <= b; ++a) {
+      needle_[static_cast<std::size_t>(b * shape_.kv_heads + to)] += mass(attention.row(step, to), recording_->needle);
+    }
+  }
+  evaluate::share(team, b + 1, [&](int a) {
+    for (int step = 0; step < attention.steps; ++step) {
+      for (int to = 0; to < shape_.kv_heads; ++to) {
+        const std::span<const float> row = attention.row(step, to);
+        const double all = most[static_cast<std::size_t>(step * shape_.kv_heads + to)];
         for (int from = 0; from < shape_.kv_heads; ++from) {
           const auto& set = sets_[static_cast<std::size_t>(a)][static_cast<std::size_t>(step * shape_.kv_heads + from)];
           double sum = 0, found = 0;
@@ -82,12 +99,12 @@ void Similarity::add_layer(int b, const LayerAttention& attention) {
             if (is_needle[i] != 0) found += static_cast<double>(row[i]);
           }
           double& least = least_[at(a, b, to, from)];
-          least = std::min(least, most > 0 ? sum / most : 1.0);
-          if (copies) captured_[at(a, b, to, from)] += found;
+          least = std::min(least, all > 0 ? sum / all : 1.0);
+          if (copies(step)) captured_[at(a, b, to, from)] += found;
         }
       }
     }
-  }
+  });
 }
 
 void Similarity::end() {

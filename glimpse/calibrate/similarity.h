@@ -17,8 +17,8 @@ class Similarity {
   Similarity(const plan::ModelShape& shape, int budget);
 
   void begin(const Recording& recording);
-  /// Layers 0, 1, 2, ...; `attention` is pooled: [step, KV head, token].
-  void add_layer(int layer, const LayerAttention& attention);
+  /// Layers 0, 1, 2, ...; `attention` is pooled: [step, KV head, token]. The work is the team's, if there is one.
+  void add_layer(int layer, const LayerAttention& attention, evaluate::ThreadTeam* team = nullptr);
   void end();
 
   /// Mass that head `to` of layer b puts on the set of head `from` of layer a <= b, over that on its own set: the least
@@ -38,7 +38,7 @@ class Similarity {
 
  private:
   std::size_t at(int a, int b, int to, int from) const;
-  std::vector<std::int32_t> best(std::span<const float> row, std::int64_t seen) const;
+  void best(std::span<const float> row, std::int64_t seen, std::vector<std::int32_t>& order) const;
   double needle_mass() const;
 
   plan::ModelShape shape_;

@@ -83,7 +83,8 @@ evaluate::ObservedPrompts* observed_for(const Study& study) {
 /// One recording's part of the tables.
 class Tables {
  public:
-  Tables(const plan::ModelShape& shape, int budget) : near(shape, kSimilaritySet), wide(shape, budget), scores(shape) {}
+  Tables(const plan::ModelShape& shape, int budget, int threads)
+      : near(shape, kSimilaritySet), wide(shape, budget), scores(shape), team_(threads) {}
 
   void add(const Recording& recording) {
     const plan::ModelShape& shape = near.shape();
@@ -91,11 +92,11 @@ class Tables {
     wide.begin(recording);
     scores.begin(recording);
     for (int layer = 0; layer < shape.layers; ++layer) {
-      const LayerAttention attention = attention_of(recording, shape, layer);
+      const LayerAttention attention = attention_of(recording, shape, layer, &team_);
       scores.add_layer(layer, attention);
-      const LayerAttention groups = pooled(attention, shape.kv_heads);
-      near.add_layer(layer, groups);
-      wide.add_layer(layer, groups);
+      const LayerAttention groups = pooled(attention, shape.kv_heads, &team_);
+      near.add_layer(layer, groups, &team_);
+      wide.add_layer(layer, groups, &team_);
     }
     near.end();
     wide.end();
@@ -103,6 +104,9 @@ class Tables {
 
   Similarity near, wide;
   RetrievalScores scores;
+
+ private:
+  evaluate::ThreadTeam team_;
 };
 
 }  // namespace
@@ -180,7 +184,7 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
 
 Study make_study(engine::Engine& engine, const StudyOptions& options, Progress& progress) {
   const int budget = study_budget(options.length);
-  Tables tables(engine.shape(), budget);
+  Tables tables(engine.shape(), budget, engine.threads());
   Study study{options.length, budget, {}, {}, tables.near, tables.wide, {}};
   engine.measure_change(options.tables);
   std::function<void(const Recording&)> add;

@@ -1,6 +1,6 @@
-// The threads of a benchmark. They run one function together, or share out numbered items, and may meet inside a
-// function. At a meeting they poll, as libgomp does at first between the nodes of a graph, because waking a thread
-// takes longer than a layer's selection. The caller is thread 0. Owned by one caller.
+// The threads of a benchmark or of a calculation. They run one function together, or share out numbered items, and may
+// meet inside a function. At a meeting they poll, as libgomp does at first between the nodes of a graph, because waking
+// a thread takes longer than a layer's selection. The caller is thread 0. Owned by one caller.
 #pragma once
 
 #include <array>
@@ -89,5 +89,11 @@ class ThreadTeam {
   std::array<Clock::time_point, 2> met_;  ///< of even and odd rounds
   std::vector<std::thread> others_;
 };
+
+/// As team->share(); without a team the caller does it all.
+inline void share(ThreadTeam* team, int count, const std::function<void(int)>& work) {
+  if (team != nullptr) return team->share(count, work);
+  for (int i = 0; i < count; ++i) work(i);
+}
 
 }  // namespace glimpse::evaluate

@@ -53,10 +53,11 @@ TEST_P(SimilarityOf, IsWhatAPlanOfOneSelectAndOneReuseCaptures) {
   recording.needle = {20, 21, 22, 150};
   recording.answer = 1;
   Similarity similarity(shape_, kBudget);
-  for (int round = 0; round < 2; ++round) {  // the mean of two equal recordings
+  evaluate::ThreadTeam three(3);
+  for (evaluate::ThreadTeam* team : {&three, static_cast<evaluate::ThreadTeam*>(nullptr)}) {  // the mean of two
     similarity.begin(recording);
     for (int layer = 0; layer < shape_.layers; ++layer) {
-      similarity.add_layer(layer, pooled(attention_of(recording, shape_, layer), shape_.kv_heads));
+      similarity.add_layer(layer, pooled(attention_of(recording, shape_, layer, team), shape_.kv_heads, team), team);
     }
     similarity.end();
   }
@@ -91,8 +92,9 @@ TEST_P(SimilarityOf, NeedleMassIsThatOfTheCachedKeys) {
   recording.answer = 1;
   Similarity similarity(shape_, kBudget);
   similarity.begin(recording);
+  evaluate::ThreadTeam team(2);
   for (int layer = 0; layer < shape_.layers; ++layer) {
-    similarity.add_layer(layer, pooled(attention_of(recording, shape_, layer), shape_.kv_heads));
+    similarity.add_layer(layer, pooled(attention_of(recording, shape_, layer, &team), shape_.kv_heads, &team), &team);
   }
   similarity.end();
   // The mass on needles, by a softmax of its own over keys and queries.

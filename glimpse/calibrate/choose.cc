@@ -150,26 +150,29 @@ std::vector<Grade> grades_of(engine::Engine& engine, const Study& study, std::sp
 }
 
 std::vector<Grade> raced_grades(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
-                                std::optional<double> kept, Progress& progress) {
+                                const std::optional<Enough>& enough, Progress& progress) {
   constexpr std::array kRounds{Round{0, 1, true, ""}, Round{1, 1, false, ""}, Round{kCompared, 2, false, ""}};
   if (plans.empty()) return {};
   std::vector<Grade> grades = round_of(engine, study, plans, kRounds.front(), progress);
   int asked = kRounds.front().count;
   for (const Round& round : std::span(kRounds).subspan(1)) {
     const bool more = round.first >= kCompared;
-    if (more && !kept) break;
+    if (more && !enough) break;
     const double most = std::max_element(grades.begin(), grades.end(), [](const Grade& a, const Grade& b) {
                           return a.answers < b.answers;
                         })->answers;
+    // Who lost a question of a kind keeps at most a half of both: of three kinds 5 in 6, which is not enough.
+    double least = more ? enough->kept : most;
+    if (enough && !enough->ranks_rest) least = std::max(least, enough->kept);
     std::vector<std::size_t> leaders;
     std::vector<plan::Plan> some;
     for (std::size_t i = 0; i < grades.size(); ++i) {
-      if (grades[i].answers < (more ? *kept : most)) continue;
+      if (grades[i].answers < least) continue;
       leaders.push_back(i);
       some.push_back(plans[i]);
     }
     // One that leads alone is the choice.
-    if (leaders.empty() || (!more && !kept && leaders.size() == 1)) break;
+    if (leaders.empty() || (!enough && leaders.size() == 1)) break;
     const std::vector<Grade> next = round_of(engine, study, some, round, progress);
     for (std::size_t i = 0; i < leaders.size(); ++i) {
       Grade& grade = grades[leaders[i]];
@@ -245,6 +248,7 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   };
   std::optional<AnchorChoice> best;  // by its own prefill, of those that were tried with it
   int checked = 0;
+  bool ranks_rest = false;
   const bool own_runs = refusal_of(engine, study, "kascade", own).empty();
   const auto check_own = [&] {
     if (!own_runs) return;
@@ -252,7 +256,15 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
     choice.own = grades_of(engine, study, {&plan, 1}, name(Task::multikey), progress).front();
   };
   const int most = std::max(1, shape.layers / 2);
-  for (int count = std::min(kFewestAnchors, most); count <= most; count += count < 6 ? 1 : count < 10 ? 2 : 3) {
+  const auto next_of = [](int count) { return count + (count < 6 ? 1 : count < 10 ? 2 : 3); };
+  for (int count = std::min(kFewestAnchors, most);; count = next_of(count)) {
+    if (count > most) {
+      if (best || ranks_rest) break;
+      // None keeps enough, so the best of them is looked for.
+      ranks_rest = true;
+      choice.candidates.clear();
+      count = std::min(kFewestAnchors, most);
+    }
     bool better = false;
     std::vector<plan::KascadeProfile> profiles;
     std::vector<plan::Plan> plans;
@@ -261,7 +273,7 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
       profiles.push_back({anchors, head_map(tables[i], anchors), objective});
       plans.push_back(plan_of(profiles.back(), dense));
     }
-    const std::vector<Grade> grades = raced_grades(engine, study, plans, kKept, progress);
+    const std::vector<Grade> grades = raced_grades(engine, study, plans, Enough{kKept, ranks_rest}, progress);
     for (std::size_t i = 0; i < grades.size(); ++i) {
       if (choice.candidates.empty() || choice.grade < grades[i]) {
         choice.profile = profiles[i];
@@ -288,19 +300,24 @@ HeadChoice choose_heads(engine::Engine& engine, const Study& study, Progress& pr
   const Gains gains = gains_of(study.near, study.wide, study.importance, {.needles = 1, .reads_all = true});
   const int all = shape.layers * shape.kv_heads;
   HeadChoice choice;
-  for (const double share : kHeadShares) {
+  const auto try_share = [&](double share, bool ranks_rest) {
     const int count = std::clamp(static_cast<int>(std::round(share * all)) - shape.kv_heads, 1, all - shape.kv_heads);
     const std::vector<char> heads = best_heads(gains, count);
     plan::Profile profile = plan::empty_profile(shape);
     profile.roles = plan::RolesProfile{{heads.begin(), heads.end()}};
     const plan::Plan plan = plan_by(profile, "lychee-decode", study);
-    const Grade grade = raced_grades(engine, study, {&plan, 1}, kKept, progress).front();
+    const Grade grade = raced_grades(engine, study, {&plan, 1}, Enough{kKept, ranks_rest}, progress).front();
     if (choice.tried++ == 0 || choice.grade < grade) {
       choice.roles = *profile.roles;
       choice.chosen = count + shape.kv_heads;
       choice.grade = grade;
     }
-    if (choice.grade.answers >= kKept) break;
+    return choice.grade.answers >= kKept;
+  };
+  for (const bool ranks_rest : {false, true}) {
+    choice.tried = 0;
+    if (std::any_of(kHeadShares.begin(), kHeadShares.end(), [&](double share) { return try_share(share, ranks_rest); }))
+      break;
   }
   return choice;
 }

@@ -29,10 +29,15 @@ struct Grade {
 /// where `task` names it.
 std::vector<Grade> grades_of(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
                              std::string_view task, Progress& progress);
-/// The same in rounds of a question a kind: after each, those go on that lead. Those that keep `kept` of the answers
-/// are then asked two questions more. Who is left behind has the grade of what it was asked.
+/// How much of the answers is enough, and whether plans that cannot reach it are compared with each other too.
+struct Enough {
+  double kept = 0;
+  bool ranks_rest = true;
+};
+/// The same in rounds of a question a kind: after each, those go on that lead. Those that keep enough, if that is
+/// given, are then asked two questions more. Who is left behind has the grade of what it was asked.
 std::vector<Grade> raced_grades(engine::Engine& engine, const Study& study, std::span<const plan::Plan> plans,
-                                std::optional<double> kept, Progress& progress);
+                                const std::optional<Enough>& enough, Progress& progress);
 
 /// Why the device does not run the method at the study's budget, whatever a profile says of it, with the cure; empty:
 /// it does.

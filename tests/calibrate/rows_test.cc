@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "glimpse/calibrate/choose.h"
 #include "tests/engine/support.h"
 
 namespace glimpse::calibrate {
@@ -198,6 +199,29 @@ TEST_F(Rows, AnswersOfSeveralPlansAreThoseOfEach) {
   }
   EXPECT_GT(lost.size(), 0U) << "or this test says nothing";
   EXPECT_EQ(measured.size(), attempts.size() * 3 / 4 + lost.size());
+}
+
+TEST_F(Rows, WhoCannotKeepEnoughIsAskedNoMore) {
+  const Progress::Callback on = [](std::int64_t, std::int64_t) { return true; };
+  Progress progress(on, 1000);
+  const plan::Plan &keeps = plans_[0].plan, &loses = plans_[1].plan;
+  double same = 0;  // of the first question of both kinds
+  for (std::size_t kind = 0; kind < 2; ++kind)
+    same += run_trial(engine_, study_.trials[kind * kOfEach], loses, {}).same;
+  ASSERT_LT(same, 2) << "or this test says nothing";
+  const auto grade_of = [&](const plan::Plan& plan, bool ranks_rest, std::size_t asked) {
+    Measured measured(1);
+    study_.measured = &measured;
+    const Grade grade = raced_grades(engine_, study_, {&plan, 1}, Enough{0.95, ranks_rest}, progress).front();
+    EXPECT_EQ(measured.size(), asked);
+    return grade;
+  };
+  constexpr std::size_t kFirst = 3, kSecond = 2, kMore = 4;  // prose and a question a kind; one a kind; two a kind
+  EXPECT_EQ(grade_of(loses, false, kFirst).answers, same / 2);
+  grade_of(loses, true, kFirst + kSecond);
+  for (const bool ranks_rest : {false, true}) {
+    EXPECT_EQ(grade_of(keeps, ranks_rest, kFirst + kSecond + kMore).answers, 1);
+  }
 }
 
 TEST(StudyBudget, IsAnEighthOrTheTablesNumberNearIt) {

@@ -33,16 +33,24 @@ struct Kind {
 using Haystack = std::vector<Kind>;
 
 /// From so many tokens on what is hidden leaves prose enough around it, and a prompt costs more than its questions.
-constexpr std::int64_t kMixedFrom = 6000;
+constexpr std::int64_t kMixedFrom = 3600;
+/// From so many on there is room for more of it.
+constexpr std::int64_t kManyFrom = 6000;
 
-std::vector<Haystack> haystacks_of(const StudyOptions& options) {
+bool mixes(const StudyOptions& options) {
+  return options.race && options.length >= kMixedFrom;
+}
+
+std::vector<Haystack> haystacks_of(const StudyOptions& options, bool mixed) {
   constexpr int kAll = 1 << 20;
   if (!options.race) {
     return {{{Task::multikey, 0, 2, 2, kAll}}, {{Task::vt, 3, 3, 1, kAll}}, {{Task::passkey, 0, 6, 1, kAll}}};
   }
-  if (options.length >= kMixedFrom) {
-    return {
-        {{Task::multikey, 10, 10, 1, kCompared}, {Task::vt, 8, 8, 1, kCompared}, {Task::passkey, 0, 10, 1, kCompared}}};
+  const bool many = options.length >= kManyFrom;
+  if (mixed) {
+    return {{{Task::multikey, many ? 10 : 4, many ? 10 : 4, 1, kCompared},
+             {Task::vt, many ? 8 : 4, many ? 8 : 4, 1, kCompared},
+             {Task::passkey, 0, many ? 10 : 8, 1, kCompared}}};
   }
   return {
       {{Task::multikey, 4, 4, 2, kCompared}}, {{Task::vt, 4, 4, 1, kCompared}}, {{Task::passkey, 0, 8, 1, kCompared}}};
@@ -59,6 +67,26 @@ std::vector<std::vector<RetrievalPrompt>> prompts_of(const PromptMaker& maker, c
   std::vector<evaluate::MixedTask> tasks;
   for (const Kind& kind : haystack) tasks.push_back({kind.task, kind.hidden, static_cast<std::size_t>(kind.questions)});
   return maker.make_mixed(tasks, length, seed);
+}
+
+struct Asked {
+  Haystack haystack;
+  std::vector<std::vector<RetrievalPrompt>> prompts;  ///< of each of its kinds
+};
+
+/// The haystacks that the length holds, and why it does not hold the last of the others.
+std::vector<Asked> asked_of(const PromptMaker& maker, const StudyOptions& options, bool mixed, std::string& refused) {
+  std::vector<Asked> all;
+  std::uint64_t seed = options.seed;
+  for (Haystack& haystack : haystacks_of(options, mixed)) {
+    try {
+      std::vector<std::vector<RetrievalPrompt>> prompts = prompts_of(maker, haystack, options.length, ++seed);
+      all.push_back({std::move(haystack), std::move(prompts)});
+    } catch (const UserError& error) {
+      refused = error.what();
+    }
+  }
+  return all;
 }
 
 std::uint64_t key_of(const plan::Plan& plan, std::string_view what, const Trial& trial) {
@@ -124,7 +152,7 @@ int study_budget(std::int64_t length) {
 
 std::int64_t study_work(const StudyOptions& options) {
   std::int64_t work = 0;
-  for (const Haystack& haystack : haystacks_of(options)) {
+  for (const Haystack& haystack : haystacks_of(options, mixes(options))) {
     work += options.length;
     for (const Kind& kind : haystack) {
       if (options.tables) work += kind.recorded * (kRecordedTail + kRecordedAnswer) * 3 * Progress::kStep;
@@ -144,15 +172,10 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
   const PromptMaker maker(engine.tokenizer(), filler);
   std::vector<Trial> trials;
   std::string refused;
-  std::uint64_t seed = options.seed;
-  for (const Haystack& haystack : haystacks_of(options)) {
-    std::vector<std::vector<RetrievalPrompt>> prompts;
-    try {
-      prompts = prompts_of(maker, haystack, options.length, ++seed);
-    } catch (const UserError& error) {
-      refused = error.what();
-      continue;
-    }
+  std::vector<Asked> asked = asked_of(maker, options, mixes(options), refused);
+  // A tokenizer may make so much of what is hidden that one prompt does not hold it all.
+  if (asked.empty() && mixes(options)) asked = asked_of(maker, options, false, refused);
+  for (const auto& [haystack, prompts] : asked) {
     const engine::Sequence dense = evaluate::dense_prefill(engine, prompts.front().front().tokens, progress);
     for (std::size_t i = 0; i < haystack.size(); ++i) {
       const std::size_t first = trials.size();

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "glimpse/base/error.h"
 #include "glimpse/calibrate/calibrate.h"
 #include "glimpse/evaluate/logit_statistics.h"
@@ -258,6 +260,29 @@ TEST(Calibrate, MakesAProfileThatPoliciesTake) {
   Measured again(1);
   options.measured = &again;
   EXPECT_EQ(without_times(calibrate(engine, options)->profile), without_times(found->profile));
+}
+
+TEST(Study, KindsShareAPromptThatHoldsThemAll) {
+  engine::EngineOptions how = with_room();
+  how.context = 4096;
+  how.sequences = study_sequences(how.context);
+  engine::Engine engine(how);
+  const Progress::Callback on = [](std::int64_t, std::int64_t) { return true; };
+  for (const std::int64_t length : {3500, 3800}) {
+    Progress progress(on, 1 << 20);
+    const std::vector<Trial> trials = make_trials(engine, {.length = length, .race = true}, {}, progress);
+    std::map<std::string, std::vector<const Trial*>> kinds;
+    for (const Trial& trial : trials) kinds[trial.task].push_back(&trial);
+    ASSERT_EQ(kinds["multikey"].size(), 4U);
+    ASSERT_EQ(kinds["vt"].size(), 4U);
+    ASSERT_EQ(kinds["passkey"].size(), 8U);
+    const auto shared = [&](const char* a, const char* b) {
+      return shared_tokens(kinds[a].front()->prompt, kinds[b].back()->prompt);
+    };
+    EXPECT_GT(shared("vt", "vt"), 3000);
+    EXPECT_EQ(shared("vt", "multikey") > 3000, length == 3800);
+    EXPECT_EQ(shared("vt", "passkey") > 3000, length == 3800);
+  }
 }
 
 TEST(Calibrate, EndsWhereItIsToldTo) {

@@ -37,8 +37,7 @@ plan::Plan make_auto_plan(const Arguments& arguments, const PlanModel& model, st
 void take_measured_minimum(const Arguments& arguments, const PlanModel& model, plan::Plan& plan);
 
 /// Says in a line what a method that is named is not for, where the model's profile has that for its budget. Nothing
-/// with
-/// --lossless, whose answers are dense attention's.
+/// with --lossless, whose answers are dense attention's.
 void say_what_is_lost(const Arguments& arguments, const PlanModel& model, const plan::Plan& plan);
 
 /// The candidates as a table, for `glimpse plan`.

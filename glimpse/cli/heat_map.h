@@ -11,9 +11,8 @@ namespace glimpse::cli {
 struct HeatMap {
   std::string_view model;
   int layers = 0;
-  std::span<const double>
-      values;                    ///< [layer whose set is read, layer that reads it], 0 to 1; nothing below the diagonal
-  std::span<const int> anchors;  ///< rows of these are marked
+  std::span<const double> values;  ///< [layer whose set is read, layer that reads it], 0 to 1
+  std::span<const int> anchors;    ///< rows of these are marked
 };
 
 /// One SVG file. Each cell has its layers and its value as a title.

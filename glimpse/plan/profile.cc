@@ -153,7 +153,7 @@ std::string_view kind_in_words(std::string_view task) {
   return task;
 }
 
-/// "not for    copying passkeys: tidal 512, 10%", a line for each kind of task that some method loses.
+/// "not for    copying passkeys: tidal 512, tidal 10%", a line for each kind of task that some method loses.
 std::string not_for_lines(const std::vector<Kept>& kept) {
   std::vector<std::string_view> kinds;
   std::map<std::string_view, std::vector<std::string>> losers;  // by kind

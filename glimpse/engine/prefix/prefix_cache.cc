@@ -35,6 +35,19 @@ std::int64_t other_bytes(const kv::Cache& cache, const ActiveSequence& sequence)
   return static_cast<std::int64_t>(summaries + text + sequence.logits.size() * sizeof(float));
 }
 
+/// Calls `use` with each page of a sequence, of all heads and layers, that does not wait in the tier.
+template <class Use>
+void each_page(const kv::Cache& cache, kv::SequenceId sequence, const Use& use) {
+  const kv::CacheShape& shape = cache.shape();
+  for (int i = 0; i < shape.layers * shape.kv_heads; ++i) {
+    const kernels::HeadView view = cache.view(sequence, i / shape.kv_heads, i % shape.kv_heads);
+    const auto used = (view.slots + kernels::kPageTokens - 1) / kernels::kPageTokens;
+    for (const kernels::PageId page : std::span(view.pages, static_cast<std::size_t>(used))) {
+      if (page != kv::kNoPage) use(page);
+    }
+  }
+}
+
 }  // namespace
 
 void PrefixCache::keep(kv::Cache& cache, ActiveSequence&& sequence, const std::string& salt) {
@@ -105,33 +118,16 @@ void PrefixCache::touch(const KeptPrefix& prefix) {
 
 std::int64_t PrefixCache::pages_read_by(const kv::Cache& cache, std::span<const kv::SequenceId> sequences) const {
   if (prefixes_.empty()) return 0;
-  const kv::CacheShape& shape = cache.shape();
   std::vector<bool> read(readers_.size());
   std::int64_t count = 0;
   for (const kv::SequenceId sequence : sequences) {
-    for (int i = 0; i < shape.layers * shape.kv_heads; ++i) {
-      const kernels::HeadView view = cache.view(sequence, i / shape.kv_heads, i % shape.kv_heads);
-      const auto used = (view.slots + kernels::kPageTokens - 1) / kernels::kPageTokens;
-      for (const kernels::PageId page : std::span(view.pages, static_cast<std::size_t>(used))) {
-        if (page == kv::kNoPage || readers_[page] == 0 || read[page]) continue;
-        read[page] = true;
-        ++count;
-      }
-    }
+    each_page(cache, sequence, [&](kernels::PageId page) {
+      if (readers_[page] == 0 || read[page]) return;
+      read[page] = true;
+      ++count;
+    });
   }
   return count;
-}
-
-template <class Use>
-void PrefixCache::each_page(const kv::Cache& cache, const KeptPrefix& prefix, const Use& use) const {
-  const kv::CacheShape& shape = cache.shape();
-  for (int i = 0; i < shape.layers * shape.kv_heads; ++i) {
-    const kernels::HeadView view = cache.view(prefix.sequence.id, i / shape.kv_heads, i % shape.kv_heads);
-    const auto used = (view.slots + kernels::kPageTokens - 1) / kernels::kPageTokens;
-    for (const kernels::PageId page : std::span(view.pages, static_cast<std::size_t>(used))) {
-      if (page != kv::kNoPage) use(page);
-    }
-  }
 }
 
 std::int64_t PrefixCache::pages_of_written(const kv::Cache& cache) const {
@@ -139,7 +135,8 @@ std::int64_t PrefixCache::pages_of_written(const kv::Cache& cache) const {
   std::int64_t pages = 0;
   for (const KeptPrefix& prefix : prefixes_) {
     if (!prefix.written) break;
-    each_page(cache, prefix, [&](kernels::PageId page) { pages += ++gone[page] == readers_[page] ? 1 : 0; });
+    each_page(cache, prefix.sequence.id,
+              [&](kernels::PageId page) { pages += ++gone[page] == readers_[page] ? 1 : 0; });
   }
   return pages;
 }
@@ -173,7 +170,7 @@ void PrefixCache::drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix)
 void PrefixCache::count(const kv::Cache& cache, const KeptPrefix& prefix, bool comes) {
   const std::int64_t page_bytes = 2 * static_cast<std::int64_t>(cache.shape().format.page_bytes());
   std::int64_t pages = 0;
-  each_page(cache, prefix, [&](kernels::PageId page) {
+  each_page(cache, prefix.sequence.id, [&](kernels::PageId page) {
     std::uint32_t& readers = readers_[page];
     pages += comes ? (readers++ == 0 ? 1 : 0) : (--readers == 0 ? 1 : 0);
   });

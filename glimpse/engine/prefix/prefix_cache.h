@@ -76,9 +76,6 @@ class PrefixCache {
   /// Its pages and bytes come to the sums, or leave them.
   void count(const kv::Cache& cache, const KeptPrefix& prefix, bool comes);
   void drop(kv::Cache& cache, std::list<KeptPrefix>::iterator prefix);
-  /// Calls `use` with each page of a prefix, of all heads and layers, that does not wait in the tier.
-  template <class Use>
-  void each_page(const kv::Cache& cache, const KeptPrefix& prefix, const Use& use) const;
   /// Pages that are free once the written ones in front of all others are gone, and nobody else reads them.
   std::int64_t pages_of_written(const kv::Cache& cache) const;
 

@@ -13,6 +13,7 @@ import re
 import sys
 
 sys.dont_write_bytecode = True
+import board_tables  # noqa: E402
 import one_line  # noqa: E402
 from methods_picture import picture_of  # noqa: E402
 
@@ -20,10 +21,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
 PAGE = ROOT / "docs/benchmarks.md"
 PICTURE = ROOT / "docs/images/methods-30k.svg"
-SCOREBOARD = ROOT / "docs/scoreboard.html"
+SCOREBOARD, EMBEDDED = ROOT / "docs/scoreboard.html", ROOT / "docs/scoreboard-embedded.html"
 ISA = "avx512-bf16"  # whose files the tables show, unless a column says otherwise
 
-ORDER = ["llama.cpp", "full", "tidal", "lychee-decode", "evosparse", "lychee-cluster", "kascade", "quest", "omnikv",
+ORDER = ["llama.cpp", "full", "auto", "tidal", "lychee-decode", "evosparse", "lychee-cluster", "kascade", "quest", "omnikv",
          "lessismore", "clusterkv", "shadowkv", "arkvale", "seer", "streaming", "h2o", "tova", "raas", "duo", "razor",
          "oracle"]
 PAPERS = {"tidal", "lychee-decode", "evosparse", "lychee-cluster", "kascade"}
@@ -467,27 +468,12 @@ def cuda_products_table(results):
     return table(["weights", "rows", "output", "gate and up", "down", "q, k, v", "all with norms"], rows)
 
 
-def scoreboard_table(_):
-    """Of the page itself, which holds its data: right answers of all tasks and lengths, by method and budget."""
-    data = re.search(r'id="scoreboard" type="application/json">(.*?)</script>', SCOREBOARD.read_text(), re.S)[1]
-    board = json.loads(data)
-    cells = {}
-    for row in (dict(zip(board["columns"], row)) for row in board["rows"]):
-        if row["task"] == "all":
-            continue
-        name, _, budget = re.sub(r",resident=all", "", row["arm"]).partition(":")
-        budget, _, option = budget.partition(",")
-        right, asked, kept = cells.get((name + (f", `{option}`" if option else ""), budget), (0, 0, []))
-        cells[name + (f", `{option}`" if option else ""), budget] = (
-            right + row["right"], asked + row["asked"], kept + [row["kept_ratio"]])
-    budgets = ("256", "512", "1024", "2048", "10%")
-
-    def cell(name, budget):
-        right, _, kept = cells[name, budget]
-        return f"{right} ({100 * sum(kept) / len(kept):.0f} %)"
-    names = by_order({name for name, budget in cells if budget} | {"full"})
-    rows = [[name] + [cell(name, budget if (name, budget) in cells else "") for budget in budgets] for name in names]
-    return table(["method", *(f"{int(budget):,}" if budget.isdigit() else "10 %" for budget in budgets)], rows)
+def board_table(page, cell):
+    """Of a scoreboard's page, by method and budget; a method without one has the same in each column."""
+    cells = board_tables.cells_of(page)
+    names = by_order({name for name, _ in cells})
+    return table(board_tables.head(), [[name] + [cell(cells.get((name, budget)) or cells[name, ""])
+                                                 for budget in board_tables.BUDGETS] for name in names])
 
 
 def serve_table(results):
@@ -503,7 +489,9 @@ TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_tab
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table, "cuda-index": cuda_index_table,
           "cuda-bytes": cuda_bytes_table, "cuda-step-bytes": cuda_step_bytes_table, "cuda-batch": cuda_batch_table, "cuda-lossless": cuda_lossless_table,
-          "cuda-weights": cuda_weights_table, "cuda-prompts": cuda_prompts_table, "cuda-products": cuda_products_table, "serve": serve_table, "scoreboard": scoreboard_table}
+          "cuda-weights": cuda_weights_table, "cuda-prompts": cuda_prompts_table, "cuda-products": cuda_products_table, "serve": serve_table,
+          "scoreboard": lambda _: board_table(SCOREBOARD, board_tables.answers_cell),
+          "scoreboard-embedded": lambda _: board_table(EMBEDDED, board_tables.divergence_cell)}
 # What makes a table's files where scripts/measure does not.
 MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/torch_sdpa.py --add FILE`, one after the "
                    "other on the same GPU, and `bench/competitors/flashinfer_paged.py --add FILE` on another H100",
@@ -514,6 +502,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
            "cuda-lossless": "the commands in the files",
            "cuda-prompts": "the same runs",
            "scoreboard": "the command that [scoreboard.html](scoreboard.html) names",
+           "scoreboard-embedded": "the command that [scoreboard-embedded.html](scoreboard-embedded.html) names",
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`",
            "cuda-index": "the command in the file",
            "cuda-bytes": "the command in the file",

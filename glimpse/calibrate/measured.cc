@@ -10,7 +10,8 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr std::string_view kName = "glimpse_measured 1";
+constexpr std::string_view kName = "glimpse_measured ";  // and a version
+constexpr int kVersion = 1;
 constexpr std::string_view kEnd = "end";
 
 /// Parts of a line between blanks.
@@ -37,6 +38,10 @@ std::optional<Number> number(std::string_view text, How... how) {
   return value;
 }
 
+std::string head_of(std::uint64_t of) {
+  return fmt::format("{}{} {:016x}\n", kName, kVersion, of);
+}
+
 }  // namespace
 
 std::optional<std::vector<double>> Measured::find(std::uint64_t key) const {
@@ -60,7 +65,7 @@ void Measured::add(std::map<std::uint64_t, std::vector<double>> values) {
 }
 
 std::string Measured::text() const {
-  std::string text = fmt::format("{} {:016x}\n", kName, of_);
+  std::string text = head_of(of_);
   for (const auto& [key, values] : values_) {
     text += fmt::format("{:016x}", key);
     for (const double value : values) text += fmt::format(" {}", value);  // the shortest that reads back the same
@@ -75,7 +80,7 @@ bool Measured::is_text(std::string_view text) {
 
 std::optional<Measured> Measured::parse(std::string_view text, std::uint64_t of) {
   Measured measured(of);
-  const std::string head = fmt::format("{} {:016x}\n", kName, of);
+  const std::string head = head_of(of);
   if (!text.starts_with(head)) return std::nullopt;
   text.remove_prefix(head.size());
   for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {

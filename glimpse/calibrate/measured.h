@@ -31,7 +31,7 @@ class Measured {
   void add(std::map<std::uint64_t, std::vector<double>> values);
 
   std::string text() const;
-  /// True for a text that begins as text() does.
+  /// True for a text of this kind, of any version.
   static bool is_text(std::string_view text);
   /// Nothing for a text that is none, is cut short, or is of something else.
   static std::optional<Measured> parse(std::string_view text, std::uint64_t of);

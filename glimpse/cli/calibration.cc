@@ -120,7 +120,8 @@ class PartFile {
       }
       auto found = calibrate::Measured::parse(*text, of);
       note(found ? fmt::format("going on with what '{}' has", path_.string())
-                 : fmt::format("warning: '{}' is of another model or other options and is replaced", path_.string()));
+                 : fmt::format("warning: '{}' is of another model, other options or another version, and is replaced",
+                               path_.string()));
       if (found) measured_ = *std::move(found);
     }
     measured_.on_add([this](const calibrate::Measured& all) { save(all); });

@@ -41,6 +41,10 @@ TEST(Measured, RefusesWhatIsBrokenOrOfSomethingElse) {
   EXPECT_FALSE(Measured::parse(good, 8));
   EXPECT_TRUE(Measured::is_text(good));
   EXPECT_FALSE(Measured::is_text("my notes"));
+  std::string later = good;
+  later.replace(later.find(" 1 "), 3, " 12 ");  // another version's: may be replaced, and is not read
+  EXPECT_TRUE(Measured::is_text(later));
+  EXPECT_FALSE(Measured::parse(later, 7));
   for (std::size_t length = 0; length < good.size(); ++length) EXPECT_FALSE(Measured::parse(good.substr(0, length), 7));
   for (const auto& [from, to] : {std::pair{"0.5", "x"}, {"0.5", "0.5.5"}, {"end\n", "end\nend\n"}, {" 0.5", "  0.5"}}) {
     std::string bad = good;

@@ -180,12 +180,15 @@ TEST(Calibrate, APartOfSomethingElseIsReplacedAndGoneAtTheEnd) {
   const auto profile = scratch("made.json"), part = scratch("made.json.part");
   const std::vector<std::string> words{"calibrate", "tidal", "-m", model("short"), "-c",
                                        "1400",      "-t",    "1",  "-o",           profile.string()};
-  write_file(part, "glimpse_measured 1 0123456789abcdef\nend\n");
-  const Outcome replaced = run_program(words);
-  EXPECT_EQ(replaced.code, 0) << replaced.err;
-  EXPECT_NE(replaced.err.find("is of another model or other options and is replaced"), std::string::npos)
-      << replaced.err;
-  EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.json"});
+  for (const std::string_view head : {"glimpse_measured 1 0123456789abcdef", "glimpse_measured 0"}) {
+    write_file(part, std::string(head) + "\nend\n");
+    const Outcome replaced = run_program(words);
+    EXPECT_EQ(replaced.code, 0) << replaced.err;
+    EXPECT_NE(replaced.err.find("is of another model, other options or another version, and is replaced"),
+              std::string::npos)
+        << replaced.err;
+    EXPECT_EQ(names_in(profile.parent_path()), std::vector<std::string>{"made.json"});
+  }
   write_file(part, "my notes\n");
   expect_refused(words, "made.json.part' is there and holds no measurements; move it away");
   EXPECT_EQ(read_file(part), "my notes\n");

@@ -82,9 +82,9 @@ std::string reason(const std::vector<MethodCandidate>& candidates, const policie
 }
 
 /// What is known of a method that is named and whose answers may be lost; null: nothing.
-const plan::Profile* profile_of_named(const Arguments& arguments, const PlanModel& model) {
-  if (arguments.plan_file || arguments.lossless || arguments.policy == kAuto) return nullptr;
-  return takes_profiles(arguments.policy) ? any_profile(arguments, model) : nullptr;
+const plan::Profile* profile_of_named(const Arguments& arguments, std::string_view policy, const PlanModel& model) {
+  if (arguments.lossless || policy == kAuto || !takes_profiles(policy)) return nullptr;
+  return any_profile(arguments, model);
 }
 
 }  // namespace
@@ -137,8 +137,8 @@ plan::Plan make_auto_plan(const Arguments& arguments, const PlanModel& model, st
 }
 
 void take_measured_minimum(const Arguments& arguments, const PlanModel& model, plan::Plan& plan) {
-  if (arguments.given.contains("--attn-min-ctx")) return;
-  const plan::Profile* const profile = profile_of_named(arguments, model);
+  if (arguments.plan_file || arguments.given.contains("--attn-min-ctx")) return;
+  const plan::Profile* const profile = profile_of_named(arguments, arguments.policy, model);
   if (profile == nullptr || !profile->speed) return;
   const plan::SpeedProfile* const speed = plan::speed_on(*profile, machine_for(*profile, model));
   if (speed == nullptr) return;
@@ -155,9 +155,15 @@ void take_measured_minimum(const Arguments& arguments, const PlanModel& model, p
 }
 
 void say_what_is_lost(const Arguments& arguments, const PlanModel& model, const plan::Plan& plan) {
-  const plan::Profile* const profile = profile_of_named(arguments, model);
-  if (profile == nullptr || plan.min_context == policies::kNeverFaster) return;
-  const std::string lost = policies::measured_losses(*profile, policy_options(arguments), plan);
+  if (arguments.plan_file || arguments.policy == kAuto || plan.min_context == policies::kNeverFaster) return;
+  say_what_is_lost(arguments, model, policy_options(arguments), plan);
+}
+
+void say_what_is_lost(const Arguments& arguments, const PlanModel& model, const policies::PolicyOptions& options,
+                      const plan::Plan& plan) {
+  const plan::Profile* const profile = profile_of_named(arguments, plan.policy, model);
+  if (profile == nullptr) return;
+  const std::string lost = policies::measured_losses(*profile, options, plan);
   if (lost.empty()) return;
   note(arguments,
        fmt::format("by the profile {} at this budget is not for {}; --attn auto takes what keeps all answers",

@@ -39,6 +39,9 @@ void take_measured_minimum(const Arguments& arguments, const PlanModel& model, p
 /// Says in a line what a method that is named is not for, where the model's profile has that for its budget. Nothing
 /// with --lossless, whose answers are dense attention's.
 void say_what_is_lost(const Arguments& arguments, const PlanModel& model, const plan::Plan& plan);
+/// The same of a method that `options` and not the flags say.
+void say_what_is_lost(const Arguments& arguments, const PlanModel& model, const policies::PolicyOptions& options,
+                      const plan::Plan& plan);
 
 /// The candidates as a table, for `glimpse plan`.
 std::string candidates_table(const std::vector<policies::MethodCandidate>& candidates, std::int64_t tokens);

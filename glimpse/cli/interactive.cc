@@ -148,6 +148,7 @@ class Dialogue {
     const std::int64_t kept = whole_ ? whole_->length() : document_tokens();
     take(make_arm_plan(arguments_, arm, plan_model(engine_), context_for(kept)));
     auto_ = arm.policy == kAuto;
+    if (!auto_) say_what_is_lost(arguments_, plan_model(engine_), arm.options, plan_);
     note_kept();
   }
 

@@ -159,6 +159,25 @@ TEST_F(Auto, ANamedMethodSaysWhatItIsNotFor) {
   EXPECT_EQ(said("32", {"-q"}), 0u);
 }
 
+TEST_F(Auto, AMethodOfADialogueSaysWhatItIsNotFor) {
+  plan::Profile profile = timed_profile();
+  for (plan::Kept& row : profile.kept) {
+    if (row.method == "lessismore" && row.task == "single") row.task = "passkey";
+  }
+  profile.lessismore = plan::LessIsMoreProfile{2};
+  put(profile);
+  const auto said = [&](const std::string& input, std::vector<std::string> more) {
+    more.insert(more.end(), {"-n", "2", "--raw"});
+    const Outcome outcome = run_program(with({"run", "-m", model(), "-t", "1", "-i"}, more), {.input = input});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return count(outcome.err, "by the profile lessismore at this budget is not for copying passkeys");
+  };
+  EXPECT_EQ(said("/attn lessismore 32\n/attn full\n/attn lessismore 33\n", {}), 1u);
+  EXPECT_EQ(said("/attn lessismore 32\n", {"--attn", "auto"}), 1u);
+  EXPECT_EQ(said("/attn lessismore 32\n", {"--lossless"}), 0u);
+  EXPECT_EQ(said("/attn full\n", {"--attn", "auto"}), 0u);
+}
+
 TEST_F(Auto, AnotherMachineIsAWarning) {
   plan::Profile profile = timed_profile();
   profile.speed->threads = 7;

@@ -32,13 +32,11 @@ struct Kind {
 /// One prompt, read once, and what is asked about it.
 using Haystack = std::vector<Kind>;
 
-/// From so many tokens on what is hidden leaves prose enough around it, and a prompt costs more than its questions.
-constexpr std::int64_t kMixedFrom = 3600;
 /// From so many on there is room for more of it.
 constexpr std::int64_t kManyFrom = 6000;
 
 bool mixes(const StudyOptions& options) {
-  return options.race && options.length >= kMixedFrom;
+  return options.race && options.length >= options.mixed_from;
 }
 
 std::vector<Haystack> haystacks_of(const StudyOptions& options, bool mixed) {

@@ -22,12 +22,17 @@ inline constexpr int kSimilaritySet = 64;
 /// Those of the table that says what methods keep.
 inline constexpr std::array<std::string_view, 3> kTableBudgets{"512", "1024", "10%"};
 
+/// From so many tokens on what is hidden leaves prose enough around it, and a prompt costs more than its questions.
+inline constexpr std::int64_t kMixedFrom = 3600;
+
 struct StudyOptions {
   std::int64_t length = 4096;  ///< tokens of the longest prompts
   std::string text;            ///< the user's own prose, before what is generated; may be empty
   std::uint64_t seed = 1;
   bool tables = true;  ///< false: prompts and answers alone; `importance`, `near`, `wide` and `retrieval` say nothing
   bool race = false;   ///< as many questions as a race asks (race.h)
+  /// A race asks all kinds about one prompt of so many tokens or more, if it holds what they hide.
+  std::int64_t mixed_from = kMixedFrom;
 };
 
 /// Questions of a kind whose trials have the logits of dense attention's answer: what plans are compared by. Of those

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
 #include "glimpse/base/error.h"
 #include "glimpse/calibrate/calibrate.h"
@@ -41,6 +42,27 @@ TEST(Trials, DensePlansKeepAll) {
   EXPECT_LT(same.divergence, 1e-9);
   EXPECT_EQ(same.agreement, 1);
   EXPECT_DOUBLE_EQ(same.coverage.value_or(1), 1);
+}
+
+/// A race asks all kinds about one prompt where it holds what they hide.
+TEST(Trials, WhatOnePromptDoesNotHoldIsAskedInPromptsOfTheirOwn) {
+  for (const auto& [length, prompts] : {std::pair{2400, 3u}, {3600, 1u}}) {
+    SCOPED_TRACE(length);
+    engine::EngineOptions options = engine::options_for(reference::test_model("llama"));
+    options.context = static_cast<std::int32_t>(length + kAnswerRoom);
+    options.sequences = study_sequences(options.context);
+    engine::Engine engine(options);
+    evaluate::Progress progress({}, 1 << 30);
+    std::set<std::vector<Token>> beginnings;
+    std::map<std::string, int> kinds;
+    for (const Trial& trial : make_trials(
+             engine, {.length = length, .seed = 3, .tables = false, .race = true, .mixed_from = 0}, {}, progress)) {
+      beginnings.emplace(trial.prompt.begin(), trial.prompt.begin() + length / 2);
+      ++kinds[trial.task];
+    }
+    EXPECT_EQ(beginnings.size(), prompts);
+    for (const char* kind : {"multikey", "vt", "passkey", "prose"}) EXPECT_GE(kinds[kind], 1) << kind;
+  }
 }
 
 TEST(Trials, DivergenceIsThatOfForcedLogits) {

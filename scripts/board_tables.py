@@ -7,7 +7,7 @@ BUDGETS = ("256", "512", "1024", "2048", "10%")
 
 def cells_of(page):
     """{(method with its options, budget): the rows of all tasks and lengths}; an arm without a budget has "".
-    Where pages may wait in the host's memory, they do not here: that option is no part of the name."""
+    resident=all says where pages lie and changes no answer, so it is left out of the name."""
     board = json.loads(re.search(r'id="scoreboard" type="application/json">(.*?)</script>', page.read_text(), re.S)[1])
     cells = {}
     for row in (dict(zip(board["columns"], row)) for row in board["rows"]):

@@ -1,9 +1,10 @@
-// How far a calibration or an evaluation is, and whether it goes on. Borrows its callback; one thread.
+// How far a calibration or an evaluation is, and whether it goes on. Owns its callback, which may be none; one thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 namespace glimpse::evaluate {
 
@@ -16,7 +17,7 @@ class Progress {
   /// What one decoded token is worth in prompt tokens.
   static constexpr std::int64_t kStep = 6;
 
-  Progress(const Callback& callback, std::int64_t total) : callback_(callback), total_(total) {}
+  Progress(Callback callback, std::int64_t total) : callback_(std::move(callback)), total_(total) {}
 
   /// Adds work, in prompt tokens; throws Stopped when the caller says so.
   void add(std::int64_t work) {
@@ -29,7 +30,7 @@ class Progress {
   std::int64_t total() const { return total_; }
 
  private:
-  const Callback& callback_;
+  Callback callback_;
   std::int64_t done_ = 0, total_;
 };
 

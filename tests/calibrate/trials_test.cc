@@ -52,8 +52,7 @@ TEST(Trials, WhatOnePromptDoesNotHoldIsAskedInPromptsOfTheirOwn) {
     options.context = static_cast<std::int32_t>(length + kAnswerRoom);
     options.sequences = study_sequences(options.context);
     engine::Engine engine(options);
-    const evaluate::Progress::Callback on = [](std::int64_t, std::int64_t) { return true; };
-    evaluate::Progress progress(on, 1 << 30);
+    evaluate::Progress progress({}, 1 << 30);
     std::set<std::vector<Token>> beginnings;
     std::map<std::string, int> kinds;
     for (const Trial& trial : make_trials(

@@ -46,6 +46,15 @@ class Auto : public ::testing::Test {
  protected:
   void SetUp() override { put(timed_profile()); }
   void put(const plan::Profile& profile) { write_file(file_, plan::to_json(profile)); }
+  /// A profile by which lessismore at 32 is not for copying passkeys.
+  void put_loser() {
+    plan::Profile profile = timed_profile();
+    for (plan::Kept& row : profile.kept) {
+      if (row.method == "lessismore" && row.task == "single") row.task = "passkey";
+    }
+    profile.lessismore = plan::LessIsMoreProfile{2};
+    put(profile);
+  }
   std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) const {
     words.insert(words.end(), {"--attn-profile", file_.string()});
     words.insert(words.end(), more.begin(), more.end());
@@ -138,12 +147,7 @@ TEST_F(Auto, AMethodIsDenseWhereItIsNotFaster) {
 }
 
 TEST_F(Auto, ANamedMethodSaysWhatItIsNotFor) {
-  plan::Profile profile = timed_profile();
-  for (plan::Kept& row : profile.kept) {
-    if (row.method == "lessismore" && row.task == "single") row.task = "passkey";
-  }
-  profile.lessismore = plan::LessIsMoreProfile{2};
-  put(profile);
+  put_loser();
   const auto said = [&](const std::string& budget, std::vector<std::string> more) {
     more.insert(more.end(), {"-p", prose(60), "-n", "2"});
     const Outcome outcome =
@@ -160,12 +164,7 @@ TEST_F(Auto, ANamedMethodSaysWhatItIsNotFor) {
 }
 
 TEST_F(Auto, AMethodOfADialogueSaysWhatItIsNotFor) {
-  plan::Profile profile = timed_profile();
-  for (plan::Kept& row : profile.kept) {
-    if (row.method == "lessismore" && row.task == "single") row.task = "passkey";
-  }
-  profile.lessismore = plan::LessIsMoreProfile{2};
-  put(profile);
+  put_loser();
   const auto said = [&](const std::string& input, std::vector<std::string> more) {
     more.insert(more.end(), {"-n", "2", "--raw"});
     const Outcome outcome = run_program(with({"run", "-m", model(), "-t", "1", "-i"}, more), {.input = input});

@@ -113,6 +113,26 @@ std::string table_of(const evaluate::FidelityResult& result) {
   return text;
 }
 
+/// A row for each layer: what its KV heads read. --json has a row for each of them.
+std::string heads_table(const evaluate::SetsResult& result, const plan::ModelShape& shape) {
+  std::string text =
+      "| layer | sets | tokens | coverage | least | mass recall | token recall | Jaccard | window hits |\n"
+      "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+  const auto number = [](std::optional<double> value, int digits) {
+    return value ? fmt::format("{:.{}f}", *value, digits) : std::string("-");
+  };
+  const auto kv_heads = static_cast<std::size_t>(shape.kv_heads);
+  for (std::size_t first = 0; first < result.heads.size(); first += kv_heads) {
+    evaluate::HeadReads sum;
+    for (std::size_t i = first; i < first + kv_heads; ++i) sum += result.heads[i];
+    text += fmt::format("| {} | {} | {} | {:.4f} | {:.4f} | {} | {} | {} | {} |\n", first / kv_heads, sum.sparse_steps,
+                        number(sum.sets.mean_tokens(), 0), sum.coverage / static_cast<double>(sum.steps),
+                        sum.coverage_least, number(sum.sets.mass_recall(), 4), number(sum.sets.token_recall(), 4),
+                        number(sum.tokens.jaccard(), 4), number(sum.tokens.window_hit(), 4));
+  }
+  return text;
+}
+
 }  // namespace
 
 int eval_logits_command(const Arguments& arguments) {
@@ -244,10 +264,11 @@ int eval_sets_command(const Arguments& arguments) {
                     "of a KV head in a step\n",
                     plan.policy, result.steps, prompt, share_of_dense(result.attention.kept_ratio()),
                     *result.coverage_mean, *result.coverage_min));
+    print("\n" + heads_table(result, plan.shape));
     const std::optional<double> jaccard = result.units.jaccard(), hit = result.units.window_hit();
     if (jaccard && hit) {
       print(
-          fmt::format("units of the index: Jaccard overlap with the step before {:.4f}, hit rate of the {} steps "
+          fmt::format("\nunits of the index: Jaccard overlap with the step before {:.4f}, hit rate of the {} steps "
                       "before {:.4f}\n",
                       *jaccard, evaluate::kStabilityWindow, *hit));
     }

@@ -82,6 +82,21 @@ Json header_of(const BenchHeader& header) {
           {"threads", header.threads}};
 }
 
+Json head_json(const evaluate::HeadReads& reads) {
+  const evaluate::SetQuality& sets = reads.sets;
+  return {{"steps", reads.steps},
+          {"sparse_steps", reads.sparse_steps},
+          {"tokens", or_null(sets.mean_tokens())},
+          {"coverage_mean", reads.coverage / static_cast<double>(reads.steps)},
+          {"coverage_min", reads.coverage_least},
+          {"mass_recall", or_null(sets.mass_recall())},
+          {"token_recall", or_null(sets.token_recall())},
+          {"set_jaccard", or_null(reads.tokens.jaccard())},
+          {"set_window_hit", or_null(reads.tokens.window_hit())},
+          {"unit_jaccard", or_null(reads.units.jaccard())},
+          {"unit_window_hit", or_null(reads.units.window_hit())}};
+}
+
 }  // namespace
 
 std::string run_json(const RunReport& report) {
@@ -215,7 +230,15 @@ std::string sets_json(const evaluate::SetsResult& result, const plan::Plan& plan
   attention["coverage_min"] = or_null(result.coverage_min);
   attention["unit_jaccard"] = or_null(result.units.jaccard());
   attention["unit_window_hit"] = or_null(result.units.window_hit());
-  return text_of({{"prompt_tokens", prompt_tokens}, {"steps", result.steps}, {"attention", attention}});
+  Json heads = Json::array();
+  for (std::size_t i = 0; i < result.heads.size(); ++i) {
+    const auto kv_heads = static_cast<std::size_t>(plan.shape.kv_heads);
+    Json head{{"layer", i / kv_heads}, {"kv_head", i % kv_heads}};
+    head.update(head_json(result.heads[i]));
+    heads.push_back(std::move(head));
+  }
+  return text_of(
+      {{"prompt_tokens", prompt_tokens}, {"steps", result.steps}, {"attention", attention}, {"heads", heads}});
 }
 
 std::string bench_json(const BenchHeader& header, std::string_view benchmark,

@@ -82,16 +82,19 @@ SetQuality& SetQuality::operator+=(const SetQuality& other) {
   return *this;
 }
 
-double coverage(const HeadSets& head, std::span<const float> keys, int head_dim) {
-  const auto dim = static_cast<std::size_t>(head_dim);
-  const std::size_t group = head.query.size() / dim;
-  std::vector<double> probability;
-  double mass = 0;
-  for (std::size_t g = 0; g < group; ++g) {
-    softmax(std::span(head.query).subspan(g * dim, dim), keys, probability);
-    for (const std::int32_t token : set_of(head, g, group)) mass += probability[static_cast<std::size_t>(token)];
-  }
-  return mass / static_cast<double>(group);
+std::optional<double> SetQuality::mean_tokens() const {
+  if (count == 0) return std::nullopt;
+  return tokens / static_cast<double>(count);
+}
+
+std::optional<double> SetQuality::mass_recall() const {
+  if (count == 0) return std::nullopt;
+  return std::min(mass / best_mass, 1.0);  // rounding may carry it over
+}
+
+std::optional<double> SetQuality::token_recall() const {
+  if (count == 0) return std::nullopt;
+  return recall / static_cast<double>(count);
 }
 
 SetQuality quality(const HeadSets& head, std::span<const float> keys, int head_dim) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,13 +44,15 @@ struct SetQuality {
   double mass = 0, best_mass = 0, recall = 0, tokens = 0;
   std::int64_t count = 0;
   SetQuality& operator+=(const SetQuality& other);
+  /// Means; none without a set.
+  std::optional<double> mean_tokens() const;
+  /// Of the mass of the best tokens, what the sets hold.
+  std::optional<double> mass_recall() const;
+  /// Of the best tokens, what the sets hold.
+  std::optional<double> token_recall() const;
 };
 
-/// The softmax mass of the sets of one head, the mean over its query heads: softmax over all `keys` [tokens, d] with
-/// scores q.k / sqrt(d), in double.
-double coverage(const HeadSets& head, std::span<const float> keys, int head_dim);
-
-/// Of one head, by the same softmax.
+/// Of one head, by the softmax over all `keys` [tokens, d] with scores q.k / sqrt(d), in double.
 SetQuality quality(const HeadSets& head, std::span<const float> keys, int head_dim);
 
 /// Collects what the heads of a sequence read in its next steps.

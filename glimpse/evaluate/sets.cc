@@ -23,14 +23,20 @@ class KeptTrace {
     head_.sets.assign(trace.query_sets.begin(), trace.query_sets.end());
   }
 
-  double coverage(const KeyHistory& keys, int head_dim) const {
-    if (trace_.reads_all) return 1;
+  /// Not of a head that read everything.
+  SetQuality quality(const KeyHistory& keys, int head_dim) const {
     const std::span<const float> rows = keys.keys(head_.layer, head_.kv_head);
-    if (!head_.sets.empty()) return evaluate::coverage(head_, rows, head_dim);
-    return evaluate::coverage({head_.layer, head_.kv_head, {tokens_}, head_.query}, rows, head_dim);
+    if (!head_.sets.empty()) return evaluate::quality(head_, rows, head_dim);
+    return evaluate::quality({head_.layer, head_.kv_head, {tokens_}, head_.query}, rows, head_dim);
   }
 
   plan::SlotId at() const { return {head_.layer, head_.kv_head}; }
+  bool reads_all() const { return trace_.reads_all; }
+  /// What it read: a list, or one for each query head.
+  std::span<const std::vector<std::int32_t>> read() const {
+    if (trace_.reads_all) return {};
+    return head_.sets.empty() ? std::span(&tokens_, 1) : std::span(head_.sets);
+  }
   /// What it handed on: a list, or one for each query head.
   std::span<const std::vector<std::int32_t>> published() const {
     if (!trace_.publishes || trace_.publishes_all) return {};
@@ -52,39 +58,69 @@ class KeptTrace {
   HeadSets head_;
 };
 
-/// What the heads with an index chose in all steps, list by list.
-class ChosenUnits {
+/// What all heads read and chose in all steps, head by head.
+class Heads {
  public:
-  explicit ChosenUnits(const plan::ModelShape& shape)
-      : kv_heads_(shape.kv_heads),
+  explicit Heads(const plan::ModelShape& shape)
+      : shape_(shape),
         lists_(static_cast<std::size_t>(shape.group())),
-        histories_(static_cast<std::size_t>(shape.layers * shape.kv_heads) * lists_) {}
+        heads_(static_cast<std::size_t>(shape.layers * shape.kv_heads)),
+        read_(heads_.size() * lists_),
+        chosen_(read_.size()) {}
 
-  /// After a decode step of the sequence, whose heads said what they did.
-  void follow(const engine::Sequence& sequence, std::span<const KeptTrace> heads) {
-    for (const KeptTrace& head : heads) {
-      const auto [layer, kv_head] = head.at();
-      const std::span<const std::vector<std::int32_t>> lists = head.published();
-      UnitHistory* const histories = &histories_[static_cast<std::size_t>(layer * kv_heads_ + kv_head) * lists_];
-      for (std::size_t j = 0; j < lists_; ++j) {
-        j < lists.size() ? histories[j].add(sequence.units_of(layer, kv_head, lists[j])) : histories[j].interrupt();
-      }
+  /// One head in a decode step of the sequence; the mass that it captured.
+  double follow(const engine::Sequence& sequence, const KeptTrace& head, const KeyHistory& keys) {
+    const auto [layer, kv_head] = head.at();
+    const auto at = static_cast<std::size_t>(layer * shape_.kv_heads + kv_head);
+    HeadReads& reads = heads_[at];
+    double mass = 1;
+    ++reads.steps;
+    if (!head.reads_all()) {
+      const SetQuality quality = head.quality(keys, shape_.head_dim);
+      ++reads.sparse_steps;
+      reads.sets += quality;
+      // Rounding may carry a sum of probabilities over 1.
+      mass = std::min(quality.mass / static_cast<double>(quality.count), 1.0);
     }
+    reads.coverage += mass;
+    reads.coverage_least = std::min(reads.coverage_least, mass);
+    const std::span<const std::vector<std::int32_t>> read = head.read(), published = head.published();
+    for (std::size_t j = 0; j < lists_; ++j) {
+      UnitHistory &tokens = read_[at * lists_ + j], &units = chosen_[at * lists_ + j];
+      j < read.size() ? tokens.add(read[j]) : tokens.interrupt();
+      j < published.size() ? units.add(sequence.units_of(layer, kv_head, published[j])) : units.interrupt();
+    }
+    return mass;
   }
 
-  Stability stability() const {
-    Stability sum;
-    for (const UnitHistory& history : histories_) sum += history.stability();
-    return sum;
+  std::vector<HeadReads> heads() const {
+    std::vector<HeadReads> heads = heads_;
+    for (std::size_t i = 0; i < read_.size(); ++i) {
+      heads[i / lists_].tokens += read_[i].stability();
+      heads[i / lists_].units += chosen_[i].stability();
+    }
+    return heads;
   }
 
  private:
-  int kv_heads_;
-  std::size_t lists_;                   ///< of a head, at most
-  std::vector<UnitHistory> histories_;  ///< [layers, kv_heads, lists]
+  plan::ModelShape shape_;
+  std::size_t lists_;                       ///< of a head, at most
+  std::vector<HeadReads> heads_;            ///< [layers, kv_heads]
+  std::vector<UnitHistory> read_, chosen_;  ///< [layers, kv_heads, lists]
 };
 
 }  // namespace
+
+HeadReads& HeadReads::operator+=(const HeadReads& other) {
+  steps += other.steps;
+  sparse_steps += other.sparse_steps;
+  coverage += other.coverage;
+  coverage_least = std::min(coverage_least, other.coverage_least);
+  sets += other.sets;
+  tokens += other.tokens;
+  units += other.units;
+  return *this;
+}
 
 SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsText& text,
                     const SetsCallbacks& callbacks) {
@@ -104,10 +140,8 @@ SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsTe
 
   std::vector<KeptTrace> heads;
   sequence.on_sets([&](const engine::SetTrace& trace) { heads.emplace_back(trace); });
-  ChosenUnits units(shape);
+  Heads all(shape);
   SetsResult result;
-  double sum = 0, least = 1;
-  std::int64_t count = 0;
   bool go_on = true;
   for (std::int64_t position = text.prompt; go_on && position < length; ++position) {
     const Token token = text.tokens[static_cast<std::size_t>(position)];
@@ -115,22 +149,17 @@ SetsResult run_sets(engine::Engine& engine, const plan::Plan& plan, const SetsTe
     heads.clear();
     sequence.decode(token);
     keys.follow(sequence);
-    units.follow(sequence, heads);
-    for (const KeptTrace& head : heads) {
-      // Rounding may carry a sum of probabilities over 1.
-      const double mass = std::min(head.coverage(keys, shape.head_dim), 1.0);
-      sum += mass;
-      least = std::min(least, mass);
-      ++count;
-      callbacks.on_head(head.view(), mass);
-    }
+    for (const KeptTrace& head : heads) callbacks.on_head(head.view(), all.follow(sequence, head, keys));
     ++result.steps;
     go_on = callbacks.on_step(sequence.stats());
   }
   result.attention = sequence.stats();
-  result.coverage_mean = sum / static_cast<double>(count);
-  result.coverage_min = least;
-  result.units = units.stability();
+  result.heads = all.heads();
+  HeadReads sum;
+  for (const HeadReads& head : result.heads) sum += head;
+  result.coverage_mean = sum.coverage / static_cast<double>(sum.steps);
+  result.coverage_min = sum.coverage_least;
+  result.units = sum.units;
   return result;
 }
 

@@ -1,14 +1,16 @@
-// The sets that a plan reads when a given text is decoded, the softmax mass that each of them captures, and how much
-// the units that an index chose stay the same. Teacher forcing: the tokens are fed whatever the model would have said.
-// The engine outlives the call; one thread, and all callbacks run on it.
+// The sets that a plan reads when a given text is decoded, the softmax mass that each of them captures, how many of the
+// best tokens are in it, and how much sets and the units that an index chose stay the same. Teacher forcing: the tokens
+// are fed whatever the model would have said. The engine outlives the call; one thread, and all callbacks run on it.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "glimpse/engine/engine.h"
+#include "glimpse/evaluate/set_quality.h"
 #include "glimpse/evaluate/unit_stability.h"
 
 namespace glimpse::evaluate {
@@ -30,12 +32,23 @@ struct SetsCallbacks {
   std::function<bool(const engine::AttentionStats& so_far)> on_step;
 };
 
+/// What KV heads read, summed over them and over steps. Sparse steps are those in which a head read a set.
+struct HeadReads {
+  std::int64_t steps = 0, sparse_steps = 0;
+  double coverage = 0, coverage_least = 1;  ///< a sum and the least of all steps; 1 where a head reads everything
+  SetQuality sets;                          ///< of the sparse steps
+  Stability tokens;                         ///< of the sets; a step without one has none behind it to compare with
+  Stability units;                          ///< of what an index chose; nothing without one
+  HeadReads& operator+=(const HeadReads& other);
+};
+
 /// Over (step, layer, KV head).
 struct SetsResult {
   engine::AttentionStats attention;
   std::int64_t steps = 0;
   std::optional<double> coverage_mean, coverage_min;  ///< none before the first step
-  Stability units;  ///< of the heads with an index, the first step left out; nothing without such heads
+  Stability units;               ///< of the heads with an index, the first step left out; nothing without such heads
+  std::vector<HeadReads> heads;  ///< [layers, kv_heads]
 };
 
 /// Coverage is computed in double from the cached keys and the query. Keys that a head forgot count with those of a

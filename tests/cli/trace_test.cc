@@ -156,6 +156,28 @@ TEST(Trace, EvalSetsKnowsTheMassOfEverySet) {
   EXPECT_TRUE(json["attention"]["unit_jaccard"].is_null()) << "tidal has no index";
   EXPECT_TRUE(json["attention"]["unit_window_hit"].is_null());
 
+  // A row for each KV head, from the same sets.
+  ASSERT_EQ(json["heads"].size() * 5, trace.sets.size());
+  for (const Json& head : json["heads"]) {
+    double of_head = 0, tokens = 0;
+    int sparse = 0;
+    for (const Json& line : trace.sets) {
+      if (line["layer"] != head["layer"] || line["kv_head"] != head["kv_head"]) continue;
+      of_head += line["coverage"].get<double>() / 5;
+      if (line["tokens"].is_null()) continue;
+      ++sparse;
+      tokens += static_cast<double>(line["tokens"].size());
+    }
+    EXPECT_EQ(head["sparse_steps"], sparse);
+    EXPECT_NEAR(head["coverage_mean"], of_head, 1e-9);
+    EXPECT_EQ(head["tokens"].is_null(), sparse == 0);
+    EXPECT_EQ(head["set_jaccard"].is_null(), sparse == 0);
+    if (sparse > 0) {
+      EXPECT_NEAR(head["tokens"], tokens / sparse, 1e-9);
+      EXPECT_LE(head["set_jaccard"], head["set_window_hit"]);
+    }
+  }
+
   // The prompt is what the steps leave of the text.
   const Json whole = run_for_json(words);
   EXPECT_GT(whole["prompt_tokens"], 80);

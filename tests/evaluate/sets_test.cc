@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <set>
 #include <tuple>
 
 #include "glimpse/base/error.h"
@@ -23,6 +25,11 @@ struct Head {
   bool reads_all = false;
   std::vector<std::int32_t> tokens;
   double coverage = 0;
+  /// A set of each query head, or one for all; of each query head the mass of as many best tokens, and how many of
+  /// these are in its set.
+  std::vector<std::set<std::int32_t>> sets = {};
+  std::vector<double> best_mass = {};
+  std::vector<int> best_read = {};
   friend bool operator==(const Head&, const Head&) = default;
 };
 
@@ -71,6 +78,7 @@ std::vector<Head> by_hand(engine::Engine& engine, const plan::Plan& plan, const 
       const auto& [query, sets] = asked[i];
       for (int g = 0; g < shape.group(); ++g) {
         double total = 0, read = 0;
+        std::vector<double> weights;
         for (std::int64_t t = 0; t <= head.position; ++t) {
           const std::vector<float>& key = keys.at({head.layer, head.kv_head, t});
           double dot = 0;
@@ -80,14 +88,87 @@ std::vector<Head> by_hand(engine::Engine& engine, const plan::Plan& plan, const 
           }
           const double weight = std::exp(dot / std::sqrt(static_cast<double>(shape.head_dim)));
           const auto& set = sets.empty() ? head.tokens : sets[static_cast<std::size_t>(g)];
+          weights.push_back(weight);
           total += weight;
           if (head.reads_all || std::find(set.begin(), set.end(), t) != set.end()) read += weight;
         }
         head.coverage += read / total / shape.group();
+        if (head.reads_all) continue;
+        const auto& list = sets.empty() ? head.tokens : sets[static_cast<std::size_t>(g)];
+        const std::set<std::int32_t> set(list.begin(), list.end());
+        std::vector<std::int32_t> order(weights.size());
+        std::iota(order.begin(), order.end(), 0);
+        std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+          return weights[static_cast<std::size_t>(a)] > weights[static_cast<std::size_t>(b)];
+        });
+        order.resize(set.size());
+        double mass = 0;
+        int found = 0;
+        for (const std::int32_t best : order) {
+          mass += weights[static_cast<std::size_t>(best)] / total;
+          found += set.contains(best) ? 1 : 0;
+        }
+        head.best_mass.push_back(mass);
+        head.best_read.push_back(found);
+        if (!sets.empty() || g == 0) head.sets.push_back(set);
       }
     }
   }
   return heads;
+}
+
+/// The statistics of one head from its steps.
+void expect_reads(const HeadReads& reads, const std::vector<Head>& steps) {
+  double coverage = 0, least = 1, mass = 0, best_mass = 0, recall = 0, tokens = 0, jaccard = 0, hit = 0;
+  int count = 0, sparse = 0, pairs = 0;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Head& step = steps[i];
+    coverage += step.coverage;
+    least = std::min(least, step.coverage);
+    if (step.reads_all) continue;
+    ++sparse;
+    const std::size_t group = step.best_mass.size();
+    mass += step.coverage * static_cast<double>(group);
+    for (std::size_t g = 0; g < group; ++g) {
+      const auto size = static_cast<double>(step.sets[step.sets.size() == 1 ? 0 : g].size());
+      best_mass += step.best_mass[g];
+      recall += step.best_read[g] / size;
+      tokens += size;
+      ++count;
+    }
+    // Far fewer steps than the window has, so it reaches back to the last step that read everything.
+    std::size_t from = i;
+    while (from > 0 && !steps[from - 1].reads_all) --from;
+    for (std::size_t g = 0; from < i && g < step.sets.size(); ++g) {
+      const auto before = [&](std::size_t at, std::int32_t token) { return steps[at].sets[g].contains(token); };
+      int both = 0, hits = 0;
+      for (const std::int32_t token : step.sets[g]) {
+        both += before(i - 1, token) ? 1 : 0;
+        bool seen = false;
+        for (std::size_t at = from; at < i; ++at) seen = seen || before(at, token);
+        hits += seen ? 1 : 0;
+      }
+      const auto mine = static_cast<double>(step.sets[g].size());
+      jaccard += both / (mine + static_cast<double>(steps[i - 1].sets[g].size()) - both);
+      hit += hits / mine;
+      ++pairs;
+    }
+  }
+  EXPECT_EQ(reads.steps, std::ssize(steps));
+  EXPECT_EQ(reads.sparse_steps, sparse);
+  EXPECT_NEAR(reads.coverage, coverage, 1e-5);
+  EXPECT_NEAR(reads.coverage_least, least, 1e-6);
+  ASSERT_EQ(reads.sets.mean_tokens().has_value(), sparse > 0);
+  ASSERT_EQ(reads.tokens.jaccard().has_value(), pairs > 0);
+  if (sparse > 0) {
+    EXPECT_NEAR(*reads.sets.mean_tokens(), tokens / count, 1e-9);
+    EXPECT_NEAR(*reads.sets.mass_recall(), mass / best_mass, 1e-6);
+    EXPECT_NEAR(*reads.sets.token_recall(), recall / count, 1e-9);
+  }
+  if (pairs > 0) {
+    EXPECT_NEAR(*reads.tokens.jaccard(), jaccard / pairs, 1e-9);
+    EXPECT_NEAR(*reads.tokens.window_hit(), hit / pairs, 1e-9);
+  }
 }
 
 void expect_as_by_hand(engine::Engine& engine, const plan::Plan& plan) {
@@ -117,10 +198,23 @@ void expect_as_by_hand(engine::Engine& engine, const plan::Plan& plan) {
     sum += expected[i].coverage;
     least = std::min(least, expected[i].coverage);
     heads[i].coverage = expected[i].coverage;
+    heads[i].sets = expected[i].sets;
+    heads[i].best_mass = expected[i].best_mass;
+    heads[i].best_read = expected[i].best_read;
     EXPECT_EQ(heads[i], expected[i]) << i;
   }
   EXPECT_NEAR(*result.coverage_mean, sum / static_cast<double>(heads.size()), 1e-6);
   EXPECT_NEAR(*result.coverage_min, least, 1e-6);
+  const plan::ModelShape shape = engine.shape();
+  ASSERT_EQ(std::ssize(result.heads), shape.layers * shape.kv_heads);
+  for (std::size_t i = 0; i < result.heads.size(); ++i) {
+    SCOPED_TRACE(i);
+    std::vector<Head> steps;
+    for (const Head& head : expected) {
+      if (head.layer * shape.kv_heads + head.kv_head == static_cast<int>(i)) steps.push_back(head);
+    }
+    expect_reads(result.heads[i], steps);
+  }
   ASSERT_EQ(bytes.size(), static_cast<std::size_t>(kSteps));
   EXPECT_EQ(bytes.back(), result.attention.bytes_read);
   EXPECT_TRUE(std::is_sorted(bytes.begin(), bytes.end()));

@@ -13,55 +13,68 @@
 namespace glimpse::calibrate {
 namespace {
 
-constexpr std::array<std::string_view, 6> kParts{"all", "kascade", "tidal", "retrieval", "roles", "budget"};
+constexpr std::array<std::string_view, 7> kParts{"all", "kascade", "tidal", "retrieval", "roles", "budget", "methods"};
 /// About how many tokens are decoded for choices and table: who is asked what shows on the way.
 constexpr std::int64_t kStepsOfAll = 8'000, kStepsOfPart = 2'500;
 
-/// A method whose choices a part makes, with its options beside the profile.
-struct Method {
-  std::string name;
-  std::map<std::string, std::string> extra;
-
-  /// As --attn-opt has them.
-  std::string options() const {
-    std::string text;
-    for (const auto& [key, value] : extra) text += fmt::format("{}{}={}", text.empty() ? "" : ",", key, value);
-    return text;
-  }
-};
-
 const std::map<std::string, std::string> kDensePrefill{{"prefill", "dense"}};
 
-std::vector<Method> methods_of(const Calibration& found, Part part) {
-  std::vector<Method> methods;
-  if (found.tidal) methods.push_back({"tidal", {}});
-  if (found.lessismore) methods.push_back({"lessismore", {}});
-  if (found.omnikv) methods.push_back({"omnikv", {}});
-  if (found.kascade) methods.push_back({"kascade", kDensePrefill});
-  if (part == Part::all || part == Part::retrieval) {
-    methods.push_back({"lychee-decode", {}});
-    methods.push_back({"evosparse", {}});
+/// Methods whose choices a part makes, and of all parts the paper's method that needs none.
+std::vector<WantedMethod> methods_of(const Calibration& found, Part part) {
+  std::vector<WantedMethod> methods;
+  const auto add = [&](std::string_view method) { methods.push_back({std::string(method), {}, {}, std::nullopt}); };
+  if (found.tidal) add("tidal");
+  if (found.lessismore) add("lessismore");
+  if (found.omnikv) add("omnikv");
+  if (found.kascade) {
+    add("kascade");
+    methods.back().options = "prefill=dense";
+    methods.back().how.extra = kDensePrefill;
   }
-  std::erase_if(methods, [&](const Method& method) {
+  if (part == Part::all || part == Part::retrieval) {
+    add("lychee-decode");
+    add("evosparse");
+  }
+  if (part == Part::all) add("lychee-cluster");
+  std::erase_if(methods, [&](const WantedMethod& method) {
     return std::any_of(found.left_out.begin(), found.left_out.end(),
-                       [&](const LeftOut& out) { return out.method == method.name; });
+                       [&](const LeftOut& out) { return out.method == method.method; });
   });
   return methods;
 }
 
 /// What the table is made of, by what the profile says.
-std::vector<TimedPlan> table_plans(const plan::ModelShape& shape, const Study& study, const plan::Profile& profile,
-                                   const std::vector<Method>& methods) {
+std::vector<TimedPlan> table_plans(const engine::Engine& engine, const Study& study, const plan::Profile& profile,
+                                   std::span<const WantedMethod> methods) {
   std::vector<TimedPlan> plans;
-  for (const Method& method : methods) {
-    for (const std::string_view budget : kTableBudgets) {
-      policies::PolicyOptions options;
-      options.budget = plan::parse_budget(budget);
-      if (plan::budget_tokens(*options.budget, study.length) >= shorter_length(study.length)) continue;
-      options.extra = method.extra;
-      options.profile = &profile;
-      plans.push_back(
-          {{method.name, std::string(budget), method.options(), {}}, policies::make_plan(method.name, shape, options)});
+  const auto add = [&](const WantedMethod& method, std::string_view budget) {
+    policies::PolicyOptions options = method.how;
+    options.budget = plan::parse_budget(budget);
+    const std::int64_t tokens = plan::budget_tokens(*options.budget, study.length), half = shorter_length(study.length);
+    if (tokens >= half) {
+      if (!method.budget) return;
+      throw UserError(
+          fmt::format("{}:{}: {} tokens are not below half of the prompts' {}, at which times are measured, too; give "
+                      "a smaller budget, or calibrate the model with a larger -c",
+                      method.method, budget, tokens, study.length));
+    }
+    const policies::Policy& policy = policies::find_policy(method.method);
+    options.profile = policies::uses_profile(policy, profile) ? &profile : nullptr;
+    plan::Plan plan = policies::make_plan(method.method, engine.shape(), options);
+    if (plan::forgets(plan)) {
+      throw UserError(
+          fmt::format("{}: it forgets tokens that a later question may need, so --attn auto does not take it; 'glimpse "
+                      "eval' says what it keeps",
+                      method.method));
+    }
+    if (const std::string why = engine.refusal(plan); !why.empty()) throw UserError(why);
+    plans.push_back({{method.method, std::string(budget), method.options, {}}, std::move(plan)});
+  };
+  for (const WantedMethod& method : methods) {
+    if (method.budget) {
+      add(method, *method.budget);
+    } else {
+      for (const std::string_view budget : kTableBudgets) add(method, budget);
     }
   }
   return plans;
@@ -126,14 +139,15 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
     found.kascade = choose_kascade(engine, study, progress);
     found.profile.kascade = found.kascade->profile;
   }
-  const std::vector<TimedPlan> plans = table_plans(shape, study, found.profile, methods_of(found, options.part));
+  if (all) runs("lychee-cluster");
+  const std::vector<TimedPlan> plans = table_plans(engine, study, found.profile, methods_of(found, options.part));
   measure_rows(engine, study, plans, found.profile, progress);
   found.profile.speed->processor = options.processor;
   return found;
 }
 
-plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profile, std::string_view method,
-                              const CalibrationOptions& options) {
+plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profile,
+                              std::span<const WantedMethod> methods, const CalibrationOptions& options) {
   check(options.measured != nullptr, "a place for what is measured");
   StudyOptions prompts = options.study;
   prompts.tables = false;
@@ -144,7 +158,7 @@ plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profi
   study.measured = options.measured;
   progress.reach(work);
   plan::Profile rows = plan::empty_profile(engine.shape());
-  const std::vector<TimedPlan> plans = table_plans(engine.shape(), study, profile, {{std::string(method), {}}});
+  const std::vector<TimedPlan> plans = table_plans(engine, study, profile, methods);
   measure_rows(engine, study, plans, rows, progress);
   rows.speed->processor = options.processor;
   return rows;
@@ -166,10 +180,10 @@ std::optional<Calibration> calibrate(engine::Engine& engine, const CalibrationOp
   }
 }
 
-std::optional<plan::Profile> measure_method(engine::Engine& engine, const plan::Profile& profile,
-                                            std::string_view method, const CalibrationOptions& options) {
+std::optional<plan::Profile> measure_methods(engine::Engine& engine, const plan::Profile& profile,
+                                             std::span<const WantedMethod> methods, const CalibrationOptions& options) {
   try {
-    return measure_or_stop(engine, profile, method, options);
+    return measure_or_stop(engine, profile, methods, options);
   } catch (const Stopped&) {
     return std::nullopt;
   }

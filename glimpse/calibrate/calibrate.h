@@ -4,17 +4,20 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "glimpse/calibrate/choose.h"
 #include "glimpse/plan/profile.h"
+#include "glimpse/policies/policy.h"
 
 namespace glimpse::calibrate {
 
-/// The parts that may be asked for alone; `roles` by training is that of glimpse/train, `budget` that of budgets.h.
-enum class Part : std::uint8_t { all, kascade, tidal, retrieval, roles, budget };
+/// The parts that may be asked for alone; `roles` by training is that of glimpse/train, `budget` that of budgets.h,
+/// `methods` are rows of measure_methods.
+enum class Part : std::uint8_t { all, kascade, tidal, retrieval, roles, budget, methods };
 /// Throws UserError with the nearest name.
 Part parse_part(std::string_view text);
 
@@ -46,9 +49,17 @@ struct Calibration {
 /// Empty where the callback ended it. Throws UserError for a model or a context that cannot be calibrated.
 std::optional<Calibration> calibrate(engine::Engine& engine, const CalibrationOptions& options);
 
-/// What one method keeps with what `profile` says, and its times beside dense attention's, measured as calibrate()
-/// does: a profile of `kept` and `speed` alone. Empty and throws as calibrate(); `options.part` has no meaning.
-std::optional<plan::Profile> measure_method(engine::Engine& engine, const plan::Profile& profile,
-                                            std::string_view method, const CalibrationOptions& options);
+/// A method whose rows are measured.
+struct WantedMethod {
+  std::string method;
+  std::string options;                ///< as --attn-opt has them, and as the rows say them; may be empty
+  policies::PolicyOptions how;        ///< the same; its budget and profile have no meaning
+  std::optional<std::string> budget;  ///< tokens or a share, as --attn-budget has it; none: those of kTableBudgets
+};
+/// What methods keep with what `profile` says, and their times beside dense attention's, measured as calibrate() does:
+/// a profile of `kept` and `speed` alone. Empty and throws as calibrate(); for a method that the device does not run,
+/// and a budget over half of the prompts, too. `options.part` has no meaning.
+std::optional<plan::Profile> measure_methods(engine::Engine& engine, const plan::Profile& profile,
+                                             std::span<const WantedMethod> methods, const CalibrationOptions& options);
 
 }  // namespace glimpse::calibrate

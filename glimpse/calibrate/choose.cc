@@ -235,11 +235,13 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
   std::vector<std::vector<double>> by_layer;
   for (const Gains& gains : tables) by_layer.push_back(gains.by_layer());
   AnchorChoice choice;
-  choice.similarity = study.near.by_layer();
   for (int count = 1; count <= shape.layers; ++count) {
     choice.by_count.push_back(best_anchors(by_layer.front(), shape.layers, count));
   }
   const std::vector<double> objective = objectives(by_layer.front(), shape.layers, choice.by_count);
+  std::vector<double> similarity = study.near.by_layer();
+  constexpr double kDigits = 1e4;  // more say nothing
+  for (double& value : similarity) value = std::clamp(std::round(value * kDigits) / kDigits, 0.0, 1.0);
   const std::map<std::string, std::string> dense{{"prefill", "dense"}}, own;
   const auto plan_of = [&](const plan::KascadeProfile& part, const std::map<std::string, std::string>& extra) {
     plan::Profile found = plan::empty_profile(shape);
@@ -270,7 +272,7 @@ AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress
     std::vector<plan::Plan> plans;
     for (std::size_t i = 0; i < tables.size(); ++i) {
       const std::vector<int> anchors = best_anchors(by_layer[i], shape.layers, count);
-      profiles.push_back({anchors, head_map(tables[i], anchors), objective});
+      profiles.push_back({anchors, head_map(tables[i], anchors), objective, similarity});
       plans.push_back(plan_of(profiles.back(), dense));
     }
     const std::vector<Grade> grades = raced_grades(engine, study, plans, Enough{kKept, ranks_rest}, progress);

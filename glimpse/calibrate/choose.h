@@ -70,7 +70,6 @@ struct AnchorChoice {
   std::optional<Grade> own;  ///< of the prompts with four keys, read by the plan's own sparse prefill, if it runs
   std::vector<Candidate> candidates;
   std::vector<std::vector<int>> by_count;  ///< the paper's anchors for 1, 2, ... of them, by the programme alone
-  std::vector<double> similarity;          ///< [layer, layer] Similarity::by_layer()
 };
 /// The fewest anchors that keep the answers, also where they read the prompts with four keys sparsely, or else the best
 /// of at most half of the layers.

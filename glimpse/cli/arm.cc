@@ -107,6 +107,8 @@ Arm arm_of(std::span<const std::string> parts) {
   }
   if (has_budget) policies::set_budget(arm.options, budget);
   arm.written = arm.policy + (has_budget ? ":" + budget : "") + options;
+  arm.budget = std::move(budget);
+  arm.keys = options.empty() ? "" : options.substr(1);
   return arm;
 }
 

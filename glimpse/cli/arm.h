@@ -18,6 +18,7 @@ namespace glimpse::cli {
 struct Arm {
   std::string written;  ///< in the form above
   std::string policy;
+  std::string budget, keys;         ///< the parts of `written` behind the name, such as "512" and "reselect=13"
   policies::PolicyOptions options;  ///< block, sink, local and min-ctx are the --attn-* flags, the rest --attn-opt
 };
 

@@ -11,6 +11,7 @@
 #include "glimpse/cli/calibration_report.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/heat_map.h"
+#include "glimpse/cli/method_rows.h"
 #include "glimpse/cli/profile_output.h"
 #include "glimpse/cli/profiles.h"
 #include "glimpse/cli/roles.h"
@@ -20,11 +21,6 @@
 
 namespace glimpse::cli {
 namespace {
-
-std::string profile_line(const Arguments& arguments, const std::filesystem::path& path) {
-  return fmt::format("\nprofile in '{}'{}\n", printable(path.string()),
-                     arguments.output.empty() ? ", where commands find it" : ", for --attn-profile");
-}
 
 calibrate::CalibrationOptions calibration_options(const Arguments& arguments) {
   calibrate::CalibrationOptions options;
@@ -55,8 +51,8 @@ int calibrate_budgets(const Arguments& arguments, engine::Engine& engine, calibr
 void write_heat_map(const std::string& file, const calibrate::Calibration& found) {
   if (!found.kascade) throw UserError("--heat-map: kascade was left out, so there is none; leave the flag out");
   const plan::ModelShape& shape = found.profile.model;
-  replace_file(file,
-               heat_map({shape.model_name, shape.layers, found.kascade->similarity, found.kascade->profile.anchors}));
+  const plan::KascadeProfile& part = found.kascade->profile;
+  replace_file(file, heat_map({shape.model_name, shape.layers, part.similarity, part.anchors}));
 }
 
 }  // namespace
@@ -65,6 +61,7 @@ int calibrate_command(const Arguments& arguments) {
   set_log(arguments);
   engine::EngineOptions engine_how = engine_options(arguments);
   if (arguments.part == kRolesPart) return train_roles(arguments, engine_how);
+  if (arguments.part == kMethodsPart) return calibrate_methods(arguments, engine_how);
   engine_how.sequences = calibrate::study_sequences(engine_how.context);
   calibrate::CalibrationOptions options = calibration_options(arguments);
   const InterruptGuard interrupt;

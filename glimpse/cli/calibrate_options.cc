@@ -8,7 +8,8 @@ namespace {
 
 using A = Arguments;
 
-constexpr std::string_view kTraining = "Training of head roles", kBudgets = "Budgets", kOutput = "Output";
+constexpr std::string_view kTraining = "Training of head roles", kBudgets = "Budgets", kMethods = "Rows of methods",
+                           kOutput = "Output";
 
 const std::array kOptions{
     Option{"--coverage",
@@ -119,6 +120,15 @@ const std::array kOptions{
            "loss, open heads and multiplier of each step, as a table with tabs",
            kCalibrate,
            idle_beside_roles},
+    Option{"--arms",
+           "LIST",
+           &A::arms,
+           {},
+           "",
+           kMethods,
+           "methods to measure, NAME[:BUDGET][,KEY=VALUE...] each; without a budget at 512, 1024 and 10%",
+           kCalibrate,
+           idle_beside_methods},
     Option{"--heat-map",
            "FILE",
            &A::heat_map,

@@ -231,14 +231,14 @@ std::optional<calibrate::BudgetCalibration> run_calibration(const Arguments& arg
 }
 
 std::optional<plan::Profile> run_measurement(const Arguments& arguments, engine::Engine& engine,
-                                             const MethodInProfile& of, calibrate::CalibrationOptions options,
+                                             const MethodsInProfile& of, calibrate::CalibrationOptions options,
                                              const CalibrationPlace& place) {
-  options.part = calibrate::Part::roles;
+  options.part = calibrate::Part::methods;
   options.processor = machine_of(engine).processor;
   PartFile part(arguments, place, identity(arguments, engine, options.part, options.study));
   std::optional<plan::Profile> rows =
       with_progress(arguments, options, place, part, [&](const calibrate::CalibrationOptions& how) {
-        return calibrate::measure_method(engine, of.profile, of.method, how);
+        return calibrate::measure_methods(engine, of.profile, of.methods, how);
       });
   if (rows) rows->fingerprint = engine.fingerprint();
   return rows;

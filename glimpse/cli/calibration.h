@@ -34,14 +34,14 @@ std::optional<calibrate::Calibration> run_calibration(const Arguments& arguments
                                                       calibrate::CalibrationOptions options,
                                                       const CalibrationPlace& place);
 
-struct MethodInProfile {
-  const plan::Profile& profile;  ///< what the method is told; borrowed for the call
-  std::string_view method;
+struct MethodsInProfile {
+  const plan::Profile& profile;                      ///< what the methods are told; borrowed for the call
+  std::span<const calibrate::WantedMethod> methods;  ///< so are these
 };
-/// What the method keeps with that profile, and its times: `kept` and `speed` alone (calibrate::measure_method), kept
-/// in PATH.part too. None where Ctrl-C ended it; nothing is said.
+/// What the methods keep with that profile, and their times: `kept` and `speed` alone (calibrate::measure_methods),
+/// kept in PATH.part too. None where Ctrl-C ended it; nothing is said.
 std::optional<plan::Profile> run_measurement(const Arguments& arguments, engine::Engine& engine,
-                                             const MethodInProfile& of, calibrate::CalibrationOptions options,
+                                             const MethodsInProfile& of, calibrate::CalibrationOptions options,
                                              const CalibrationPlace& place);
 
 /// The same for budgets.

@@ -96,6 +96,10 @@ std::string idle_beside_roles(const Arguments& arguments) {
   return arguments.part == "roles" ? "" : "has no effect without the part 'roles': give that, or leave it out";
 }
 
+std::string idle_beside_methods(const Arguments& arguments) {
+  return arguments.part == "methods" ? "" : "has no effect without the part 'methods': give that, or leave it out";
+}
+
 std::string idle_beside_budget(const Arguments& arguments) {
   return arguments.part == "budget" ? "" : "has no effect without the part 'budget': give that, or leave it out";
 }

@@ -27,6 +27,7 @@ std::string idle_plan_tokens(const Arguments& arguments);
 std::string idle_weights(const Arguments& arguments);
 std::string idle_calibrate(const Arguments& arguments);
 std::string idle_beside_roles(const Arguments& arguments);    ///< what only `calibrate roles` takes
+std::string idle_beside_methods(const Arguments& arguments);  ///< what only `calibrate methods` takes
 std::string idle_beside_budget(const Arguments& arguments);   ///< what only `calibrate budget` takes
 std::string idle_beside_kascade(const Arguments& arguments);  ///< what only `calibrate` and `calibrate kascade` take
 std::string idle_coverage(const Arguments& arguments);

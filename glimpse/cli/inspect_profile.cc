@@ -47,6 +47,10 @@ std::string summary(const std::string& path, const plan::Profile& profile) {
   text += line("fingerprint", profile.fingerprint ? plan::fingerprint_text(*profile.fingerprint)
                                                   : "none: any file of a model of this name and shape");
   text += plan::explain(profile);
+  if (profile.kascade && !profile.kascade->similarity.empty()) {
+    text += heat_text("similarity, a row for each layer whose set is read, a column for each layer that reads it",
+                      profile.kascade->similarity, profile.model.layers);
+  }
   if (profile.retrieval) {
     text += heat_text("retrieval scores, a column for each query head", profile.retrieval->scores, profile.model.heads);
   }

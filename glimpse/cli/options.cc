@@ -113,8 +113,14 @@ const std::array kOptions{
     Option{"-f,--file", "FILE", &A::files, {}, "", kMeasure, "the text; -: standard input", kEval | kBenchModel},
     Option{
         "-f,--file", "FILE", &A::files, {}, "", kMeasure, "prose of your own; -: standard input", kCalibrate | kExam},
-    Option{
-        "part", "PART", &A::part, {}, "all", kMeasure, "all, kascade, tidal, retrieval, roles or budget", kCalibrate},
+    Option{"part",
+           "PART",
+           &A::part,
+           {},
+           "all",
+           kMeasure,
+           "all, kascade, tidal, retrieval, roles, budget or methods",
+           kCalibrate},
     Option{"--system",
            "TEXT",
            &A::system,

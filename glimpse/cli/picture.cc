@@ -93,7 +93,8 @@ std::string filled(std::string_view source, const Json& data) {
   return page;
 }
 
-/// What a map of layers and heads shows: one value for each, [layer, head].
+/// What a map with a row for each layer shows: one value for each, [layer, column]; a column is one `head`, as the page
+/// calls it.
 Json map_json(std::string_view title, std::string_view head, const std::vector<double>& values) {
   return {{"title", title}, {"head", head}, {"values", values}};
 }
@@ -130,6 +131,11 @@ Json profile_data(const plan::Profile& profile) {
             {"objective", Json::array()},
             {"kept", Json::array()},
             {"speed", profile.speed ? speed_json(*profile.speed) : Json(nullptr)}};
+  if (profile.kascade && !profile.kascade->similarity.empty()) {
+    data["maps"].push_back(
+        map_json("Similarity: the mass of a layer's own sets that it finds in those of an earlier one",
+                 "layer that reads the row's sets", profile.kascade->similarity));
+  }
   if (profile.retrieval) {
     data["maps"].push_back(map_json("Retrieval scores", "query head", profile.retrieval->scores));
   }

@@ -52,6 +52,11 @@ std::filesystem::path profile_output(const Arguments& arguments, const PlanModel
   return plan::profile_path(folder, model.fingerprint());
 }
 
+std::string profile_line(const Arguments& arguments, const std::filesystem::path& path) {
+  return fmt::format("\nprofile in '{}'{}\n", printable(path.string()),
+                     arguments.output.empty() ? ", where commands find it" : ", for --attn-profile");
+}
+
 std::optional<plan::Profile> profile_at(const std::filesystem::path& path) {
   try {
     return plan::load_profile(path);

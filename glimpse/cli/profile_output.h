@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "glimpse/cli/arguments.h"
 #include "glimpse/cli/profiles.h"
@@ -12,6 +13,9 @@ namespace glimpse::cli {
 
 /// The file of -o, or the model's own in the folder of profiles. Throws UserError where there is neither.
 std::filesystem::path profile_output(const Arguments& arguments, const PlanModel& model);
+
+/// What a command that made it says in the end: where it is, and who finds it.
+std::string profile_line(const Arguments& arguments, const std::filesystem::path& path);
 
 /// The profile that is there; none where there is none, and of a file that is empty or broken.
 std::optional<plan::Profile> profile_at(const std::filesystem::path& path);

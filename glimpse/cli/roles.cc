@@ -18,9 +18,9 @@
 #include "glimpse/cli/calibration.h"
 #include "glimpse/cli/commands.h"
 #include "glimpse/cli/machine.h"
+#include "glimpse/cli/method_rows.h"
 #include "glimpse/cli/profile_output.h"
 #include "glimpse/cli/profiles.h"
-#include "glimpse/cli/role_rows.h"
 #include "glimpse/cli/setup.h"
 #include "glimpse/cli/terminal.h"
 #include "glimpse/plan/profile_file.h"
@@ -283,9 +283,7 @@ int train_roles(const Arguments& arguments, engine::EngineOptions how) {
             "{} steps on passkeys in {} tokens: {} of {} KV heads have E[z] above 0.5, asked for were {:.0f}{}\n\n",
             training.step(), length, open, shape.layers * shape.kv_heads, options.target + shape.kv_heads,
             arguments.exact ? ", and so many are written" : "") +
-        curve_text(training, shape.kv_heads) + comparison_text(*comparison) + *rows +
-        fmt::format("\nprofile in '{}'{}\n", printable(path.string()),
-                    arguments.output.empty() ? ", where commands find it" : ", for --attn-profile"));
+        curve_text(training, shape.kv_heads) + comparison_text(*comparison) + *rows + profile_line(arguments, path));
   return kExitOk;
 }
 

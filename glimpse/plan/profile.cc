@@ -43,6 +43,22 @@ void check_objective(const std::vector<double>& objective, const ModelShape& mod
   }
 }
 
+void check_similarity(const std::vector<double>& similarity, const ModelShape& model) {
+  if (similarity.empty()) return;
+  constexpr std::string_view kWhere = "kascade.similarity";
+  const auto layers = static_cast<std::size_t>(model.layers);
+  if (similarity.size() != layers * layers) {
+    refuse_profile(kWhere, "{} values, {} needed: one for each pair of {} layers", similarity.size(), layers * layers,
+                   model.layers);
+  }
+  for (std::size_t i = 0; i < similarity.size(); ++i) {
+    const std::size_t a = i / layers, b = i % layers;
+    const double most = a > b ? 0 : 1;
+    if (similarity[i] >= 0 && similarity[i] <= most) continue;  // NaN fails the comparison too
+    refuse_profile(kWhere, "layer {} with the set of layer {}: {} is outside 0 to {}", b, a, similarity[i], most);
+  }
+}
+
 // Shares of something: NaN fails the comparison too.
 void check_shares(std::string_view where, const std::vector<double>& values, int columns) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -69,6 +85,7 @@ void check_kascade(const Profile& profile) {
   check_layers("kascade.anchors", anchors, model);
   check_size("kascade.head_map", profile.kascade->head_map.size(), model, model.kv_heads);
   check_objective(profile.kascade->objective, model);
+  check_similarity(profile.kascade->similarity, model);
   for (int layer = 0; layer < model.layers; ++layer) {
     const bool anchor = std::binary_search(anchors.begin(), anchors.end(), layer);
     const std::string where = fmt::format("kascade.head_map, layer {}", layer);

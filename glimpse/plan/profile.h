@@ -22,6 +22,9 @@ struct KascadeProfile {
   /// What the best 1, 2, ... anchors keep: similarity times importance, of what an anchor in every layer keeps
   /// (section 3.3). 0 to 1; empty: not measured.
   std::vector<double> objective = {};
+  /// [a, b]: of the mass that the sets of layer b hold, the share that those of layer a <= b hold, 0 to 1; 0 where
+  /// a > b (section 3.2). Empty: not measured.
+  std::vector<double> similarity = {};
   friend bool operator==(const KascadeProfile&, const KascadeProfile&) = default;
 };
 

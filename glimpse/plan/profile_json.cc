@@ -58,9 +58,10 @@ Json speed_json(const SpeedProfile& speed) {
   return json;
 }
 
-// [layers][columns] under `key`, flattened; `read` takes one value and its path.
+// [layers][columns] under `key`, flattened; `read` takes one value and its path. A column is for one of `what`.
 template <class T, class Read>
-std::vector<T> read_rows(JsonObject& object, std::string_view key, const ModelShape& model, int columns, Read&& read) {
+std::vector<T> read_rows(JsonObject& object, std::string_view key, const ModelShape& model, int columns, Read&& read,
+                         std::string_view what = "heads") {
   const std::string path = object.path_of(key);
   const JsonArray& rows = object.need_array(key);
   if (rows.size() != static_cast<std::size_t>(model.layers)) {
@@ -72,7 +73,7 @@ std::vector<T> read_rows(JsonObject& object, std::string_view key, const ModelSh
     const auto* row = std::get_if<JsonArray>(&rows[i].value);
     if (row == nullptr) object.refuse(at, fmt::format("expected an array, found {}", rows[i].type_name()));
     if (row->size() != static_cast<std::size_t>(columns)) {
-      object.refuse(at, fmt::format("{} values; give one for each of {} heads", row->size(), columns));
+      object.refuse(at, fmt::format("{} values; give one for each of {} {}", row->size(), columns, what));
     }
     for (std::size_t j = 0; j < row->size(); ++j) values.push_back(read((*row)[j], fmt::format("{}[{}]", at, j)));
   }
@@ -97,6 +98,10 @@ KascadeProfile read_kascade(JsonObject object, const ModelShape& model) {
       part.objective.push_back(
           object.number_of(value, fmt::format("{}[{}]", object.path_of("objective"), part.objective.size())));
     }
+  }
+  if (object.find("similarity") != nullptr) {
+    const auto number = [&](const JsonValue& v, const std::string& at) { return object.number_of(v, at); };
+    part.similarity = read_rows<double>(object, "similarity", model, model.layers, number, "layers");
   }
   object.finish();
   return part;
@@ -221,6 +226,9 @@ std::string to_json(const Profile& profile) {
     json["kascade"] = {{"anchors", profile.kascade->anchors},
                        {"head_map", rows_json(profile.kascade->head_map, model.kv_heads)}};
     if (!profile.kascade->objective.empty()) json["kascade"]["objective"] = profile.kascade->objective;
+    if (!profile.kascade->similarity.empty()) {
+      json["kascade"]["similarity"] = rows_json(profile.kascade->similarity, model.layers);
+    }
   }
   if (profile.tidal) json["tidal"] = {{"reselect", profile.tidal->reselect}};
   if (profile.lessismore) json["lessismore"] = {{"reselect", profile.lessismore->reselect}};

@@ -58,6 +58,9 @@ TEST(Calibrate, WritesAProfileThatRunsTake) {
   ASSERT_EQ(objective.size(), static_cast<std::size_t>(read.model.layers));
   EXPECT_TRUE(std::is_sorted(objective.begin(), objective.end())) << "one anchor more cannot keep less";
   EXPECT_NEAR(objective.back(), 1, 1e-12);
+  const std::size_t layers = objective.size();
+  ASSERT_EQ(read.kascade->similarity.size(), layers * layers);
+  for (std::size_t i = 0; i < layers; ++i) EXPECT_EQ(read.kascade->similarity[i * layers + i], 1) << i;
   EXPECT_NE(outcome.out.find("selects again in layer"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("| tidal | 512 |"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find(profile.string()), std::string::npos) << outcome.out;

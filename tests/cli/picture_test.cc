@@ -341,7 +341,8 @@ plan::Profile hostile_profile() {
   plan::Profile profile;
   profile.model = {"llama", kHostile, 4, 6, 2, 32, 0};
   profile.fingerprint = 0xabcd;
-  profile.kascade = plan::KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {0.5, 0.75, 0.875, 1}};
+  profile.kascade = plan::KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {0.5, 0.75, 0.875, 1}, {}};
+  profile.kascade->similarity = {1, 0.5, 0, 0, 0, 1, 0.5, 0, 0, 0, 1, 0.5, 0, 0, 0, 1};
   profile.tidal = plan::TidalProfile{3};
   profile.lessismore = plan::LessIsMoreProfile{2};
   profile.omnikv = plan::OmniKvProfile{{1, 3}};
@@ -374,9 +375,10 @@ TEST(ProfilePage, HoldsTheProfileAndNeedsNothingElse) {
   const plan::Profile profile = hostile_profile();
   EXPECT_EQ(data["model"], kHostile);
   EXPECT_EQ(data["fingerprint"], "000000000000abcd");
-  ASSERT_EQ(data["maps"].size(), 2u);
-  EXPECT_EQ(data["maps"][0]["values"], Json(profile.retrieval->scores));
-  EXPECT_EQ(data["maps"][1]["values"], Json(profile.roles->probability));
+  ASSERT_EQ(data["maps"].size(), 3u);
+  EXPECT_EQ(data["maps"][0]["values"], Json(profile.kascade->similarity));
+  EXPECT_EQ(data["maps"][1]["values"], Json(profile.retrieval->scores));
+  EXPECT_EQ(data["maps"][2]["values"], Json(profile.roles->probability));
   EXPECT_EQ(data["chosen"], Json::parse(R"({"kascade":[0,2],"tidal":[3],"lessismore":[2],"omnikv":[1,3]})"));
   EXPECT_EQ(data["headMap"], Json(profile.kascade->head_map));
   EXPECT_EQ(data["objective"], Json(profile.kascade->objective));
@@ -426,7 +428,7 @@ result.maps = [...document.querySelectorAll('.map')].map((map) => {
   return rows;
 });
 result.marks = [...document.querySelectorAll('.map')][0].querySelector('.marks').innerText.split('\n');
-const where = document.querySelectorAll('.where')[0], canvas = document.querySelectorAll('canvas')[0];
+const where = document.querySelectorAll('.where')[1], canvas = document.querySelectorAll('canvas')[1];
 result.rest = where.textContent;
 const box = canvas.getBoundingClientRect();
 canvas.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + 1 + 16 * 4 + 8, clientY: box.top + 1 + 12 * 3 + 6}));
@@ -451,7 +453,9 @@ result.where = where.textContent;
   const double low = seen["heights"][0], high = seen["heights"][3];
   EXPECT_NEAR(seen["heights"][1].get<double>(), (low + high) / 2, 1e-9) << "0.75 lies between 0.5 and 1";
   EXPECT_EQ(seen["chosenDots"], Json::parse(R"(["","chosen","",""])"));
-  EXPECT_EQ(seen["maps"], Json::parse(R"([["......","...#..","......","....o."],[".o","..",".#",".."]])"));
+  EXPECT_EQ(
+      seen["maps"],
+      Json::parse(R"([["#o..",".#o.","..#o","...#"],["......","...#..","......","....o."],[".o","..",".#",".."]])"));
   EXPECT_EQ(seen["rest"], "Largest: layer 1, query head 3: 1.000");
   EXPECT_EQ(seen["where"], "Layer 3, query head 4: 0.500");
   const Json marks = Json::parse(R"(["kascade","omnikv","kascade, lessismore","tidal, omnikv"])");

@@ -22,7 +22,8 @@ using testing::HasSubstr;
 Profile sample() {
   Profile profile;
   profile.model = {"llama", "Sample 1B", 4, 4, 2, 64, 0};
-  profile.kascade = KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {0.5, 0.625, 1}};
+  profile.kascade = KascadeProfile{{0, 2}, {0, 1, 1, 0, 0, 1, 1, 1}, {0.5, 0.625, 1}, {}};
+  profile.kascade->similarity = {1, 0.5, 0.25, 0, 0, 1, 0.375, 0.875, 0, 0, 1, 0.0625, 0, 0, 0, 1};
   profile.tidal = TidalProfile{3};
   profile.retrieval = RetrievalProfile{std::vector<double>(16, 0.1)};
   profile.retrieval->scores[9] = 1.0 / 3;
@@ -44,6 +45,7 @@ TEST(Profile, IsEqualAfterARoundTrip) {
   for (int without = 0; without < 511; ++without) {  // every set of parts but the empty one
     Profile profile = sample();
     if ((without & 1) != 0) profile.kascade.reset();
+    if (without % 11 == 0 && profile.kascade) profile.kascade->similarity.clear();
     if ((without & 2) != 0) profile.tidal.reset();
     if ((without & 4) != 0) profile.retrieval.reset();
     if ((without & 8) != 0) profile.roles.reset();
@@ -115,6 +117,12 @@ TEST(Profile, RefusesWhatCannotBeTrue) {
       {"map size", [](Profile& p) { p.kascade->head_map.pop_back(); }, "7 values, 8 needed"},
       {"objective below 0", [](Profile& p) { p.kascade->objective[1] = -0.1; }, "of 2 anchors -0.1 is outside 0 to 1"},
       {"objective size", [](Profile& p) { p.kascade->objective.resize(5, 1); }, "5 values; give one for each number"},
+      {"similarity size", [](Profile& p) { p.kascade->similarity.pop_back(); }, "15 values, 16 needed"},
+      {"similarity over 1", [](Profile& p) { p.kascade->similarity[3] = 1.5; },
+       "layer 3 with the set of layer 0: 1.5 is outside 0 to 1"},
+      {"similarity nan", [=](Profile& p) { p.kascade->similarity[6] = nan; }, "layer 2 with the set of layer 1: nan"},
+      {"similarity of a later layer", [](Profile& p) { p.kascade->similarity[4] = 0.5; },
+       "layer 0 with the set of layer 1: 0.5 is outside 0 to 0"},
       {"map range", [](Profile& p) { p.kascade->head_map[2] = 2; }, "layer 1: KV head 2 is outside 0 to 1"},
       {"map below 0", [](Profile& p) { p.kascade->head_map[2] = -1; }, "KV head -1"},
       {"anchor mapped", [](Profile& p) { p.kascade->head_map[4] = 1; }, "layer 2: an anchor reads its own sets"},
@@ -253,6 +261,9 @@ TEST(Profile, RefusesEachBadTextNamingThePath) {
       {replaced("\"dense\":0.5", "\"dense\":true"), "$.kept[1].dense: expected a number"},
       {replaced("\"budget\":\"512\"", "\"budget\":512"), "$.kept[0].budget: expected"},
       {replaced("0.625", "6.25"), "kascade.objective: of 2 anchors 6.25 is outside 0 to 1"},
+      {replaced("[1.0,0.5,0.25,0.0]", "[1.0,0.5,0.25]"),
+       "$.kascade.similarity[0]: 3 values; give one for each of 4 layers"},
+      {replaced("0.375", "{}"), "$.kascade.similarity[1][2]: expected a number"},
       {replaced("0.625", "[]"), "$.kascade.objective[1]: expected a number"},
       {replaced("\"agreement\":0.75", "\"agreement\":\"0.75\""), "$.kept[1].agreement: expected a number"},
       {replaced("\"options\":", "\"option\":"), "$.kept[1]: unknown key 'option'"},

@@ -133,8 +133,8 @@ Json profile_data(const plan::Profile& profile) {
             {"speed", profile.speed ? speed_json(*profile.speed) : Json(nullptr)}};
   if (profile.kascade && !profile.kascade->similarity.empty()) {
     data["maps"].push_back(
-        map_json("Similarity: the mass of a layer's own sets that it finds in those of an earlier one",
-                 "layer that reads the row's sets", profile.kascade->similarity));
+        map_json("Similarity: the mass of a layer's own sets that it finds in those of an earlier one", "reading layer",
+                 profile.kascade->similarity));
   }
   if (profile.retrieval) {
     data["maps"].push_back(map_json("Retrieval scores", "query head", profile.retrieval->scores));

@@ -133,7 +133,10 @@ inline const std::vector<Method>& methods() {
 
 /// The model that an engine has, and gates with blocks of 16 for it.
 inline std::filesystem::path model_of(const Engine& engine) {
-  if (engine.shape().layers > 20) return reference::embedded_model();
+  constexpr int kReal = 20, kLong = 16'384;
+  if (engine.shape().layers > kReal) {
+    return engine.shape().context > kLong ? reference::long_model() : reference::embedded_model();
+  }
   return reference::test_model(engine.shape().architecture == "qwen3" ? "qwen3" : "llama256");
 }
 inline const MadeGates& gates_for(const Engine& engine) {

@@ -44,19 +44,19 @@ std::vector<WantedMethod> methods_of(const Calibration& found, Part part) {
 }
 
 /// What the table is made of, by what the profile says.
-std::vector<TimedPlan> table_plans(const engine::Engine& engine, const Study& study, const plan::Profile& profile,
+std::vector<TimedPlan> table_plans(const engine::Engine& engine, std::int64_t length, const plan::Profile& profile,
                                    std::span<const WantedMethod> methods) {
   std::vector<TimedPlan> plans;
   const auto add = [&](const WantedMethod& method, std::string_view budget) {
     policies::PolicyOptions options = method.how;
     options.budget = plan::parse_budget(budget);
-    const std::int64_t tokens = plan::budget_tokens(*options.budget, study.length), half = shorter_length(study.length);
+    const std::int64_t tokens = plan::budget_tokens(*options.budget, length), half = shorter_length(length);
     if (tokens >= half) {
       if (!method.budget) return;
       throw UserError(
           fmt::format("{}:{}: {} tokens are not below half of the prompts' {}, at which times are measured, too; give "
                       "a smaller budget, or calibrate the model with a larger -c",
-                      method.method, budget, tokens, study.length));
+                      method.method, budget, tokens, length));
     }
     const policies::Policy& policy = policies::find_policy(method.method);
     options.profile = policies::uses_profile(policy, profile) ? &profile : nullptr;
@@ -140,7 +140,8 @@ Calibration calibrate_or_stop(engine::Engine& engine, const CalibrationOptions& 
     found.profile.kascade = found.kascade->profile;
   }
   if (all) runs("lychee-cluster");
-  const std::vector<TimedPlan> plans = table_plans(engine, study, found.profile, methods_of(found, options.part));
+  const std::vector<TimedPlan> plans =
+      table_plans(engine, study.length, found.profile, methods_of(found, options.part));
   measure_rows(engine, study, plans, found.profile, progress);
   found.profile.speed->processor = options.processor;
   return found;
@@ -152,13 +153,14 @@ plan::Profile measure_or_stop(engine::Engine& engine, const plan::Profile& profi
   StudyOptions prompts = options.study;
   prompts.tables = false;
   prompts.race = true;
+  // What cannot be measured is refused before the prompts are read.
+  const std::vector<TimedPlan> plans = table_plans(engine, prompts.length, profile, methods);
   const std::int64_t work = study_work(prompts);
   Progress progress(options.on_progress, work + kStepsOfPart * Progress::kStep);
   Study study = make_study(engine, prompts, progress);
   study.measured = options.measured;
   progress.reach(work);
   plan::Profile rows = plan::empty_profile(engine.shape());
-  const std::vector<TimedPlan> plans = table_plans(engine, study, profile, methods);
   measure_rows(engine, study, plans, rows, progress);
   rows.speed->processor = options.processor;
   return rows;

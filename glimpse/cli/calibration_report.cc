@@ -133,12 +133,15 @@ std::string table_text(const plan::Profile& profile) {
           " ---: | ---: | ---: | ---: | ---: | ---: | --- |\n" + dense +
           fmt::format(" | 0 | 0 | 1 | 100 % | {} | |\n", time_of(profile, nullptr));
   for (std::size_t i = 0; i < rows.size();) {
-    std::map<std::string, plan::Kept> of;  // of one method at one budget, by task
+    std::map<std::string, plan::Kept> of;  // of one method at one budget and with the same options, by task
     const std::size_t first = i;
     double divergence = 0, coverage = 0, agreement = 0;
     int asked = 0;
     std::vector<const plan::Kept*> measured;
-    for (; i < rows.size() && rows[i].method == rows[first].method && rows[i].budget == rows[first].budget; ++i) {
+    const auto same = [&](const plan::Kept& row) {
+      return row.method == rows[first].method && row.budget == rows[first].budget && row.options == rows[first].options;
+    };
+    for (; i < rows.size() && same(rows[i]); ++i) {
       of.emplace(rows[i].task, rows[i]);
       measured.push_back(&rows[i]);
       coverage += rows[i].coverage;
@@ -147,7 +150,7 @@ std::string table_text(const plan::Profile& profile) {
       divergence += rows[i].divergence;
       asked += rows[i].asked.value_or(0);
     }
-    text += fmt::format("| {} | {} |", rows[first].method, rows[first].budget);
+    text += fmt::format("| {} | {} |", plan::row_name(rows[first].method, rows[first].options), rows[first].budget);
     for (const std::string& task : tasks)
       text += of.contains(task) ? fmt::format(" {} |", percent(of[task].answers)) : " |";
     const auto kinds = static_cast<double>(i - first);

@@ -108,7 +108,7 @@ Json speed_json(const plan::SpeedProfile& speed) {
   add("full", "", speed.dense);
   add("verification of " + std::to_string(plan::kVerifiedDrafts) + " drafts", "", speed.verify);
   for (const plan::MethodTime& row : speed.methods) {
-    add(row.options.empty() ? row.method : row.method + "," + row.options, row.budget, row.time);
+    add(plan::row_name(row.method, row.options), row.budget, row.time);
   }
   return {{"processor", speed.processor},
           {"threads", speed.threads},
@@ -153,9 +153,8 @@ Json profile_data(const plan::Profile& profile) {
   if (profile.lessismore) data["chosen"]["lessismore"] = {profile.lessismore->reselect};
   if (profile.omnikv) data["chosen"]["omnikv"] = profile.omnikv->filters;
   for (const plan::Kept& row : profile.kept) {
-    const std::string method = row.options.empty() ? row.method : row.method + "," + row.options;
-    data["kept"].push_back(
-        {method, row.budget, row.task, row.answers, row.dense, row.divergence, row.coverage, plan::asked_text(row)});
+    data["kept"].push_back({plan::row_name(row.method, row.options), row.budget, row.task, row.answers, row.dense,
+                            row.divergence, row.coverage, plan::asked_text(row)});
   }
   return data;
 }

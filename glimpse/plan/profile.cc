@@ -154,7 +154,7 @@ void check_kept(const std::vector<Kept>& kept) {
 }
 
 std::string name_of(const Kept& row) {
-  return row.options.empty() ? row.method : row.method + "," + row.options;
+  return row_name(row.method, row.options);
 }
 
 bool keeps_answers(const Kept& row) {
@@ -259,6 +259,10 @@ void check_elsewhere(const Profile& profile) {
 }
 
 }  // namespace
+
+std::string row_name(std::string_view method, std::string_view options) {
+  return fmt::format("{}{}{}", method, options.empty() ? "" : ",", options);
+}
 
 std::string asked_text(const Kept& row) {
   if (!row.asked) return "";

@@ -92,6 +92,8 @@ struct Kept {
   friend bool operator==(const Kept&, const Kept&) = default;
 };
 
+/// What a row is called: "kascade,prefill=dense".
+std::string row_name(std::string_view method, std::string_view options);
 /// "28", or "6, left out"; empty: not known.
 std::string asked_text(const Kept& row);
 

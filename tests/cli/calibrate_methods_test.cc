@@ -33,7 +33,7 @@ TEST(CalibrateMethods, AddRowsThatAreMeasuredAsTheOthers) {
   const Outcome outcome = run_program(words_for(path, "quest:256,block=32,tidal,arkvale:20%"));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.err, "");
-  EXPECT_THAT(outcome.out, HasSubstr("| quest | 256 |"));
+  EXPECT_THAT(outcome.out, HasSubstr("| quest,block=32 | 256 |"));
   const plan::Profile after = plan::parse_profile(read_file(path));
   EXPECT_EQ(after.kascade, before.kascade) << "other parts stay";
   EXPECT_EQ(after.speed->tokens, before.speed->tokens);
@@ -78,6 +78,17 @@ TEST(CalibrateMethods, MakeAProfileWhereThereIsNone) {
   EXPECT_TRUE(made.fingerprint.has_value());
   EXPECT_LT(made.kept.front().coverage, 1);
   EXPECT_GT(made.kept.front().divergence, 0);
+}
+
+TEST(CalibrateMethods, AMethodWithOtherOptionsIsAnotherRow) {
+  const auto path = scratch("made.json");
+  std::vector<std::string> words = words_for(path, "quest:256,quest:256,block=64");
+  words.insert(words.end(), {"-c", "1400"});
+  const Outcome outcome = run_program(words);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(rows_of(plan::parse_profile(read_file(path))), (std::set<std::string>{"quest 256 ", "quest 256 block=64"}));
+  EXPECT_THAT(outcome.out, HasSubstr("| quest | 256 |"));
+  EXPECT_THAT(outcome.out, HasSubstr("| quest,block=64 | 256 |"));
 }
 
 TEST(CalibrateMethods, BadInputIsOneLine) {

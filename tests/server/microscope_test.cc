@@ -409,6 +409,16 @@ TEST_F(Microscope, HasNamesRolesAndContrast) {
   }
 }
 
+// What came since the last frame has no element yet.
+TEST_F(Microscope, ATokenIsChosenBeforeItIsDrawn) {
+  give_key();
+  ask("byId('policy-a').value = 'tidal'; byId('budget-a').value = '16'");
+  const JsonValue chosen = page_->evaluate(
+      "frame().then(() => { const panel = panels[0]; panel.tokens.splice(1).forEach((token) => token.remove()); "
+      "panel.choose(3, true); return [panel.token, panel.tokens.length, panel.find('.now').dataset.token]; })");
+  EXPECT_EQ(chosen, (JsonValue{3, kMostTokens, "3"}));
+}
+
 TEST_F(Microscope, AxeFindsNothing) {
   const char* file = std::getenv("GLIMPSE_TEST_AXE");
   if (file == nullptr)

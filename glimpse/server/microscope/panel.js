@@ -99,6 +99,7 @@ class Panel {
   choose(token, byHand) {
     const last = this.run.written - 1;
     if (last < 0) return;
+    if (this.tokens.length <= last) this.showTokens();  // what came since the last frame
     this.token = Math.max(0, Math.min(last, token));
     if (byHand) {
       this.follows = this.run.end === null && this.token === last;

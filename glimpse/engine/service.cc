@@ -322,11 +322,16 @@ void Service::Impl::on_token(Ticket& ticket, Token token, std::string_view bytes
   }
   StreamToken given{token, std::string(bytes), now, passes, {}};
   // As many as tokens, or none: tokens that were held back come in their order.
-  const std::vector<text::TokenLogprobs>& logprobs = engine.result(ticket.id).logprobs;
-  if (!logprobs.empty()) given.logprobs = logprobs.at(ticket.given);
+  const Result& result = engine.result(ticket.id);
+  if (!result.logprobs.empty()) given.logprobs = result.logprobs.at(ticket.given);
+  std::vector<text::TokenLogprobs> of_prompt;
+  if (ticket.given == 0) of_prompt = result.prompt_logprobs;
   ++ticket.given;
   if (ticket.watcher) ticket.watcher->token(token);
-  ticket.change([&] { ticket.tokens.push_back(std::move(given)); });
+  ticket.change([&] {
+    if (!of_prompt.empty()) ticket.prompt_logprobs = std::move(of_prompt);
+    ticket.tokens.push_back(std::move(given));
+  });
 }
 
 /// Counted before it is told: who has the event finds it in the metrics.

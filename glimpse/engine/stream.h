@@ -30,6 +30,8 @@ struct StreamEvent {
   std::int64_t done = 0, total = 0;  ///< prefill: tokens of the prompt
   std::int64_t reused = 0;           ///< prefill: of those done, the first ones, which were there already
   std::vector<StreamToken> tokens;   ///< tokens: at least one
+  /// tokens: with the first of them, Result::prompt_logprobs.
+  std::vector<text::TokenLogprobs> prompt_logprobs;
   /// tokens, finished: what the answer's text has grown by, in whole UTF-8 sequences; it may come an event later than
   /// its token. What stands before a stop string in the token that completes it is of no token: it comes here alone.
   std::string text;

@@ -18,6 +18,7 @@ StreamEvent Stream::Ticket::take() {
     event.kind = StreamEvent::Kind::tokens;
     event.at = tokens.back().at;
     event.tokens = std::exchange(tokens, {});
+    event.prompt_logprobs = std::exchange(prompt_logprobs, {});
     event.text = std::exchange(text, {});
     return event;
   }

@@ -38,9 +38,10 @@ struct Stream::Ticket {
   // Under the mutex: what nobody has taken.
   std::optional<StreamEvent> started, prefill, finished;
   std::vector<StreamToken> tokens;
-  std::string text;          ///< goes with the next event of tokens, or with the last one
-  bool closed = false;       ///< `finished` was taken
-  Engine* engine = nullptr;  ///< that has the request as `id`; null before and after
+  std::vector<text::TokenLogprobs> prompt_logprobs;  ///< goes with the first token
+  std::string text;                                  ///< goes with the next event of tokens, or with the last one
+  bool closed = false;                               ///< `finished` was taken
+  Engine* engine = nullptr;                          ///< that has the request as `id`; null before and after
   RequestId id = -1;
 
   Ticket(Request wanted, std::function<void()> told) : wake(std::move(told)), request(std::move(wanted)) {}

@@ -41,6 +41,7 @@ void Answer::take(Choice& choice, engine::StreamEvent event) {
     choice.progress = {event.total, event.done, event.reused, 1000 * seconds};
   }
   choice.text += event.text;
+  if (!event.prompt_logprobs.empty()) choice.prompt_logprobs = std::move(event.prompt_logprobs);
   choice.tokens += std::ssize(event.tokens);
   for (engine::StreamToken& token : event.tokens) {
     if (token.logprobs) choice.logprobs.push_back(std::move(*token.logprobs));
@@ -97,10 +98,8 @@ std::string Answer::events() {
     Choice& choice = choices_[i];
     if (!choice.begun && !choice.ended) continue;
     ChunkText chunk{head_, static_cast<std::int64_t>(i)};
-    if (!std::exchange(choice.told_role, true)) {
-      out += event_text(chunk.role());
-      if (const EchoedPrompt* echoed = echoed_of(i)) out += event_text(chunk.text(echoed->text, {}, choice.offset));
-    }
+    if (!std::exchange(choice.told_role, true)) out += event_text(chunk.role());
+    out += echo_event(i);
     if (choice.progress) out += event_text(chunk.progress(*std::exchange(choice.progress, std::nullopt)));
     if (choice.tools) {
       out += tool_events(choice, chunk);
@@ -121,6 +120,18 @@ std::string Answer::events() {
     told_all_ = true;
   }
   return out;
+}
+
+std::string Answer::echo_event(std::size_t index) {
+  Choice& choice = choices_[index];
+  const EchoedPrompt* echoed = echoed_of(index);
+  if (echoed == nullptr || choice.told_echo) return {};
+  // They come with the first token, or with the end where there is none.
+  if (head_.logprobs && choice.tokens == 0 && !choice.ended) return {};
+  choice.told_echo = true;
+  if (choice.tokens == 0) choice.prompt_logprobs = choice.result.prompt_logprobs;
+  const std::vector<text::TokenLogprobs> known = std::exchange(choice.prompt_logprobs, {});
+  return event_text(ChunkText{head_, static_cast<std::int64_t>(index)}.echo(*echoed, known, choice.offset));
 }
 
 std::string Answer::tool_events(Choice& choice, const ChunkText& chunk) {

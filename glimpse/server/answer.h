@@ -74,17 +74,20 @@ class Answer {
   struct Choice {
     explicit Choice(engine::Stream from) : stream(std::move(from)) {}
     engine::Stream stream;
-    std::string text;                           ///< all of it or, in a stream, since the last events()
-    std::vector<text::TokenLogprobs> logprobs;  ///< the same
+    std::string text;                                  ///< all of it or, in a stream, since the last events()
+    std::vector<text::TokenLogprobs> logprobs;         ///< the same
+    std::vector<text::TokenLogprobs> prompt_logprobs;  ///< in a stream: of the echoed prompt, until it is told
     std::int64_t tokens = 0;
     std::int64_t offset = 0;  ///< characters that logprobs were told of
     std::optional<ToolAnswer> tools;
     engine::TimePoint started;
     std::optional<PromptProgress> progress;  ///< that was not told
-    bool begun = false, told_role = false, ended = false, told_end = false, counted = false;
+    bool begun = false, told_role = false, told_echo = false, ended = false, told_end = false, counted = false;
     engine::Result result;
   };
   void take(Choice& choice, engine::StreamEvent event);
+  /// The event of the prompt that stands before a choice's text, once its logprobs are known where they are wanted.
+  std::string echo_event(std::size_t index);
   /// Events of the content and calls that came to a choice.
   std::string tool_events(Choice& choice, const ChunkText& chunk);
   /// The prompt that stands before a choice's text; null: none does.

@@ -148,6 +148,19 @@ std::string ChunkText::text(std::string_view text, std::span<const text::TokenLo
   return text_of(chunk_json(head, Json::array({std::move(choice)})));
 }
 
+std::string ChunkText::echo(const EchoedPrompt& echoed, std::span<const text::TokenLogprobs> logprobs,
+                            std::int64_t& offset) const {
+  Json choice = choice_json(*this, echoed.text);
+  if (head.logprobs) {
+    CompletionLogprobs made(*head.tokenizer, offset);
+    made.add_first(echoed.tokens.front());
+    made.add(logprobs);
+    choice["logprobs"] = made.json();
+    offset = made.offset();
+  }
+  return text_of(chunk_json(head, Json::array({std::move(choice)})));
+}
+
 std::string ChunkText::call(const ToolDelta& delta) const {
   Json call{{"index", delta.call}};
   if (delta.begins) {

@@ -31,6 +31,9 @@ struct ChunkText {
   std::string progress(const PromptProgress& progress) const;
   /// `logprobs`: of the tokens that came with the text. `offset`, characters before them, is moved behind them.
   std::string text(std::string_view text, std::span<const text::TokenLogprobs> logprobs, std::int64_t& offset) const;
+  /// The prompt. `logprobs`: of its tokens from the second on, told where the head wants any; `offset` as above.
+  std::string echo(const EchoedPrompt& echoed, std::span<const text::TokenLogprobs> logprobs,
+                   std::int64_t& offset) const;
   std::string call(const ToolDelta& delta) const;
   /// With `sums`: of the last choice, where no usage follows.
   std::string end(std::string_view reason, const AnswerSums* sums) const;

@@ -172,7 +172,7 @@ constexpr Field kFields[] = {
      .most = &Limits::logprobs,
      .flag = "--max-logprobs",
      .help = "the same, with so many of the likeliest tokens; with `echo` the "
-             "prompt's too, which needs no stream",
+             "prompt's too",
      .place = kInCompletion,
      .read = [](R r) { r.wanted.logprobs = static_cast<int>(r.whole()); }},
     {.name = "echo",

@@ -141,9 +141,6 @@ void check_together(const Wanted& wanted, const Backend& backend) {
   if (wanted.top_logprobs && !wanted.logprobs) {
     throw bad_field("top_logprobs", "needs 'logprobs': true; give that, or leave it out");
   }
-  if (wanted.echo && wanted.logprobs && wanted.stream) {
-    throw bad_field("logprobs", "of an echoed prompt are not for a stream; leave out 'stream', or one of them");
-  }
   if (wanted.watch && wanted.lossless) {
     throw bad_field("attention.watch",
                     "is not for 'attention.lossless': drafts that are taken back would stand among "

@@ -58,7 +58,6 @@ constexpr BadBody kBadCompletions[] = {
     {R"({"prompt": "x", "structured_outputs": {"regex": "y"}})", "structured_outputs", "not there in this version"},
     {R"({"prompt": "x", "logprobs": 21})", "logprobs", "from 0 to 20"},
     {R"({"prompt": "x", "logprobs": true})", "logprobs", "whole number"},
-    {R"({"prompt": "x", "logprobs": 1, "echo": true, "stream": true})", "logprobs", "not for a stream"},
     {R"({"prompt": "x", "echo": 1})", "echo", "true or false"},
     {R"({"prompt": "x", "ignore_eos": 1})", "ignore_eos", "true or false"},
     {R"({"prompt": "x", "logit_bias": [5]})", "logit_bias", "object"},

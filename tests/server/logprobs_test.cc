@@ -117,24 +117,63 @@ TEST(Logprobs, OfAChatHaveTheirBytes) {
   }
 }
 
-TEST(Logprobs, AStreamHasThoseOfTheWholeAnswer) {
-  const Running server(small_options());
-  JsonValue body{{"prompt", kPrompt}, {"max_tokens", 12}, {"temperature", 0}, {"logprobs", 1}};
-  JsonValue whole = server.post("/v1/completions", body).json()["choices"][0]["logprobs"];
-  body["stream"] = true;
-  const Reply reply = server.post("/v1/completions", body);
-  JsonValue joined{{"tokens", JsonValue::array()},
-                   {"token_logprobs", JsonValue::array()},
-                   {"top_logprobs", JsonValue::array()},
-                   {"text_offset", JsonValue::array()}};
+/// The lists of a stream's chunks, joined; by choice.
+std::vector<JsonValue> joined(const Reply &reply, std::size_t choices) {
+  const JsonValue none{{"tokens", JsonValue::array()},
+                       {"token_logprobs", JsonValue::array()},
+                       {"top_logprobs", JsonValue::array()},
+                       {"text_offset", JsonValue::array()}};
+  std::vector<JsonValue> lists(choices, none);
   for (const std::string &event : events_of(reply.body)) {
     if (event == "[DONE]") continue;
     JsonValue chunk = JsonValue::parse(event);
-    for (const auto &[key, list] : chunk["choices"][0]["logprobs"].items()) {
-      for (const JsonValue &each : list) joined[key].push_back(each);
+    JsonValue &choice = chunk["choices"][0];
+    for (const auto &[key, list] : choice["logprobs"].items()) {
+      for (const JsonValue &each : list) lists.at(choice["index"].get<std::size_t>())[key].push_back(each);
     }
   }
-  EXPECT_EQ(joined, whole);
+  return lists;
+}
+
+/// But for the rounding of passes with other requests in them.
+void expect_same(JsonValue a, JsonValue b) {
+  EXPECT_EQ(a["tokens"], b["tokens"]);
+  EXPECT_EQ(a["text_offset"], b["text_offset"]);
+  ASSERT_EQ(a["token_logprobs"].size(), b["token_logprobs"].size());
+  ASSERT_EQ(a["top_logprobs"].size(), b["top_logprobs"].size());
+  for (std::size_t i = 0; i < a["token_logprobs"].size(); ++i) {
+    const JsonValue &left = a["top_logprobs"][i], &right = b["top_logprobs"][i];
+    ASSERT_EQ(left.is_null(), right.is_null());
+    ASSERT_EQ(a["token_logprobs"][i].is_null(), left.is_null());
+    if (left.is_null()) continue;
+    EXPECT_NEAR(a["token_logprobs"][i], b["token_logprobs"][i], 1e-4);
+    ASSERT_EQ(left.size(), right.size());
+    for (const auto &[word, logprob] : left.items()) EXPECT_NEAR(logprob, right.at(word), 1e-4) << word;
+  }
+}
+
+TEST(Logprobs, AStreamHasThoseOfTheWholeAnswer) {
+  const Running server(small_options());
+  const JsonValue ends{{std::to_string(Reference().tokenizer().eos()), 100}};  // an answer of no tokens
+  for (const bool echo : {false, true}) {
+    for (const JsonValue &bias : {JsonValue::object(), ends}) {
+      JsonValue body{{"prompt", {kPrompt, "a town"}},
+                     {"max_tokens", 12},
+                     {"temperature", 0},
+                     {"logprobs", 1},
+                     {"n", 2},
+                     {"echo", echo},
+                     {"logit_bias", bias}};
+      JsonValue whole = server.post("/v1/completions", body).json();
+      ASSERT_EQ(whole["choices"].size(), 4u) << whole;
+      body["stream"] = true;
+      const std::vector<JsonValue> streamed = joined(server.post("/v1/completions", body), 4);
+      for (std::size_t i = 0; i < 4; ++i) {
+        SCOPED_TRACE(std::to_string(i) + (echo ? " with echo" : ""));
+        expect_same(streamed[i], whole["choices"][i]["logprobs"]);
+      }
+    }
+  }
 }
 
 TEST(Ends, BiasesLeastTokensAndEndsAreHeeded) {

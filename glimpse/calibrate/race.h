@@ -17,7 +17,7 @@ struct Racer {
   std::array<double, kRaces> ms{};  ///< of a token; infinite where the row may not be taken
   int asked = 0;                    ///< questions so far
   int lost = 0;                     ///< of them: answers fewer than dense attention's, summed over the kinds of task
-  double divergence = 0;            ///< KL to dense attention, nats
+  double divergence = 0;            ///< KL to dense attention where questions are answered, nats
   bool refused = false;             ///< whatever it answers, it is not taken
 };
 

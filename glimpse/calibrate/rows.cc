@@ -47,7 +47,7 @@ class Table {
   Table(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans, Progress& progress)
       : engine_(engine), study_(study), plans_(plans), progress_(progress), kinds_(questions_of(study)) {
     for (const Questions& kind : kinds_) {
-      if (kind.name == plan::kProseTask) continue;
+      if (!plan::has_answers(kind.name)) continue;
       questions_ += static_cast<int>(kind.first.size() + kind.rest.size());
     }
     // In turn from each kind, so that a batch has all of them.
@@ -171,8 +171,8 @@ class Table {
     racer.ms = {timed.time.at(length), share ? timed.time.at(kFar * length) : kNever};
     for (std::size_t i = 0; i < kinds_.size(); ++i) {
       const Standing& kind = row.kinds[i];
-      racer.divergence += kind.divergence / static_cast<double>(kinds_.size());
-      if (kinds_[i].name == plan::kProseTask) continue;
+      if (kinds_[i].name != plan::kProseTask) racer.divergence += kind.divergence / static_cast<double>(kinds_.size());
+      if (!plan::has_answers(kinds_[i].name)) continue;
       racer.asked += kind.asked;
       racer.lost += std::max(0, kind.dense - kind.right);
       const std::vector<const Trial*>& first = kinds_[i].first;
@@ -217,7 +217,7 @@ class Table {
   Progress& progress_;
   std::vector<Questions> kinds_;
   std::vector<Question> rest_;  ///< behind the first of all kinds, in the order of asking
-  int questions_ = 0;           ///< in all, without prose
+  int questions_ = 0;           ///< in all, of kinds that have answers
   std::vector<Row> rows_;
 };
 

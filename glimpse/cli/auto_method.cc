@@ -68,7 +68,7 @@ std::string reason(const std::vector<MethodCandidate>& candidates, const policie
   if (taken.budget.empty()) {
     const std::string_view others = wish.drafts               ? "no draft makes it faster"
                                     : wish.quality.divergence ? "nothing that keeps that KL is faster"
-                                                              : "nothing that keeps the answers is faster";
+                                                              : "nothing that keeps the answers is a tenth faster";
     return fmt::format("{:.1f} ms a token at {} tokens, and {}", taken.ms, tokens, others);
   }
   const std::string speed =

@@ -115,7 +115,7 @@ std::string table_text(const plan::Profile& profile) {
   const std::vector<plan::Kept>& rows = profile.kept;
   std::vector<std::string> tasks;
   for (const plan::Kept& row : rows) {
-    if (row.task != "prose" && std::find(tasks.begin(), tasks.end(), row.task) == tasks.end())
+    if (plan::has_answers(row.task) && std::find(tasks.begin(), tasks.end(), row.task) == tasks.end())
       tasks.push_back(row.task);
   }
   std::string text = "| method | budget |", line = "| --- | ---: |", dense = "| full | |";
@@ -129,9 +129,9 @@ std::string table_text(const plan::Profile& profile) {
     }
     dense += fmt::format(" {} |", percent(most->dense));
   }
-  text += " asked | KL to dense | of prose | coverage | agreement | ms a token | not for |\n" + line +
-          " ---: | ---: | ---: | ---: | ---: | ---: | --- |\n" + dense +
-          fmt::format(" | 0 | 0 | 1 | 100 % | {} | |\n", time_of(profile, nullptr));
+  text += " asked | KL to dense | of multiquery | of prose | coverage | agreement | ms a token | not for |\n" + line +
+          " ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n" + dense +
+          fmt::format(" | 0 | 0 | 0 | 1 | 100 % | {} | |\n", time_of(profile, nullptr));
   for (std::size_t i = 0; i < rows.size();) {
     std::map<std::string, plan::Kept> of;  // of one method at one budget and with the same options, by task
     const std::size_t first = i;
@@ -146,7 +146,7 @@ std::string table_text(const plan::Profile& profile) {
       measured.push_back(&rows[i]);
       coverage += rows[i].coverage;
       agreement += rows[i].agreement.value_or(0);
-      if (rows[i].task == "prose") continue;
+      if (!plan::has_answers(rows[i].task)) continue;
       divergence += rows[i].divergence;
       asked += rows[i].asked.value_or(0);
     }
@@ -154,10 +154,12 @@ std::string table_text(const plan::Profile& profile) {
     for (const std::string& task : tasks)
       text += of.contains(task) ? fmt::format(" {} |", percent(of[task].answers)) : " |";
     const auto kinds = static_cast<double>(i - first);
-    text += fmt::format(" {} | {:.4f} | {:.4f} | {:.3f} | {} | {} | {} |\n", asked_all(asked, rows[first].left_out),
-                        divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)),
-                        of["prose"].divergence, coverage / kinds, percent(agreement / kinds),
-                        time_of(profile, &rows[first]), plan::not_for(measured));
+    const auto found = of.find(std::string(plan::kSeveralTask));
+    const std::string several = found == of.end() ? "" : fmt::format("{:.4f}", found->second.divergence);
+    text += fmt::format(
+        " {} | {:.4f} | {} | {:.4f} | {:.3f} | {} | {} | {} |\n", asked_all(asked, rows[first].left_out),
+        divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)), several, of["prose"].divergence,
+        coverage / kinds, percent(agreement / kinds), time_of(profile, &rows[first]), plan::not_for(measured));
   }
   return text;
 }

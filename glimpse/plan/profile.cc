@@ -158,7 +158,7 @@ std::string name_of(const Kept& row) {
 }
 
 bool keeps_answers(const Kept& row) {
-  return row.task == kProseTask || row.answers >= kKeptAnswers * row.dense;
+  return !has_answers(row.task) || row.answers >= kKeptAnswers * row.dense;
 }
 
 /// What a kind of task asks for.

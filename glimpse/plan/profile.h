@@ -70,8 +70,13 @@ struct BudgetProfile {
   friend bool operator==(const BudgetProfile&, const BudgetProfile&) = default;
 };
 
-/// The kind of task that has no answer: prose goes on, and only the logits are compared.
-inline constexpr std::string_view kProseTask = "prose";
+/// Kinds of task of which only the logits are compared: prose goes on, and several of the hidden numbers are asked for
+/// at once.
+inline constexpr std::string_view kProseTask = "prose", kSeveralTask = "multiquery";
+/// True for the others, whose answers are right or wrong.
+constexpr bool has_answers(std::string_view task) {
+  return task != kProseTask && task != kSeveralTask;
+}
 
 /// What a method with this profile kept of dense attention, on one kind of task at one budget. Method, options, budget
 /// and task name a row, and no two rows have the same.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/printable.h"
@@ -29,7 +30,7 @@ struct Kinds {
   std::optional<double> answers() const {
     std::optional<double> least;
     for (const plan::Kept* row : rows) {
-      if (row->task == plan::kProseTask || row->dense == 0) continue;
+      if (!plan::has_answers(row->task) || row->dense == 0) continue;
       least = std::min(least.value_or(1), row->answers / row->dense);
     }
     return least;
@@ -42,6 +43,17 @@ struct Kinds {
   double divergence() const {
     return mean([](const plan::Kept& row) { return row.divergence; });
   }
+  /// Where questions are answered: without prose.
+  double answer_divergence() const {
+    double sum = 0;
+    int kinds = 0;
+    for (const plan::Kept* row : rows) {
+      if (row->task == plan::kProseTask) continue;
+      sum += row->divergence;
+      ++kinds;
+    }
+    return kinds == 0 ? 0 : sum / kinds;
+  }
   struct Count {
     int lost = 0, asked = 0;
   };
@@ -49,7 +61,7 @@ struct Kinds {
   std::optional<Count> count() const {
     Count count;
     for (const plan::Kept* row : rows) {
-      if (row->task == plan::kProseTask) continue;
+      if (!plan::has_answers(row->task)) continue;
       if (!row->asked) return std::nullopt;
       count.asked += *row->asked;
       count.lost += std::max(0, static_cast<int>(std::lround((row->dense - row->answers) * *row->asked)));
@@ -72,7 +84,7 @@ struct Kinds {
                          allowed_losses(counted->asked), unfit());
     }
     for (const plan::Kept* row : rows) {
-      if (row->task == plan::kProseTask) continue;
+      if (!plan::has_answers(row->task)) continue;
       if (!counted && row->answers < row->dense) {
         return fmt::format("answers {:.0f} % of {}, dense attention {:.0f} %", 100 * row->answers, row->task,
                            100 * row->dense);
@@ -118,6 +130,15 @@ std::string refusal(const Kinds& kinds, const plan::MethodTime& timed, std::int6
   return fmt::format("KL {:.4f} is above {:g}", kinds.divergence(), *wish.quality.divergence);
 }
 
+/// Why a method is taken before one that is a little faster.
+std::string why_behind(const MethodCandidate& faster, const MethodCandidate& taken) {
+  if (faster.lost > taken.lost) {
+    return fmt::format("lost {} answers, and the other is about as fast", faster.lost);
+  }
+  return fmt::format("KL {:.4f} in its answers, and the other, about as fast, has {:.4f}", faster.answer_divergence,
+                     taken.answer_divergence);
+}
+
 const plan::SpeedProfile& speed_of(const plan::Profile& profile, const MethodWish& wish) {
   const plan::SpeedProfile* own = wish.machine ? plan::speed_on(profile, *wish.machine) : nullptr;
   return own == nullptr ? *profile.speed : *own;
@@ -146,6 +167,7 @@ MethodCandidate candidate_of(const plan::Profile& profile, const plan::MethodTim
   candidate.agreement = kinds.agreement();
   candidate.lost = kinds.count().value_or(Kinds::Count{}).lost;
   candidate.divergence = kinds.divergence();
+  candidate.answer_divergence = kinds.answer_divergence();
   if (!wish.drafts) {
     candidate.why_not = refusal(kinds, timed, speed.tokens, wish);
     return candidate;
@@ -208,15 +230,16 @@ std::vector<MethodCandidate> choose_method(const plan::Profile& profile, const M
   const auto may = [](const MethodCandidate& candidate) { return candidate.why_not.empty(); };
   auto taken = std::find_if(candidates.begin(), candidates.end(), may);
   const double close = taken->ms * kCloseTimes;
+  const auto rank = [](const MethodCandidate& candidate) {
+    return std::pair(candidate.lost, candidate.answer_divergence);
+  };
   for (auto other = taken; !wish.drafts && !wish.quality.divergence && other != candidates.end(); ++other) {
-    if (may(*other) && other->ms <= close && other->lost < taken->lost) taken = other;
+    if (may(*other) && other->ms <= close && rank(*other) < rank(*taken)) taken = other;
   }
   std::rotate(candidates.begin(), taken, taken + 1);
   for (auto other = candidates.begin() + 1; other != candidates.end(); ++other) {
     if (!may(*other)) continue;
-    other->why_not = other->ms < candidates.front().ms
-                         ? fmt::format("lost {} answers, and the other is about as fast", other->lost)
-                         : "slower";
+    other->why_not = other->ms < candidates.front().ms ? why_behind(*other, candidates.front()) : "slower";
   }
   return candidates;
 }

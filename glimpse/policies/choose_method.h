@@ -28,7 +28,7 @@ constexpr int allowed_losses(int questions) {
 /// Where dense attention itself does not answer a kind of task, so much of its text must be the same.
 inline constexpr double kAgreeing = 0.95;
 /// Times that are no further apart are as good as the same.
-inline constexpr double kCloseTimes = 1.05;
+inline constexpr double kCloseTimes = 1.1;
 
 struct MethodCandidate {
   std::string method;           ///< "full": dense attention
@@ -39,6 +39,7 @@ struct MethodCandidate {
   std::optional<double> agreement;  ///< tokens whose first choice is dense attention's: the mean over kinds, prose too
   int lost = 0;                     ///< answers fewer than dense attention's, where it is known of how many
   double divergence = 0;            ///< KL to dense in nats: the mean over kinds, prose too
+  double answer_divergence = 0;     ///< the same without prose
   double ms = 0;                    ///< of a token at the wished length, verification counted in
   int drafts = 0;                   ///< at a time for which `ms` holds; 0: none is drafted
   std::string why_not;              ///< empty for the one that is taken
@@ -55,7 +56,8 @@ struct MethodWish {
 };
 
 /// The candidates: the one that is taken, then the others by rising time. Dense attention is always among them. By
-/// answers, one is taken before a faster one that lost more, where their times are close.
+/// answers, of those whose times are close to the fastest's the one is taken that lost the fewest, of equals the one
+/// with the least KL in its answers.
 /// Throws UserError for a profile without measured times, with the cure.
 std::vector<MethodCandidate> choose_method(const plan::Profile& profile, const MethodWish& wish);
 

@@ -22,10 +22,10 @@ Racer racer(double ms, double divergence = 0.01) {
 }
 
 TEST(Race, AsksTheLeastDivergenceOfThoseThatAreAboutAsFast) {
-  std::vector<Racer> racers{racer(6.0, 0.03), racer(6.2, 0.01), racer(6.4, 0.001), racer(5.0, 0.02)};
+  std::vector<Racer> racers{racer(6.0, 0.03), racer(6.5, 0.01), racer(6.7, 0.001), racer(5.0, 0.02)};
   EXPECT_EQ(next_racer(racers, kDense, kQuestions), 3U) << "the others are slower by far";
   racers[3].lost = 2;
-  EXPECT_EQ(next_racer(racers, kDense, kQuestions), 1U) << "6.4 ms are more than 6 and a twentieth";
+  EXPECT_EQ(next_racer(racers, kDense, kQuestions), 1U) << "6.7 ms are more than 6 and a tenth";
   racers[1].lost = 1;
   EXPECT_EQ(next_racer(racers, kDense, kQuestions), 0U) << "one that lost none goes first";
   racers[0].lost = 1;

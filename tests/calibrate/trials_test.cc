@@ -59,9 +59,11 @@ TEST(Trials, WhatOnePromptDoesNotHoldIsAskedInPromptsOfTheirOwn) {
              engine, {.length = length, .seed = 3, .tables = false, .race = true, .mixed_from = 0}, {}, progress)) {
       beginnings.emplace(trial.prompt.begin(), trial.prompt.begin() + length / 2);
       ++kinds[trial.task];
+      EXPECT_EQ(trial.wanted.empty(), !plan::has_answers(trial.task)) << trial.task;
     }
     EXPECT_EQ(beginnings.size(), prompts);
     for (const char* kind : {"multikey", "vt", "passkey", "prose"}) EXPECT_GE(kinds[kind], 1) << kind;
+    EXPECT_EQ(kinds[std::string(plan::kSeveralTask)], 1);
   }
 }
 

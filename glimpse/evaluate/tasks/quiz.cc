@@ -56,6 +56,13 @@ std::string number_statement(std::string_view key, std::string_view number) {
   return fmt::format("One of the special magic numbers for {} is: {}.", key, number);
 }
 
+/// Of all these keys.
+std::string all_numbers_text(const std::vector<std::string>& keys) {
+  std::string listed = keys.front();
+  for (std::size_t i = 1; i < keys.size(); ++i) listed += (i + 1 == keys.size() ? ", and " : ", ") + keys[i];
+  return fmt::format("What are all the special magic numbers for {} mentioned in the provided text?", listed);
+}
+
 Quiz number_quiz(int keys, Random& random) {
   Quiz quiz;
   quiz.before = kNumbersBefore;
@@ -72,6 +79,13 @@ Quiz number_quiz(int keys, Random& random) {
         {fmt::format("What is the special magic number for {} mentioned in the provided text?", key), {number}});
   }
   quiz.asked = random.below(pairs.size());
+  Question& several = quiz.several.emplace();
+  std::vector<std::string> asked;
+  for (std::size_t i = 0; i < std::min<std::size_t>(kKeys, pairs.size()); ++i) {
+    asked.push_back(pairs[i].first);
+    several.wanted.push_back(pairs[i].second);
+  }
+  several.text = all_numbers_text(asked);
   return quiz;
 }
 
@@ -136,9 +150,7 @@ Quiz all_numbers_quiz(int keys, int values, Random& random) {
     }
     asked.push_back(std::move(key));
   }
-  std::string listed = asked.front();
-  for (std::size_t i = 1; i < asked.size(); ++i) listed += (i + 1 == asked.size() ? ", and " : ", ") + asked[i];
-  question.text = fmt::format("What are all the special magic numbers for {} mentioned in the provided text?", listed);
+  question.text = all_numbers_text(asked);
   quiz.questions.push_back(std::move(question));
   for (std::size_t i = quiz.statements.size(); i > 1; --i)
     std::swap(quiz.statements[i - 1], quiz.statements[random.below(i)]);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,6 +47,7 @@ struct Quiz {
   std::vector<std::string> statements;  ///< in this order
   std::vector<Question> questions;      ///< one for each key, or one in all
   std::size_t asked = 0;                ///< the one that a prompt with one question asks
+  std::optional<Question> several;  ///< of `multikey`: asks for up to four of its keys at once, as `multiquery` does
   Metric metric = Metric::all;
 };
 

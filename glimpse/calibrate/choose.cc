@@ -18,7 +18,7 @@ constexpr std::size_t kLayers = 5;  // candidates of TidalDecode
 constexpr std::size_t kOthers = 3;  // of LessIsMore, and layers that OmniKV's filters are taken from
 constexpr double kKept = 0.95;      // of the answers: enough anchors
 constexpr std::array kHeadShares{0.125, 0.1875, 0.25, 0.375, 0.5};  // of the KV heads, LycheeDecode's
-constexpr int kFewestAnchors = 3;                                   // as in the paper
+constexpr int kFewestAnchors = 5;                                   // as in the paper
 constexpr int kChecks = 3;                                          // of Kascade's own prefill
 constexpr int kSelect = 2;                                          // the first selecting layer of both methods
 

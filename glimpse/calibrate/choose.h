@@ -71,8 +71,8 @@ struct AnchorChoice {
   std::vector<Candidate> candidates;
   std::vector<std::vector<int>> by_count;  ///< the paper's anchors for 1, 2, ... of them, by the programme alone
 };
-/// The fewest anchors that keep the answers, also where they read the prompts with four keys sparsely, or else the best
-/// of at most half of the layers.
+/// The fewest anchors, but no fewer than the paper's five, that keep the answers, also where they read the prompts with
+/// four keys sparsely, or else the best of at most half of the layers.
 AnchorChoice choose_kascade(engine::Engine& engine, const Study& study, Progress& progress);
 
 struct HeadChoice {

@@ -99,7 +99,7 @@ std::string Answer::events() {
     if (!choice.begun && !choice.ended) continue;
     ChunkText chunk{head_, static_cast<std::int64_t>(i)};
     if (!std::exchange(choice.told_role, true)) out += event_text(chunk.role());
-    out += echo_event(i);
+    out += echo_event(choice, chunk);
     if (choice.progress) out += event_text(chunk.progress(*std::exchange(choice.progress, std::nullopt)));
     if (choice.tools) {
       out += tool_events(choice, chunk);
@@ -122,16 +122,15 @@ std::string Answer::events() {
   return out;
 }
 
-std::string Answer::echo_event(std::size_t index) {
-  Choice& choice = choices_[index];
-  const EchoedPrompt* echoed = echoed_of(index);
+std::string Answer::echo_event(Choice& choice, const ChunkText& chunk) {
+  const EchoedPrompt* echoed = echoed_of(static_cast<std::size_t>(chunk.index));
   if (echoed == nullptr || choice.told_echo) return {};
   // They come with the first token, or with the end where there is none.
   if (head_.logprobs && choice.tokens == 0 && !choice.ended) return {};
   choice.told_echo = true;
   if (choice.tokens == 0) choice.prompt_logprobs = choice.result.prompt_logprobs;
   const std::vector<text::TokenLogprobs> known = std::exchange(choice.prompt_logprobs, {});
-  return event_text(ChunkText{head_, static_cast<std::int64_t>(index)}.echo(*echoed, known, choice.offset));
+  return event_text(chunk.echo(*echoed, known, choice.offset));
 }
 
 std::string Answer::tool_events(Choice& choice, const ChunkText& chunk) {

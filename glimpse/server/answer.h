@@ -87,7 +87,7 @@ class Answer {
   };
   void take(Choice& choice, engine::StreamEvent event);
   /// The event of the prompt that stands before a choice's text, once its logprobs are known where they are wanted.
-  std::string echo_event(std::size_t index);
+  std::string echo_event(Choice& choice, const ChunkText& chunk);
   /// Events of the content and calls that came to a choice.
   std::string tool_events(Choice& choice, const ChunkText& chunk);
   /// The prompt that stands before a choice's text; null: none does.

@@ -77,10 +77,7 @@ Json logprobs_of(const AnswerHead& head, const WholeChoice& choice) {
     return chat_logprobs(*head.tokenizer, std::span(result.logprobs).first(count));
   }
   CompletionLogprobs made(*head.tokenizer, 0);
-  if (choice.echoed != nullptr) {
-    made.add_first(choice.echoed->tokens.front());
-    made.add(result.prompt_logprobs);
-  }
+  if (choice.echoed != nullptr) made.add_prompt(choice.echoed->tokens.front(), result.prompt_logprobs);
   made.add(result.logprobs);
   return made.json();
 }
@@ -153,8 +150,7 @@ std::string ChunkText::echo(const EchoedPrompt& echoed, std::span<const text::To
   Json choice = choice_json(*this, echoed.text);
   if (head.logprobs) {
     CompletionLogprobs made(*head.tokenizer, offset);
-    made.add_first(echoed.tokens.front());
-    made.add(logprobs);
+    made.add_prompt(echoed.tokens.front(), logprobs);
     choice["logprobs"] = made.json();
     offset = made.offset();
   }

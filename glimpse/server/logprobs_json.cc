@@ -56,8 +56,9 @@ void CompletionLogprobs::place(text::Token token, const text::TokenLogprobs* kno
   offset_ += characters(tokenizer_.piece(token, true));
 }
 
-void CompletionLogprobs::add_first(text::Token token) {
-  place(token, nullptr);
+void CompletionLogprobs::add_prompt(text::Token first, std::span<const text::TokenLogprobs> rest) {
+  place(first, nullptr);
+  add(rest);
 }
 
 void CompletionLogprobs::add(std::span<const text::TokenLogprobs> tokens) {

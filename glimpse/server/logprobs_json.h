@@ -20,8 +20,8 @@ class CompletionLogprobs {
  public:
   /// `offset`: characters before the first token.
   CompletionLogprobs(const text::Tokenizer& tokenizer, std::int64_t offset) : tokenizer_(tokenizer), offset_(offset) {}
-  /// The prompt's first token, of which nothing is known.
-  void add_first(text::Token token);
+  /// A prompt's first token, of which nothing is known, and those behind it.
+  void add_prompt(text::Token first, std::span<const text::TokenLogprobs> rest);
   void add(std::span<const text::TokenLogprobs> tokens);
   /// Characters up to the end of the last token.
   std::int64_t offset() const { return offset_; }

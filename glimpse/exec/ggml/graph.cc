@@ -16,6 +16,11 @@ namespace {
 
 constexpr const char* kWanted = "the activations of a pass";
 
+void size_scratch(PassData& pass, const ggml_tensor* weight) {
+  const std::size_t bytes = few_rows_scratch(weight);
+  for (auto& scratch : pass.products) scratch.resize(std::max(scratch.size(), bytes));
+}
+
 }  // namespace
 
 Graph::Graph(const GraphShape& shape, const Weights& weights, PassData& pass) : shape_(shape) {
@@ -45,7 +50,8 @@ Graph::Graph(const Graph& kept, const Weights& weights, PassData& pass) {
   read(kept);
   ggml_tensor* residual = custom(config.hidden, shape_.rows, {residual_}, gather_node, {&pass, last});
   ggml_tensor* attended = custom(q_width, shape_.rows, {attended_}, gather_node, {&pass, last});
-  add_logits(weights, pass, residual, feed_forward(weights, pass, last, residual, attended));
+  ggml_tensor* delta = feed_forward(weights, pass, last, residual, attended);
+  add_logits(weights, pass, residual, delta);
   for (NodeData& node : node_data_) node.attended = false;  // the pass has measured it
   allocate();
 }
@@ -113,30 +119,52 @@ ggml_tensor* Graph::normalise(ggml_tensor* residual, ggml_tensor* delta, const m
 
 ggml_tensor* Graph::multiply(PassData& pass, ggml_tensor* weight, ggml_tensor* input) {
   if (!multiplies_few_rows(weight, input->ne[1])) return ggml_mul_mat(context_.get(), weight, input);
-  const std::size_t bytes = few_rows_scratch(weight);
-  for (auto& scratch : pass.products) scratch.resize(std::max(scratch.size(), bytes));
+  size_scratch(pass, weight);
   return custom(weight->ne[1], input->ne[1], {input, weight}, few_rows_node, {&pass});
 }
 
-ggml_tensor* Graph::feed_forward(const Weights& weights, PassData& pass, int layer, ggml_tensor* residual,
+Graph::Projected Graph::project(std::span<ggml_tensor* const> weights, ggml_tensor*& residual, ggml_tensor* delta,
+                                const model::TensorInfo* norm, const NodeData& data, bool ends) {
+  if (weights.size() > 1 || !multiplies_few_rows(weights[0], residual->ne[1])) {
+    Projected projected{normalise(residual, delta, norm, data), {}};
+    for (ggml_tensor* weight : weights) projected.parts.push_back(multiply(*data.pass, weight, projected.first));
+    return projected;
+  }
+  size_scratch(*data.pass, weights[0]);
+  NodeData kept = data;
+  kept.add = delta != nullptr;
+  std::vector<ggml_tensor*> sources{residual, weights[0], weight_view(norm)};
+  if (delta != nullptr) sources.push_back(delta);
+  if (delta != nullptr && !ends) sources.push_back(residual = other_residual(residual));
+  ggml_tensor* product = custom(weights[0]->ne[1], residual->ne[1], sources, normalised_few_rows_node, kept);
+  return {product, {product}};
+}
+
+ggml_tensor* Graph::other_residual(const ggml_tensor* residual) {
+  ggml_tensor*& other = sums_[residual == sums_[0] ? 1 : 0];
+  if (other == nullptr || other->ne[1] != residual->ne[1]) {
+    other = ggml_new_tensor_2d(context_.get(), GGML_TYPE_F32, residual->ne[0], residual->ne[1]);
+    ggml_set_input(other);   // it has room from the beginning
+    ggml_set_output(other);  // to the end
+  }
+  return other;
+}
+
+ggml_tensor* Graph::feed_forward(const Weights& weights, PassData& pass, int layer, ggml_tensor*& residual,
                                  ggml_tensor* attended) {
   const LayerTensors& tensors = weights.layers()[static_cast<std::size_t>(layer)];
   const model::LayerWeights& names = pass.model->layers()[static_cast<std::size_t>(layer)];
   ggml_tensor* projected = multiply(pass, tensors.output, attended);
-  ggml_tensor* normalised = normalise(residual, projected, names.ffn_norm, {&pass, layer, true, true});
-  ggml_tensor* activated = nullptr;
-  if (tensors.gate_up.parts.size() == 1) {
-    activated = ggml_swiglu(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised));
-  } else {
-    activated = ggml_swiglu_split(context_.get(), multiply(pass, tensors.gate_up.parts[0], normalised),
-                                  multiply(pass, tensors.gate_up.parts[1], normalised));
-  }
+  const std::vector<ggml_tensor*> parts =
+      project(tensors.gate_up.parts, residual, projected, names.ffn_norm, {&pass, layer, true, true}).parts;
+  ggml_tensor* activated =
+      parts.size() == 1 ? ggml_swiglu(context_.get(), parts[0]) : ggml_swiglu_split(context_.get(), parts[0], parts[1]);
   return multiply(pass, tensors.down, activated);
 }
 
 void Graph::add_logits(const Weights& weights, PassData& pass, ggml_tensor* residual, ggml_tensor* delta) {
-  ggml_tensor* normalised = normalise(residual, delta, &pass.model->output_norm(), {&pass});
-  logits_ = multiply(pass, weights.output(), normalised);
+  ggml_tensor* output = weights.output();
+  logits_ = project({&output, 1}, residual, delta, &pass.model->output_norm(), {&pass}, true).parts[0];
   ggml_set_output(logits_);
   ggml_build_forward_expand(graph_, logits_);
 }
@@ -156,11 +184,9 @@ void Graph::build(const Weights& weights, PassData& pass) {
     const model::LayerWeights& names = model.layers()[layer];
     const bool last = l + 1 == config.layers;
 
-    ggml_tensor* normalised = normalise(residual, delta, names.attention_norm, {&pass, l});
-    firsts_.push_back(normalised);
-    std::vector<ggml_tensor*> qkv;
-    for (ggml_tensor* part : tensors.qkv.parts) qkv.push_back(multiply(pass, part, normalised));
-    ggml_tensor* query = custom(q_width, shape_.rows, qkv, append_node, {&pass, l});
+    const Projected qkv = project(tensors.qkv.parts, residual, delta, names.attention_norm, {&pass, l});
+    firsts_.push_back(qkv.first);
+    ggml_tensor* query = custom(q_width, shape_.rows, qkv.parts, append_node, {&pass, l});
     if (last && shape_.outputs == 0 && !shape_.ends_attending && !shape_.keeps_rows) {
       ggml_build_forward_expand(graph_, query);  // nobody wants more of the chunk than its K and V
       return;

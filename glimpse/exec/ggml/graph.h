@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "glimpse/exec/ggml/nodes.h"
@@ -47,8 +48,8 @@ class Graph {
  private:
   void allocate();
   void build(const Weights& weights, PassData& pass);
-  /// Of a layer: all that comes behind its attention, as what it adds to the residual.
-  ggml_tensor* feed_forward(const Weights& weights, PassData& pass, int layer, ggml_tensor* residual,
+  /// Of a layer: all that comes behind its attention, as what it adds to the residual, to which it has added attention.
+  ggml_tensor* feed_forward(const Weights& weights, PassData& pass, int layer, ggml_tensor*& residual,
                             ggml_tensor* attended);
   void add_logits(const Weights& weights, PassData& pass, ggml_tensor* residual, ggml_tensor* delta);
   using NodeFunction = void (*)(ggml_tensor*, int, int, void*);
@@ -57,6 +58,16 @@ class Graph {
   ggml_tensor* normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight,
                          const NodeData& data);
   ggml_tensor* multiply(PassData& pass, ggml_tensor* weight, ggml_tensor* input);
+  /// `residual` with `delta` (or null) added, normalised, times one or more weights. `residual` becomes the sum, which
+  /// is nowhere when nobody reads it (`ends`).
+  struct Projected {
+    ggml_tensor* first;  ///< of its nodes
+    std::vector<ggml_tensor*> parts;
+  };
+  Projected project(std::span<ggml_tensor* const> weights, ggml_tensor*& residual, ggml_tensor* delta,
+                    const model::TensorInfo* norm, const NodeData& data, bool ends = false);
+  /// Room for a sum in place of `residual`.
+  ggml_tensor* other_residual(const ggml_tensor* residual);
   ggml_tensor* weight_view(const model::TensorInfo* weight);
 
   GraphShape shape_;
@@ -65,6 +76,7 @@ class Graph {
   AllocatorPointer allocator_;
   ggml_tensor* tokens_ = nullptr;
   ggml_tensor* logits_ = nullptr;
+  ggml_tensor* sums_[2] = {};         ///< [hidden, rows] that take turns as residual where rows are few
   ggml_tensor* residual_ = nullptr;   ///< [hidden, rows] before the last layer's attention is added, where kept
   ggml_tensor* attended_ = nullptr;   ///< [H d, rows] of the last layer, where kept
   std::deque<NodeData> node_data_;    ///< addresses are given to nodes

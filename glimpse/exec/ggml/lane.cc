@@ -137,6 +137,7 @@ bool Lane::compute(ggml_cgraph* graph, bool stops) {
     plan.abort_callback = [](void* runner) { return static_cast<const attention::Runner*>(runner)->stopped(); };
     plan.abort_callback_data = &runner_;
   }
+  ++pass_.run;
   const ggml_status status = ggml_graph_compute(graph, &plan);
   if (stops && status == GGML_STATUS_ABORTED) return false;
   check(status == GGML_STATUS_SUCCESS, "ggml runs a graph to its end");

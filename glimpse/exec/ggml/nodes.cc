@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <numeric>
 
 namespace glimpse::exec {
 namespace {
@@ -14,14 +16,6 @@ float* floats(ggml_tensor* tensor) {
 }
 const float* floats(const model::TensorInfo* tensor) {
   return reinterpret_cast<const float*>(tensor->data);
-}
-
-/// out = x / rms(x) * weight. `out` may be `x`.
-void rms_norm(const float* x, const float* weight, std::int64_t width, float epsilon, float* out) {
-  double squares = 0;
-  for (std::int64_t i = 0; i < width; ++i) squares += static_cast<double>(x[i] * x[i]);
-  const float scale = 1.0f / std::sqrt(static_cast<float>(squares / static_cast<double>(width)) + epsilon);
-  for (std::int64_t i = 0; i < width; ++i) out[i] = x[i] * scale * weight[i];
 }
 
 /// How far adding `d` turns `x`: 1 - cosine(x, x + d). Rows of zeros turn by nothing.
@@ -67,6 +61,28 @@ void finish_head(const float* from, const float* bias, const float* norm, const 
 
 }  // namespace
 
+void rms_norm(const float* x, const float* weight, std::int64_t width, float epsilon, float* out) {
+  constexpr std::int64_t kLanes = 8;  // a sum of one lane waits for each of its additions
+  double lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) {
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] += static_cast<double>(x[i + lane] * x[i + lane]);
+    }
+  }
+  for (; i < width; ++i) lanes[0] += static_cast<double>(x[i] * x[i]);
+  const double squares = std::accumulate(std::begin(lanes), std::end(lanes), 0.0);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(squares / static_cast<double>(width)) + epsilon);
+  for (i = 0; i < width; ++i) out[i] = x[i] * scale * weight[i];
+}
+
+void count_change(const NodeData& node, int thread, const float* x, const float* delta, std::int64_t width) {
+  if (!node.attended || node.pass->changes.empty()) return;
+  ChangeSum& change = node.pass->changes[static_cast<std::size_t>(thread)][static_cast<std::size_t>(node.layer)];
+  change.sum += change_of(x, delta, width);
+  ++change.rows;
+}
+
 void normalise_node(ggml_tensor* dst, int ith, int nth, void* data) {
   const auto& node = *static_cast<const NodeData*>(data);
   const std::int64_t width = dst->ne[0];
@@ -77,11 +93,7 @@ void normalise_node(ggml_tensor* dst, int ith, int nth, void* data) {
     float* x = residual + row * width;
     if (delta != nullptr) {
       const float* d = delta + row * width;
-      if (node.attended && !node.pass->changes.empty()) {
-        ChangeSum& change = node.pass->changes[static_cast<std::size_t>(ith)][static_cast<std::size_t>(node.layer)];
-        change.sum += change_of(x, d, width);
-        ++change.rows;
-      }
+      count_change(node, ith, x, d, width);
       for (std::int64_t i = 0; i < width; ++i) x[i] += d[i];
     }
     rms_norm(x, weight, width, node.pass->model->config().rms_epsilon, floats(dst) + row * width);

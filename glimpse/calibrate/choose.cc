@@ -78,7 +78,7 @@ std::vector<Grade> round_of(engine::Engine& engine, const Study& study, std::spa
   std::vector<const Trial*> trials;
   for (const Trial& trial : study.trials) {
     const bool prose = trial.task == plan::kProseTask;
-    if (trial.task == plan::kSeveralTask || (!round.task.empty() && trial.task != round.task)) continue;
+    if (trial.task == plan::kFactsTask || (!round.task.empty() && trial.task != round.task)) continue;
     const int at = seen[trial.task]++;
     if (prose ? !round.prose : (at < round.first || at >= round.first + round.count)) continue;
     if (!prose) ++asked[trial.task];

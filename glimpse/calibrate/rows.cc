@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "glimpse/base/error.h"
 #include "glimpse/calibrate/race.h"
@@ -29,7 +30,8 @@ std::vector<Questions> questions_of(const Study& study) {
   for (const Trial& trial : study.trials) {
     if (kinds.empty() || kinds.back().name != trial.task) kinds.push_back({trial.task, {}, {}});
     Questions& kind = kinds.back();
-    (static_cast<int>(kind.first.size()) < kCompared ? kind.first : kind.rest).push_back(&trial);
+    const bool first = !plan::has_answers(trial.task) || static_cast<int>(kind.first.size()) < kCompared;
+    (first ? kind.first : kind.rest).push_back(&trial);
   }
   return kinds;
 }
@@ -66,13 +68,19 @@ class Table {
     TokenTimes times(engine_, study_, plans_);
     time_all(times);
     ask_first();
-    race(times.speed());
-    std::vector<char> asked_all;
-    for (const Row& row : rows_) asked_all.push_back(is_whole(row) ? 1 : 0);
-    for (int turn = 0; turn < kFineTurns; ++turn) {
-      times.take_turn(asked_all, progress_);
-      times.verify();
-    }
+    std::vector<char> timed(rows_.size(), 0);
+    do {
+      while (const std::optional<std::size_t> which = next(times.speed())) ask_more(*which);
+      std::vector<char> fine;
+      for (std::size_t i = 0; i < rows_.size(); ++i) {
+        fine.push_back(is_whole(rows_[i]) && timed[i] == 0 ? 1 : 0);
+        timed[i] = is_whole(rows_[i]) ? 1 : 0;
+      }
+      for (int turn = 0; turn < kFineTurns; ++turn) {
+        times.take_turn(fine, progress_);
+        times.verify();
+      }
+    } while (next(times.speed()));  // a busy moment may have hidden that dense attention is slow further out
     profile.speed = times.speed();
     for (std::size_t i = 0; i < rows_.size(); ++i) write(plans_[i].row, rows_[i], profile);
   }
@@ -182,15 +190,12 @@ class Table {
     return racer;
   }
 
-  void race(const plan::SpeedProfile& speed) {
+  /// Which row the race asks next, by these times.
+  std::optional<std::size_t> next(const plan::SpeedProfile& speed) const {
     const std::int64_t length = study_.length;
-    for (;;) {
-      std::vector<Racer> racers;
-      for (std::size_t i = 0; i < rows_.size(); ++i) racers.push_back(racer_of(i, speed, length));
-      const auto next = next_racer(racers, {speed.dense.at(length), speed.dense.at(kFar * length)}, questions_);
-      if (!next) return;
-      ask_more(*next);
-    }
+    std::vector<Racer> racers;
+    for (std::size_t i = 0; i < rows_.size(); ++i) racers.push_back(racer_of(i, speed, length));
+    return next_racer(racers, {speed.dense.at(length), speed.dense.at(kFar * length)}, questions_);
   }
 
   void write(const plan::MethodTime& of, const Row& row, plan::Profile& profile) const {

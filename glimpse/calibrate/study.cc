@@ -21,16 +21,16 @@ constexpr int kAnswerLimit = 128;    // of dense attention, so that it is known 
 constexpr int kRecordedTail = 6;     // last tokens of a prompt
 constexpr int kRecordedAnswer = 24;  // tokens
 constexpr int kProseTokens = 16;
-constexpr int kSeveralTokens = 96;  // of an answer with several numbers, so that the last ones are compared too
+constexpr int kFacts = 8;  // that are asked for, two of each person
 
 /// One kind of task of a haystack.
 struct Kind {
   Task task;
-  int hidden;            ///< as evaluate::PromptRequest's
-  int questions;         ///< that are asked
-  int recorded;          ///< of them
-  int compared;          ///< of them: their logits are kept
-  bool several = false;  ///< asked behind them for several keys at once: kSeveralTask
+  int hidden;          ///< as evaluate::PromptRequest's
+  int questions;       ///< that are asked
+  int recorded;        ///< of them
+  int compared;        ///< of them: their logits are kept
+  bool graded = true;  ///< answers are right or wrong; false: logits alone are compared
 };
 /// One prompt, read once, and what is asked about it.
 using Haystack = std::vector<Kind>;
@@ -49,13 +49,13 @@ std::vector<Haystack> haystacks_of(const StudyOptions& options, bool mixed) {
   }
   const bool many = options.length >= kManyFrom;
   if (mixed) {
-    return {{{Task::multikey, many ? 10 : 4, many ? 10 : 4, 1, kCompared, true},
+    return {{{Task::multikey, many ? 10 : 4, many ? 10 : 4, 1, kCompared},
              {Task::vt, many ? 8 : 4, many ? 8 : 4, 1, kCompared},
-             {Task::passkey, 0, many ? 10 : 8, 1, kCompared}}};
+             {Task::passkey, 0, many ? 10 : 8, 1, kCompared},
+             {Task::qa, kFacts / 2, kFacts, 0, kFacts, false}}};
   }
-  return {{{Task::multikey, 4, 4, 2, kCompared, true}},
-          {{Task::vt, 4, 4, 1, kCompared}},
-          {{Task::passkey, 0, 8, 1, kCompared}}};
+  return {
+      {{Task::multikey, 4, 4, 2, kCompared}}, {{Task::vt, 4, 4, 1, kCompared}}, {{Task::passkey, 0, 8, 1, kCompared}}};
 }
 
 /// For each kind its questions, the same text in front of all of them.
@@ -63,13 +63,12 @@ std::vector<std::vector<RetrievalPrompt>> prompts_of(const PromptMaker& maker, c
                                                      std::int64_t length, std::uint64_t seed) {
   if (haystack.size() == 1) {
     const Kind& kind = haystack.front();
-    return {maker.make_all(
-        {.task = kind.task, .length = length, .seed = seed, .hidden = kind.hidden, .several = kind.several},
-        static_cast<std::size_t>(kind.questions))};
+    return {maker.make_all({.task = kind.task, .length = length, .seed = seed, .hidden = kind.hidden},
+                           static_cast<std::size_t>(kind.questions))};
   }
   std::vector<evaluate::MixedTask> tasks;
   for (const Kind& kind : haystack) {
-    tasks.push_back({kind.task, kind.hidden, static_cast<std::size_t>(kind.questions), kind.several});
+    tasks.push_back({kind.task, kind.hidden, static_cast<std::size_t>(kind.questions), !kind.graded});
   }
   return maker.make_mixed(tasks, length, seed);
 }
@@ -184,14 +183,14 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
     const engine::Sequence dense = evaluate::dense_prefill(engine, prompts.front().front().tokens, progress);
     for (std::size_t i = 0; i < haystack.size(); ++i) {
       const std::size_t first = trials.size();
-      const std::size_t questions = prompts[i].size() - (haystack[i].several ? 1 : 0);
-      const std::size_t compared = std::min(questions, static_cast<std::size_t>(haystack[i].compared));
+      const std::size_t compared = std::min(prompts[i].size(), static_cast<std::size_t>(haystack[i].compared));
       for (const bool unanswered : {false, true}) {
-        const auto all = std::span<const RetrievalPrompt>(prompts[i]).first(questions);
+        const auto all = std::span<const RetrievalPrompt>(prompts[i]);
         for (Trial& trial :
              evaluate::make_trials(engine, dense, unanswered ? all.subspan(compared) : all.first(compared),
                                    {.limit = unanswered ? 0 : kAnswerLimit, .progress = &progress})) {
           trial.task = name(haystack[i].task);
+          if (!haystack[i].graded) trial.wanted.clear();
           trials.push_back(std::move(trial));
         }
       }
@@ -201,13 +200,6 @@ std::vector<Trial> make_trials(engine::Engine& engine, const StudyOptions& optio
       }
     }
     if (haystack.front().task != Task::multikey) continue;
-    if (haystack.front().several) {
-      RetrievalPrompt several = prompts.front().back();
-      several.wanted.clear();
-      trials.push_back(evaluate::make_trial(engine, dense, several,
-                                            {.limit = kSeveralTokens, .tried = kSeveralTokens, .progress = &progress}));
-      trials.back().task = plan::kSeveralTask;
-    }
     trials.push_back(prose_trial(engine, dense, options.length * 3 / 4, kProseTokens));
     if (on_recording) on_recording(record_trial(engine, trials.back(), 1, kProseTokens));
   }
@@ -253,8 +245,7 @@ std::vector<Given> given_of(engine::Engine& engine, const Study& study, std::spa
     std::vector<Attempt> together;
     for (const std::size_t i : group) together.push_back(attempts[i]);
     const std::vector<Outcome> outcomes = run_trials(
-        engine, together,
-        {.limit = kSeveralTokens, .audit = true, .own = &own, .observed = observed_for(study), .progress = &progress});
+        engine, together, {.audit = true, .own = &own, .observed = observed_for(study), .progress = &progress});
     std::map<std::uint64_t, std::vector<double>> kept;
     for (std::size_t i = 0; i < group.size(); ++i) {
       const Outcome& outcome = outcomes[i];

@@ -129,7 +129,7 @@ std::string table_text(const plan::Profile& profile) {
     }
     dense += fmt::format(" {} |", percent(most->dense));
   }
-  text += " asked | KL to dense | of multiquery | of prose | coverage | agreement | ms a token | not for |\n" + line +
+  text += " asked | KL to dense | of qa | of prose | coverage | agreement | ms a token | not for |\n" + line +
           " ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n" + dense +
           fmt::format(" | 0 | 0 | 0 | 1 | 100 % | {} | |\n", time_of(profile, nullptr));
   for (std::size_t i = 0; i < rows.size();) {
@@ -154,11 +154,11 @@ std::string table_text(const plan::Profile& profile) {
     for (const std::string& task : tasks)
       text += of.contains(task) ? fmt::format(" {} |", percent(of[task].answers)) : " |";
     const auto kinds = static_cast<double>(i - first);
-    const auto found = of.find(std::string(plan::kSeveralTask));
-    const std::string several = found == of.end() ? "" : fmt::format("{:.4f}", found->second.divergence);
+    const auto found = of.find(std::string(plan::kFactsTask));
+    const std::string facts = found == of.end() ? "" : fmt::format("{:.4f}", found->second.divergence);
     text += fmt::format(
         " {} | {:.4f} | {} | {:.4f} | {:.3f} | {} | {} | {} |\n", asked_all(asked, rows[first].left_out),
-        divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)), several, of["prose"].divergence,
+        divergence / static_cast<double>(std::max<std::size_t>(tasks.size(), 1)), facts, of["prose"].divergence,
         coverage / kinds, percent(agreement / kinds), time_of(profile, &rows[first]), plan::not_for(measured));
   }
   return text;

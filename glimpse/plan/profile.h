@@ -70,12 +70,12 @@ struct BudgetProfile {
   friend bool operator==(const BudgetProfile&, const BudgetProfile&) = default;
 };
 
-/// Kinds of task of which only the logits are compared: prose goes on, and several of the hidden numbers are asked for
-/// at once.
-inline constexpr std::string_view kProseTask = "prose", kSeveralTask = "multiquery";
+/// Kinds of task of which only the logits are compared: prose goes on, and facts about people are asked for. Profiles
+/// of earlier versions have several numbers at once in their place.
+inline constexpr std::string_view kProseTask = "prose", kFactsTask = "qa", kSeveralTask = "multiquery";
 /// True for the others, whose answers are right or wrong.
 constexpr bool has_answers(std::string_view task) {
-  return task != kProseTask && task != kSeveralTask;
+  return task != kProseTask && task != kSeveralTask && task != kFactsTask;
 }
 
 /// What a method with this profile kept of dense attention, on one kind of task at one budget. Method, options, budget

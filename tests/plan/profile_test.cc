@@ -343,11 +343,12 @@ TEST(Profile, SaysWhatMethodsAreNotFor) {
   none.answers = none.dense = 0;
   prose.task = kProseTask;
   prose.answers = 0;
-  Kept several = prose;
+  Kept facts = prose, several = prose;
+  facts.task = kFactsTask;
   several.task = kSeveralTask;
   const auto said = [](std::vector<const Kept*> rows) { return not_for(rows); };
   EXPECT_EQ(said({}), "");
-  EXPECT_EQ(said({&most, &none, &prose, &several}), "");
+  EXPECT_EQ(said({&most, &none, &prose, &facts, &several}), "");
   EXPECT_EQ(said({&fewer}), "following variables");
   EXPECT_EQ(said({&most, &copies, &prose}), "copying passkeys");
   EXPECT_EQ(said({&fewer, &copies}), "following variables, copying passkeys");

@@ -146,13 +146,13 @@ TEST(ChooseMethod, OfEqualLossesTheLeastDivergenceInAnswersCounts) {
   auto found = choose_method(profile, {.tokens = 4000});
   EXPECT_EQ(found[0].method, "tidal") << "prose is no answer";
   EXPECT_EQ(named(found, "lessismore").why_not, "KL 0.0200 in its answers, and the other, about as fast, has 0.0100");
-  // Several numbers at once are answered too, though nobody says whether rightly.
-  Kept several = row(profile, "tidal", "vt");
-  several.task = plan::kSeveralTask;
-  several.answers = 0;
-  several.divergence = 0.07;
-  several.asked = 1;
-  profile.kept.push_back(several);
+  // Facts are answered too, though nobody says whether rightly.
+  Kept facts = row(profile, "tidal", "vt");
+  facts.task = plan::kFactsTask;
+  facts.answers = 0;
+  facts.divergence = 0.07;
+  facts.asked = 8;
+  profile.kept.push_back(facts);
   found = choose_method(profile, {.tokens = 4000});
   EXPECT_EQ(found[0].method, "lessismore");
   EXPECT_EQ(named(found, "tidal").why_not, "slower") << "nothing is lost";

@@ -36,11 +36,6 @@ std::size_t place_at(double depth, const Sentences& prose, std::int64_t all) {
   return place;
 }
 
-const Question& several_of(const Quiz& quiz) {
-  check(quiz.several.has_value(), "a task of which several keys are asked for");
-  return *quiz.several;
-}
-
 }  // namespace
 
 PromptMaker::PromptMaker(const text::Tokenizer& tokenizer, std::string_view filler) : tokenizer_(tokenizer) {
@@ -199,7 +194,6 @@ std::vector<RetrievalPrompt> PromptMaker::make_all(const PromptRequest& request,
   for (std::size_t i = 0; i < std::min(most, quiz.questions.size()); ++i) {
     prompts.push_back(ask(haystack, quiz.questions[(quiz.asked + i) % quiz.questions.size()], quiz.metric));
   }
-  if (request.several) prompts.push_back(ask(haystack, several_of(quiz), quiz.metric));
   return prompts;
 }
 
@@ -207,7 +201,10 @@ std::vector<std::vector<RetrievalPrompt>> PromptMaker::make_mixed(std::span<cons
                                                                   std::uint64_t seed) const {
   Random random(seed);
   std::vector<Quiz> quizzes;
-  for (const MixedTask& task : tasks) quizzes.push_back(make_quiz(task.task, random, task.hidden));
+  for (const MixedTask& task : tasks) {
+    quizzes.push_back(make_quiz(task.task, random, task.hidden));
+    if (task.quiet) quizzes.back().before.clear();
+  }
   const Quiz mixed = mixed_quiz(quizzes, random);
   const auto longest =
       std::max_element(mixed.questions.begin(), mixed.questions.end(),
@@ -220,7 +217,6 @@ std::vector<std::vector<RetrievalPrompt>> PromptMaker::make_mixed(std::span<cons
     for (std::size_t j = 0; j < std::min(tasks[i].most, quiz.questions.size()); ++j) {
       of.push_back(ask(haystack, quiz.questions[(quiz.asked + j) % quiz.questions.size()], quiz.metric));
     }
-    if (tasks[i].several) of.push_back(ask(haystack, several_of(quiz), quiz.metric));
   }
   return prompts;
 }

@@ -27,8 +27,7 @@ struct PromptRequest {
   std::uint64_t seed = 1;
   /// Of a task with one statement: the share of the prose that comes before it, 0 to 1. None: anywhere.
   std::optional<double> depth;
-  int hidden = 0;        ///< keys of `multikey` and chains of `vt` (make_quiz); the prompt asks for one of them
-  bool several = false;  ///< behind the questions of `multikey` one that asks for several keys (Quiz::several)
+  int hidden = 0;  ///< as make_quiz has it; the prompt asks for one of them
 };
 
 /// One of the tasks of a haystack that hides several.
@@ -36,7 +35,7 @@ struct MixedTask {
   Task task = Task::multikey;  ///< none that counts words
   int hidden = 0;              ///< as PromptRequest's
   std::size_t most = 1;        ///< questions
-  bool several = false;        ///< as PromptRequest's, and beside `most`
+  bool quiet = false;          ///< the text does not begin with what the task says there
 };
 
 /// One user message in the chat template, ready for the answer; without a template the text and a line's end.
@@ -50,8 +49,8 @@ class PromptMaker {
   /// At most `length` tokens, and few less. Throws UserError when the statements leave no room for prose.
   RetrievalPrompt make(const PromptRequest& request) const;
   RetrievalPrompt make(Task task, std::int64_t length, std::uint64_t seed) const { return make({task, length, seed}); }
-  /// The same haystack with up to `most` of its questions, the one that make() asks first, and behind them what
-  /// `several` asks for. Of the others a prompt may be some tokens longer than `length`.
+  /// The same haystack with up to `most` of its questions, the one that make() asks first. Of the others a prompt may
+  /// be some tokens longer than `length`.
   std::vector<RetrievalPrompt> make_all(const PromptRequest& request, std::size_t most) const;
   /// One haystack that hides what all of these tasks do, and for each task up to `most` of its questions. As make_all
   /// otherwise.

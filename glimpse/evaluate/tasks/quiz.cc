@@ -56,13 +56,6 @@ std::string number_statement(std::string_view key, std::string_view number) {
   return fmt::format("One of the special magic numbers for {} is: {}.", key, number);
 }
 
-/// Of all these keys.
-std::string all_numbers_text(const std::vector<std::string>& keys) {
-  std::string listed = keys.front();
-  for (std::size_t i = 1; i < keys.size(); ++i) listed += (i + 1 == keys.size() ? ", and " : ", ") + keys[i];
-  return fmt::format("What are all the special magic numbers for {} mentioned in the provided text?", listed);
-}
-
 Quiz number_quiz(int keys, Random& random) {
   Quiz quiz;
   quiz.before = kNumbersBefore;
@@ -79,13 +72,6 @@ Quiz number_quiz(int keys, Random& random) {
         {fmt::format("What is the special magic number for {} mentioned in the provided text?", key), {number}});
   }
   quiz.asked = random.below(pairs.size());
-  Question& several = quiz.several.emplace();
-  std::vector<std::string> asked;
-  for (std::size_t i = 0; i < std::min<std::size_t>(kKeys, pairs.size()); ++i) {
-    asked.push_back(pairs[i].first);
-    several.wanted.push_back(pairs[i].second);
-  }
-  several.text = all_numbers_text(asked);
   return quiz;
 }
 
@@ -150,14 +136,16 @@ Quiz all_numbers_quiz(int keys, int values, Random& random) {
     }
     asked.push_back(std::move(key));
   }
-  question.text = all_numbers_text(asked);
+  std::string listed = asked.front();
+  for (std::size_t i = 1; i < asked.size(); ++i) listed += (i + 1 == asked.size() ? ", and " : ", ") + asked[i];
+  question.text = fmt::format("What are all the special magic numbers for {} mentioned in the provided text?", listed);
   quiz.questions.push_back(std::move(question));
   for (std::size_t i = quiz.statements.size(); i > 1; --i)
     std::swap(quiz.statements[i - 1], quiz.statements[random.below(i)]);
   return quiz;
 }
 
-Quiz facts_quiz(Random& random) {
+Quiz facts_quiz(int people, Random& random) {
   Quiz quiz;
   constexpr std::string_view kAsk =
       "Answer the question based on the given text. Only give me the answer and do not output any other words.";
@@ -165,7 +153,7 @@ Quiz facts_quiz(Random& random) {
   quiz.left = quiz.right = "\n\n";
   quiz.metric = Metric::any;
   std::set<std::string> names, answers;
-  while (static_cast<int>(quiz.statements.size()) < kPeople) {
+  while (static_cast<int>(quiz.statements.size()) < people) {
     const std::string person = fmt::format("{} {}", random.of(kFirstNames), random.of(kLastNames));
     const std::string year = fmt::format("{}", 1820 + random.below(180)), town(random.of(kTowns));
     if (names.contains(person) || answers.contains(year) || answers.contains(town)) continue;
@@ -232,7 +220,7 @@ Quiz make_quiz(Task task, Random& random, int hidden) {
     case Task::fwe:
       return frequent_words_quiz();
     case Task::qa:
-      return facts_quiz(random);
+      return facts_quiz(hidden > 0 ? hidden : kPeople, random);
     case Task::copy:
       break;
   }

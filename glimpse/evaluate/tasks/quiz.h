@@ -47,13 +47,12 @@ struct Quiz {
   std::vector<std::string> statements;  ///< in this order
   std::vector<Question> questions;      ///< one for each key, or one in all
   std::size_t asked = 0;                ///< the one that a prompt with one question asks
-  std::optional<Question> several;  ///< of `multikey`: asks for up to four of its keys at once, as `multiquery` does
   Metric metric = Metric::all;
 };
 
 /// Of a task that counts words: before, after and the question, whose answer is not known yet. `hidden` says how many
-/// keys `multikey` hides and how many chains `vt`, each with a question; 0: as many as RULER. Other tasks have their
-/// own number.
+/// keys `multikey` hides and how many chains `vt`, each with a question, and how many people `qa`, each with two; 0: as
+/// many as RULER, of people eight. Other tasks have their own number.
 Quiz make_quiz(Task task, Random& random, int hidden = 0);
 
 /// What all of them hide, in one text: each in its order, and which is next is drawn. Its questions are theirs, one

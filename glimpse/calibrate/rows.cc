@@ -97,7 +97,7 @@ class Table {
 
   bool is_whole(const Row& row) const { return row.behind == rest_.size(); }
 
-  /// Turns of every plan. Kept with the rest, as the race goes by it.
+  /// Turns of every plan. Kept with the rest, as the race begins with it.
   void time_all(TokenTimes& times) {
     std::string which = fmt::format("steps of {} threads", engine_.threads());
     for (const TimedPlan& timed : plans_) which += fmt::format(" {:016x}", measured_key(timed.plan, "row"));

@@ -11,7 +11,7 @@
 namespace glimpse::calibrate {
 
 /// The rows and times of the plans go into the profile; the processor's name is left empty. What is measured is looked
-/// up and kept in study.measured, the times that the race goes by among it.
+/// up and kept in study.measured, the times that the race begins with among it.
 void measure_rows(engine::Engine& engine, const Study& study, const std::vector<TimedPlan>& plans,
                   plan::Profile& profile, Progress& progress);
 

@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 #include <thread>
 
 #include "glimpse/exec/ggml/nodes.h"
 #include "glimpse/exec/ggml/owned.h"
+#include "tests/exec/quantised.h"
 #include "tests/support/models.h"
 
 namespace glimpse::exec {
@@ -35,24 +35,17 @@ std::vector<float> normals(std::size_t count, unsigned seed) {
   return values;
 }
 
-/// A weight [kInputs, outputs], and what ggml reads from it.
+/// A weight [kInputs, outputs] as a node takes it.
 struct Weight {
-  Weight(ggml_type type, int outputs) {
+  Weight(ggml_type type, int outputs) : values(type, outputs, kInputs) {
     ggml_cpu_init();  // tables of 16-bit floats
     context = make_context(ggml_tensor_overhead() * 2);
     tensor = ggml_new_tensor_2d(context.get(), type, kInputs, outputs);
-    bytes.resize(ggml_nbytes(tensor));
-    tensor->data = bytes.data();
-    read = normals(static_cast<std::size_t>(outputs) * kInputs, 3);
-    if (type == GGML_TYPE_F32) {
-      std::memcpy(bytes.data(), read.data(), bytes.size());
-      return;
-    }
-    ggml_quantize_chunk(type, read.data(), bytes.data(), 0, outputs, kInputs, nullptr);
-    ggml_get_type_traits(type)->to_float(bytes.data(), read.data(), static_cast<std::int64_t>(read.size()));
+    tensor->data = values.bytes.data();
   }
   /// [rows, outputs]
   std::vector<double> times(const std::vector<double>& inputs) const {
+    const std::vector<float>& read = values.read;
     std::vector<double> out;
     for (std::size_t row = 0; row < inputs.size(); row += kInputs) {
       for (std::size_t at = 0; at < read.size(); at += kInputs) {
@@ -64,10 +57,9 @@ struct Weight {
     return out;
   }
 
+  Quantised values;
   ContextPointer context;
   ggml_tensor* tensor = nullptr;
-  std::vector<std::byte> bytes;
-  std::vector<float> read;
 };
 
 /// A node with its tensors, run again and again by any number of threads.

@@ -4,8 +4,7 @@
 #include <ggml.h>
 #include <gtest/gtest.h>
 
-#include <random>
-
+#include "tests/exec/quantised.h"
 #include "tests/support/packed_values.h"
 
 namespace glimpse::exec::cuda {
@@ -13,29 +12,6 @@ namespace {
 
 constexpr ggml_type kTypes[] = {GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1,
                                 GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K};
-
-/// A tensor of random values, quantised by ggml.
-struct Quantised {
-  Quantised(ggml_type type, int outputs, int inputs) {
-    static unsigned seed = 0;
-    std::mt19937 random(++seed);
-    std::normal_distribution<float> normal(0.1F, 1);
-    std::vector<float> values(static_cast<std::size_t>(outputs) * static_cast<std::size_t>(inputs));
-    for (float& x : values) x = normal(random);
-    bytes.resize(ggml_row_size(type, inputs) * static_cast<std::size_t>(outputs));
-    ggml_quantize_chunk(type, values.data(), bytes.data(), 0, outputs, inputs, nullptr);
-    tensor.type = type;
-    tensor.shape = {inputs, outputs, 1, 1};
-    tensor.data = bytes.data();
-    tensor.bytes = bytes.size();
-    read.resize(values.size());
-    ggml_get_type_traits(type)->to_float(bytes.data(), read.data(), static_cast<std::int64_t>(values.size()));
-  }
-
-  std::vector<std::byte> bytes;
-  model::TensorInfo tensor;
-  std::vector<float> read;  ///< [outputs, inputs] what ggml makes of it
-};
 
 void expect_values(const Quantised& of, const kernels::cuda::PackedLayout& layout, int at,
                    std::span<const std::uint32_t> words) {

@@ -58,12 +58,12 @@ class Graph {
   ggml_tensor* normalise(ggml_tensor* residual, ggml_tensor* delta, const model::TensorInfo* weight,
                          const NodeData& data);
   ggml_tensor* multiply(PassData& pass, ggml_tensor* weight, ggml_tensor* input);
-  /// `residual` with `delta` (or null) added, normalised, times one or more weights. `residual` becomes the sum, which
-  /// is nowhere when nobody reads it (`ends`).
   struct Projected {
-    ggml_tensor* first;  ///< of its nodes
-    std::vector<ggml_tensor*> parts;
+    ggml_tensor* first;               ///< of its nodes
+    std::vector<ggml_tensor*> parts;  ///< one product for each weight
   };
+  /// `residual` with `delta` (or null) added, normalised, times each of the weights. `residual` becomes the sum, which
+  /// is not kept when nobody reads it (`ends`).
   Projected project(std::span<ggml_tensor* const> weights, ggml_tensor*& residual, ggml_tensor* delta,
                     const model::TensorInfo* norm, const NodeData& data, bool ends = false);
   /// Room for a sum in place of `residual`.

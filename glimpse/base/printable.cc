@@ -1,5 +1,7 @@
 #include "glimpse/base/printable.h"
 
+#include <fmt/format.h>
+
 namespace glimpse {
 
 std::string printable(std::string_view text) {
@@ -24,6 +26,13 @@ std::string excerpt(std::string_view text) {
   std::size_t end = kLongest;
   while (end > kLongest - 4 && continues(end)) --end;
   return printable(text.substr(0, end)) + "...";
+}
+
+std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
+  int unit = 0;
+  for (; bytes >= 1000 && unit < 4; ++unit) bytes /= 1000;
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, kUnits[unit]);
 }
 
 }  // namespace glimpse

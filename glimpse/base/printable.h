@@ -1,4 +1,5 @@
-// Text of a file or a command line as it may be shown: a terminal must not obey it. Any thread.
+// Texts as messages show them: those of a file or a command line, which a terminal must not obey, and sizes. Any
+// thread.
 #pragma once
 
 #include <string>
@@ -12,5 +13,8 @@ std::string printable(std::string_view text);
 
 /// The same of at most 64 bytes, in whole characters, and "..." for the rest: how a message repeats a wrong value.
 std::string excerpt(std::string_view text);
+
+/// "12.30 MB", in powers of 1000.
+std::string bytes_text(double bytes);
 
 }  // namespace glimpse

@@ -50,13 +50,13 @@ std::vector<TimedPlan> table_plans(const engine::Engine& engine, std::int64_t le
   const auto add = [&](const WantedMethod& method, std::string_view budget) {
     policies::PolicyOptions options = method.how;
     options.budget = plan::parse_budget(budget);
-    const std::int64_t tokens = plan::budget_tokens(*options.budget, length), half = shorter_length(length);
-    if (tokens >= half) {
+    const std::int64_t half = shorter_length(length);
+    if (plan::budget_tokens(*options.budget, length) >= half) {
       if (!method.budget) return;
       throw UserError(
-          fmt::format("{}:{}: {} tokens are not below half of the prompts' {}, at which times are measured, too; give "
-                      "a smaller budget, or calibrate the model with a larger -c",
-                      method.method, budget, tokens, length));
+          fmt::format("{}:{} is not below half of the prompts' {} tokens, at which times are measured, too; give a "
+                      "smaller budget, or calibrate the model with a larger -c",
+                      method.method, budget, length));
     }
     const policies::Policy& policy = policies::find_policy(method.method);
     options.profile = policies::uses_profile(policy, profile) ? &profile : nullptr;

@@ -24,13 +24,6 @@ std::string shape_text(const plan::ModelShape& shape) {
                      printable(shape.model_name), shape.layers, shape.heads, shape.kv_heads, shape.head_dim);
 }
 
-std::string bytes_text(double bytes) {
-  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
-  int unit = 0;
-  for (; bytes >= 1000 && unit < 4; ++unit) bytes /= 1000;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 2, kUnits[unit]);
-}
-
 namespace {
 
 std::string session_text(const engine::SessionUse& use) {

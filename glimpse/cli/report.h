@@ -35,7 +35,4 @@ std::string share_of_dense(double share);
 /// "llama 'Name', 4 layers, 6 query and 2 KV heads of 32"
 std::string shape_text(const plan::ModelShape& shape);
 
-/// "12.3 MB", in powers of 1000.
-std::string bytes_text(double bytes);
-
 }  // namespace glimpse::cli

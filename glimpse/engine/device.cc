@@ -10,6 +10,7 @@
 #include "glimpse/base/disk_folder.h"
 #include "glimpse/base/error.h"
 #include "glimpse/base/log.h"
+#include "glimpse/base/printable.h"
 
 namespace glimpse::engine {
 namespace {
@@ -95,13 +96,12 @@ void open_tier(Device& device) {
 void require_memory(const Device& device, std::int64_t length) {
   const kv::CacheShape& shape = device.cache->shape();
   if (!device.bound_by_memory || length <= shape.capacity_tokens) return;
-  constexpr double kGigabyte = 1e9;
   const auto per_token = static_cast<double>(token_bytes(shape));
   throw UserError(fmt::format(
-      "{} tokens need {:.1f} GB of KV cache in {}, and memory has room for {:.1f} GB ({} tokens); {}shorten the text "
+      "{} tokens need {} of KV cache in {}, and memory has room for {} ({} tokens); {}shorten the text "
       "or take a smaller --kv-type",
-      length, static_cast<double>(length) * per_token / kGigabyte, name(shape.format.type),
-      static_cast<double>(shape.capacity_tokens) * per_token / kGigabyte, shape.capacity_tokens, more_memory(device)));
+      length, bytes_text(static_cast<double>(length) * per_token), name(shape.format.type),
+      bytes_text(static_cast<double>(shape.capacity_tokens) * per_token), shape.capacity_tokens, more_memory(device)));
 }
 
 }  // namespace glimpse::engine

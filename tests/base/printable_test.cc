@@ -27,5 +27,13 @@ TEST(Printable, ExcerptsAreShortAndOfWholeCharacters) {
   EXPECT_EQ(excerpt(std::string(70, '\x80')).size(), 63u);
 }
 
+TEST(Printable, SizesHaveTheUnitThatFits) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(23592960), "23.59 MB");
+  EXPECT_EQ(bytes_text(141e9), "141.00 GB");
+  EXPECT_EQ(bytes_text(2e15), "2000.00 TB");
+}
+
 }  // namespace
 }  // namespace glimpse

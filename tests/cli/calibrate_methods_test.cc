@@ -108,7 +108,7 @@ TEST(CalibrateMethods, BadInputIsOneLine) {
   refused("quest:p=0.9", "'quest:p=0.9': a row of a profile has a number of tokens or a share");
   refused("tidal:profile", "a row of a profile has a number of tokens or a share");
   refused("quest:256,min-ctx=100", "no min-ctx");
-  refused("quest:60%", "quest:60%: 724 tokens are not below half of the prompts' 1208");
+  refused("quest:60%", "quest:60% is not below half of the prompts' 1208 tokens");
   refused("quest:256,blok=32", "blok");
   for (const char* forgetful : {"streaming:256", "duo", "h2o", "tova", "raas"}) refused(forgetful, "it forgets tokens");
   EXPECT_FALSE(std::filesystem::exists(path));

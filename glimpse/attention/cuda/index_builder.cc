@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/base/size.h"
 #include "glimpse/kv/page_pool.h"
 
@@ -175,12 +176,11 @@ void require_memory(kernels::cuda::Stream& stream, std::size_t bytes, const Sequ
   if (bytes > kernels::cuda::free_memory(device)) make_room();
   const std::size_t free = kernels::cuda::free_memory(device);
   if (bytes > free) {
-    constexpr double kGigabyte = 1e9;
-    throw UserError(fmt::format(
-        "method '{}' keeps {} of {:.2f} GB for this sequence on the GPU, and {:.2f} are free there; use a smaller "
-        "context (-c) or another method",
-        rows.program->plan().policy, what, static_cast<double>(bytes) / kGigabyte,
-        static_cast<double>(free) / kGigabyte));
+    throw UserError(
+        fmt::format("method '{}' keeps {} of {} for this sequence on the GPU, and {} are free there; use a smaller "
+                    "context (-c) or another method",
+                    rows.program->plan().policy, what, bytes_text(static_cast<double>(bytes)),
+                    bytes_text(static_cast<double>(free))));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 
 namespace glimpse::attention::cuda {
 
@@ -17,12 +18,11 @@ void Summaries::begin(std::span<const SequenceRows> batch, std::span<const Progr
   const std::size_t bytes = cache_.usage().pages_total * kernels::summary_bytes(cache_.shape().format);
   const std::size_t free = kernels::cuda::free_memory(stream_.device().number);
   if (bytes > free) {
-    constexpr double kGigabyte = 1e9;
-    throw UserError(fmt::format(
-        "method '{}' keeps bounds of all pages of the cache on the GPU: {:.1f} GB, and {:.1f} are free there; use a "
-        "smaller context (-c) or another method",
-        batch.front().program->plan().policy, static_cast<double>(bytes) / kGigabyte,
-        static_cast<double>(free) / kGigabyte));
+    throw UserError(
+        fmt::format("method '{}' keeps bounds of all pages of the cache on the GPU: {}, and {} are free there; use a "
+                    "smaller context (-c) or another method",
+                    batch.front().program->plan().policy, bytes_text(static_cast<double>(bytes)),
+                    bytes_text(static_cast<double>(free))));
   }
   bounds_ = kernels::cuda::Memory(stream_, bytes);
 }

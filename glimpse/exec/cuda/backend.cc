@@ -6,6 +6,7 @@
 
 #include "glimpse/attention/cuda/supported.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/exec/cuda/activations.h"
 #include "glimpse/exec/cuda/executor.h"
 #include "glimpse/exec/cuda/page_memory.h"
@@ -16,7 +17,6 @@ namespace {
 
 /// What is left free for passes beside their activations: cuBLAS and its workspace, scores, sets, page tables, graphs.
 constexpr std::int64_t kReserve = std::int64_t{1} << 30;
-constexpr double kGigabyte = 1e9;
 
 class CudaBackend final : public Backend {
  public:
@@ -37,10 +37,10 @@ class CudaBackend final : public Backend {
     const std::int64_t left = free - weights - passes - std::min(kReserve, free / 8);
     if (left <= 0) {
       throw UserError(
-          fmt::format("the model's weights take {:.1f} GB on the GPU and a pass of {} rows {:.1f}; {:.1f} GB are free "
-                      "there; take a smaller model or --prefill-chunk, or leave out --device",
-                      static_cast<double>(weights) / kGigabyte, options_.most_rows,
-                      static_cast<double>(passes) / kGigabyte, static_cast<double>(free) / kGigabyte));
+          fmt::format("the model's weights take {} on the GPU and a pass of {} rows {}; {} are free there; "
+                      "take a smaller model or --prefill-chunk, or leave out --device",
+                      bytes_text(static_cast<double>(weights)), options_.most_rows,
+                      bytes_text(static_cast<double>(passes)), bytes_text(static_cast<double>(free))));
     }
     return left - widened_share(left);
   }

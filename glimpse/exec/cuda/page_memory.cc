@@ -8,6 +8,7 @@
 
 #include "glimpse/base/error.h"
 #include "glimpse/base/machine_memory.h"
+#include "glimpse/base/printable.h"
 #include "glimpse/kernels/cuda/layers.h"
 
 namespace glimpse::exec::cuda {
@@ -107,10 +108,11 @@ class DevicePages final : public kv::PageMemory {
 kv::MakePageMemory page_memory_on(kernels::cuda::Stream& stream) {
   return [&stream](std::size_t plane_bytes) {
     if (plane_bytes > kernels::cuda::kMostPlaneBytes) {
-      throw UserError(fmt::format(
-          "a KV cache with keys of {:.1f} GB is more than the {:.1f} that kernels reach; use a "
-          "smaller context (-c) or --kv-type q8_0",
-          static_cast<double>(plane_bytes) / 1e9, static_cast<double>(kernels::cuda::kMostPlaneBytes) / 1e9));
+      throw UserError(
+          fmt::format("a KV cache with keys of {} is more than the {} that kernels reach; use a "
+                      "smaller context (-c) or --kv-type q8_0",
+                      bytes_text(static_cast<double>(plane_bytes)),
+                      bytes_text(static_cast<double>(kernels::cuda::kMostPlaneBytes))));
     }
     return std::make_unique<DevicePages>(stream, plane_bytes);
   };

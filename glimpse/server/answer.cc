@@ -93,7 +93,9 @@ std::string Answer::events() {
   }
   const bool all = ended();
   AnswerSums sums;
-  for (const Choice& choice : choices_) sums.add(choice.result, head_.choices);
+  if (all) {
+    for (const Choice& choice : choices_) sums.add(choice.result, head_.choices);
+  }
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
     if (!choice.begun && !choice.ended) continue;
@@ -104,9 +106,7 @@ std::string Answer::events() {
     if (choice.tools) {
       out += tool_events(choice, chunk);
     } else if (!choice.text.empty() || (choice.ended && !choice.logprobs.empty())) {
-      out += event_text(chunk.text(choice.text, choice.logprobs, choice.offset));
-      choice.text.clear();
-      choice.logprobs.clear();
+      add_text(out, choice, chunk);
     }
     if (!choice.ended || std::exchange(choice.told_end, true)) continue;
     const bool last = all && std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.told_end; });
@@ -120,6 +120,17 @@ std::string Answer::events() {
     told_all_ = true;
   }
   return out;
+}
+
+void Answer::add_text(std::string& out, Choice& choice, const ChunkText& chunk) {
+  if (choice.logprobs.empty()) {
+    if (!choice.frame) choice.frame = std::make_shared<const TextFrame>(chunk.frame());
+    choice.frame->add_event(out, choice.text);
+  } else {
+    out += event_text(chunk.text(choice.text, choice.logprobs, choice.offset));
+    choice.logprobs.clear();
+  }
+  choice.text.clear();
 }
 
 std::string Answer::echo_event(Choice& choice, const ChunkText& chunk) {

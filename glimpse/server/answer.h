@@ -38,6 +38,7 @@ struct PromptProgress {
 };
 
 struct ChunkText;
+struct TextFrame;
 
 class Answer {
  public:
@@ -80,12 +81,15 @@ class Answer {
     std::int64_t tokens = 0;
     std::int64_t offset = 0;  ///< characters that logprobs were told of
     std::optional<ToolAnswer> tools;
+    std::shared_ptr<const TextFrame> frame;  ///< made with the first text
     engine::TimePoint started;
     std::optional<PromptProgress> progress;  ///< that was not told
     bool begun = false, told_role = false, told_echo = false, ended = false, told_end = false, counted = false;
     engine::Result result;
   };
   void take(Choice& choice, engine::StreamEvent event);
+  /// The event of the text that came to a choice.
+  static void add_text(std::string& out, Choice& choice, const ChunkText& chunk);
   /// The event of the prompt that stands before a choice's text, once its logprobs are known where they are wanted.
   std::string echo_event(Choice& choice, const ChunkText& chunk);
   /// Events of the content and calls that came to a choice.

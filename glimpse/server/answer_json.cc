@@ -145,6 +145,19 @@ std::string ChunkText::text(std::string_view text, std::span<const text::TokenLo
   return text_of(chunk_json(head, Json::array({std::move(choice)})));
 }
 
+TextFrame ChunkText::frame() const {
+  constexpr std::string_view kText = "\"?\"";
+  std::string event = event_text(text_of(chunk_json(head, Json::array({choice_json(*this, "?")}))));
+  const std::size_t at = event.rfind(kText);  // behind it there is no text of the client's
+  return {event.substr(0, at), event.substr(at + kText.size())};
+}
+
+void TextFrame::add_event(std::string& out, std::string_view text) const {
+  out += before;
+  add_quoted(out, text);
+  out += after;
+}
+
 std::string ChunkText::echo(const EchoedPrompt& echoed, std::span<const text::TokenLogprobs> logprobs,
                             std::int64_t& offset) const {
   Json choice = choice_json(*this, echoed.text);

@@ -21,6 +21,14 @@ struct AnswerSums {
   std::int64_t seen_ = 0;
 };
 
+/// The event of a text without log-probabilities, but for the text. What stands around it is the same for each token of
+/// a choice, and made once: a token's event is made while the engine computes on the same cores.
+struct TextFrame {
+  std::string before, after;
+  /// Adds the whole event, as event_text() of ChunkText::text().
+  void add_event(std::string& out, std::string_view text) const;
+};
+
 /// Events of one choice, as JSON.
 struct ChunkText {
   const AnswerHead& head;
@@ -31,6 +39,7 @@ struct ChunkText {
   std::string progress(const PromptProgress& progress) const;
   /// `logprobs`: of the tokens that came with the text. `offset`, characters before them, is moved behind them.
   std::string text(std::string_view text, std::span<const text::TokenLogprobs> logprobs, std::int64_t& offset) const;
+  TextFrame frame() const;
   /// The prompt. `logprobs`: of its tokens from the second on, told where the head wants any; `offset` as above.
   std::string echo(const EchoedPrompt& echoed, std::span<const text::TokenLogprobs> logprobs,
                    std::int64_t& offset) const;

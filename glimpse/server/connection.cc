@@ -18,6 +18,7 @@
 #include "glimpse/server/answer_json.h"
 #include "glimpse/server/guard.h"
 #include "glimpse/server/prepare.h"
+#include "glimpse/server/wakes.h"
 #include "glimpse/server/watch_events.h"
 #include "glimpse/server/wire.h"
 
@@ -43,7 +44,10 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     cutting = true;
     wire_.cut();
   }
-  void wake() override { wire_.wake(); }
+  void wake() override {
+    told_->store(false);
+    wire_.wake();
+  }
 
   Later<void> run() {
     const auto self = shared_from_this();
@@ -264,12 +268,8 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
 
   /// Called on the Service's thread: one message to the I/O thread for all events that it has not looked at.
   engine::Wake waker() {
-    return [weak = weak_from_this(), told = told_, &io = hub_.io] {
-      if (told->exchange(true)) return;
-      asio::post(io, [weak, told] {
-        told->store(false);
-        if (const auto self = weak.lock()) self->wake();
-      });
+    return [weak = weak_from_this(), told = told_, wakes = hub_.wakes] {
+      if (!told->exchange(true)) wakes->add(weak);
     };
   }
 

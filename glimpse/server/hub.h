@@ -25,6 +25,8 @@ class thread_pool;
 
 namespace glimpse::server {
 
+class Wakes;
+
 /// A connection, as the others see it.
 class Peer {
  public:
@@ -53,6 +55,7 @@ struct Hub {
   WatchList watched;
   /// Answers of one step that are being made or written. A connection's frame may outlive the hub.
   std::shared_ptr<std::int64_t> step_answers = std::make_shared<std::int64_t>(0);
+  std::shared_ptr<Wakes> wakes = {};  ///< the Service's wakers have it, too, and may end later
 
   /// Throws ApiError 503 while the model is loaded, or the server stops.
   const Backend& loaded() const;

@@ -81,6 +81,17 @@ std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+void add_quoted(std::string& out, std::string_view text) {
+  const auto plain = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; };
+  if (!std::all_of(text.begin(), text.end(), plain)) {
+    out += text_of(Json(text));
+    return;
+  }
+  out += '"';
+  out += text;
+  out += '"';
+}
+
 std::string_view member_text(std::string_view object, std::string_view name) {
   std::string_view found;
   std::size_t at = object.find('{');

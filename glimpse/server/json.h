@@ -25,5 +25,7 @@ std::string compact_text(std::string_view json);
 
 /// One line. What is not UTF-8 becomes U+FFFD.
 std::string text_of(const Json& json);
+/// Adds the same of a text: at once where it needs no escapes, as most tokens do.
+void add_quoted(std::string& out, std::string_view text);
 
 }  // namespace glimpse::server

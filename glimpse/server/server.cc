@@ -1,6 +1,7 @@
 #include "glimpse/server/server.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -8,6 +9,7 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -24,6 +26,7 @@
 #include "glimpse/base/printable.h"
 #include "glimpse/server/connection.h"
 #include "glimpse/server/guard.h"
+#include "glimpse/server/wakes.h"
 
 namespace glimpse::server {
 namespace {
@@ -51,10 +54,12 @@ tcp::endpoint endpoint_of(const ServerOptions& options) {
 
 struct Server::Impl {
   explicit Impl(ServerOptions options)
-      : hub{std::move(options), io, pool, {}, false, 0, {}, {}, {}, {}}, acceptor(io), signals(io) {
+      : hub{std::move(options), io, pool, {}, false, 0, {}, {}, {}, {}}, acceptor(io), signals(io), bell(io) {
     check_posture(hub.options);
     const tcp::endpoint endpoint = endpoint_of(hub.options);
     error_code failed;
+    hub.wakes = std::make_shared<Wakes>();
+    bell.assign(dup(hub.wakes->bell()));  // which closes its own
     acceptor.open(endpoint.protocol(), failed);
     if (!failed) acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
     if (!failed) acceptor.bind(endpoint, failed);
@@ -74,7 +79,8 @@ struct Server::Impl {
   tcp::acceptor acceptor;
   asio::signal_set signals;
   bool version_6 = false;
-  std::exception_ptr failure;  ///< what ends run()
+  asio::posix::stream_descriptor bell;  ///< of hub.wakes
+  std::exception_ptr failure;           ///< what ends run()
 
   void load() noexcept {
     try {
@@ -89,6 +95,16 @@ struct Server::Impl {
         failure = thrown;
         end();
       });
+    }
+  }
+
+  /// Until say_goodbye() closes the bell.
+  asio::awaitable<void> answer_bell() {
+    std::uint64_t rung = 0;
+    for (error_code failed; !failed;) {
+      co_await bell.async_read_some(asio::buffer(&rung, sizeof rung),
+                                    asio::redirect_error(asio::use_awaitable, failed));
+      if (!failed) hub.wakes->wake_all();
     }
   }
 
@@ -148,6 +164,8 @@ struct Server::Impl {
       co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
     }
     for (const auto& peer : hub.peers) peer->cut();
+    error_code ignored;
+    bell.close(ignored);
   }
 };
 
@@ -161,6 +179,7 @@ int Server::port() const {
 void Server::run() {
   impl_->wait_for_signals();
   asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
+  asio::co_spawn(impl_->io, impl_->answer_bell(), asio::detached);
   std::thread loader([impl = impl_.get()] { impl->load(); });
   try {
     impl_->io.run();

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "glimpse/base/printable.h"
+#include "glimpse/base/size.h"
 #include "glimpse/plan/words.h"
 #include "glimpse/server/answer_json.h"
 #include "glimpse/server/api_error.h"
@@ -32,6 +34,11 @@ Json positions_of(const WatchedStep& step, std::int32_t list) {
 char letter(plan::RoleKind role) {
   constexpr std::string_view kLetters = "DSRW";  // as `glimpse plan` has them
   return kLetters[static_cast<std::size_t>(role)];
+}
+
+void add_item(std::string& list, std::string_view item) {
+  if (!list.empty()) list += ',';
+  list += item;
 }
 
 }  // namespace
@@ -105,6 +112,7 @@ std::string Viewer::prompt() {
                              {"texts", std::move(texts)}}));
 }
 
+// A line for every head of every token is a lot for a tree of JSON: lists are written as they will be sent.
 std::string Viewer::step(const WatchedStep& step) {
   const std::int64_t tokens = step.position + 1;
   const std::int64_t width = std::max(width_, bin_width(tokens, wish_.bins));
@@ -112,57 +120,52 @@ std::string Viewer::step(const WatchedStep& step) {
   const auto bins = static_cast<std::size_t>((tokens + width - 1) / width);
   if (whole) cells_.assign(step.heads.size(), {});
   width_ = width;
+  const std::string none(bins, '0');
   std::vector<std::string> digits(step.lists.size());
   std::vector<std::ptrdiff_t> shown(step.lists.size(), -1);  // the first row that reads a list
-  Json rows = Json::array(), read = Json::array(), coverage = Json::array();
-  std::string roles;
+  std::string rows, read, coverage, roles;
   bool known = false;
   for (std::size_t row = 0; row < step.heads.size(); ++row) {
     const WatchedHead& head = step.heads[row];
     roles += letter(head.role);
     known = known || head.coverage.has_value();
-    coverage.push_back(number_or_null(head.coverage));
-    std::string now;
+    add_item(coverage, head.coverage && std::isfinite(*head.coverage) ? fmt::to_string(*head.coverage) : "null");
+    add_item(read, head.tokens >= 0 ? fmt::format_int(head.count).c_str() : "null");
+    const auto own = static_cast<std::ptrdiff_t>(row);
+    std::ptrdiff_t source = own;
+    const std::string* now = &none;
     if (head.tokens >= 0) {
-      std::string& made = digits[static_cast<std::size_t>(head.tokens)];
-      if (made.empty()) {
-        made = bin_digits(unpack_positions(step.lists[static_cast<std::size_t>(head.tokens)]), tokens, width);
-      }
-      now = made;
+      const auto list = static_cast<std::size_t>(head.tokens);
+      if (digits[list].empty()) digits[list] = bin_digits(unpack_positions(step.lists[list]), tokens, width);
+      now = &digits[list];
+      if (shown[list] < 0) shown[list] = own;
+      source = shown[list];
     }
-    read.push_back(head.tokens >= 0 ? Json(head.count) : Json());
     std::string& before = cells_[row];
     before.resize(bins, '0');
-    now.resize(bins, '0');
-    const auto own = static_cast<std::ptrdiff_t>(row);
-    std::ptrdiff_t* const same = head.tokens >= 0 ? &shown[static_cast<std::size_t>(head.tokens)] : nullptr;
-    const std::ptrdiff_t source = same == nullptr || *same < 0 ? own : *same;
-    if (same != nullptr && *same < 0) *same = own;
-    if (now == before) continue;
+    if (*now == before) continue;
     if (source != own) {
-      rows.push_back({row, source});
-      before = std::move(now);
-      continue;
+      add_item(rows, fmt::format("[{},{}]", row, source));
+    } else {
+      const auto first = std::mismatch(now->begin(), now->end(), before.begin()).first - now->begin();
+      const auto last = now->rend() - std::mismatch(now->rbegin(), now->rend(), before.rbegin()).first;
+      const std::string_view part = std::string_view(*now).substr(size(first), size(last - first));
+      add_item(rows, fmt::format("[{},{},\"{}\"]", row, first, part));
     }
-    const auto first = std::mismatch(now.begin(), now.end(), before.begin()).first - now.begin();
-    const auto last = now.rend() - std::mismatch(now.rbegin(), now.rend(), before.rbegin()).first;
-    rows.push_back({row, first, now.substr(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first))});
-    before = std::move(now);
+    before = *now;
   }
-  return event_text(text_of({{"kind", "step"},
-                             {"step", step.number},
-                             {"position", step.position},
-                             {"bytes_read", step.bytes_read},
-                             {"index_bytes", step.index_bytes},
-                             {"dense_bytes", step.dense_bytes},
-                             {"coverage_mean", number_or_null(step.coverage_mean)},
-                             {"coverage_min", number_or_null(step.coverage_min)},
-                             {"coverage", known ? std::move(coverage) : Json()},
-                             {"roles", roles},
-                             {"read", std::move(read)},
-                             {"width", width},
-                             {"whole", whole},
-                             {"rows", std::move(rows)}}));
+  std::string json = text_of({{"kind", "step"},
+                              {"step", step.number},
+                              {"position", step.position},
+                              {"bytes_read", step.bytes_read},
+                              {"index_bytes", step.index_bytes},
+                              {"dense_bytes", step.dense_bytes},
+                              {"coverage_mean", number_or_null(step.coverage_mean)},
+                              {"coverage_min", number_or_null(step.coverage_min)}});
+  json.pop_back();  // its last brace
+  json += fmt::format(R"(,"coverage":{},"roles":"{}","read":[{}],"width":{},"whole":{},"rows":[{}]}})",
+                      known ? "[" + coverage + "]" : "null", roles, read, width, whole, rows);
+  return event_text(json);
 }
 
 std::string Viewer::events() {

@@ -219,13 +219,10 @@ void Service::Impl::pass() {
   for (const auto& ticket : running) {
     if (!ticket->watcher) continue;
     ticket->watcher->step(engine.result(ticket->id).stats.attention);
-    ticket->unheard = true;
+    if (ticket->wake) ticket->wake();
   }
   // A bug that one request met is thrown too, and that one has ended.
   if (collect() == 0 && failure) end(running.size() - 1, FinishReason::failed, words_of(failure));
-  for (const auto& ticket : running) {
-    if (std::exchange(ticket->unheard, false) && ticket->wake) ticket->wake();
-  }
   const std::lock_guard lock(mutex);
   count_engine();
 }
@@ -331,8 +328,7 @@ void Service::Impl::on_token(Ticket& ticket, Token token, std::string_view bytes
   if (ticket.given == 0) of_prompt = result.prompt_logprobs;
   ++ticket.given;
   if (ticket.watcher) ticket.watcher->token(token);
-  ticket.unheard = true;
-  ticket.change_quietly([&] {
+  ticket.change([&] {
     if (!of_prompt.empty()) ticket.prompt_logprobs = std::move(of_prompt);
     ticket.tokens.push_back(std::move(given));
   });

@@ -41,9 +41,9 @@ class QueueFull : public UserError {
   using UserError::UserError;
 };
 
-/// Called on the Service's thread behind each event of one stream, the last one too, and behind each Watcher::step, for
-/// all tokens of a pass once, at its end; never after the end of the Service: for a caller with an event loop of its
-/// own, which it tells to read the stream. It must not wait, throw, or call the Service or the stream.
+/// Called on the Service's thread behind each event of one stream, the last one too, and behind each Watcher::step;
+/// never after the end of the Service: for a caller with an event loop of its own, which it tells to read the stream.
+/// It must not wait, throw, or call the Service or the stream.
 using Wake = std::function<void()>;
 
 class Service {

@@ -32,7 +32,6 @@ struct Stream::Ticket {
   bool begun = false;
   std::size_t given = 0;  ///< tokens
   TimePoint last_token;   ///< of the clock's epoch: there was none
-  bool unheard = false;   ///< `wake` is due at the end of the pass
 
   std::mutex mutex;
   std::condition_variable news;
@@ -58,17 +57,12 @@ struct Stream::Ticket {
   StreamEvent take();
   template <class Change>
   void change(const Change& make) {
-    change_quietly(make);
-    if (wake) wake();
-  }
-  /// Without the wake, for what comes in the middle of a pass: whoever is woken by it would take a core from the pass.
-  template <class Change>
-  void change_quietly(const Change& make) {
     {
       const std::lock_guard lock(mutex);
       make();
     }
     news.notify_one();
+    if (wake) wake();
   }
 };
 

@@ -70,9 +70,12 @@ endif()
 # [APART] [THREADS 2] [BUSY "Threads.*"] [TOGETHER Sets/TidalSets ...] [PROPERTIES FIXTURES_REQUIRED models ...]); the
 # properties go to each of its tests. THREADS are what a test keeps busy, 2 for those that the filter BUSY names. Each
 # suite of TOGETHER is one test of ctest, so that its tests share what the first of them makes; none of them may skip,
-# which ctest would not show.
+# which ctest would not show. Tests with the label gpu are left out where a sanitizer is, for those builds have no CUDA.
 function(glimpse_test name)
   cmake_parse_arguments(arg "APART" "THREADS;BUSY" "SOURCES;DEPENDS;LIBRARIES;ALONE;PROPERTIES;TOGETHER" ${ARGN})
+  if("gpu" IN_LIST arg_PROPERTIES AND CMAKE_CXX_FLAGS MATCHES "-fsanitize=")
+    return()
+  endif()
   if(NOT arg_THREADS)
     set(arg_THREADS 1)
   endif()

@@ -45,9 +45,6 @@ std::vector<text::Token> tokens_of(const Arguments& arguments, const text::Token
   std::vector<text::Token> tokens;
   if (const std::optional<std::string> file = text_file(arguments)) {
     tokens = tokenizer.encode(read_text(*file), text::Special::as_text, true);
-    if (tokens.empty() && !arguments.shape.empty())
-      throw UserError(
-          fmt::format("--shape {} has no tokenizer for the text of '{}': leave out -f", arguments.shape, *file));
     if (tokens.empty()) throw UserError(fmt::format("'{}' has no text", *file));
     const std::size_t length = tokens.size();
     while (static_cast<std::int64_t>(tokens.size()) < count) tokens.push_back(tokens[tokens.size() - length]);

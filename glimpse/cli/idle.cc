@@ -86,6 +86,10 @@ std::string idle_weights(const Arguments& arguments) {
   return arguments.shape.empty() ? "has no effect without --shape: give that, or leave it out" : "";
 }
 
+std::string idle_text(const Arguments& arguments) {
+  return arguments.shape.empty() ? "" : "has no effect beside --shape, whose weights have no tokenizer: leave it out";
+}
+
 std::string idle_calibrate(const Arguments& arguments) {
   if (!arguments.shape.empty()) return kNoProfileOfShape;
   if (arguments.plan_file) return idle_beside_plan_file(arguments);

@@ -25,6 +25,7 @@ std::string idle_beside_auto(const Arguments& arguments);       ///< the flags o
 std::string idle_quality(const Arguments& arguments);
 std::string idle_plan_tokens(const Arguments& arguments);
 std::string idle_weights(const Arguments& arguments);
+std::string idle_text(const Arguments& arguments);
 std::string idle_calibrate(const Arguments& arguments);
 std::string idle_beside_roles(const Arguments& arguments);    ///< what only `calibrate roles` takes
 std::string idle_beside_methods(const Arguments& arguments);  ///< what only `calibrate methods` takes

@@ -106,7 +106,7 @@ std::string Answer::events() {
     if (choice.tools) {
       out += tool_events(choice, chunk);
     } else if (!choice.text.empty() || (choice.ended && !choice.logprobs.empty())) {
-      add_text(out, choice, chunk);
+      add_text(out, choice, chunk, std::exchange(choice.text, {}));
     }
     if (!choice.ended || std::exchange(choice.told_end, true)) continue;
     const bool last = all && std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.told_end; });
@@ -122,15 +122,14 @@ std::string Answer::events() {
   return out;
 }
 
-void Answer::add_text(std::string& out, Choice& choice, const ChunkText& chunk) {
+void Answer::add_text(std::string& out, Choice& choice, const ChunkText& chunk, std::string_view text) {
   if (choice.logprobs.empty()) {
     if (!choice.frame) choice.frame = std::make_shared<const TextFrame>(chunk.frame());
-    choice.frame->add_event(out, choice.text);
+    choice.frame->add_event(out, text);
   } else {
-    out += event_text(chunk.text(choice.text, choice.logprobs, choice.offset));
+    out += event_text(chunk.text(text, choice.logprobs, choice.offset));
     choice.logprobs.clear();
   }
-  choice.text.clear();
 }
 
 std::string Answer::echo_event(Choice& choice, const ChunkText& chunk) {
@@ -152,14 +151,10 @@ std::string Answer::tool_events(Choice& choice, const ChunkText& chunk) {
       out += event_text(chunk.call(delta));
       continue;
     }
-    out += event_text(chunk.text(delta.content, choice.logprobs, choice.offset));
-    choice.logprobs.clear();
+    add_text(out, choice, chunk, delta.content);
   }
   // Those of tokens that are in no content come without any.
-  if (choice.ended && !choice.logprobs.empty()) {
-    out += event_text(chunk.text({}, choice.logprobs, choice.offset));
-    choice.logprobs.clear();
-  }
+  if (choice.ended && !choice.logprobs.empty()) add_text(out, choice, chunk, {});
   return out;
 }
 

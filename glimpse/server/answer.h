@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "glimpse/engine/service.h"
@@ -88,8 +89,8 @@ class Answer {
     engine::Result result;
   };
   void take(Choice& choice, engine::StreamEvent event);
-  /// The event of the text that came to a choice.
-  static void add_text(std::string& out, Choice& choice, const ChunkText& chunk);
+  /// Adds the event of a text, with the log-probabilities that came to the choice.
+  static void add_text(std::string& out, Choice& choice, const ChunkText& chunk, std::string_view text);
   /// The event of the prompt that stands before a choice's text, once its logprobs are known where they are wanted.
   std::string echo_event(Choice& choice, const ChunkText& chunk);
   /// Events of the content and calls that came to a choice.

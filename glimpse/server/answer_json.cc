@@ -148,7 +148,7 @@ std::string ChunkText::text(std::string_view text, std::span<const text::TokenLo
 TextFrame ChunkText::frame() const {
   constexpr std::string_view kText = "\"?\"";
   std::string event = event_text(text_of(chunk_json(head, Json::array({choice_json(*this, "?")}))));
-  const std::size_t at = event.rfind(kText);  // behind it there is no text of the client's
+  const std::size_t at = event.rfind(kText);  // no text of the client comes after it
   return {event.substr(0, at), event.substr(at + kText.size())};
 }
 

@@ -21,8 +21,8 @@ struct AnswerSums {
   std::int64_t seen_ = 0;
 };
 
-/// The event of a text without log-probabilities, but for the text. What stands around it is the same for each token of
-/// a choice, and made once: a token's event is made while the engine computes on the same cores.
+/// The event of a text without log-probabilities, as two parts around the text. They are the same for all tokens of a
+/// choice, so they are made once: the engine computes on the same cores.
 struct TextFrame {
   std::string before, after;
   /// Adds the whole event, as event_text() of ChunkText::text().

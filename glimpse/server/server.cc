@@ -1,7 +1,7 @@
 #include "glimpse/server/server.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -54,12 +54,12 @@ tcp::endpoint endpoint_of(const ServerOptions& options) {
 
 struct Server::Impl {
   explicit Impl(ServerOptions options)
-      : hub{std::move(options), io, pool, {}, false, 0, {}, {}, {}, {}}, acceptor(io), signals(io), bell(io) {
+      : hub{std::move(options), io, pool, {}, false, 0, {}, {}, {}, {}}, acceptor(io), signals(io), woken(io) {
     check_posture(hub.options);
     const tcp::endpoint endpoint = endpoint_of(hub.options);
     error_code failed;
     hub.wakes = std::make_shared<Wakes>();
-    bell.assign(dup(hub.wakes->bell()));  // which closes its own
+    woken.assign(fcntl(hub.wakes->event_fd(), F_DUPFD_CLOEXEC, 0));  // asio closes its own
     acceptor.open(endpoint.protocol(), failed);
     if (!failed) acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
     if (!failed) acceptor.bind(endpoint, failed);
@@ -79,8 +79,8 @@ struct Server::Impl {
   tcp::acceptor acceptor;
   asio::signal_set signals;
   bool version_6 = false;
-  asio::posix::stream_descriptor bell;  ///< of hub.wakes
-  std::exception_ptr failure;           ///< what ends run()
+  asio::posix::stream_descriptor woken;  ///< readable when hub.wakes has somebody
+  std::exception_ptr failure;            ///< what ends run()
 
   void load() noexcept {
     try {
@@ -98,12 +98,12 @@ struct Server::Impl {
     }
   }
 
-  /// Until say_goodbye() closes the bell.
-  asio::awaitable<void> answer_bell() {
-    std::uint64_t rung = 0;
+  /// Until say_goodbye() closes the descriptor.
+  asio::awaitable<void> take_wakes() {
+    std::uint64_t count = 0;
     for (error_code failed; !failed;) {
-      co_await bell.async_read_some(asio::buffer(&rung, sizeof rung),
-                                    asio::redirect_error(asio::use_awaitable, failed));
+      co_await woken.async_read_some(asio::buffer(&count, sizeof count),
+                                     asio::redirect_error(asio::use_awaitable, failed));
       if (!failed) hub.wakes->wake_all();
     }
   }
@@ -165,7 +165,7 @@ struct Server::Impl {
     }
     for (const auto& peer : hub.peers) peer->cut();
     error_code ignored;
-    bell.close(ignored);
+    woken.close(ignored);
   }
 };
 
@@ -179,7 +179,7 @@ int Server::port() const {
 void Server::run() {
   impl_->wait_for_signals();
   asio::co_spawn(impl_->io, impl_->accept_all(), asio::detached);
-  asio::co_spawn(impl_->io, impl_->answer_bell(), asio::detached);
+  asio::co_spawn(impl_->io, impl_->take_wakes(), asio::detached);
   std::thread loader([impl = impl_.get()] { impl->load(); });
   try {
     impl_->io.run();

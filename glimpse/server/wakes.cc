@@ -9,12 +9,12 @@
 
 namespace glimpse::server {
 
-Wakes::Wakes() : bell_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (bell_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+Wakes::Wakes() : event_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (event_fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
 }
 
 Wakes::~Wakes() {
-  close(bell_);
+  close(event_fd_);
 }
 
 void Wakes::add(std::weak_ptr<Peer> peer) {
@@ -25,7 +25,7 @@ void Wakes::add(std::weak_ptr<Peer> peer) {
     added_.push_back(std::move(peer));
   }
   // The write of the first one stands for all until they are taken, so the count never comes near what would block.
-  if (first) eventfd_write(bell_, 1);
+  if (first) eventfd_write(event_fd_, 1);
 }
 
 void Wakes::wake_all() {

@@ -1,6 +1,5 @@
-// Who is to be woken on the I/O thread, told from any thread. asio::post() would do, but it rings while it holds the
-// lock that the I/O thread needs first: each token would cost a sleep and a wake-up more, on both sides. Here the lock
-// is free before the bell is rung.
+// Any thread says which connections the I/O thread shall wake. asio::post() wakes the I/O thread while it holds a lock
+// that this thread then waits for: one sleep more for each token. Here the lock is free before the thread is woken.
 #pragma once
 
 #include <memory>
@@ -22,12 +21,12 @@ class Wakes {
   /// Peer::wake() soon, unless it is gone then. Any thread.
   void add(std::weak_ptr<Peer> peer);
   /// An eventfd, which add() writes to.
-  int bell() const { return bell_; }
+  int event_fd() const { return event_fd_; }
   /// Wakes those that were added. The I/O thread alone.
   void wake_all();
 
  private:
-  const int bell_;
+  const int event_fd_;
   std::mutex mutex_;
   std::vector<std::weak_ptr<Peer>> added_;
   std::vector<std::weak_ptr<Peer>> woken_;  ///< the I/O thread's, kept for its memory

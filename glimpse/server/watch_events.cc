@@ -26,6 +26,18 @@ Json number_or_null(const std::optional<double>& value) {
   return value ? Json(*value) : Json();
 }
 
+/// What both forms of a step begin with.
+Json step_numbers(const WatchedStep& step) {
+  return {{"kind", "step"},
+          {"step", step.number},
+          {"position", step.position},
+          {"bytes_read", step.bytes_read},
+          {"index_bytes", step.index_bytes},
+          {"dense_bytes", step.dense_bytes},
+          {"coverage_mean", number_or_null(step.coverage_mean)},
+          {"coverage_min", number_or_null(step.coverage_min)}};
+}
+
 Json positions_of(const WatchedStep& step, std::int32_t list) {
   if (list < 0) return {};
   return unpack_positions(step.lists[static_cast<std::size_t>(list)]);
@@ -112,7 +124,7 @@ std::string Viewer::prompt() {
                              {"texts", std::move(texts)}}));
 }
 
-// A line for every head of every token is a lot for a tree of JSON: lists are written as they will be sent.
+// Lists of a number for every head are written as text: a JSON value for each number takes longer than all the rest.
 std::string Viewer::step(const WatchedStep& step) {
   const std::int64_t tokens = step.position + 1;
   const std::int64_t width = std::max(width_, bin_width(tokens, wish_.bins));
@@ -154,14 +166,7 @@ std::string Viewer::step(const WatchedStep& step) {
     }
     before = *now;
   }
-  std::string json = text_of({{"kind", "step"},
-                              {"step", step.number},
-                              {"position", step.position},
-                              {"bytes_read", step.bytes_read},
-                              {"index_bytes", step.index_bytes},
-                              {"dense_bytes", step.dense_bytes},
-                              {"coverage_mean", number_or_null(step.coverage_mean)},
-                              {"coverage_min", number_or_null(step.coverage_min)}});
+  std::string json = text_of(step_numbers(step));
   json.pop_back();  // its last brace
   json += fmt::format(R"(,"coverage":{},"roles":"{}","read":[{}],"width":{},"whole":{},"rows":[{}]}})",
                       known ? "[" + coverage + "]" : "null", roles, read, width, whole, rows);
@@ -226,15 +231,9 @@ std::string step_json(const WatchedStep& step, const plan::ModelShape& shape) {
     }
     heads.push_back(std::move(line));
   }
-  return text_of({{"kind", "step"},
-                  {"step", step.number},
-                  {"position", step.position},
-                  {"bytes_read", step.bytes_read},
-                  {"index_bytes", step.index_bytes},
-                  {"dense_bytes", step.dense_bytes},
-                  {"coverage_mean", number_or_null(step.coverage_mean)},
-                  {"coverage_min", number_or_null(step.coverage_min)},
-                  {"heads", std::move(heads)}});
+  Json json = step_numbers(step);
+  json["heads"] = std::move(heads);
+  return text_of(json);
 }
 
 }  // namespace glimpse::server

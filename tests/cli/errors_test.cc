@@ -331,6 +331,8 @@ TEST(Errors, EvalAndBench) {
   expect_refused({"bench", "decode", "-m", model(), "--weights", "q8_0"}, "without --shape");
   expect_refused({"bench", "decode", "--shape", "qwen3-8b", "--calibrate"}, "beside --shape");
   expect_refused({"bench", "decode", "--shape", "qwen3-8b", "--profile-dir", "/tmp"}, "beside --shape");
+  expect_refused({"bench", "decode", "--shape", "qwen3-8b", "-f", text.string()},
+                 "--file has no effect beside --shape");
   expect_refused({"bench", "prefill", "-m", model(), "--shape", "qwen3-8b"}, "leave one out");
   expect_refused({"bench", "attention", "--shape", "qwen3-8b", "--group", "2"}, "--shape and --group");
   expect_refused({"bench", "attention", "--head-dim", "12"}, "multiples of 8");

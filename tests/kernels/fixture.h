@@ -85,8 +85,8 @@ class KernelTest : public testing::TestWithParam<std::int64_t> {
   std::mt19937_64 random_;
 };
 
-/// The instruction sets of this machine that the kernels are built for; the last is what runs everywhere, but of a
-/// build with a sanitizer the one that it has.
+/// The instruction sets of this machine that the kernels are built for, the widest first; the last is what runs
+/// everywhere. A build with a sanitizer has the widest alone.
 inline std::vector<std::int64_t> machine_targets() {
   std::vector<std::int64_t> targets;
   for (const std::int64_t target : {HWY_AVX3, HWY_AVX2, HWY_SSE4}) {

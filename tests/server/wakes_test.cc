@@ -1,4 +1,4 @@
-// Who is told from any thread is woken on the I/O thread, and the bell rings for all of them once.
+// A connection that any thread names is woken on the I/O thread, and the eventfd is written once for all of them.
 #include "glimpse/server/wakes.h"
 
 #include <gtest/gtest.h>
@@ -17,20 +17,20 @@ class Sleeper : public Peer {
   int wakes = 0;
 };
 
-/// What the bell counted since the last call; 0: it did not ring.
-eventfd_t rung(const Wakes& wakes) {
+/// How often the eventfd was written since the last call.
+eventfd_t written(const Wakes& wakes) {
   eventfd_t count = 0;
-  return eventfd_read(wakes.bell(), &count) == 0 ? count : 0;
+  return eventfd_read(wakes.event_fd(), &count) == 0 ? count : 0;
 }
 
-TEST(Wakes, RingOnceForAllAndForgetWhoIsGone) {
+TEST(Wakes, WriteOnceForAllAndForgetWhoIsGone) {
   Wakes wakes;
-  EXPECT_EQ(rung(wakes), 0u);
+  EXPECT_EQ(written(wakes), 0u);
   const auto first = std::make_shared<Sleeper>(), second = std::make_shared<Sleeper>();
   wakes.add(first);
   wakes.add(second);
   wakes.add(std::make_shared<Sleeper>());
-  EXPECT_EQ(rung(wakes), 1u);
+  EXPECT_EQ(written(wakes), 1u);
   EXPECT_EQ(first->wakes, 0);
   wakes.wake_all();
   EXPECT_EQ(first->wakes, 1);
@@ -38,7 +38,7 @@ TEST(Wakes, RingOnceForAllAndForgetWhoIsGone) {
   wakes.wake_all();
   EXPECT_EQ(first->wakes, 1);
   wakes.add(first);
-  EXPECT_EQ(rung(wakes), 1u) << "again, behind wake_all()";
+  EXPECT_EQ(written(wakes), 1u) << "again after wake_all()";
 }
 
 TEST(Wakes, NoneIsLostBetweenThreads) {
@@ -51,11 +51,11 @@ TEST(Wakes, NoneIsLostBetweenThreads) {
       for (int i = 0; i < kTimes; ++i) wakes.add(sleeper);
     });
   }
-  // Sleeps until the bell rings: whoever is added without a ring behind it would never be woken.
+  // Sleeps until the eventfd is written: who is added without a write after it would never be woken.
   while (sleeper->wakes < kThreads * kTimes) {
-    pollfd bell{wakes.bell(), POLLIN, 0};
-    if (poll(&bell, 1, 10'000) != 1) break;
-    rung(wakes);
+    pollfd ready{wakes.event_fd(), POLLIN, 0};
+    if (poll(&ready, 1, 10'000) != 1) break;
+    written(wakes);
     wakes.wake_all();
   }
   for (std::thread& thread : threads) thread.join();

@@ -114,7 +114,7 @@ class Batch {
     return times;
   }
   bool leaves_nothing(attention::PassKind kind = attention::PassKind::decode) {
-    return backend_.executor().leaves_nothing(program_, kind);
+    return backend_.executor().leaves_nothing(program_, kind, backend_.cache().length(ids_.front()));
   }
 
   /// What rounds of drafts and verifications take.

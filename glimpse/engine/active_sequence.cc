@@ -77,6 +77,9 @@ void take_rows_back(kv::Cache& cache, ActiveSequence& sequence, std::int64_t len
   } catch (...) {
     sequence.broken = text_of(std::current_exception());
   }
+  for (const auto& index : sequence.attention.indices) {
+    if (index) index->take_back(length);
+  }
 }
 
 std::int64_t live_tokens(const kv::Cache& cache, const ActiveSequence& sequence) {

@@ -60,7 +60,7 @@ void cut_rows(kv::Cache& cache, const ActiveSequence& sequence, std::int64_t len
 /// Takes tokens behind the first `length` out of the cache again.
 void truncate(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length);
 
-/// cut_rows(); where that fails it is broken. For rows that left nothing elsewhere.
+/// cut_rows(), and the same for indices; where that fails it is broken. For rows that left nothing elsewhere.
 void take_rows_back(kv::Cache& cache, ActiveSequence& sequence, std::int64_t length) noexcept;
 
 /// Tokens that the sequence's heads have not forgotten, the mean over them.

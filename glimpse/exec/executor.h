@@ -70,12 +70,12 @@ class Executor {
   /// may be launched, of the same or fewer sequences. The one that runs has one row of each, which decodes; the other
   /// has such rows or verifies drafts, which the cache has lost then, by kMostRowsBehind rows of a sequence at most.
   /// Both ask for leaders, of which the device draws the tokens of the one that runs, and have rows that
-  /// leave nothing on the host which the next pass needs (leaves_nothing()). Rows of it are taken
-  /// back by kv::Cache::truncate(), and attention::SequenceState::take_back_step().
+  /// leave nothing on the host which the next pass needs (leaves_nothing(), at so many tokens and more). Rows of it are
+  /// taken back by kv::Cache::truncate(), kv::KeyIndex::take_back() and attention::SequenceState::take_back_step().
   /// What launch() throws concerns the new pass alone. abandon() forgets all that was launched. False: the device has
   /// no such passes, and nobody calls these.
   virtual bool flies() const { return false; }
-  virtual bool leaves_nothing(const attention::Program&, attention::PassKind) { return false; }
+  virtual bool leaves_nothing(const attention::Program&, attention::PassKind, std::int64_t /*tokens*/) { return false; }
   virtual void launch(const StepBatch&) { check(false, "a device that queues passes"); }
   virtual StepResult collect() { return {}; }
   virtual void abandon() {}

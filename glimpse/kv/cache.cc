@@ -185,6 +185,10 @@ std::uint64_t Cache::layout(SequenceId sequence) const {
   return impl_->peek(sequence).layout;
 }
 
+std::uint64_t Cache::changes() const {
+  return impl_->pool.changes();
+}
+
 std::int64_t Cache::length(SequenceId sequence) const {
   return impl_->peek(sequence).length;
 }

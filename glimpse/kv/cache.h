@@ -104,6 +104,10 @@ class Cache {
   /// that they had, as many as the sequence has tokens more.
   std::uint64_t layout(SequenceId sequence) const;
 
+  /// Of the whole cache: changes where K and V come into pages otherwise than by a pass, as when a page that forks
+  /// share is copied. On a device such work is queued.
+  std::uint64_t changes() const;
+
   /// Logical tokens: the position that the next appended token gets.
   std::int64_t length(SequenceId sequence) const;
 

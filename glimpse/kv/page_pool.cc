@@ -120,6 +120,7 @@ void PagePool::release(PageId page) {
 }
 
 void PagePool::copy(PageId from, PageId to) {
+  ++changes_;
   for (const Plane plane : {Plane::k, Plane::v}) {
     memory_->copy(plane, from * page_bytes_, to * page_bytes_, page_bytes_);
   }
@@ -138,6 +139,7 @@ void PagePool::save(std::span<const Copy> pages) const {
 }
 
 void PagePool::load(std::span<const Copy> pages) {
+  ++changes_;
   memory_->load(places_of(pages), page_bytes_);
 }
 
@@ -146,10 +148,12 @@ void PagePool::read(Plane plane, PageId first, std::span<std::byte> to) const {
 }
 
 void PagePool::write(Plane plane, std::span<const std::byte> from, PageId first) {
+  ++changes_;
   memory_->write(plane, first * page_bytes_, from);
 }
 
 void PagePool::move_rows(const kernels::KvFormat& format, std::span<const Step> rows) {
+  ++changes_;
   std::vector<kernels::RowMove> moves(rows.size());
   const auto move = [&](std::size_t offset, std::size_t bytes) {
     const auto place = [&](const RowPlace& at) {

@@ -89,6 +89,8 @@ class PagePool {
     RowPlace from, to;
   };
   void move_rows(const kernels::KvFormat& format, std::span<const Step> rows);
+  /// How often that happened: K and V came into pages by a copy, a move, from a file or from where they waited.
+  std::uint64_t changes() const { return changes_; }
 
  private:
   std::vector<kernels::PageCopy> places_of(std::span<const Copy> pages) const;
@@ -96,6 +98,7 @@ class PagePool {
   std::size_t runs_ = 0;
   std::size_t page_bytes_ = 0;
   std::size_t pages_free_ = 0;
+  std::uint64_t changes_ = 0;
   std::unique_ptr<PageMemory> memory_;
   std::byte* k_plane_ = nullptr;
   std::byte* v_plane_ = nullptr;

@@ -41,12 +41,12 @@ class Searched {
     entry_.rows.program = &program_;
     entry_.rows.state = &state_;
     entry_.dense = false;
-    entry_.covered = &covered_;
+    entry_.trees = &trees_;
   }
 
   void grow(std::int64_t tokens) {
     index().extend(stream_.source(kPrompt), tokens);
-    covered_ = static_cast<std::int32_t>(index().covered());
+    trees_.covered[0] = static_cast<std::int32_t>(index().covered());
     entry_.tokens = tokens;
     entry_.rows.position = tokens - 1;
     queries_ = stream_.made.queries(kGroup, kDim);
@@ -78,7 +78,7 @@ class Searched {
   kv::testing::Stream stream_;
   std::vector<float> queries_;
   kv::IndexScratch scratch_;
-  std::int32_t covered_ = 0;
+  SearchedTrees trees_{.copies = {}, .covered = {0}};
   PassEntry entry_;
 };
 

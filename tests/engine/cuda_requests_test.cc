@@ -61,8 +61,8 @@ TEST_F(Cuda, PassesThatAreQueuedAheadGiveTheSameTokens) {
     options.sequences = 5;
     Engine gpu(options);
     const std::int64_t free = gpu.stats().pages_free;
-    for (const std::string policy :
-         {"full", "tidal", "kascade", "lychee-decode", "evosparse", "quest", "lessismore", "h2o"}) {
+    for (const std::string policy : {"full", "tidal", "kascade", "lychee-decode", "evosparse", "quest", "lessismore",
+                                     "lychee-cluster", "clusterkv", "h2o"}) {
       SCOPED_TRACE(policy);
       std::vector<Request> requests;
       for (std::uint32_t seed = 1; seed <= 4; ++seed) {

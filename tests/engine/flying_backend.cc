@@ -33,7 +33,7 @@ class FlyingExecutor final : public exec::Executor {
     return collect();
   }
   bool flies() const override { return true; }
-  bool leaves_nothing(const attention::Program& program, attention::PassKind kind) override {
+  bool leaves_nothing(const attention::Program& program, attention::PassKind kind, std::int64_t) override {
     return !(kind == attention::PassKind::draft && program.feeds()) && has_no_part(program.plan());
   }
   void launch(const exec::StepBatch& batch) override {

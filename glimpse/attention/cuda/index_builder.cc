@@ -56,7 +56,24 @@ std::vector<IndexItem> items_of(const SequenceRows& rows, Searches searches) {
 }
 
 IndexBuilder::IndexBuilder(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads)
-    : cache_(cache), stream_(stream), threads_(std::max(1, threads)) {}
+    : cache_(cache),
+      stream_(stream),
+      reads_(stream.device().number),
+      queued_(stream),
+      all_(stream),
+      threads_(std::max(1, threads)) {}
+
+void IndexBuilder::queue() {
+  queued_.record();
+  changes_ = cache_.changes();
+}
+
+/// Makes reading wait for what writes these keys. A pass that runs has each sequence's last row alone.
+void IndexBuilder::hold(const SequenceRows& rows, const KeySpan& span) {
+  if (behind_ && span.last < rows.position && cache_.changes() == changes_) return queued_.hold(reads_);
+  all_.record();
+  all_.hold(reads_);
+}
 
 double IndexBuilder::share(std::size_t count, const std::function<void(std::size_t)>& work) const {
   return share(count, threads_, work);
@@ -124,13 +141,14 @@ void IndexBuilder::read(const SequenceRows& rows, std::span<IndexItem> items, Ke
     const std::size_t room = heads * each + heads * each / 4;
     pages_ = {};
     which_ = {};
-    which_ = kernels::cuda::Array<std::int32_t>(stream_, room);
-    pages_ = kernels::cuda::Array<float>(stream_, room * page_bytes / sizeof(float));
+    which_ = kernels::cuda::Array<std::int32_t>(reads_, room);
+    pages_ = kernels::cuda::Array<float>(reads_, room * page_bytes / sizeof(float));
   }
   if (const std::size_t bytes = items.size() * each * page_bytes; host_.size() < bytes) {
     host_ = {};
-    host_ = kernels::cuda::Pinned(stream_, bytes + bytes / 4);
+    host_ = kernels::cuda::Pinned(reads_, bytes + bytes / 4);
   }
+  hold(rows, span);
   std::vector<std::int32_t> which;
   std::size_t at = 0;
   for (std::size_t first = 0; first < items.size(); first += heads) {
@@ -147,12 +165,12 @@ void IndexBuilder::read(const SequenceRows& rows, std::span<IndexItem> items, Ke
       }
     }
     which_.set(which);
-    kernels::cuda::take_rows(stream_, {reinterpret_cast<const float*>(plane), which_.constant(), pages_.pointer(),
-                                       static_cast<int>(which.size()), static_cast<int>(page_bytes / sizeof(float))});
+    kernels::cuda::take_rows(reads_, {reinterpret_cast<const float*>(plane), which_.constant(), pages_.pointer(),
+                                      static_cast<int>(which.size()), static_cast<int>(page_bytes / sizeof(float))});
     pages_.memory().copy_out_later(0, host_, which.size() * page_bytes, at);
     at += which.size() * page_bytes;
   }
-  stream_.synchronize();
+  reads_.synchronize();
 }
 
 DeviceHeads::DeviceHeads(const kv::Cache& cache, kernels::cuda::Stream& stream, kv::SequenceId sequence,

@@ -39,19 +39,31 @@ class IndexBuilder {
 
   IndexBuilder(const kv::Cache& cache, kernels::cuda::Stream& stream, int threads);
 
+  /// Before a pass takes in its sequences; `behind`: another one runs, and what it does not write is read beside it.
+  void begin(bool behind) { behind_ = behind; }
+  /// Before a pass's kernels are queued, and behind all else that they wait for.
+  void queue();
+
   /// `work` for each item, with the keys of `span`, of a prompt of so many tokens. Returns the seconds of all threads.
   double grow(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span, std::int64_t prompt,
               const Growth& work);
   /// Pages that hold the span, of each item's head, to its `keys`; the first one is page span.first / kPageTokens.
+  /// Waits for a pass that runs only where that writes some of it, or pages were copied since.
   void read(const SequenceRows& rows, std::span<IndexItem> items, KeySpan span);
   /// work(i) for all i below count on the threads; throws what one of them threw. Returns the seconds of all threads.
   double share(std::size_t count, const std::function<void(std::size_t)>& work) const;
 
  private:
   static double share(std::size_t count, int threads, const std::function<void(std::size_t)>& work);
+  void hold(const SequenceRows& rows, const KeySpan& span);
 
   const kv::Cache& cache_;
   kernels::cuda::Stream& stream_;
+  kernels::cuda::Stream reads_;  ///< keys come back on it, so that a pass need not have ended
+  kernels::cuda::Event queued_;  ///< behind the work that the last pass waits for
+  kernels::cuda::Event all_;     ///< behind all work
+  std::uint64_t changes_ = 0;    ///< kv::Cache::changes() when that was queued
+  bool behind_ = false;
   int threads_ = 1;
   kernels::cuda::Array<std::int32_t> which_;
   kernels::cuda::Array<float> pages_;

@@ -2,12 +2,27 @@
 // makes and owns; it borrows what it points to. Functions of their arguments; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "glimpse/attention/batch.h"
 #include "glimpse/attention/cuda/program_facts.h"
+#include "glimpse/kernels/cuda/trees.h"
 
 namespace glimpse::attention::cuda {
+
+/// The tree, or the clusters, of a head on the device, in the sequence's memory.
+struct TreeCopy {
+  kernels::cuda::Tree tree;
+  std::size_t room = 0;  ///< chunks
+};
+
+/// What a pass's rows of a sequence search, [layers, kv_heads].
+struct SearchedTrees {
+  std::vector<TreeCopy> copies;
+  std::vector<std::int32_t> covered;  ///< tokens that each tree covers
+};
 
 /// A sequence's rows in a pass.
 struct PassEntry {
@@ -21,7 +36,7 @@ struct PassEntry {
   int heats = 0;        ///< so many: one, or one for each layer
   int first_kept = -1;  ///< [layers] what its layers' unions took is numbered from here; -1: nobody asks
   bool waits = false;   ///< pages of its sets may wait in the tier
-  const std::int32_t* covered = nullptr;  ///< [layers, kv_heads] tokens that trees cover, where it searches some
+  const SearchedTrees* trees = nullptr;  ///< where it searches some
   int first_made = -1;  ///< lists of rows that are put together (MadeSet) are numbered from here; -1: none
   int made_lists = 0;   ///< so many for each KV head
   std::int64_t first_made_row = 0, made_of_head = 0;  ///< where they lie: [kv_heads, made_of_head]

@@ -181,7 +181,7 @@ std::int64_t searched_blocks(const PassEntry& entry, const plan::Selector& selec
 }
 
 void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths,
-                      std::span<const char> waits, std::span<const std::int32_t* const> covered,
+                      std::span<const char> waits, std::span<const SearchedTrees* const> trees,
                       std::span<const ProgramFacts* const> facts) {
   entries_.resize(batch.size());
   groups_.clear();
@@ -199,7 +199,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     entry.dense = reads_everything(batch[i]);
     entry.first_made = -1;
     entry.waits = waits[i] != 0;
-    entry.covered = covered[i];
+    entry.trees = trees[i];
     entry.facts = facts[i];
     if (!entry.dense) {
       number_sets(entry);

@@ -55,10 +55,10 @@ class PassTables {
   explicit PassTables(bool reads_once) : reads_once_(reads_once) {}
 
   /// `lengths`: [batch] tokens of each sequence, more than its rows reach where they are corrected. `waits`: [batch]
-  /// its sets are read where pages wait. `covered`: [batch] PassEntry::covered, valid as long as the entries.
+  /// its sets are read where pages wait. `trees`: [batch] PassEntry::trees, valid as long as the entries.
   /// `facts`: [batch] likewise.
   void make(std::span<const SequenceRows> batch, std::span<const std::int64_t> lengths, std::span<const char> waits,
-            std::span<const std::int32_t* const> covered, std::span<const ProgramFacts* const> facts);
+            std::span<const SearchedTrees* const> trees, std::span<const ProgramFacts* const> facts);
 
   std::span<const PassEntry> entries() const { return entries_; }
   std::span<const RowGroup> groups() const { return groups_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "glimpse/base/size.h"
+#include "glimpse/kv/index/chunk_list.h"
 
 namespace glimpse::attention::cuda {
 namespace {
@@ -28,6 +29,9 @@ void add_selects(const LayerProgram& layer, ProgramFacts& facts, ProgramFacts::L
     const SetSource source = source_of(select);
     to.sources.push_back(source);
     facts.trees |= source == SetSource::tree;
+    if (source == SetSource::tree && select.selector->terms.front().source == plan::Source::chunk_tree) {
+      find_or_add(facts.trees_of_chunks, [&](const auto* one) { return one == select.selector; }) = select.selector;
+    }
     facts.units |= source == SetSource::units;
     facts.bounds |= source == SetSource::bounds;
     facts.joins |= select.joins.layer >= 0;
@@ -74,6 +78,16 @@ ProgramFacts::ProgramFacts(const Program& program) {
     add_selects(program.layer(static_cast<int>(layer)), *this, layers[layer]);
     add_reads(program, static_cast<int>(layer), *this, layers[layer]);
   }
+}
+
+bool ProgramFacts::leaves_nothing(const Program& program, PassKind kind, std::int64_t tokens) const {
+  const bool waits = kind == PassKind::draft && program.feeds();
+  if (waits || !program.plan().retentions.empty() || units || makes_keys) return false;
+  // The row that a pass adds, and that of the pass before it, which may still run, are in no chunk that leaves the
+  // buffer.
+  return std::all_of(trees_of_chunks.begin(), trees_of_chunks.end(), [tokens](const plan::Selector* selector) {
+    return kv::buffered_tokens(*selector, tokens) >= kv::kMostChunk + 2;
+  });
 }
 
 std::span<const ProgramFacts* const> ProgramsFacts::of(std::span<const SequenceRows> batch) {

@@ -29,6 +29,7 @@ struct ProgramFacts {
   std::vector<Layer> layers;
 
   bool trees = false, units = false, bounds = false;               ///< some set is made so
+  std::vector<const plan::Selector*> trees_of_chunks;              ///< of those whose trees hold chunks, each once
   bool joins = false;                                              ///< some layer joins what another one took
   bool compensates = false, has_tier = false, makes_keys = false;  ///< some head is so
   std::int64_t united_block = 0;                                   ///< the least of a united set; 0: there is none
@@ -48,12 +49,9 @@ struct ProgramFacts {
   };
   std::vector<Bounds> bound_searches;
 
-  /// A pass of rows of this kind, which decode or verify, leaves nothing on the host that the next one needs. What
-  /// drafts feed waits until they are verified.
-  bool leaves_nothing(const Program& program, PassKind kind) const {
-    const bool waits = kind == PassKind::draft && program.feeds();
-    return !waits && program.plan().retentions.empty() && !trees && !units && !makes_keys;
-  }
+  /// A pass of rows of this kind, which decode or verify, leaves nothing on the host that the next one needs, at
+  /// `tokens` and beyond. What drafts feed waits until they are verified. Trees take in what both passes do not touch.
+  bool leaves_nothing(const Program& program, PassKind kind, std::int64_t tokens) const;
 };
 
 /// Those of programs that passes run. Owned by a runner. One thread at a time.

@@ -102,7 +102,6 @@ void count_selects(const PassReads& pass, std::size_t number, ReadCounters& coun
         bounds.searches * (searched_blocks(entry, *bounds.selector) * bounds.selector->block / kernels::kPageTokens *
                            static_cast<std::int64_t>(kernels::summary_bytes(pass.cache.shape().format)));
   }
-  const std::vector<TreeCopy>* const trees = facts.trees ? &pass.trees.copies(entry.rows) : nullptr;
   for (int layer = 0; layer < pass.cache.shape().layers; ++layer) {
     const ProgramFacts::Layer& of_layer = facts.layers[static_cast<std::size_t>(layer)];
     if (of_layer.scored > 0 && !pass.layers.makes_sets_late(pass.tables, number, layer)) {
@@ -113,7 +112,7 @@ void count_selects(const PassReads& pass, std::size_t number, ReadCounters& coun
       const SelectOp& select = selects[i];
       if (of_layer.sources[i] == SetSource::tree) {
         counters.index_bytes +=
-            tree_bytes(pass, entry, select, (*trees)[entry.rows.state->head(layer, select.first_head)].tree);
+            tree_bytes(pass, entry, select, entry.trees->copies[entry.rows.state->head(layer, select.first_head)].tree);
       } else if (of_layer.sources[i] == SetSource::units) {
         counters.index_bytes += unit_bytes(pass, entry, select);
       }

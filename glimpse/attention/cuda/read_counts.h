@@ -14,7 +14,6 @@ struct PassReads {
   const kv::Cache& cache;
   const PassTables& tables;
   const StagedPlaces& layers;
-  const Trees& trees;
   const std::int32_t* counts = nullptr;  ///< [2, sets] of sets, and clusters that searches of trees opened
   int group = 1;                         ///< query heads of a KV head
 };

@@ -64,8 +64,9 @@ Runner::Runner(const RunnerShape& shape, kv::Cache& cache, kernels::cuda::Stream
 /// Sequences have their slots: what holds something of theirs on the device takes them in.
 void Runner::follow(std::span<const SequenceRows> batch, std::span<const ProgramFacts* const> facts) {
   lengths_.clear();
-  covered_.clear();
+  searched_.clear();
   pages_.begin();
+  builder_.begin(open_ > 1);
   trees_.begin();
   units_.begin();
   low_rank_.begin();
@@ -78,7 +79,7 @@ void Runner::follow(std::span<const SequenceRows> batch, std::span<const Program
     pages_.follow(rows);
     summaries_.follow(rows, *facts[i]);
     if (facts[i]->trees) trees_.follow(rows);
-    covered_.push_back(facts[i]->trees ? trees_.covered(rows) : nullptr);
+    searched_.push_back(facts[i]->trees ? trees_.searched(rows) : nullptr);
     if (facts[i]->units) units_.follow(rows);
     low_rank_.follow(rows);
     if (facts[i]->compensates) mean_tokens_.follow(rows);
@@ -111,15 +112,15 @@ void Runner::drop_last() {
   began_ = true;  // the other one
 }
 
-bool Runner::leaves_nothing(const Program& program, PassKind kind) {
-  return programs_.of(program).leaves_nothing(program, kind);
+bool Runner::leaves_nothing(const Program& program, PassKind kind, std::int64_t tokens) {
+  return programs_.of(program).leaves_nothing(program, kind, tokens);
 }
 
 /// Of the last pass that began.
 bool Runner::may_overlap() const {
   const auto keeps = [](const PassEntry& entry) {
     const bool reads_alone = entry.rows.decodes() || entry.rows.kind == PassKind::verify;
-    return !reads_alone || !entry.facts->leaves_nothing(*entry.rows.program, entry.rows.kind);
+    return !reads_alone || !entry.facts->leaves_nothing(*entry.rows.program, entry.rows.kind, entry.tokens);
   };
   return !feedback_.any() && !audits_.any() && !records_.any() && !host_sets_.any() && !mean_tokens_.any() &&
          !tier_.any() && std::none_of(tables_.entries().begin(), tables_.entries().end(), keeps);
@@ -133,7 +134,7 @@ void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& s
   began_ = true;
   staging_ = &staging;
   follow(batch, facts);
-  tables_.make(batch, lengths_, tier_.waits(), covered_, facts);
+  tables_.make(batch, lengths_, tier_.waits(), searched_, facts);
   feedback_.begin(batch, lengths_, shape_.heads);
   audits_.begin(batch, tables_.rows(), shape_.heads);
   records_.begin(tables_, static_cast<bool>(on_head), shape_.heads * shape_.head_dim);
@@ -193,6 +194,7 @@ void Runner::make(std::span<const SequenceRows> batch, kernels::cuda::Staging& s
 }
 
 void Runner::prepare() {
+  builder_.queue();
   kernels::cuda::write(stream_, {.writes = staging_->at<kernels::cuda::Write>(writes_place_),
                                  .count = static_cast<int>(pages_.writes().size())});
   pages_.written();
@@ -300,8 +302,8 @@ std::span<const ReadCounters> Runner::end() {
   feedback_.end();
   heats_.end(tables);
   counters_.clear();
-  const PassReads reads{cache_, tables,          overlaps ? places_before_ : places_,
-                        trees_, space_.counts(), shape_.heads / shape_.kv_heads};
+  const PassReads reads{cache_, tables, overlaps ? places_before_ : places_, space_.counts(),
+                        shape_.heads / shape_.kv_heads};
   for (const PassEntry& entry : tables.entries()) {
     ReadCounters& counters = counters_.emplace_back();
     if (!failures_.empty() && failures_[counters_.size() - 1]) continue;

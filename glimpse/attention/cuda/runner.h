@@ -85,7 +85,7 @@ class Runner {
   /// True when begin() gave slots to a pass that did not come to its end.
   bool began() const { return began_; }
   /// True where a pass of such rows of the program leaves nothing on the host that the next one needs.
-  bool leaves_nothing(const Program& program, PassKind kind);
+  bool leaves_nothing(const Program& program, PassKind kind, std::int64_t tokens);
 
   /// What the launches of the pass depend on: two passes of equal keys are queued alike, so one graph does for both.
   /// Empty for a pass that is not worth a graph: one with long chunks of prompts.
@@ -128,7 +128,7 @@ class Runner {
   std::size_t waiting_place_ = 0, sequence_place_ = 0, behind_place_ = 0, pieces_place_ = 0, watched_place_ = 0,
               writes_place_ = 0, verified_place_ = 0, tree_writes_place_ = 0, unit_writes_place_ = 0, angles_place_ = 0;
   std::vector<std::int64_t> lengths_, key_;
-  std::vector<const std::int32_t*> covered_;  ///< [batch]
+  std::vector<const SearchedTrees*> searched_;  ///< [batch]
   std::vector<kv::Mark> marks_;
   ForgetSpace forget_;
   std::vector<ReadCounters> counters_;

@@ -47,19 +47,17 @@ void StagedLayers::add(const PassTables& tables, int layers, kernels::cuda::Stag
 
 /// Says which trees and units a layer of a group searches, by which gates, and whose factors it reads.
 void StagedLayers::point_to_indices(const PassTables& tables, const RowGroup& group, int layer) {
-  const auto rows_of = [&](int row) -> const SequenceRows& {
-    return tables.entries()[size(tables.sequence_of_row()[size(group.row + row)])].rows;
+  const auto entry_of = [&](int row) -> const PassEntry& {
+    return tables.entries()[size(tables.sequence_of_row()[size(group.row + row)])];
   };
-  const std::vector<TreeCopy>* copies = nullptr;
-  int row = -1;
+  const auto rows_of = [&](int row) -> const SequenceRows& { return entry_of(row).rows; };
   for (kernels::cuda::TreeSearch& search : group_layer_.trees) {
     if (search.scored != 0) {
       point_to(indices_.units.copy(rows_of(search.row), layer, search.head), search);
       continue;
     }
-    if (search.row != row) copies = &indices_.trees.copies(rows_of(search.row));
-    row = search.row;
-    search.tree = (*copies)[rows_of(row).state->head(layer, search.head)].tree;
+    const PassEntry& entry = entry_of(search.row);
+    search.tree = entry.trees->copies[entry.rows.state->head(layer, search.head)].tree;
   }
   for (kernels::cuda::UnitSearch& search : group_layer_.units)
     point_to(indices_.units.copy(rows_of(search.row), layer, search.head), search);

@@ -17,7 +17,7 @@ kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select, std::int6
 namespace {
 
 std::int64_t covered(const PassEntry& entry, const SelectOp& select) {
-  return entry.covered[entry.rows.state->head(select.writes.layer, select.first_head)];
+  return entry.trees->covered[entry.rows.state->head(select.writes.layer, select.first_head)];
 }
 
 kv::AlwaysIn always_in(const PassEntry& entry, const SelectOp& select) {

@@ -125,9 +125,9 @@ void Trees::extend(const SequenceRows& rows, std::span<Item> items, std::int64_t
                             [tokens](Item& item, const kv::KeySource& source) { item.index->extend(source, tokens); });
 }
 
-const std::int32_t* Trees::covered(const SequenceRows& rows) const {
+const SearchedTrees* Trees::searched(const SequenceRows& rows) const {
   const auto found = settled_.find(rows.sequence);
-  return found == settled_.end() ? nullptr : found->second.covered.data();
+  return found == settled_.end() ? nullptr : &found->second.searched[found->second.last];
 }
 
 bool Trees::is_settled(const SequenceRows& rows, std::int64_t tokens) const {
@@ -147,11 +147,14 @@ void Trees::settle(const SequenceRows& rows, std::span<const Item> items) {
   settled.head = rows.state->head(items.front().layer, items.front().head);
   settled.index = items.front().index;
   settled.idle_until = std::numeric_limits<std::int64_t>::max();
-  settled.covered.assign(rows.state->indices.size(), 0);
+  settled.last = 1 - settled.last;
+  SearchedTrees& searched = settled.searched[settled.last];
+  searched.copies = copies_.copies(rows);
+  searched.covered.assign(rows.state->indices.size(), 0);
   settled.most = 0;
   for (const Item& item : items) {
     const std::int64_t covered = item.index->covered();
-    settled.covered[rows.state->head(item.layer, item.head)] = static_cast<std::int32_t>(covered);
+    searched.covered[rows.state->head(item.layer, item.head)] = static_cast<std::int32_t>(covered);
     settled.idle_until = std::min(settled.idle_until, idle_until(rows, item));
     constexpr int kStep = 1024;
     settled.most = std::max(settled.most, (shape_of(*item.index).clusters + kStep - 1) / kStep * kStep);

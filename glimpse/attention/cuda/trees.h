@@ -5,6 +5,7 @@
 // in between read nothing, and no step waits inside.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -13,6 +14,7 @@
 #include "glimpse/attention/batch.h"
 #include "glimpse/attention/cuda/cluster_builder.h"
 #include "glimpse/attention/cuda/index_copies.h"
+#include "glimpse/attention/cuda/pass_entry.h"
 #include "glimpse/kernels/cuda/layers.h"
 #include "glimpse/kernels/cuda/operations.h"
 #include "glimpse/kernels/cuda/trees.h"
@@ -24,12 +26,6 @@ namespace glimpse::attention::cuda {
 
 /// The tree, or the clusters, of a head in a sequence's state; null where the head searches none.
 kv::KeyIndex* tree_of(const SequenceRows& rows, int layer, int head);
-
-/// A head's copy, in the sequence's memory.
-struct TreeCopy {
-  kernels::cuda::Tree tree;
-  std::size_t room = 0;  ///< chunks
-};
 
 /// Owned by a runner; borrows cache, stream and builder. One thread at a time.
 class Trees {
@@ -49,10 +45,9 @@ class Trees {
   /// seconds that building trees of the sequence took in this pass, of all threads together where the host built.
   double end(const SequenceRows& rows);
 
-  /// After follow(), of a sequence whose rows search: a head's copy, [layers, kv_heads].
-  const std::vector<TreeCopy>& copies(const SequenceRows& rows) const { return copies_.copies(rows); }
-  /// And the tokens that each head's tree covers, likewise, valid until the next follow(); null: nobody searches.
-  const std::int32_t* covered(const SequenceRows& rows) const;
+  /// After follow(), what the rows search; null where they search nothing. Valid while this pass and the next one
+  /// follow: one that begins while another runs leaves what that one searches as it was.
+  const SearchedTrees* searched(const SequenceRows& rows) const;
   /// Clusters of a tree of the pass, at most; a bound that seldom changes, 0 where nobody searches one.
   int most() const { return most_; }
 
@@ -69,7 +64,8 @@ class Trees {
     std::int64_t prompt = 0;
     std::int64_t idle_until = 0;  ///< tokens; none of the trees takes any in before
     int most = 0;
-    std::vector<std::int32_t> covered;  ///< [layers, kv_heads]
+    std::array<SearchedTrees, 2> searched;  ///< of the last time that a tree took something in, and of the one before
+    std::size_t last = 0;
   };
 
   void extend(const SequenceRows& rows, std::span<Item> items, std::int64_t prompt, std::int64_t tokens);

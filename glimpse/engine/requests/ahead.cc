@@ -17,7 +17,9 @@ std::optional<PassEntry> next_entry(const Runtime& runtime, const PassEntry& ent
   if (wanted.grammar.grammar) return {};  // it may bind from the next token on
   if (wanted.audit_every > 0 || wanted.correct_every > 0 || entry.sequence->on_sets) return {};
   const attention::PassKind kind = request.drafting ? attention::PassKind::draft : entry.kind;  // a draft may be next
-  if (!runtime.device.executor->leaves_nothing(*entry.sequence->program, kind)) return {};
+  if (!runtime.device.executor->leaves_nothing(*entry.sequence->program, kind, entry.sequence->length + 1)) {
+    return {};
+  }
   if (request.cancelled || request.stop->load(std::memory_order_relaxed)) return {};
   if (entry.kind == attention::PassKind::draft) return entry_behind(runtime, request, entry.kind);  // it has its room
   if (wanted.max_tokens > 0 && request.result.stats.generated_tokens + 1 >= wanted.max_tokens) return {};

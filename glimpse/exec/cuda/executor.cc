@@ -49,8 +49,8 @@ class CudaExecutor final : public Executor {
   }
 
   bool flies() const override { return true; }
-  bool leaves_nothing(const attention::Program& program, attention::PassKind kind) override {
-    return !measures_ && runner_.leaves_nothing(program, kind);
+  bool leaves_nothing(const attention::Program& program, attention::PassKind kind, std::int64_t tokens) override {
+    return !measures_ && runner_.leaves_nothing(program, kind, tokens);
   }
 
   void launch(const StepBatch& batch) override {

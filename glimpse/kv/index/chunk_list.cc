@@ -17,6 +17,18 @@ int chunk_length(std::span<const Boundary> classes, std::int64_t begin, std::int
   return length;
 }
 
+namespace {
+
+std::int64_t buffered(std::int64_t budget, std::int64_t local, std::int64_t sink) {
+  return std::max<std::int64_t>(1, std::min({local, budget / 2, budget - sink}));
+}
+
+}  // namespace
+
+std::int64_t buffered_tokens(const plan::Selector& selector, std::int64_t tokens) {
+  return buffered(plan::budget_tokens(selector.budget, tokens), selector.local, selector.sink);
+}
+
 ChunkList::ChunkList(const plan::Selector& selector)
     : budget_(selector.budget),
       sink_(selector.sink),
@@ -24,8 +36,7 @@ ChunkList::ChunkList(const plan::Selector& selector)
       fixed_(selector.terms.front().index.fixed_chunks) {}
 
 std::int64_t ChunkList::buffer_tokens(std::int64_t tokens) const {
-  const std::int64_t budget = plan::budget_tokens(budget_, tokens);
-  return std::max<std::int64_t>(1, std::min({local_, budget / 2, budget - sink_}));
+  return buffered(plan::budget_tokens(budget_, tokens), local_, sink_);
 }
 
 bool ChunkList::cuts_at(std::int64_t now) const {
@@ -40,13 +51,13 @@ std::int64_t ChunkList::idle_until() const {
 }
 
 void ChunkList::cut(std::span<const Boundary> classes, std::int64_t end) {
-  const std::int64_t begin = covered();
+  const std::int64_t begin = covered(), last = std::min(begin + kMostChunk, end);
+  check(classes.empty() || static_cast<std::int64_t>(classes.size()) >= last, "each token has a boundary class");
   const int length = chunk_length(fixed_ ? std::span<const Boundary>() : classes, begin, end);
   ends_.push_back(static_cast<std::int32_t>(begin + length));
 }
 
 void ChunkList::advance(std::span<const Boundary> classes, std::int64_t prompt_tokens, std::int64_t tokens) {
-  check(classes.empty() || static_cast<std::int64_t>(classes.size()) >= tokens, "each token has a boundary class");
   if (tokens < std::max<std::int64_t>(1, prompt_tokens)) return;
   while (covered() < prompt_tokens) cut(classes, prompt_tokens);
   for (std::int64_t now = std::max(seen_ + 1, prompt_tokens); now <= tokens; ++now) {

@@ -3,6 +3,7 @@
 // from any thread, `advance` from one at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -20,15 +21,21 @@ inline constexpr int kMostChunk = 16;
 /// boundary, the last of equal ones, and with kMostChunk at the latest. `classes` may be empty: no boundaries.
 int chunk_length(std::span<const Boundary> classes, std::int64_t begin, std::int64_t end);
 
+/// Tokens that wait in the buffer at a length, when the oldest of them leave.
+std::int64_t buffered_tokens(const plan::Selector& selector, std::int64_t tokens);
+
 class ChunkList {
  public:
   explicit ChunkList(const plan::Selector& selector);
 
   /// Cuts what can be cut of [0, tokens), token by token: what comes out does not depend on the size of the steps.
+  /// `classes` may end before `tokens`, behind the tokens that a cut looks at.
   void advance(std::span<const Boundary> classes, std::int64_t prompt_tokens, std::int64_t tokens);
   /// What is generated from now on waits as `selector` says, which differs in the budget alone.
   void serve(const plan::Selector& selector) { budget_ = selector.budget; }
 
+  /// As KeyIndex::take_back().
+  void take_back(std::int64_t tokens) { seen_ = std::min(seen_, std::max(tokens, covered())); }
   /// The most tokens up to which advance() has nothing to cut, behind the prompt.
   std::int64_t idle_until() const;
   std::int32_t count() const { return static_cast<std::int32_t>(ends_.size()); }

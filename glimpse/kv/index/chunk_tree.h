@@ -33,6 +33,10 @@ class ChunkTree final : public KeyIndex {
   std::size_t search(const IndexQuery& query, IndexScratch& scratch, std::vector<std::int32_t>& set) const override;
   /// Fine clusters.
   std::vector<std::int32_t> units_of(std::span<const std::int32_t> set, std::int64_t tokens) const override;
+  void take_back(std::int64_t tokens) override {
+    chunks_.take_back(tokens);
+    seen_ = std::min(seen_, std::max(tokens, covered()));
+  }
   std::int64_t covered() const override { return built_ ? chunks_.covered() : 0; }
   std::size_t bytes() const override;
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<ChunkTree>(*this); }

@@ -74,6 +74,9 @@ class KeyIndex {
   /// What is in a set whatever the scores say (sink, local window, what is not covered, outliers) stands for no unit. A
   /// unit keeps its number while the index grows.
   virtual std::vector<std::int32_t> units_of(std::span<const std::int32_t> set, std::int64_t tokens) const = 0;
+  /// Tokens up to which the index was extended are taken back, and others may come in their place: `tokens` are left,
+  /// and all that it covers. What it took in because of them stays, for it would take in the same for the others.
+  virtual void take_back(std::int64_t /*tokens*/) {}
   /// Tokens that the index covers: [0, covered()).
   virtual std::int64_t covered() const = 0;
   /// Bytes held.

@@ -1,6 +1,7 @@
 // Which plans of the registry's methods run on a GPU: what docs/gpu.md says of them. No GPU is asked.
 #include <gtest/gtest.h>
 
+#include "glimpse/attention/cuda/program_facts.h"
 #include "glimpse/attention/cuda/supported.h"
 #include "glimpse/base/error.h"
 #include "glimpse/policies/policy.h"
@@ -69,6 +70,26 @@ TEST(CudaSupported, WhatDoesNotRunIsRefusedByName) {
   options.budget = plan::parse_budget("400000");
   options.extra = {{"retrieval-blocks", "20000"}};
   expect_refused(policies::make_plan("evosparse", kShape, options), "retrieval-blocks");
+}
+
+/// Which passes are launched before the one before them has ended.
+TEST(CudaSupported, WhatLeavesNothingOnTheHost) {
+  const auto leaves_nothing = [](const plan::Plan& plan, PassKind kind = PassKind::decode) {
+    const Program program(plan);
+    return ProgramFacts(program).leaves_nothing(program, kind, 5000);
+  };
+  for (const char* name : {"full", "tidal", "evosparse", "quest", "lessismore", "lychee-cluster", "clusterkv"}) {
+    EXPECT_TRUE(leaves_nothing(plan_of(name))) << name;
+    EXPECT_EQ(leaves_nothing(plan_of(name), PassKind::draft), std::string_view(name) != "evosparse") << name;
+  }
+  for (const char* name : {"h2o", "arkvale", "shadowkv", "streaming"})
+    EXPECT_FALSE(leaves_nothing(plan_of(name))) << name;
+  // A chunk that leaves a small buffer may hold the token of the pass that runs.
+  policies::PolicyOptions options;
+  for (const auto& [budget, wanted] : std::map<std::string, bool>{{"36", true}, {"34", false}, {"1%", true}}) {
+    options.budget = plan::parse_budget(budget);
+    EXPECT_EQ(leaves_nothing(policies::make_plan("lychee-cluster", kShape, options)), wanted) << budget;
+  }
 }
 
 }  // namespace

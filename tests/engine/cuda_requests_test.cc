@@ -109,28 +109,44 @@ TEST_F(Cuda, PassesThatAreQueuedAheadGiveTheSameTokens) {
   }
 }
 
-/// What a pass ahead chooses by is the heat that the host has when it is told: then sessions have the same bytes.
-TEST_F(Cuda, HeatOfPassesThatAreQueuedAhead) {
+/// What a pass ahead chooses by is the heat, and what it searches the trees, that the host has when it is told: then
+/// sessions have the same bytes.
+TEST_F(Cuda, HeatAndTreesOfPassesThatAreQueuedAhead) {
   EngineOptions options = on_gpu(reference::test_model("llama256"));
   options.sequences = 12;
-  for (const std::size_t requests : {1U, 12U}) {  // heat of twelve grows beyond its room between two passes
-    const auto kept = [&](bool waits) {
-      Engine gpu(options);
-      std::vector<RequestId> ids;
-      for (std::size_t i = 0; i < requests; ++i) {
-        Request request = request_for(gpu, 470, "evosparse", static_cast<std::uint32_t>(i));
-        request.plan = make(gpu, "evosparse", budget("96"));
-        request.max_tokens = 50;
-        request.keep = true;
-        if (waits) request.logprobs = 0;
-        ids.push_back(gpu.submit(request));
-      }
-      run_all(gpu);
-      std::vector<std::vector<std::byte>> sessions;
-      for (const RequestId id : ids) sessions.push_back(session_bytes(gpu.take(id).value()));
-      return sessions;
-    };
-    EXPECT_TRUE(kept(false) == kept(true)) << requests;
+  // Chunks leave their buffer behind 48 tokens, and tokens become clusters behind 320.
+  for (const auto& [policy, tokens] :
+       std::map<std::string, std::int64_t>{{"evosparse", 50}, {"lychee-cluster", 150}, {"clusterkv", 340}}) {
+    for (const std::size_t requests : {1U, 12U}) {  // heat of twelve grows beyond its room between two passes
+      SCOPED_TRACE(policy + " " + std::to_string(requests));
+      struct Kept {
+        std::vector<std::byte> session;
+        std::int64_t bytes_read = 0, sparse_steps = 0;
+        bool operator==(const Kept&) const = default;
+      };
+      const auto kept = [&](bool waits) {
+        Engine gpu(options);
+        std::vector<RequestId> ids;
+        for (std::size_t i = 0; i < requests; ++i) {
+          Request request = request_for(gpu, 470 + i, policy, static_cast<std::uint32_t>(i));
+          request.plan = make(gpu, policy, budget("96"));
+          request.max_tokens = tokens;
+          request.keep = true;
+          if (waits) request.logprobs = 0;
+          ids.push_back(gpu.submit(request));
+        }
+        run_all(gpu);
+        std::vector<Kept> all;
+        for (const RequestId id : ids) {
+          const AttentionStats stats = gpu.result(id).stats.attention;
+          all.push_back({session_bytes(gpu.take(id).value()), stats.bytes_read, stats.sparse_steps});
+        }
+        return all;
+      };
+      const std::vector<Kept> ahead = kept(false);
+      EXPECT_GE(ahead.front().sparse_steps, tokens - 1);
+      EXPECT_TRUE(ahead == kept(true));
+    }
   }
 }
 

@@ -129,8 +129,14 @@ class FlyingExecutor final : public exec::Executor {
     const bool waits = rows.kind == attention::PassKind::draft && rows.program->feeds();
     return rows.rows == 1 && attention::decodes(rows.kind) && !rows.audit && !waits;
   }
-  /// The host has no part in what passes of the plan do: heat alone flows back.
-  static bool has_no_part(const plan::Plan& plan) { return plan.retentions.empty() && !plan::searches_index(plan); }
+  /// The host has no part in what passes of the plan do: heat alone flows back, and trees take in what is older.
+  static bool has_no_part(const plan::Plan& plan) {
+    const auto in_trees = [](const plan::Selector& selector) {
+      const plan::Source source = selector.terms.front().source;
+      return source == plan::Source::chunk_tree || source == plan::Source::token_clusters || !plan::is_index(source);
+    };
+    return plan.retentions.empty() && std::all_of(plan.selectors.begin(), plan.selectors.end(), in_trees);
+  }
   /// As many as were asked for, by ascending token.
   std::vector<exec::Leader> largest(const Pass& pass, std::size_t row) const {
     const float* const logits = pass.logits.data() + row * vocabulary_;

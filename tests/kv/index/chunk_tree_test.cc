@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "glimpse/base/error.h"
 #include "glimpse/kv/index/k_means.h"
 #include "support.h"
 
@@ -292,6 +293,37 @@ TEST(ChunkTree, AnAdoptedTreeIsTheOneThatIsBuilt) {
       expect_tree(adopted, stream, 100);
     }
   }
+}
+
+/// A pass that begins before the last two tokens are known, and may be taken back.
+TEST(Chunks, DoNotDependOnTokensThatAreTakenBack) {
+  Stream stream(12, kDim, 1500, false);
+  for (const std::int64_t budget : {1024, 300, 36}) {
+    const plan::Selector selector = tree_selector(budget);
+    EXPECT_GE(buffered_tokens(selector, 1500), kMostChunk + 2);
+    ChunkList steps(selector), ahead(selector);
+    steps.advance(stream.classes, 700, 700);
+    ahead.advance(stream.classes, 700, 700);
+    for (std::int64_t tokens = 701; tokens < 1500; ++tokens) {
+      steps.advance(stream.classes, 700, tokens);
+      ahead.advance(std::span(stream.classes).first(static_cast<std::size_t>(tokens - 1)), 700, tokens + 1);
+      ahead.take_back(tokens);
+      ASSERT_GE(ahead.covered(), steps.covered());
+      ASSERT_LE(ahead.covered(), tokens - 1);
+      ByteWriter to;
+      ahead.save(to);
+      ByteReader from(to.bytes(), "chunks");
+      ChunkList saved(selector);
+      ASSERT_NO_THROW(saved.load(from, tokens));
+    }
+    steps.advance(stream.classes, 700, 1500);
+    ahead.advance(stream.classes, 700, 1500);
+    ASSERT_EQ(steps.count(), ahead.count());
+    for (std::int32_t chunk = 0; chunk < steps.count(); ++chunk) EXPECT_EQ(steps.end(chunk), ahead.end(chunk));
+  }
+  EXPECT_EQ(buffered_tokens(tree_selector(34), 1500), 17);
+  ChunkList late(tree_selector(1024));
+  EXPECT_THROW(late.advance(std::span(stream.classes).first(699), 700, 700), InternalError) << "a cut looks at it";
 }
 
 TEST(ChunkTree, BoundsHoldOverLazyUpdatesAndRefresh) {

@@ -1,7 +1,5 @@
 // The kernel of trees.h: a block for each search. It reads the branches, the clusters of those that it opens, and a
-// word or two for each chunk. Eight lanes of a warp have a node.
-#include <cuda_fp16.h>
-
+// word or two for each chunk.
 #include <string>
 
 #include "glimpse/base/error.h"
@@ -9,32 +7,36 @@
 #include "glimpse/kernels/cuda/order.cuh"
 #include "glimpse/kernels/cuda/ranks.cuh"
 #include "glimpse/kernels/cuda/share.cuh"
-#include "glimpse/kernels/cuda/trees.h"
+#include "glimpse/kernels/cuda/tree_scores.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kLanes = 8;  ///< of a node
-constexpr int kNodesAtOnce = kThreads / kLanes;
+constexpr int kBranchLanes = kThreads / kMostTreeBranches;
 constexpr int kDigits = 256;
 constexpr std::uint32_t kTaken = ~0U;
+constexpr int kMostListed = 256;      ///< open clusters that are compared with each other
+constexpr int kMostKept = 2048;       ///< chunks that are read once, before the launch before has ended
+constexpr int kMostAsked = 24 << 20;  ///< bytes of centroids that all searches ask for before they know which to read
 
-struct Arguments {
-  Cache cache;
-  TreeSearchOp op;
-};
+using Arguments = TreeArguments;
 
 struct Shared {
-  float branches[kMostTreeBranches];
-  int opened[kMostTreeBranches];                                          ///< whether
+  std::uint64_t branches[kMostTreeBranches];  ///< better ones have larger keys; no two have the same
+  int opened[kMostTreeBranches];              ///< its clusters; 0: it is not open
+  int opened_before[kMostTreeBranches + 1];   ///< clusters of open branches before each
   int branch_tokens[kMostTreeBranches], last_cluster[kMostTreeBranches];  ///< of the tree
   int digits[kDigits];                                                    ///< tokens
   int clusters;                                                           ///< opened
   int digit, before;  ///< the digit at which the budget is full, and the tokens before it
   int next;           ///< the lowest cluster that is looked for
   int warp_tokens[kWarps][2];
+  std::uint64_t listed[kMostListed];  ///< keys of open clusters as those of branches
+  int costs[kMostListed];
+  int part, left;  ///< the cluster of which some chunks are taken, and for how many tokens; -1: none
+  std::int32_t cluster_of[kMostKept], ends[kMostKept];  ///< of the tree's first chunks
 };
 
 /// Asks for what is read later, so that it waits in the cache.
@@ -47,172 +49,147 @@ __device__ void ask_for(const T* from, int count) {
   }
 }
 
+/// block_sum_before() once: a search runs each of its instructions a few times, so that it waits for those that it
+/// reads.
+struct Sums {
+  int before, all;
+};
+__device__ __noinline__ Sums sums_of(int own) {
+  Sums sums{0, 0};
+  sums.before = block_sum_before<kThreads>(own, &sums.all);
+  return sums;
+}
+
 class TreeWalk {
  public:
-  __device__ TreeWalk(const Arguments& of, const TreeSearch& search, float* queries, std::uint32_t* keys)
-      : of_(of), search_(search), tree_(search.tree), queries_(queries), keys_(keys) {}
+  __device__ TreeWalk(const Arguments& of, const TreeSearch& search, std::uint32_t* queries, std::uint32_t* keys)
+      : of_(of), search_(search), tree_(search.tree), scores_(of, search, queries), keys_(keys) {}
 
   /// Waits for the launch before; the tree is there before that.
   __device__ void run(Shared& room) {
-    ask_for(tree_.ends, tree_.chunks);
+    slots_ = seen_slots(of_.cache, search_.row, view_of(of_.cache, search_.row, search_.head));
     if (search_.scored != 0) {
+      ask_for(tree_.ends, tree_.chunks);
       wait_for_launch_before();
       take_scores(room);
     } else {
-      ask_for(tree_.centroids, tree_.branches * of_.cache.dim);
+      const std::size_t all = std::size_t{gridDim.x} * tree_.clusters * of_.cache.dim * sizeof(std::uint16_t);
+      const int nodes = tree_.branches + (all <= kMostAsked ? tree_.clusters : 0);
+      ask_for(tree_.centroids, nodes * of_.cache.dim);
       ask_for(tree_.radii, tree_.branches + tree_.clusters);
       ask_for(tree_.costs, tree_.clusters);
       ask_for(tree_.cluster_of, tree_.chunks);
+      ask_for(tree_.ends, tree_.chunks);
       if (threadIdx.x < tree_.branches) {
         room.branch_tokens[threadIdx.x] = tree_.branch_tokens[threadIdx.x];
         room.last_cluster[threadIdx.x] = tree_.last_cluster[threadIdx.x];
       }
+      for (int i = static_cast<int>(threadIdx.x); i < tree_.clusters; i += kThreads) keys_[i] = 0;
+      if (tree_.ends != nullptr) {
+        for (int i = static_cast<int>(threadIdx.x); i < min(kMostKept, tree_.chunks); i += kThreads) {
+          room.cluster_of[i] = tree_.cluster_of[i];
+          room.ends[i] = tree_.ends[i];
+        }
+        kept_ = min(kMostKept, tree_.chunks);
+      }
       wait_for_launch_before();
-      load();
-      score_branches(room);
-      open_branches(room);
-      score_clusters(room);
+      scores_.load<kWarps>();
+      score_nodes(room);
     }
     find_cut(room);
     if (tree_.ends == nullptr) {
       write_tokens(room);
     } else {
-      write();
+      write(room);
     }
     if (threadIdx.x == 0 && of_.op.opened) of_.op.opened.raw()[search_.set] = room.clusters;
   }
 
  private:
-  /// The queries that choose together, and behind them their lengths, scaled.
-  __device__ void load() {
-    const int dim = of_.cache.dim;
-    const bool alone = search_.query >= 0;
-    const std::size_t head =
-        (static_cast<std::size_t>(search_.row) * of_.cache.kv_heads + search_.head) * of_.op.group +
-        (alone ? search_.query : 0);
-    const float* const from = of_.op.q.raw() + head * dim;
-    const int group = alone ? 1 : of_.op.group;
-    group_ = search_.mean_query != 0 ? 1 : group;
-    for (int i = static_cast<int>(threadIdx.x); i < group_ * dim; i += kThreads) {
-      float value = from[i];
-      if (group_ < group) {
-        for (int j = 1; j < group; ++j) value += from[j * dim + i];
-        value /= static_cast<float>(group);
-      }
-      queries_[i] = value;
-    }
-    __syncthreads();
-    lengths_ = queries_ + group_ * dim;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    for (int j = static_cast<int>(threadIdx.x) / 32; j < group_; j += kWarps) {
-      float squares = 0;
-      for (int i = lane; i < dim; i += 32) squares += queries_[j * dim + i] * queries_[j * dim + i];
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0U, squares, step);
-      if (lane == 0) lengths_[j] = sqrtf(squares) * of_.op.scale;
-    }
-    __syncthreads();
-  }
-
-  /// The score of a node of the tree (clusters behind branches); its eight lanes have it. All lanes of a warp call.
-  __device__ float score(int node) const {
-    const int dim = of_.cache.dim, lane = static_cast<int>(threadIdx.x) % kLanes;
-    const auto* const row = reinterpret_cast<const uint4*>(tree_.centroids + static_cast<std::size_t>(node) * dim);
-    constexpr int kPieces = kMaxHeadDim / 8 / kLanes;
-    uint4 pieces[kPieces];
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int piece = i * kLanes + lane;
-      pieces[i] = piece < dim / 8 ? row[piece] : make_uint4(0, 0, 0, 0);
-    }
-    const float radius = tree_.radii[node];
-    const bool mean = search_.pooling == Pooling::mean_score;
-    float pooled = mean ? 0.0F : -INFINITY;
-    for (int j = 0; j < group_; ++j) {
-      const float* const query = queries_ + j * dim;
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        const int piece = i * kLanes + lane;
-        if (piece >= dim / 8) continue;
-        const std::uint32_t words[4] = {pieces[i].x, pieces[i].y, pieces[i].z, pieces[i].w};
-#pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          const float2 two = two_of(words[w], __half());
-          sum += query[piece * 8 + 2 * w] * two.x + query[piece * 8 + 2 * w + 1] * two.y;
-        }
-      }
-#pragma unroll
-      for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-      const float value = sum * of_.op.scale + radius * lengths_[j];
-      pooled = mean ? pooled + value : fmaxf(pooled, value);
-    }
-    return mean ? pooled / static_cast<float>(group_) : pooled;
-  }
-
-  __device__ void score_branches(Shared& room) const {
-    for (int first = 0; first < tree_.branches; first += kNodesAtOnce) {
-      const int branch = first + static_cast<int>(threadIdx.x) / kLanes;
-      const float value = score(min(branch, tree_.branches - 1));
-      if (branch < tree_.branches && threadIdx.x % kLanes == 0) room.branches[branch] = value;
-    }
-    __syncthreads();
-  }
-
-  /// One warp: the best branch, then the next, until they hold enough.
+  /// Opens the best branch, then the next, until they hold enough: a branch is open where those that come before it are
+  /// too few, or hold too little. Some lanes have a branch.
   __device__ void open_branches(Shared& room) const {
-    if (threadIdx.x < 32) {
-      const int lane = static_cast<int>(threadIdx.x);
-      std::uint64_t own[2];
-      int opened[2] = {0, 0};
-      for (int i = 0; i < 2; ++i) {
-        const int branch = lane + 32 * i;
-        own[i] = branch < tree_.branches ? std::uint64_t{order_of(room.branches[branch])} << 32 | (~0U - branch) : 0;
-      }
-      std::int64_t tokens = 0;
-      for (int number = 0; number < tree_.branches; ++number) {
-        if (number >= search_.least_branches && tokens >= search_.candidates) break;
-        std::uint64_t best = max(own[0], own[1]);
+    const int branch = static_cast<int>(threadIdx.x) / kBranchLanes, lane = static_cast<int>(threadIdx.x) % 32;
+    const std::uint64_t own = branch < tree_.branches ? room.branches[branch] : ~0ULL;
+    int before = 0, tokens = 0;
 #pragma unroll
-        for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(~0U, best, step));
-        tokens += room.branch_tokens[~0U - static_cast<unsigned>(best)];
-        for (int i = 0; i < 2; ++i) {
-          if (own[i] == best) own[i] = 0, opened[i] = 1;
-        }
-      }
-      for (int i = 0; i < 2; ++i) {
-        if (lane + 32 * i < tree_.branches) room.opened[lane + 32 * i] = opened[i];
-      }
+    for (int i = 0; i < kMostTreeBranches / kBranchLanes; ++i) {
+      const int other = i * kBranchLanes + lane % kBranchLanes;
+      const bool better = other < tree_.branches && room.branches[other] > own;
+      before += better ? 1 : 0;
+      tokens += better ? room.branch_tokens[other] : 0;
+    }
+#pragma unroll
+    for (int step = 1; step < kBranchLanes; step *= 2) {
+      before += __shfl_xor_sync(~0U, before, step);
+      tokens += __shfl_xor_sync(~0U, tokens, step);
+    }
+    if (lane % kBranchLanes == 0) {
+      const bool open = branch < tree_.branches && (before < search_.least_branches || tokens < search_.candidates);
+      room.opened[branch] = open ? clusters_of(room, branch) : 0;
     }
     __syncthreads();
-    int clusters = 0;
-    for (int branch = 0; branch < tree_.branches; ++branch) {
-      if (room.opened[branch] != 0) clusters += clusters_of(room, branch);
+    if (threadIdx.x < 32) {
+      const int first = room.opened[2 * lane], second = room.opened[2 * lane + 1];
+      int sum = first + second;
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(~0U, sum, step);
+        if (lane >= step) sum += other;
+      }
+      room.opened_before[2 * lane] = sum - first - second;
+      room.opened_before[2 * lane + 1] = sum - second;
+      if (lane == 31) room.opened_before[kMostTreeBranches] = room.clusters = sum;
     }
-    if (threadIdx.x == 0) room.clusters = clusters;
     __syncthreads();
   }
 
-  /// keys_[cluster]: its score as a whole number; 0 where its branch is not open.
-  __device__ void score_clusters(const Shared& room) const {
-    for (int cluster = static_cast<int>(threadIdx.x); cluster < tree_.clusters; cluster += kThreads) keys_[cluster] = 0;
-    __syncthreads();
-    int branch = -1, first = 0, last = 0;
-    for (int base = 0; base < room.clusters; base += kNodesAtOnce) {
-      const int wanted = base + static_cast<int>(threadIdx.x) / kLanes;
-      // The wanted one among the clusters of open branches; numbers only grow.
-      while (wanted >= last && branch + 1 < tree_.branches) {
-        ++branch;
-        if (room.opened[branch] == 0) continue;
-        first = last;
-        last += clusters_of(room, branch);
-      }
-      const bool there = wanted < last;
-      const int cluster = there ? begin_of(room, branch) + wanted - first : 0;
-      const float value = score(tree_.branches + cluster);
-      if (there && threadIdx.x % kLanes == 0) keys_[cluster] = max(order_of(value), 1U);
+  /// The i-th of the clusters of open branches.
+  __device__ int open_cluster(const Shared& room, int i) const {
+    int branch = 0;  // the last one that no more than i clusters are before
+    for (int step = kMostTreeBranches / 2; step > 0; step /= 2) {
+      if (room.opened_before[branch + step] <= i) branch += step;
     }
-    __syncthreads();
+    return begin_of(room, branch) + i - room.opened_before[branch];
+  }
+
+  /// Of all branches, and then of the clusters of those that it opens, which are listed, too, where they are few.
+  /// keys_[cluster] becomes its score as a whole number, 0 where its branch is not open.
+  __device__ void score_nodes(Shared& room) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / kNodeLanes, column = lane % kNodeLanes;
+    if (threadIdx.x == 0) room.part = -1;
+    for (int level = 0; level < 2; ++level) {
+      const int count = level == 0 ? tree_.branches : room.clusters;
+      for (int first = static_cast<int>(threadIdx.x) / 32 * kNodesAtOnce; first < count;
+           first += kWarps * kNodesAtOnce) {
+        int nodes[2];
+        for (int i = 0; i < 2; ++i) {
+          nodes[i] = min(first + row + 8 * i, count - 1);
+          if (level == 1) nodes[i] = tree_.branches + open_cluster(room, nodes[i]);
+        }
+        const int at = first + row + 8 * column, node = column == 0 ? nodes[0] : nodes[1];
+        const int cost = level == 1 ? tree_.costs[node - tree_.branches] : 0;
+        float scores[2];
+        scores_.score(nodes[0], nodes[1], scores);
+        if (column >= 2 || at >= count) continue;
+        const std::uint32_t key = order_of(column == 0 ? scores[0] : scores[1]);
+        if (level == 0) {
+          room.branches[at] = key_of(key, at);
+          continue;
+        }
+        const int cluster = node - tree_.branches;
+        keys_[cluster] = max(key, 1U);
+        if (room.clusters > kMostListed) continue;
+        room.listed[at] = key_of(max(key, 1U), cluster);
+        room.costs[at] = cost;
+      }
+      __syncthreads();
+      if (level == 0) open_branches(room);
+    }
+  }
+  /// Of equal scores that of the lower number is better.
+  __device__ static std::uint64_t key_of(std::uint32_t score, int number) {
+    return std::uint64_t{score} << 32 | (~0U - static_cast<unsigned>(number));
   }
   /// The same of single chunks that have scores, pooled over the queries that choose together.
   __device__ void take_scores(Shared& room) const {
@@ -250,6 +227,7 @@ class TreeWalk {
       cut_ = kTaken;
       return;
     }
+    if (search_.scored == 0 && tree_.ends != nullptr && room.clusters <= kMostListed) return cut_listed(room);
     int before = 0;
     std::uint32_t key = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -274,7 +252,7 @@ class TreeWalk {
       const int cluster = room.next;
       __syncthreads();
       if (cluster == tree_.clusters) return;
-      const int cost = cost_of_cluster(cluster);
+      const int cost = cost_of_cluster(room, cluster);
       const bool last = before + cost >= target;
       if (last && !whole) {
         part_ = cluster;
@@ -289,6 +267,33 @@ class TreeWalk {
     __syncthreads();
   }
 
+  /// The same where all open clusters are listed: some lanes add up what comes before a cluster.
+  __device__ void cut_listed(Shared& room) {
+    const int count = room.clusters;
+    int lanes = kThreads / kMostListed;
+    while (lanes < 32 && 2 * lanes * count <= kThreads) lanes *= 2;
+    const int i = static_cast<int>(threadIdx.x) / lanes, first = static_cast<int>(threadIdx.x) % lanes;
+    const std::uint64_t own = i < count ? room.listed[i] : ~0ULL;
+    int before = 0;
+#pragma unroll 8
+    for (int other = first; other < count; other += lanes) before += room.listed[other] > own ? room.costs[other] : 0;
+    for (int step = 1; step < lanes; step *= 2) before += __shfl_xor_sync(~0U, before, step);
+    if (i < count && first == 0) {
+      const bool whole = search_.whole != 0;
+      const bool fits = whole ? before < search_.room : before + room.costs[i] <= search_.room;
+      const int cluster = static_cast<int>(~0U - static_cast<unsigned>(own));
+      keys_[cluster] = fits ? kTaken : 0;
+      if (!whole && !fits && before <= search_.room) {
+        room.part = cluster;
+        room.left = search_.room - before;
+      }
+    }
+    __syncthreads();
+    cut_ = kTaken - 1;
+    part_ = room.part;
+    left_ = room.left;
+  }
+
   /// Of the open clusters whose key begins as `key` above the digit at `shift`: the digit at which their tokens, the
   /// largest first, reach `target`. False where they do not.
   __device__ bool find_digit(Shared& room, std::uint32_t key, int shift, int target) const {
@@ -300,7 +305,7 @@ class TreeWalk {
     for (int cluster = static_cast<int>(threadIdx.x); cluster < tree_.clusters; cluster += kThreads) {
       const std::uint32_t own = keys_[cluster];
       if (own == 0 || (own & above) != key) continue;
-      atomicAdd(&room.digits[own >> shift & (kDigits - 1)], all_cost_of(cluster));
+      atomicAdd(&room.digits[own >> shift & (kDigits - 1)], all_cost_of(room, cluster));
     }
     for (int token = first_windowed() + static_cast<int>(threadIdx.x); token < tree_.chunks; token += kThreads) {
       const std::uint32_t own = keys_[tree_.cluster_of[token]];
@@ -310,7 +315,7 @@ class TreeWalk {
     __syncthreads();
     const int digit = kDigits - 1 - static_cast<int>(threadIdx.x);
     const int own = digit >= 0 ? room.digits[digit] : 0;
-    const int before = block_sum_before<kThreads>(own);
+    const int before = sums_of(own).before;
     if (digit >= 0 && before < target && before + own >= target) {
       room.digit = digit;
       room.before = before;
@@ -319,46 +324,50 @@ class TreeWalk {
     return room.digit >= 0;
   }
 
-  __device__ int cluster_of(int chunk) const {
-    return search_.scored != 0 ? chunk : tree_.cluster_of[chunk];
+  __device__ int cluster_of(const Shared& room, int chunk) const {
+    if (search_.scored != 0) return chunk;
+    return chunk < kept_ ? room.cluster_of[chunk] : tree_.cluster_of[chunk];
+  }
+  __device__ int end_of(const Shared& room, int chunk) const {
+    return chunk < kept_ ? room.ends[chunk] : tree_.ends[chunk];
   }
   /// Tokens that a cluster adds, those in the window counted.
-  __device__ int all_cost_of(int cluster) const {
-    return search_.scored != 0 ? cost_of(cluster) : tree_.costs[cluster];
+  __device__ int all_cost_of(const Shared& room, int cluster) const {
+    return search_.scored != 0 ? cost_of(room, cluster) : tree_.costs[cluster];
   }
   /// Where chunks are tokens, the first of those behind `tail`: they have clusters, and cost nothing.
   __device__ int first_windowed() const {
     return tree_.ends == nullptr ? search_.tail : tree_.chunks;
   }
   /// Tokens that a cluster adds. The block synchronises where there is a window.
-  __device__ int cost_of_cluster(int cluster) const {
+  __device__ int cost_of_cluster(const Shared& room, int cluster) const {
     const int first = first_windowed();
     int own = 0, windowed = 0;
     for (int token = first + static_cast<int>(threadIdx.x); token < tree_.chunks; token += kThreads) {
       own += tree_.cluster_of[token] == cluster ? 1 : 0;
     }
-    if (first < tree_.chunks) block_sum_before<kThreads>(own, &windowed);
-    return all_cost_of(cluster) - windowed;
+    if (first < tree_.chunks) windowed = sums_of(own).all;
+    return all_cost_of(room, cluster) - windowed;
   }
-  __device__ int cost_of(int chunk) const {
-    const int begin = chunk == 0 ? 0 : tree_.ends[chunk - 1];
-    return max(0, min(tree_.ends[chunk], search_.tail) - max(begin, search_.sink));
+  __device__ int cost_of(const Shared& room, int chunk) const {
+    const int begin = chunk == 0 ? 0 : end_of(room, chunk - 1);
+    return max(0, min(end_of(room, chunk), search_.tail) - max(begin, search_.sink));
   }
   /// Each thread has chunks that lie together: how many tokens they add, and where these go.
-  __device__ void write() {
+  __device__ void write(const Shared& room) {
     const int each = (tree_.chunks + kThreads - 1) / kThreads;
     const int begin = min(tree_.chunks, static_cast<int>(threadIdx.x) * each), end = min(tree_.chunks, begin + each);
     int own = 0;
     for (int chunk = begin; chunk < end && part_ >= 0; ++chunk) {
-      if (cluster_of(chunk) == part_) own += cost_of(chunk);
+      if (cluster_of(room, chunk) == part_) own += cost_of(room, chunk);
     }
-    const int part_before = block_sum_before<kThreads>(own);
+    const int part_before = sums_of(own).before;
     const auto each_taken = [&](const auto& take) {
       int part = part_before;
       for (int chunk = begin; chunk < end; ++chunk) {
-        const int cluster = cluster_of(chunk);
+        const int cluster = cluster_of(room, chunk);
         if (cluster == part_) {
-          part += cost_of(chunk);
+          part += cost_of(room, chunk);
           if (part <= left_) take(chunk);
         } else if (keys_[cluster] > cut_) {
           take(chunk);
@@ -366,12 +375,11 @@ class TreeWalk {
       }
     };
     own = 0;
-    if (cut_ != kTaken || part_ >= 0) each_taken([&](int chunk) { own += cost_of(chunk); });
-    int all = 0;
-    int place = search_.sink + block_sum_before<kThreads>(own, &all);
-    const int slots = seen_slots(of_.cache, search_.row, view_of(of_.cache, search_.row, search_.head));
-    const int count = search_.sink + all + slots - search_.tail;
-    if (count >= slots) {
+    if (cut_ != kTaken || part_ >= 0) each_taken([&](int chunk) { own += cost_of(room, chunk); });
+    const auto [before, all] = sums_of(own);
+    int place = search_.sink + before;
+    const int count = search_.sink + all + slots_ - search_.tail;
+    if (count >= slots_) {
       if (threadIdx.x == 0) of_.op.sets.count.raw()[search_.set] = kEverything;
       return;
     }
@@ -381,15 +389,15 @@ class TreeWalk {
     for (int i = static_cast<int>(threadIdx.x); i < min(search_.sink, capacity); i += kThreads) to[i] = i;
     if (own > 0) {
       each_taken([&](int chunk) {
-        const int first = max(chunk == 0 ? 0 : tree_.ends[chunk - 1], search_.sink);
-        const int last = min(tree_.ends[chunk], search_.tail);
+        const int first = max(chunk == 0 ? 0 : end_of(room, chunk - 1), search_.sink);
+        const int last = min(end_of(room, chunk), search_.tail);
         for (int slot = first; slot < last; ++slot, ++place) {
           if (place < capacity) to[place] = slot;
         }
       });
     }
     const int tail = search_.sink + all;
-    for (int i = static_cast<int>(threadIdx.x); i < slots - search_.tail && tail + i < capacity; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < slots_ - search_.tail && tail + i < capacity; i += kThreads) {
       to[tail + i] = search_.tail + i;
     }
   }
@@ -419,9 +427,8 @@ class TreeWalk {
       parts += room.warp_tokens[w][1];
     }
     all += min(parts, left_);
-    const int slots = seen_slots(of_.cache, search_.row, view_of(of_.cache, search_.row, search_.head));
-    const int count = search_.sink + all + slots - search_.tail;
-    if (count >= slots) {
+    const int count = search_.sink + all + slots_ - search_.tail;
+    if (count >= slots_) {
       if (threadIdx.x == 0) of_.op.sets.count.raw()[search_.set] = kEverything;
       return;
     }
@@ -442,34 +449,36 @@ class TreeWalk {
       part += __popc(cuts);
     }
     const int tail = search_.sink + all;
-    for (int i = static_cast<int>(threadIdx.x); i < slots - search_.tail && tail + i < capacity; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < slots_ - search_.tail && tail + i < capacity; i += kThreads) {
       to[tail + i] = search_.tail + i;
     }
   }
 
   const Arguments& of_;
-  const TreeSearch& search_;
-  const Tree tree_;
-  float* queries_;
-  float* lengths_ = nullptr;
+  const TreeSearch& search_;  ///< in shared memory
+  const Tree& tree_;
+  NodeScores scores_;
   std::uint32_t* keys_;
-  int group_ = 1;
+  int slots_ = 0;  ///< that the row sees
+  int kept_ = 0;   ///< chunks that lie in shared memory
   std::uint32_t cut_ = 0;
   int part_ = -1, left_ = 0;
 };
-
-int query_bytes(int group, int dim) {
-  return (group * (dim + 1) + 3) / 4 * 4 * static_cast<int>(sizeof(float));
-}
 
 __global__ void __launch_bounds__(kThreads, 2) search_trees_kernel(const __grid_constant__ Arguments of) {
   extern __shared__ uint4 memory[];
   __shared__ Shared room;
   let_next_begin();
-  const TreeSearch search = of.op.searches.raw()[blockIdx.x];
-  auto* const queries = reinterpret_cast<float*>(memory);
-  const int floats = (of.op.group * (of.cache.dim + 1) + 3) / 4 * 4;
-  TreeWalk walk(of, search, queries, reinterpret_cast<std::uint32_t*>(queries + floats));
+  constexpr int kWords = sizeof(TreeSearch) / sizeof(std::uint64_t);
+  static_assert(sizeof(TreeSearch) % sizeof(std::uint64_t) == 0 && kWords <= kThreads);
+  __shared__ std::uint64_t words[kWords];
+  if (threadIdx.x < kWords) {
+    words[threadIdx.x] = reinterpret_cast<const std::uint64_t*>(of.op.searches.raw() + blockIdx.x)[threadIdx.x];
+  }
+  __syncthreads();
+  const TreeSearch& search = *reinterpret_cast<const TreeSearch*>(words);
+  auto* const queries = reinterpret_cast<std::uint32_t*>(memory);
+  TreeWalk walk(of, search, queries, queries + of.op.group * (query_words(of.cache.dim) + 2));
   walk.run(room);
 }
 
@@ -482,7 +491,8 @@ void search_trees(Stream& stream, const TreeSearchOp& op) {
   check_cuda(
       cudaDeviceGetAttribute(&limits.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, stream.device().number),
       "asking for shared memory");
-  const int fixed = query_bytes(op.group, op.cache.format.dim) + static_cast<int>(sizeof(Shared)) + 1024;
+  const int query_bytes = op.group * (query_words(op.cache.format.dim) + 2) * static_cast<int>(sizeof(std::uint32_t));
+  const int fixed = query_bytes + static_cast<int>(sizeof(Shared)) + 1024;
   const int most = (limits.shared_bytes - fixed) / static_cast<int>(sizeof(std::uint32_t));
   if (op.most > most) {
     throw UserError(
@@ -499,7 +509,7 @@ void search_trees(Stream& stream, const TreeSearchOp& op) {
                 .sequence = op.rows.sequence.raw(),
                 .behind = op.rows.behind.raw()},
                op};
-  const int bytes = query_bytes(op.group, op.cache.format.dim) + op.most * static_cast<int>(sizeof(std::uint32_t));
+  const int bytes = query_bytes + op.most * static_cast<int>(sizeof(std::uint32_t));
   allow_shared(search_trees_kernel, bytes);
   launch(search_trees_kernel, of, dim3(static_cast<unsigned>(op.count), kThreads), bytes,
          {limits, static_cast<cudaStream_t>(stream.raw())});

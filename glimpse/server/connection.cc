@@ -435,6 +435,7 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
     const bool chunked = head.http_11;
     std::string bytes = stream_head(head, keep);
     auto ping = Clock::now() + hub_.options.ping;
+    bool waited = false;
     for (bool over = false; !over;) {
       std::string events = viewer.events();
       over = viewer.ended();
@@ -450,11 +451,14 @@ class Connection : public Peer, public std::enable_shared_from_this<Connection> 
       }
       if (over && chunked) bytes += chunk_text({});
       if (!bytes.empty()) {
-        const bool written = co_await write(std::exchange(bytes, {}));
+        // What a step brings is written at once; of a long record others have their turn between two pieces.
+        bool written = waited && wire_.write_now(bytes);
+        if (!written) written = co_await write(std::exchange(bytes, {}));
         if (!written) co_return false;
       }
       // The request's own connection wakes its viewers; one that waits for a client of its own may do so late.
-      if (idle && !over) co_await wire_.wait_news(kLook);
+      waited = idle && !over;
+      if (waited) co_await wire_.wait_news(kLook);
       if (wire_.gone()) co_return false;
     }
     co_return chunked;

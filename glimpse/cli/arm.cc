@@ -89,7 +89,7 @@ Arm arm_of(std::span<const std::string> parts) {
     arm.written = arm.policy;
     return arm;
   }
-  policies::find_policy(arm.policy);
+  policies::find_policy(arm.policy, kAuto);
   std::string budget = colon < first.size() ? first.substr(colon + 1) : "";
   bool has_budget = colon < first.size();
   std::string options;

@@ -105,7 +105,7 @@ std::int64_t connections_within_limit(std::int64_t wanted) {
 
 int serve_command(const Arguments& arguments) {
   set_log(arguments);
-  if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
+  if (arguments.policy != kAuto) policies::find_policy(arguments.policy, kAuto);
   server::ServerOptions options;
   options.engine = engine_options(arguments);
   options.engine.slice_seconds = slice_seconds(arguments);

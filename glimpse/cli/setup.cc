@@ -141,7 +141,7 @@ void check_outputs(const Arguments& arguments) {
 void check_attention(const Arguments& arguments) {
   if (arguments.plan_file) return;
   policies::parse_quality(arguments.quality);
-  if (arguments.policy != kAuto) policies::find_policy(arguments.policy);
+  if (arguments.policy != kAuto) policies::find_policy(arguments.policy, kAuto);
   policy_options(arguments);
   check_profile(arguments);
 }

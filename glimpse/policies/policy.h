@@ -66,8 +66,8 @@ struct Policy {
 /// `Policy NAME_policy()` is defined, and one line there.
 std::span<const Policy> registry();
 
-/// Throws UserError with the nearest name.
-const Policy& find_policy(std::string_view name);
+/// Throws UserError with the nearest name. `also`: a word that is taken there beside the names of policies, if any.
+const Policy& find_policy(std::string_view name, std::string_view also = {});
 
 /// --attn-budget as it is typed: "profile", or what plan::parse_budget reads, which throws UserError.
 void set_budget(PolicyOptions& options, std::string_view text);

@@ -17,12 +17,13 @@ std::span<const Policy> registry() {
   return policies;
 }
 
-const Policy& find_policy(std::string_view name) {
+const Policy& find_policy(std::string_view name, std::string_view also) {
   std::vector<std::string_view> names;
   for (const Policy& policy : registry()) {
     if (policy.name == name) return policy;
     names.push_back(policy.name);
   }
+  if (!also.empty()) names.push_back(also);
   throw UserError(unknown_name("attention policy", name, names));
 }
 

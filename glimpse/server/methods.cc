@@ -100,7 +100,7 @@ plan::Plan Methods::plan_for(const MethodWish& wish, std::int64_t tokens, bool d
     profile = named ? &*named : nullptr;
   }
   if (wish.policy == kAuto) return automatic(profile, wish, {tokens, policies::parse_quality("answers"), drafts});
-  const policies::Policy& policy = policies::find_policy(wish.policy);
+  const policies::Policy& policy = policies::find_policy(wish.policy, kAuto);
   // The model's own profile goes to the methods that use it; one that a request names must be of use.
   const policies::PolicyOptions options = options_of(wish);
   if (profile != nullptr && !wish.profile && !policies::uses_profile(policy, *profile, options.profile_budget)) {

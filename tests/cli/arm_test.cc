@@ -55,6 +55,7 @@ TEST(Arm, WhatIsWrongIsNamed) {
   };
   for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
            {"tidl:512", "did you mean 'tidal'?"},
+           {"autto", "did you mean 'auto'?"},
            {"", "an arm is empty"},
            {"sink=3", "'sink=3' stands before any method"},
            {"tidal:many", "is not a budget"},

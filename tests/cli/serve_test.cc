@@ -57,6 +57,7 @@ TEST(Serve, RefusesWhatItCannotServe) {
   has(error({"-m", model(), "--host", "0.0.0.0"}), "give --api-key KEY, or --insecure");
   has(error({"-m", model(), "--host", "example.org", "--insecure"}), "is no address");
   has(error({"-m", model(), "--attn", "tidl"}), "did you mean 'tidal'");
+  has(error({"-m", model(), "--attn", "autto"}), "did you mean 'auto'");
   has(error({"-m", model(), "--attn", "tidal", "--attn-opt", "no-such=1"}), "no-such");
   has(error({"-m", model(), "--attn", "auto"}), "calibrate");
   has(error({"-m", model(), "--profile-dir", "/nowhere"}), "no such folder");

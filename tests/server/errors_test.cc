@@ -68,6 +68,7 @@ constexpr BadBody kBadCompletions[] = {
     {R"({"prompt": "x", "attention": "tidal"})", "attention", "object"},
     {R"({"prompt": "x", "attention": {"polcy": "tidal"}})", "attention.polcy", "no field"},
     {R"({"prompt": "x", "attention": {"policy": "tidl"}})", "attention", "did you mean 'tidal'"},
+    {R"({"prompt": "x", "attention": {"policy": "autto"}})", "attention", "did you mean 'auto'"},
     {R"({"prompt": "x", "attention": {"policy": "tidal", "budget": "many"}})", "attention", "many"},
     {R"({"prompt": "x", "attention": {"policy": "tidal", "budget": -3}})", "attention.budget", "tokens"},
     {R"({"prompt": "x", "attention": {"policy": "tidal", "opt": {"no-such": 1}}})", "attention", "no-such"},

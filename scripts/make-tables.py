@@ -383,8 +383,9 @@ def cuda_index_table(results):
 def cuda_batch_table(results):
     """What a batch costs beside the time that its bytes need."""
     rows = []
-    for (batch, depth, arm), row in steps_of(results.load("cuda-step-batch-bf16", "sm90")).items():
-        rows.append([f"{depth // 1024}K x {batch}", re.sub(r"(\d)%", r"\1 %", arm.replace(":", ", ")), f"{row['ms']:.2f}",
+    files = [(card, results.load(f"cuda-step-batch-{name}bf16", "sm90")) for card, name in (("", ""), (", H200", "h200-"))]
+    for card, (batch, depth, arm), row in ((card, *each) for card, file in files for each in steps_of(file).items()):
+        rows.append([f"{depth // 1024}K x {batch}{card}", re.sub(r"(\d)%", r"\1 %", arm.replace(":", ", ")), f"{row['ms']:.2f}",
                      f"{row['kv_bytes'] / 1e9:.2f}", f"{row['of_read']:.2f}", f"{1000 * batch / row['ms']:.0f}"])
     return table(["tokens x sequences", "method", "ms a step", "GB of K and V", "of read bandwidth", "tokens/s"], rows)
 
@@ -506,7 +507,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
            "cuda-step": "`cuda_step_bench --weights q4_k --batch 1,8 --llama PROGRAM --json FILE`",
            "cuda-index": "the command in the file",
            "cuda-bytes": "the command in the file",
-           "cuda-batch": "the command in the file",
+           "cuda-batch": "the commands in the files",
            "cuda-step-bytes": "the commands in the files",
            "cuda-products": "`cuda_product_bench --json FILE`",
            "cuda-weights": "`cuda_step_bench --weights TYPE --batch 1,4,16 --depth 1024 --arms full --llama PROGRAM --json FILE`"}

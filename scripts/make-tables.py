@@ -28,8 +28,6 @@ ORDER = ["llama.cpp", "full", "auto", "tidal", "lychee-decode", "evosparse", "ly
          "lessismore", "clusterkv", "shadowkv", "arkvale", "seer", "streaming", "h2o", "tova", "raas", "duo", "razor",
          "oracle"]
 PAPERS = {"tidal", "lychee-decode", "evosparse", "lychee-cluster", "kascade"}
-# Measured before its kernel that makes keys from low-rank factors, and with other page rules.
-SPEED_LEFT_OUT = {"shadowkv"}
 
 
 class Results:
@@ -79,7 +77,7 @@ def methods_table(results):
     found = {}
     for name, tokens in columns:
         for row in speeds(results, name):
-            if row["tokens"] == tokens and row["method"] not in SPEED_LEFT_OUT:
+            if row["tokens"] == tokens:
                 found.setdefault((row["method"], row["budget"]), {})[tokens] = row
     dense = {tokens: row["bytes_per_token"] for tokens, row in found["full", ""].items()}
     rows = []
@@ -544,7 +542,7 @@ def methods_picture():
     asked = max(count for _, count in answers.values())
     made = []
     for row in speeds(results, "methods-30k"):
-        if row["method"] == "llama.cpp" or row["method"] in SPEED_LEFT_OUT:
+        if row["method"] == "llama.cpp":
             continue
         budget = "" if row["budget"] in ("", "512") else ", " + row["budget"].replace("%", " %")
         # A speed by relative depth stands for the method with the layers that retrieve, where both read as much.

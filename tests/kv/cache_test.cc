@@ -242,7 +242,7 @@ TEST(Cache, LayoutStaysWhileTokensLieOnPagesThatAreThere) {
   Cache cache(small_shape(4096));
   const SequenceId sequence = cache.create();
   extend_with_rows(cache, sequence, 20, 1);
-  const std::uint64_t layout = cache.layout(sequence);
+  const std::uint64_t layout = cache.layout(sequence), changes = cache.changes();
   const std::vector<PageId> pages(cache.view(sequence, 1, 2).pages, cache.view(sequence, 1, 2).pages + 2);
   for (std::int32_t length = 21; length <= 2 * kPageTokens; ++length) {
     const Mark mark = cache.mark(sequence);
@@ -257,6 +257,7 @@ TEST(Cache, LayoutStaysWhileTokensLieOnPagesThatAreThere) {
   EXPECT_EQ(std::vector<PageId>(cache.view(sequence, 1, 2).pages, cache.view(sequence, 1, 2).pages + 2), pages);
   cache.extend(sequence, 1);
   EXPECT_NE(cache.layout(sequence), layout);
+  EXPECT_EQ(cache.changes(), changes);
   std::vector<std::int64_t> live;
   cache.live_tokens(sequence, live);
   EXPECT_THAT(live, testing::Each(2 * kPageTokens + 1));
@@ -270,12 +271,14 @@ TEST(Cache, TokensOnAPageThatAForkReadsGoToAnother) {
   const SequenceId sequence = cache.create();
   extend_with_rows(cache, sequence, 20, 1);
   cache.extend(sequence, 2);
-  const std::uint64_t layout = cache.layout(sequence);
+  const std::uint64_t layout = cache.layout(sequence), changes = cache.changes();
   const SequenceId fork = cache.fork(sequence);
   EXPECT_EQ(cache.view(fork, 1, 2).slots, 22);
   EXPECT_EQ(cache.view(fork, 1, 2).pages[1], cache.view(sequence, 1, 2).pages[1]);
+  EXPECT_EQ(cache.changes(), changes);
   cache.extend(sequence, 1);
   EXPECT_NE(cache.layout(sequence), layout);
+  EXPECT_NE(cache.changes(), changes);
   EXPECT_EQ(cache.view(fork, 1, 2).slots, 22);
   EXPECT_NE(cache.view(fork, 1, 2).pages[1], cache.view(sequence, 1, 2).pages[1]);
   EXPECT_TRUE(row_is(cache, sequence, {1, 1, 2, 19}, 19));

@@ -74,9 +74,9 @@ TEST(CudaSupported, WhatDoesNotRunIsRefusedByName) {
 
 /// Which passes are launched before the one before them has ended.
 TEST(CudaSupported, WhatLeavesNothingOnTheHost) {
-  const auto leaves_nothing = [](const plan::Plan& plan, PassKind kind = PassKind::decode) {
+  const auto leaves_nothing = [](const plan::Plan& plan, PassKind kind = PassKind::decode, std::int64_t at = 5000) {
     const Program program(plan);
-    return ProgramFacts(program).leaves_nothing(program, kind, 5000);
+    return ProgramFacts(program).leaves_nothing(program, kind, at);
   };
   for (const char* name : {"full", "tidal", "evosparse", "quest", "lessismore", "lychee-cluster", "clusterkv"}) {
     EXPECT_TRUE(leaves_nothing(plan_of(name))) << name;
@@ -90,6 +90,10 @@ TEST(CudaSupported, WhatLeavesNothingOnTheHost) {
     options.budget = plan::parse_budget(budget);
     EXPECT_EQ(leaves_nothing(policies::make_plan("lychee-cluster", kShape, options)), wanted) << budget;
   }
+  options.budget = plan::parse_budget("1%");
+  const plan::Plan share = policies::make_plan("lychee-cluster", kShape, options);
+  EXPECT_FALSE(leaves_nothing(share, PassKind::decode, 3500));
+  EXPECT_TRUE(leaves_nothing(share, PassKind::decode, 3600));
 }
 
 }  // namespace

@@ -150,6 +150,30 @@ TEST_F(Cuda, HeatAndTreesOfPassesThatAreQueuedAhead) {
   }
 }
 
+/// A request that is cancelled while a pass is queued ahead of it goes on as one that was not, whose trees may hold a
+/// chunk less.
+TEST_F(Cuda, TreesOfARequestThatIsCancelledGoOn) {
+  Engine gpu(on_gpu(reference::test_model("llama256")));
+  for (int steps = 70; steps < 82; ++steps) {
+    SCOPED_TRACE(steps);
+    Request request = request_for(gpu, 470, "lychee-cluster", 3);
+    request.plan = make(gpu, "lychee-cluster", budget("96"));
+    request.max_tokens = 200;
+    request.keep = true;
+    const RequestId id = gpu.submit(request);
+    for (int i = 0; i < steps; ++i) ASSERT_TRUE(gpu.step());
+    gpu.cancel(id);
+    request.max_tokens = static_cast<std::int64_t>(gpu.result(id).tokens.size());
+    request.logprobs = 0;  // pass by pass
+    const RequestId plain = gpu.submit(request);
+    run_all(gpu);
+    EXPECT_EQ(gpu.result(id).tokens, gpu.result(plain).tokens);
+    Sequence there = gpu.take(id).value(), expected = gpu.take(plain).value();
+    const std::vector<Token> more = random_tokens(40, gpu.tokenizer().size());
+    EXPECT_TRUE(same_bits(decoded(there, more), decoded(expected, more)));
+  }
+}
+
 /// Another caller's passes wait for the one that is in flight, and change nothing of it.
 TEST_F(Cuda, PassesBetweenThoseThatAreQueuedAhead) {
   const auto model = reference::test_model("llama256");

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "glimpse/attention/cuda/program_facts.h"
 #include "glimpse/exec/backend.h"
 #include "glimpse/plan/plan.h"
 #include "tests/support/reference_draw.h"
@@ -33,8 +34,8 @@ class FlyingExecutor final : public exec::Executor {
     return collect();
   }
   bool flies() const override { return true; }
-  bool leaves_nothing(const attention::Program& program, attention::PassKind kind, std::int64_t) override {
-    return !(kind == attention::PassKind::draft && program.feeds()) && has_no_part(program.plan());
+  bool leaves_nothing(const attention::Program& program, attention::PassKind kind, std::int64_t tokens) override {
+    return has_no_part(program.plan()) && attention::cuda::ProgramFacts(program).leaves_nothing(program, kind, tokens);
   }
   void launch(const exec::StepBatch& batch) override {
     std::vector<std::int32_t> tokens(batch.tokens.begin(), batch.tokens.end());
@@ -45,10 +46,12 @@ class FlyingExecutor final : public exec::Executor {
       check(batch.sequences.size() <= passes_.back().rows.size(), "the same sequences or fewer");
       for (const attention::SequenceRows& rows : batch.sequences) {
         const bool verifies = rows.kind == attention::PassKind::verify && rows.rows <= exec::kMostRowsBehind;
-        check((verifies || is_decoded(rows)) && has_no_part(rows.program->plan()), "rows that leave nothing");
+        check((verifies || is_decoded(rows)) && leaves_nothing(*rows.program, rows.kind, rows.position + rows.rows),
+              "rows that leave nothing");
       }
       for (const attention::SequenceRows& rows : passes_.back().rows) {
-        check(is_decoded(rows) && has_no_part(rows.program->plan()), "rows with a pass behind them");
+        check(is_decoded(rows) && leaves_nothing(*rows.program, rows.kind, rows.position + rows.rows),
+              "rows with a pass behind them");
       }
       draw(passes_.back());
       for (std::int32_t& token : tokens) {

@@ -165,7 +165,6 @@ void Trees::follow(const SequenceRows& rows) {
   if (!rows.decodes() || reads_everything(rows)) return;
   const std::int64_t tokens = rows.kind == PassKind::draft ? rows.committed : rows.position + rows.rows;
   if (is_settled(rows, tokens)) {
-    copies_.of(rows).build_s = 0;
     most_ = std::max(most_, settled_[rows.sequence].most);
     copies_.follow(rows);
     return;
@@ -175,7 +174,7 @@ void Trees::follow(const SequenceRows& rows) {
   const bool first = items.front().index->covered() == 0;  // built late; what a later step adds is that step's work
   extend(rows, items, rows.state->prompt_tokens, tokens);
   Known& known = copies_.of(rows);
-  known.build_s = first ? seconds_ : 0;
+  if (first) known.build_s += seconds_;  // a pass that runs may have some of its own
   const auto copy_of = [&](const Item& item) -> Copy& { return known.copies[rows.state->head(item.layer, item.head)]; };
   bool whole = copies_.is_other(rows);
   for (std::size_t i = 0; i < items.size() && !whole; ++i) {

@@ -1,8 +1,8 @@
 // LycheeCluster's trees and ClusterKV's clusters on a device: copies of the host's (kv::ChunkTree, kv::TokenClusters),
-// which stay the truth, so that forks and sessions are the same on both. When the prompt has ended the device finds a
-// tree's clusters (TreeBuilder); ClusterKV's are found by the host, from keys that are read back. So are the chunks
-// that later steps add, when they leave the buffer, once in some ten steps. Then the nodes that changed are sent. Steps
-// in between read nothing, and no step waits inside.
+// which stay the truth, so that forks and sessions are the same on both. When the prompt has ended the device finds
+// their clusters (ClusterBuilder). What later steps add the host takes in, from keys that are read back: chunks when
+// they leave the buffer, once in some ten steps. Then the nodes that changed are sent. Steps in between read nothing,
+// and no step waits inside.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // The kernel of trees.h: a block for each search. It reads the branches, the clusters of those that it opens, and a
-// word or two for each chunk.
+// word or two for each chunk. Where all clusters of a launch are few they come into the second-level cache meanwhile.
 #include <string>
 
 #include "glimpse/base/error.h"

@@ -24,6 +24,7 @@ class ChunkBounds final : public KeyIndex {
   std::int64_t covered() const override { return chunks_.covered(); }
   std::size_t bytes() const override { return chunks_.bytes() + digests_.bytes(); }
   std::unique_ptr<KeyIndex> clone() const override { return std::make_unique<ChunkBounds>(*this); }
+  void take_back(std::int64_t tokens) override { chunks_.take_back(tokens); }
   void serve(const plan::Selector& selector) override {
     selector_ = selector;
     chunks_.serve(selector);

@@ -3,8 +3,8 @@
 // different indices may be used by different threads at once, each thread with its own IndexScratch.
 //
 // Positions count tokens of the sequence; heads with an index never free tokens, so a position is its slot. What an
-// index holds depends on the tokens alone, not on how many calls of `extend` brought them. A search whose index is
-// behind, or that comes before it is built, reads what the index lacks.
+// index holds depends on the tokens up to which it was extended alone, not on how many calls of `extend` brought them.
+// A search whose index is behind, or that comes before it is built, reads what the index lacks.
 #pragma once
 
 #include <cstddef>

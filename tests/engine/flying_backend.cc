@@ -35,7 +35,8 @@ class FlyingExecutor final : public exec::Executor {
   }
   bool flies() const override { return true; }
   bool leaves_nothing(const attention::Program& program, attention::PassKind kind, std::int64_t tokens) override {
-    return has_no_part(program.plan()) && attention::cuda::ProgramFacts(program).leaves_nothing(program, kind, tokens);
+    const attention::cuda::ProgramFacts facts(program);
+    return !facts.bounds && facts.leaves_nothing(program, kind, tokens);  // the CPU's bounds of pages are the host's
   }
   void launch(const exec::StepBatch& batch) override {
     std::vector<std::int32_t> tokens(batch.tokens.begin(), batch.tokens.end());
@@ -129,16 +130,7 @@ class FlyingExecutor final : public exec::Executor {
     bool decides() const { return leaders == 1 || !draws.empty(); }
   };
   static bool is_decoded(const attention::SequenceRows& rows) {
-    const bool waits = rows.kind == attention::PassKind::draft && rows.program->feeds();
-    return rows.rows == 1 && attention::decodes(rows.kind) && !rows.audit && !waits;
-  }
-  /// The host has no part in what passes of the plan do: heat alone flows back, and trees take in what is older.
-  static bool has_no_part(const plan::Plan& plan) {
-    const auto in_trees = [](const plan::Selector& selector) {
-      const plan::Source source = selector.terms.front().source;
-      return source == plan::Source::chunk_tree || source == plan::Source::token_clusters || !plan::is_index(source);
-    };
-    return plan.retentions.empty() && std::all_of(plan.selectors.begin(), plan.selectors.end(), in_trees);
+    return rows.rows == 1 && attention::decodes(rows.kind) && !rows.audit;
   }
   /// As many as were asked for, by ascending token.
   std::vector<exec::Leader> largest(const Pass& pass, std::size_t row) const {

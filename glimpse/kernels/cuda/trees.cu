@@ -49,8 +49,7 @@ __device__ void ask_for(const T* from, int count) {
   }
 }
 
-/// block_sum_before() once: a search runs each of its instructions a few times, so that it waits for those that it
-/// reads.
+/// block_sum_before(), whose code is long, once for all that call it.
 struct Sums {
   int before, all;
 };

@@ -7,7 +7,6 @@
 #include "glimpse/attention/cuda/tile_rows.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
-#include "glimpse/kernels/cuda/wide_rows.h"
 #include "glimpse/kv/index/block_search.h"
 
 namespace glimpse::attention::cuda {
@@ -226,8 +225,7 @@ void PassTables::make(std::span<const SequenceRows> batch, std::span<const std::
     groups_.back().rows += batch[i].rows;
     ++groups_.back().entries;
   }
-  // Up to so many rows a layer's gated activations say when earlier layers are complete (kernels/cuda/order.cuh).
-  sizes_.fresh = rows() <= kernels::cuda::kMostWideRows ? fresh : -1;
+  sizes_.fresh = fresh;
   place_made();
 }
 

@@ -230,8 +230,9 @@ __global__ void __launch_bounds__(kWarps * 32, attend_blocks(kDim, kWarps))
   at += sizeof share;
   auto* masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
-  const AttendSource<kKeys> source{of};
-  Sharing<AttendSource<kKeys>> sharing(source, share, of.partials.taken, of.cache.fresh >= 0);
+  AttendSource<kKeys> source{of};
+  Sharing<AttendSource<kKeys>> sharing(source, share, of.partials.taken, of.cache.fresh >= 0,
+                                       reinterpret_cast<std::byte*>(memory), of.stages * Shape::kStage);
   KvFeed feed(shared_address(ring), masks, of.stages, kWarps);
   // Of keys: matrices (keys 0-7 | 8-15) of two pieces each; of values: two halves of the keys, then the next piece.
   const std::uint32_t first_key = Layout::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);

@@ -9,6 +9,7 @@ namespace glimpse::kernels::cuda {
 template <int kKeys>
 struct AttendSource {
   const AttendArguments& of;
+  std::byte* near = nullptr;  ///< the tables in shared memory: rows, reads, counts of sets
 
   struct Unit {
     int row, head, seen;
@@ -18,14 +19,33 @@ struct AttendSource {
   };
   __device__ int units() const { return of.cache.rows * of.cache.kv_heads; }
   __device__ Unit load(int unit) const {
+    const RowTables tables = near != nullptr ? RowTables(of.cache, near) : RowTables(of.cache);
     Unit u;
     u.row = quotient_of(unit, of.cache.kv_heads);
     u.head = unit - u.row * of.cache.kv_heads;
-    u.read = of.reads[unit];
-    u.view = view_of(of.cache, u.row, u.head);
-    u.seen = seen_slots(of.cache, u.row, u.view);
-    u.count = 0;
+    u.read = near != nullptr ? near_reads()[unit] : of.reads[unit];
+    u.view = tables.views[tables.sequence[u.row] * of.cache.kv_heads + u.head];
+    u.seen = u.view.slots - tables.behind[u.row] + 1;
+    u.count = near != nullptr ? near_counts()[unit] : 0;
     return u;
+  }
+  __device__ int near_bytes() const {
+    return RowTables::bytes(of.cache) + units() * static_cast<int>(sizeof(Read) + sizeof(std::int32_t));
+  }
+  __device__ void bring(std::byte* room) {
+    bring_table(RowTables::bring(of.cache, room), of.reads, units());
+    near = room;
+  }
+  __device__ void bring_rest(int unit) const {
+    const Read& read = near_reads()[unit];
+    if (read.kind == Read::Kind::sets && read.per_query == 0) {
+      copy_4_bytes(shared_address(near_counts() + unit), of.set_count + read.set);
+    }
+  }
+  __device__ void forget() { near = nullptr; }
+  __device__ const Read* near_reads() const { return reinterpret_cast<const Read*>(near + RowTables::bytes(of.cache)); }
+  __device__ std::int32_t* near_counts() const {
+    return reinterpret_cast<std::int32_t*>(near + RowTables::bytes(of.cache) + units() * sizeof(Read));
   }
   __device__ static bool waits(const Unit& u) { return u.read.kind == Read::Kind::sets && u.read.settled == 0; }
   __device__ void settle(Unit& u) const {
@@ -33,6 +53,7 @@ struct AttendSource {
   }
   __device__ static bool apart(const Unit& u) { return u.read.kind == Read::Kind::sets && u.read.per_query != 0; }
   __device__ int pieces(const Unit& u) const { return apart(u) ? of.group : of.slices; }
+  __device__ int least_pieces() const { return of.slices; }
 
   /// All but the tiles, the blocks, the query heads and the memory of K and V.
   __device__ Segment span(const Unit& u, int piece) const {

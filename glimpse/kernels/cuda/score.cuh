@@ -12,6 +12,7 @@ inline constexpr int kScoreKeys = 32;
 
 struct ScoreSource {
   const ScoreArguments& of;
+  std::byte* near = nullptr;  ///< the tables in shared memory: rows, heads
 
   struct Unit {
     int row, head, seen;
@@ -19,14 +20,24 @@ struct ScoreSource {
   };
   __device__ int units() const { return of.count; }
   __device__ Unit load(int unit) const {
-    const RowHead at = of.heads[unit];
-    Unit u{at.row, at.head, 0, view_of(of.cache, at.row, at.head)};
-    u.seen = seen_slots(of.cache, u.row, u.view);
+    const RowTables tables = near != nullptr ? RowTables(of.cache, near) : RowTables(of.cache);
+    const RowHead at =
+        near != nullptr ? reinterpret_cast<const RowHead*>(near + RowTables::bytes(of.cache))[unit] : of.heads[unit];
+    Unit u{at.row, at.head, 0, tables.views[tables.sequence[at.row] * of.cache.kv_heads + at.head]};
+    u.seen = u.view.slots - tables.behind[u.row] + 1;
     return u;
   }
+  __device__ int near_bytes() const { return RowTables::bytes(of.cache) + units() * static_cast<int>(sizeof(RowHead)); }
+  __device__ void bring(std::byte* room) {
+    bring_table(RowTables::bring(of.cache, room), of.heads, units());
+    near = room;
+  }
+  __device__ void bring_rest(int) const {}
+  __device__ void forget() { near = nullptr; }
   __device__ static bool waits(const Unit&) { return false; }
   __device__ void settle(Unit&) const {}
   __device__ int pieces(const Unit&) const { return of.slices; }
+  __device__ int least_pieces() const { return of.slices; }
   __device__ Piece piece(const Unit& u, int) const {
     return {static_cast<unsigned>(max((u.seen + kScoreKeys - 1) / kScoreKeys, 1)), kRunWeight};
   }
@@ -107,8 +118,9 @@ __global__ void __launch_bounds__(kWarps * 32, 1) score_kernel(const __grid_cons
   at += sizeof share;
   auto* const masks = reinterpret_cast<std::uint32_t*>(at) + warp * 8;
 
-  const ScoreSource source{of};
-  Sharing<ScoreSource> sharing(source, share, of.partials.taken, of.cache.fresh >= 0);
+  ScoreSource source{of};
+  Sharing<ScoreSource> sharing(source, share, of.partials.taken, of.cache.fresh >= 0,
+                               reinterpret_cast<std::byte*>(memory), of.stages * Shape::kStage);
   // With few heads the code of the launches behind counts more than a sixtieth of the time.
   KeyFeed feed(shared_address(ring), masks, of.stages, kWarps, of.count <= kFewUnits);
   const std::uint32_t first_key = Layout::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);

@@ -9,6 +9,7 @@
 
 #include "glimpse/kernels/cuda/arguments.h"
 #include "glimpse/kernels/cuda/feed.cuh"
+#include "glimpse/kernels/cuda/row_tables.cuh"
 
 namespace glimpse::kernels::cuda {
 
@@ -41,10 +42,29 @@ inline constexpr int kUnitBytes = 88;
 /// Segments that are listed at a time.
 inline constexpr int kBatch = 8;
 
+/// Of some pieces of work: their weights, how many they are, the weights of those that are lists, the extremes.
+struct WorkSums {
+  unsigned weight = 0, number = 0, lists = 0;
+  unsigned least = ~0U, most = 0;
+
+  __device__ void add(const WorkSums& other) {
+    weight += other.weight;
+    number += other.number;
+    lists += other.lists;
+    least = min(least, other.least);
+    most = max(most, other.most);
+  }
+  __device__ WorkSums of_warp() const {
+    return {__reduce_add_sync(~0U, weight), __reduce_add_sync(~0U, number), __reduce_add_sync(~0U, lists),
+            __reduce_min_sync(~0U, least), __reduce_max_sync(~0U, most)};
+  }
+};
+
 struct Share {
   Segment segments[kBatch];
   Segment mine[2];  ///< that this block combines: a range's first, its last, where others have a part of them
-  unsigned long long sums[8];
+  unsigned sums[8];
+  WorkSums of_warps[8];
   alignas(8) unsigned char units[kFewUnits * kUnitBytes];  ///< where there are few: what they read, at hand
   int last_arrived = 0;
   int waits = 0;
@@ -85,20 +105,23 @@ __device__ inline bool is_there(const float4& x) {
 
 /// The work of a launch as a row of weights, cut into ranges: block b has range b; what follows is for whoever is free.
 /// Source: `int units()`; `Unit load(int unit)` reads what no kernel writes, `void settle(Unit&)` the rest;
-/// `bool waits(const Unit&)`: a launch before may still write that;
-/// `int pieces(const Unit&)`; `Piece piece(const Unit&, int)`; `void fill(Segment&, const Unit&, int piece)` for all
-/// but the tiles and the ranges. The sum of the weights is below 2^32; launches are cut where it might not be.
+/// `bool waits(const Unit&)`: a launch before may still write that; `void bring(std::byte* room)` copies what load()
+/// reads to shared memory, `near_bytes()` in all, and `void bring_rest(int unit)` what settle() does, after which
+/// load() gives both until forget(); `int pieces(const Unit&)`, of which a unit has `least_pieces()` at least; `Piece
+/// piece(const Unit&, int)`; `void fill(Segment&, const Unit&, int piece)` for all but the tiles and the ranges. The
+/// sum of the weights is below 2^32; launches are cut where it might not be.
 template <class Source>
 class Sharing {
  public:
   /// Begins the kernel, and waits for the launch before unless `early` lets it read old slots and settled sets at once.
-  __device__ Sharing(const Source& source, Share& share, unsigned* taken, bool early)
+  /// `room`: [room_bytes] of shared memory that is free until the first list().
+  __device__ Sharing(Source& source, Share& share, unsigned* taken, bool early, std::byte* room, int room_bytes)
       : source_(source), share_(share), taken_(taken) {
     let_next_begin();
     const int units = source.units();
     few_ = units <= kFewUnits;
     if (!few_) {
-      share_many(units, early);
+      share_many(units, early, room, room_bytes);
       return;
     }
     // Of few units one warp reads what they are, as far as may be before the launch before is through.
@@ -121,18 +144,14 @@ class Sharing {
     const int each = (units + 31) / 32;
     first_ = min(units, static_cast<int>(threadIdx.x) % 32 * each);
     last_ = min(units, first_ + each);
-    unsigned number = 0, lists = 0;
-#pragma unroll 1
-    for (int u = first_; u < last_; ++u) {
-      const Unit unit = unit_of(u);
-      weigh(unit, lists);
-      number += static_cast<unsigned>(source.pieces(unit));
-    }
+    const WorkSums own = weigh();
+    own_ = own.weight;
     const unsigned blocks = gridDim.x;
     total_ = __reduce_add_sync(~0U, own_);
-    number = __reduce_add_sync(~0U, number);
+    const unsigned number = __reduce_add_sync(~0U, own.number);
     if (total_ < kApartUpTo * blocks && number * 2 <= blocks && place(number)) return;
-    cut(units, lists);
+    before_ = sum_before(own_, total_);
+    cut(units, __reduce_add_sync(~0U, own.lists));
   }
 
   /// This block's next range: false where none is left. The block synchronises.
@@ -159,11 +178,16 @@ class Sharing {
     low_ = start_of(range_);
     if (low_ >= total_) return false;
     high_ = start_of(range_ + 1);
-    unsigned mine = 0;
-    visit([&](const auto&, int, const Piece&, unsigned, unsigned, unsigned) { ++mine; });
-    unsigned all = 0;
-    index_ = static_cast<int>(sum_before(mine, all));
-    count_ = static_cast<int>(all);
+    if (whole_) {
+      index_ = static_cast<int>(max(before_, low_) - low_);
+      count_ = static_cast<int>(min(high_, total_) - low_);
+    } else {
+      unsigned mine = 0;
+      visit([&](const auto&, int, const Piece&, unsigned, unsigned, unsigned) { ++mine; });
+      unsigned all = 0;
+      index_ = static_cast<int>(sum_before(mine, all));
+      count_ = static_cast<int>(all);
+    }
     if (threadIdx.x < 2) share_.mine[threadIdx.x].ranges = 1;
     return true;
   }
@@ -191,99 +215,124 @@ class Sharing {
   __device__ void list(int from) {
     if (apart_) return;  // place() has
     __syncthreads();
-    int index = index_;
-    visit([&](const auto& unit, int p, const Piece& piece, unsigned at, unsigned begin, unsigned end) {
-      const int place = index++ - from;
-      if (place < 0 || place >= kBatch || (few_ && threadIdx.x >= 32)) return;
-      Segment s;
-      source_.fill(s, unit, p);
-      s.begin = static_cast<int>(begin);
-      s.end = static_cast<int>(end);
-      s.first_range = range_of(at);
-      s.ranges = whole_ ? 1 : range_of(at + piece.whole() - piece.weight) - s.first_range + 1;
-      share_.segments[place] = s;
-    });
+    if (even_ > 0) {
+      const int place = static_cast<int>(threadIdx.x), piece = static_cast<int>(low_) + from + place;
+      if (place < kBatch && from + place < count_) list_whole(share_.segments[place], piece);
+    } else {
+      int index = index_;
+      visit([&](const auto& unit, int p, const Piece& piece, unsigned at, unsigned begin, unsigned end) {
+        const int place = index++ - from;
+        if (place < 0 || place >= kBatch || (few_ && threadIdx.x >= 32)) return;
+        Segment s;
+        source_.fill(s, unit, p);
+        s.begin = static_cast<int>(begin);
+        s.end = static_cast<int>(end);
+        s.first_range = range_of(at);
+        s.ranges = whole_ ? 1 : range_of(at + piece.whole() - piece.weight) - s.first_range + 1;
+        share_.segments[place] = s;
+      });
+    }
+    near_ = false;
+    source_.forget();
     __syncthreads();
   }
 
  private:
   using Unit = typename Source::Unit;
-  /// Of many units each thread reads what its own are, as far as may be before the launch before is through.
-  __device__ void share_many(int units, bool early) {
+  /// Of many units each thread weighs some, as far as may be before the launch before is through. Their tables come to
+  /// shared memory as a whole: a thread that read its own units from the device's memory would wait for each in turn.
+  __device__ void share_many(int units, bool early, std::byte* room, int room_bytes) {
     const int threads = static_cast<int>(blockDim.x), each = (units + threads - 1) / threads;
     first_ = min(units, static_cast<int>(threadIdx.x) * each);
     last_ = min(units, first_ + each);
-    one_ = each == 1;
-    bool waits = !early;
-#pragma unroll 1
-    for (int u = last_ - 1; u >= first_; --u) {
-      own_unit_ = load_apart(u);
-      waits |= source_.waits(own_unit_);
+    if (!early) wait_for_launch_before();
+    if (source_.near_bytes() <= room_bytes) {
+      source_.bring(room);
+      close_copies();
+      wait_copies<0>();
+      __syncthreads();
+    } else {
+      room = nullptr;
     }
-    waited_ = __syncthreads_or(waits) != 0;
+    bool waits = false;
+#pragma unroll 1
+    for (int u = first_; u < last_; ++u) waits |= source_.waits(source_.load(u));
+    waited_ = !early || __any_sync(~0U, waits);
     if (waited_) wait_for_launch_before();
-    unsigned lists = 0;
+    if (room != nullptr) {
+#pragma unroll 1
+      for (int u = first_; u < last_; ++u) source_.bring_rest(u);
+      close_copies();
+      wait_copies<0>();
+      near_ = true;
+    }
+    const WorkSums own = weigh(), of_warp = own.of_warp();
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (threadIdx.x % 32 == 0) share_.of_warps[warp] = of_warp;
+    __syncthreads();
+    WorkSums before, all;
+    for (int w = 0; w < threads / 32; ++w) {
+      if (w == warp) before = all;
+      all.add(share_.of_warps[w]);
+    }
+    total_ = all.weight;
+    whole_ = are_alike(all);
+    own_ = whole_ ? own.number : own.weight;
+    before_ = (whole_ ? before.number : before.weight) + sum_of_lanes(own_) - own_;
+    if (whole_) {
+      total_ = fixed_ = all.number;
+      each_ = (all.number + gridDim.x - 1) / gridDim.x;
+      const int least = source_.least_pieces();
+      even_ = static_cast<int>(all.number) == units * least ? least : 0;
+    } else {
+      cut(units, all.lists);
+    }
+  }
+  /// The piece of that number where pieces stay whole and units have equally many.
+  __device__ void list_whole(Segment& to, int piece) const {
+    const int unit = quotient_of(piece, even_), p = piece - unit * even_;
+    const Unit made = unit_of(unit);
+    Segment s;
+    source_.fill(s, made, p);
+    s.begin = 0;
+    s.end = static_cast<int>(source_.piece(made, p).tiles);
+    s.first_range = range_;
+    s.ranges = 1;
+    to = s;
+  }
+  /// Whether pieces go to blocks as wholes.
+  __device__ static bool are_alike(const WorkSums& all) {
+    const unsigned blocks = gridDim.x, each = (all.number + blocks - 1) / blocks;
+    const float mean = __fdividef(static_cast<float>(all.weight), static_cast<float>(all.number));
+    const float equal = __fdividef(static_cast<float>(all.weight), static_cast<float>(blocks));
+    return all.weight < kFreeFrom * blocks && static_cast<float>(each) * mean <= equal + kMostOver &&
+           static_cast<float>(all.most) <= kAlike * mean && static_cast<float>(each * all.most) <= equal + kMostOver &&
+           static_cast<float>(all.least) * kAlike >= mean;
+  }
+  /// Of this thread's units.
+  __device__ WorkSums weigh() const {
+    WorkSums sums;
 #pragma unroll 1
     for (int u = first_; u < last_; ++u) {
-      if (u > first_) own_unit_ = load_apart(u);  // else it is the one that was read last
-      source_.settle(own_unit_);
-      weigh(own_unit_, lists);
-    }
-    cut(units, lists);
-  }
-  /// Adds a unit's weight to this thread's own, and to `lists` that of its lists.
-  __device__ void weigh(const Unit& unit, unsigned& lists) {
-    const int pieces = source_.pieces(unit);
+      const Unit unit = unit_of(u);
+      const int pieces = source_.pieces(unit);
 #pragma unroll 1
-    for (int p = 0; p < pieces; ++p) {
-      const Piece piece = source_.piece(unit, p);
-      own_ += piece.whole();
-      lists += piece.weight == kListWeight ? piece.whole() : 0;
-      least_ = min(least_, piece.whole());
-      most_ = max(most_, piece.whole());
+      for (int p = 0; p < pieces; ++p) {
+        const Piece piece = source_.piece(unit, p);
+        const unsigned whole = piece.whole();
+        sums.add({whole, 1, piece.weight == kListWeight ? whole : 0, whole, whole});
+      }
     }
-    number_ += static_cast<unsigned>(pieces);
+    return sums;
   }
-  /// Equal ranges of all weights, of which `lists` of this thread's are those of lists.
+  /// Equal ranges of all weights, of which `lists` are those of lists.
   __device__ void cut(int units, unsigned lists) {
     const unsigned blocks = gridDim.x;
-    if (few_) {
-      before_ = sum_before(own_, total_);
-    } else if (sum_many()) {
-      return;
-    }
-    if (total_ >= kFreeFrom * blocks && units >= kFreeUnits) {
-      unsigned all = 0;
-      sum_before(lists, all);
-      free_ = all <= total_ / 2;
-    }
+    free_ = total_ >= kFreeFrom * blocks && units >= kFreeUnits && lists <= total_ / 2;
     const unsigned fixed = free_ ? total_ / 8 * 7 : total_;
     each_ = max((fixed + blocks - 1) / blocks, kHeaviest);
     fixed_ = min(total_, each_ * blocks);
     each_free_ = free_ ? max((total_ - fixed_ + 4 * blocks - 1) / (4 * blocks), kLeastFree) : kLeastFree;
-  }
-  /// Sums of many units; true where ranges are of whole pieces.
-  __device__ bool sum_many() {
-    const unsigned blocks = gridDim.x;
-    unsigned long long all = 0;
-    const unsigned long long before = sum_before(static_cast<unsigned long long>(number_) << 32 | own_, all);
-    before_ = static_cast<unsigned>(before);
-    total_ = static_cast<unsigned>(all);
-    const auto number = static_cast<unsigned>(all >> 32);
-    const unsigned each = (number + blocks - 1) / blocks;
-    const float mean = __fdividef(static_cast<float>(total_), static_cast<float>(number));
-    const float equal = __fdividef(static_cast<float>(total_), static_cast<float>(blocks));
-    if (total_ >= kFreeFrom * blocks || static_cast<float>(each) * mean > equal + kMostOver) return false;
-    const bool alike = static_cast<float>(most_) <= kAlike * mean &&
-                       static_cast<float>(each * most_) <= equal + kMostOver &&
-                       (number_ == 0 || static_cast<float>(least_) * kAlike >= mean);
-    if (__syncthreads_and(alike) == 0) return false;
-    whole_ = true;
-    before_ = static_cast<unsigned>(before >> 32);
-    own_ = number_;
-    total_ = fixed_ = number;
-    each_ = each;
-    return true;
   }
   static_assert(sizeof(Unit) <= kUnitBytes && alignof(Unit) <= 8);
   __device__ Unit& kept(int unit) {
@@ -291,26 +340,26 @@ class Sharing {
   }
   __device__ Unit unit_of(int unit) const {
     if (few_) return reinterpret_cast<const Unit*>(share_.units)[unit];
-    if (one_) return own_unit_;
-    Unit made = load_apart(unit);
-    source_.settle(made);
+    Unit made = source_.load(unit);
+    if (!near_) source_.settle(made);
     return made;
   }
-  /// Out of line: a kernel of few units never sees this code, and code takes long to come.
-  __device__ __noinline__ Unit load_apart(int unit) const {
-    return source_.load(unit);
+  /// Sum over this lane and those before it.
+  __device__ static unsigned sum_of_lanes(unsigned own) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    unsigned sum = own;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const unsigned other = __shfl_up_sync(~0U, sum, step);
+      if (lane >= step) sum += other;
+    }
+    return sum;
   }
   /// Sum over the threads before this one; `total` is that of all. Of few units every warp has all, so that none waits
   /// for another.
-  template <class Number>
-  __device__ Number sum_before(Number own, Number& total) {
+  __device__ unsigned sum_before(unsigned own, unsigned& total) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    Number sum = own;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const Number other = __shfl_up_sync(~0U, sum, step);
-      if (lane >= step) sum += other;
-    }
+    const unsigned sum = sum_of_lanes(own);
     if (few_) {
       total = __shfl_sync(~0U, sum, 31);
       return sum - own;
@@ -320,14 +369,13 @@ class Sharing {
     __syncthreads();
     if (lane == 31) share_.sums[warp] = sum;
     __syncthreads();
-    Number before = 0;
+    unsigned before = 0;
     total = 0;
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
       if (w >= warps) break;
-      const auto of_warp = static_cast<Number>(share_.sums[w]);
-      if (w < warp) before += of_warp;
-      total += of_warp;
+      if (w < warp) before += share_.sums[w];
+      total += share_.sums[w];
     }
     return before + sum - own;
   }
@@ -431,18 +479,17 @@ class Sharing {
     }
   }
 
-  const Source& source_;
+  Source& source_;
   Share& share_;
   unsigned* taken_;
   int first_ = 0, last_ = 0, index_ = 0, count_ = 0;
   unsigned before_ = 0, own_ = 0, total_ = 0, low_ = 0, high_ = 0;
   unsigned range_ = 0, each_ = 1, fixed_ = 0, each_free_ = 1;
   bool few_ = false, free_ = false, started_ = false;
-  bool apart_ = false;                            ///< every piece begins a range
-  bool one_ = false;                              ///< each thread has one unit at most, kept here
-  bool whole_ = false;                            ///< weights are numbers of pieces: none is cut
-  unsigned least_ = ~0U, most_ = 0, number_ = 0;  ///< of this thread's pieces: weights, how many
-  Unit own_unit_;
+  bool apart_ = false;  ///< every piece begins a range
+  bool whole_ = false;  ///< weights are numbers of pieces: none is cut
+  bool near_ = false;   ///< the source has all in shared memory
+  int even_ = 0;        ///< pieces of each unit, where none is cut and units have equally many
   bool waited_ = false;
 };
 

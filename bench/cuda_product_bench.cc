@@ -141,16 +141,22 @@ class Bench {
       std::vector<Array<std::uint32_t>>& of_layers = weights_.emplace_back();
       for (int layer = 0; layer < kLayers; ++layer) of_layers.emplace_back(stream_, words);
       check_sums(layout, of_layers.front(), kCheckedRows);
-      if (is_wide(type, most_rows_)) check_sums(layout, of_layers.front(), most_rows_);
+      if (takes(layout, most_rows_)) check_sums(layout, of_layers.front(), most_rows_);
     }
     for (const int rows : wanted_.rows) {
       if (!is_wide(type, rows) && rows > (type.packing.in_rows() ? kBf16FewRows : kPackedFewRows)) continue;
+      bool all = true;
       for (std::size_t i = 0; i < shapes_.size(); ++i) {
+        if (is_wide(type, rows) && !takes({type.packing, shapes_[i].outputs, shapes_[i].inputs}, rows)) {
+          all = false;
+          continue;
+        }
         const std::size_t bytes = weights_[i].front().size() * sizeof(std::uint32_t);
         add(type, rows, shapes_[i].name, bytes, median_seconds([&] {
               for (int layer = 0; layer < kLayers; ++layer) multiply(type, i, layer, rows);
             }));
       }
+      if (!all) continue;
       std::size_t bytes = 0;
       for (const auto& of_layers : weights_) bytes += of_layers.front().size() * sizeof(std::uint32_t);
       add(type, rows, "layer, norms between", bytes, median_seconds([&] {
@@ -171,6 +177,9 @@ class Bench {
         {{"type", type.name}, {"rows", rows}, {"what", what}, {"bytes", bytes}, {"us", each * 1e6}, {"share", share}});
   }
 
+  bool takes(const PackedLayout& layout, int rows) const {
+    return rows > kBf16FewRows && has_wide_rows(stream_, layout) && rows <= most_wide_rows(stream_, layout);
+  }
   bool is_wide(const Type& type, int rows) const {
     return rows > kBf16FewRows && has_wide_rows(stream_, {type.packing, wanted_.hidden, wanted_.hidden});
   }
@@ -295,9 +304,9 @@ int main(int argc, char** argv) {
   bench::Wanted wanted;
   CLI::App app("products of few rows with weights as they are on a GPU");
   app.add_option("--types", wanted.types, "q4_0, q4_k, q5_k, q6_k, q8_0 or bf16")->delimiter(',');
-  app.add_option("--rows", wanted.rows, "of inputs, up to 64; more than 32, and of bf16 more than 8, on Hopper")
+  app.add_option("--rows", wanted.rows, "of inputs, up to 128; more than 32, and of bf16 more than 8, on Hopper")
       ->delimiter(',')
-      ->check(CLI::Range(1, kernels::cuda::kMostWideRows));
+      ->check(CLI::Range(1, kernels::cuda::kMostManyRows));
   app.add_option("--hidden", wanted.hidden, "width of the residual, a multiple of 256")->check(CLI::Range(256, 16384));
   app.add_option("--feed-forward", wanted.feed_forward, "a multiple of 256")->check(CLI::Range(256, 65536));
   app.add_option("--attended", wanted.attended, "width of attention's output, a multiple of 256")

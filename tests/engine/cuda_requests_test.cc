@@ -197,6 +197,31 @@ TEST_F(Cuda, PassesBetweenThoseThatAreQueuedAhead) {
   EXPECT_EQ(gpu.result(id).tokens, want);
 }
 
+/// More rows than a pass of the kernels for few rows: cuBLAS multiplies between launches that begin early.
+TEST_F(Cuda, ManyRequestsTogetherGiveTheSameTokensAgain) {
+  constexpr std::uint32_t kRequests = 90;
+  EngineOptions options = on_gpu(reference::test_model("llama256"));
+  options.context = 512;
+  options.sequences = static_cast<int>(kRequests);
+  const auto run = [&] {
+    Engine gpu(options);
+    std::vector<RequestId> ids;
+    for (std::uint32_t i = 0; i < kRequests; ++i) {
+      constexpr const char* kMethods[] = {"full", "tidal", "kascade", "quest", "lychee-decode", "lessismore", "h2o"};
+      Request request = request_for(gpu, 100 + i % 20 * 10, kMethods[i % std::size(kMethods)], i);
+      request.max_tokens = 40;
+      ids.push_back(gpu.submit(request));
+    }
+    run_all(gpu);
+    std::vector<std::vector<Token>> tokens;
+    for (const RequestId id : ids) tokens.push_back(gpu.result(id).tokens);
+    return tokens;
+  };
+  const auto first = run();
+  for (const std::vector<Token>& tokens : first) EXPECT_EQ(tokens.size(), 40U);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run(), first);
+}
+
 TEST_F(Cuda, LogitsThatAreNotFiniteEndTheirRequest) {
   constexpr Token kDamaged = 77;  // whose embedding holds a NaN
   const auto file = std::filesystem::path(testing::TempDir()) / "cuda-damaged.gguf";

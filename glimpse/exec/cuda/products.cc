@@ -111,7 +111,7 @@ void Products::multiply_part(const MatrixPart& part, int rows, kernels::cuda::Fe
   using kernels::cuda::kPackedRows;
   using End = kernels::cuda::FewRowsOp::End;
   const bool wide = is_wide(part, rows);
-  const int most = wide ? kernels::cuda::kMostWideRows : kernels::cuda::kPackedFewRows;
+  const int most = wide ? most_wide_rows(stream_, part.packed.layout) : kernels::cuda::kPackedFewRows;
   op.weight = part.packed;
   const auto inputs = static_cast<std::size_t>(part.packed.layout.inputs);
   const auto outputs = static_cast<std::size_t>(part.outputs);

@@ -82,7 +82,7 @@ class Products {
   /// Whether so many rows multiply a part in tiles.
   bool is_wide(const MatrixPart& part, int rows) const {
     return rows > kernels::cuda::kBf16FewRows &&
-           rows <= (part.in_rows() ? kernels::cuda::kMostWideRows : kMostTiledRows) &&
+           rows <= (part.in_rows() ? kernels::cuda::most_wide_rows(stream_, part.packed.layout) : kMostTiledRows) &&
            kernels::cuda::has_wide_rows(stream_, part.packed.layout);
   }
   void multiply_part(const MatrixPart& part, int rows, kernels::cuda::FewRowsOp op);

@@ -215,6 +215,9 @@ void cluster_reach(Stream&, const ClusterReachOp&) {
 bool has_wide_rows(const Stream&, const PackedLayout&) {
   return false;
 }
+int most_wide_rows(const Stream&, const PackedLayout&) {
+  return 0;
+}
 Array<float> make_wide_space(Stream&) {
   refuse();
 }

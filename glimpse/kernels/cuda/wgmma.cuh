@@ -106,11 +106,13 @@ __device__ inline void multiply_columns(float (&sums)[32], const std::uint32_t (
 #define GLIMPSE_NAMES_8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define GLIMPSE_NAMES_16 GLIMPSE_NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define GLIMPSE_NAMES_24 GLIMPSE_NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define GLIMPSE_NAMES_40 GLIMPSE_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define GLIMPSE_NAMES_48 GLIMPSE_NAMES_40 ",%40,%41,%42,%43,%44,%45,%46,%47"
 #define GLIMPSE_ADD_FEW(columns, names, add_name, operands)                                               \
   asm volatile("{.reg .pred p; setp.ne.b32 p, " add_name ", 0; wgmma.mma_async.sync.aligned.m64n" columns \
                "k16.f32.bf16.bf16 {" names "}, " operands ", p, 1, 1, 0, 0;}"
 
-/// The same for 16, 32, 48 or 64 rows of b, in bf16.
+/// The same for 16, 32, 48, 64, 80, 96 or 128 rows of b, in bf16.
 __device__ inline void multiply_rows(float (&sums)[8], std::uint64_t a, std::uint64_t b, int add) {
   GLIMPSE_ADD_FEW("16", GLIMPSE_NAMES_8, "%10", "%8, %9") : GLIMPSE_8(sums, 0) : "l"(a), "l"(b), "r"(add));
 }
@@ -124,6 +126,18 @@ __device__ inline void multiply_rows(float (&sums)[24], std::uint64_t a, std::ui
 }
 __device__ inline void multiply_rows(float (&sums)[32], std::uint64_t a, std::uint64_t b, int add) {
   GLIMPSE_ADD_FEW("64", GLIMPSE_NAMES_32, "%34", "%32, %33") : GLIMPSE_32(sums, 0) : "l"(a), "l"(b), "r"(add));
+}
+__device__ inline void multiply_rows(float (&sums)[40], std::uint64_t a, std::uint64_t b, int add) {
+  GLIMPSE_ADD_FEW("80", GLIMPSE_NAMES_40, "%42", "%40, %41")
+      : GLIMPSE_32(sums, 0), GLIMPSE_8(sums, 32) : "l"(a), "l"(b), "r"(add));
+}
+__device__ inline void multiply_rows(float (&sums)[48], std::uint64_t a, std::uint64_t b, int add) {
+  GLIMPSE_ADD_FEW("96", GLIMPSE_NAMES_48, "%50", "%48, %49")
+      : GLIMPSE_32(sums, 0), GLIMPSE_8(sums, 32), GLIMPSE_8(sums, 40) : "l"(a), "l"(b), "r"(add));
+}
+__device__ inline void multiply_rows(float (&sums)[64], std::uint64_t a, std::uint64_t b, int add) {
+  GLIMPSE_ADD_FEW("128", GLIMPSE_NAMES_64, "%66", "%64, %65")
+      : GLIMPSE_32(sums, 0), GLIMPSE_32(sums, 32) : "l"(a), "l"(b), "r"(add));
 }
 static_assert((kSwizzled | kEightRows) == std::uint64_t{0x40000040} << 32);  // as the products below have it
 #define GLIMPSE_ADD_HELD(columns, names, a, b, add)                                                       \
@@ -148,6 +162,8 @@ __device__ inline void multiply_rows(float (&sums)[32], const std::uint32_t (&a)
 #undef GLIMPSE_NAMES_8
 #undef GLIMPSE_NAMES_16
 #undef GLIMPSE_NAMES_24
+#undef GLIMPSE_NAMES_40
+#undef GLIMPSE_NAMES_48
 #undef GLIMPSE_ADD_FEW
 #undef GLIMPSE_8
 #undef GLIMPSE_32

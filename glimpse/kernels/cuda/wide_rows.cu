@@ -29,8 +29,10 @@ void launch_of(Stream& stream, const WideArguments& of) {
   const int sixteens = divided(of.outputs, 16), of_block = divided(sixteens, stream.device().processors);
   const int rounds = divided(of_block, kMostWideOutputs / 16), of_round = divided(of_block, rounds);
   const int blocks = divided(sixteens, of_round * rounds), each = of_round * 16;
-  if (each <= 64) return launch_tiles<kRows, 1>(stream, of, blocks, each, rounds);
-  if (each <= 128) return launch_tiles<kRows, 2>(stream, of, blocks, each, rounds);
+  if constexpr (kRows <= kMostWideRows) {
+    if (each <= 64) return launch_tiles<kRows, 1>(stream, of, blocks, each, rounds);
+    if (each <= 128) return launch_tiles<kRows, 2>(stream, of, blocks, each, rounds);
+  }
   launch_tiles<kRows, 4>(stream, of, blocks, each, rounds);
 }
 
@@ -38,7 +40,10 @@ void launch_bf16(Stream& stream, const WideArguments& of) {
   if (of.rows <= 16) return launch_of<16>(stream, of);
   if (of.rows <= 32) return launch_of<32>(stream, of);
   if (of.rows <= 48) return launch_of<48>(stream, of);
-  launch_of<64>(stream, of);
+  if (of.rows <= 64) return launch_of<64>(stream, of);
+  if (of.rows <= 80) return launch_of<80>(stream, of);
+  if (of.rows <= 96) return launch_of<96>(stream, of);
+  launch_of<kMostManyRows>(stream, of);
 }
 
 }  // namespace
@@ -46,6 +51,11 @@ void launch_bf16(Stream& stream, const WideArguments& of) {
 bool has_wide_rows(const Stream& stream, const PackedLayout& layout) {
   return GLIMPSE_COMPILES_FOR_HOPPER != 0 && stream.device().capability == 90 && layout.inputs > 0 &&
          layout.inputs % (layout.packing.in_rows() ? kWideInputs : 32) == 0;
+}
+
+int most_wide_rows(const Stream& stream, const PackedLayout& layout) {
+  const bool many = layout.packing.in_rows() && layout.outputs >= stream.device().processors * kLeastManyOutputs;
+  return many ? kMostManyRows : kMostWideRows;
 }
 
 bool wide_rows_add(const Stream& stream, const PackedLayout& layout) {
@@ -68,7 +78,8 @@ Array<float> make_wide_space(Stream& stream) {
 void multiply_wide_rows(Stream& stream, const Array<float>& space, const FewRowsOp& op) {
   const PackedLayout& layout = op.weight.layout;
   check(has_wide_rows(stream, layout), "a device that has products of wide rows");
-  check(op.rows > 0 && op.rows <= kMostWideRows && layout.outputs > 0, "up to 64 rows");
+  check(op.rows > 0 && op.rows <= most_wide_rows(stream, layout) && layout.outputs > 0,
+        "no more than most_wide_rows()");
   const bool bf16 = layout.packing.in_rows();
   const int tiles = (layout.outputs + kPackedOutputs - 1) / kPackedOutputs;
   const int chunks = bf16 ? layout.inputs / kWideInputs : static_cast<int>(layout.supers());

@@ -9,6 +9,10 @@
 namespace glimpse::kernels::cuda {
 
 inline constexpr int kMostWideRows = 64;
+/// Of bf16 whose outputs are so many for each processor that its rows of inputs, from the cache, are no more than its
+/// weights.
+inline constexpr int kMostManyRows = 128;
+inline constexpr int kLeastManyOutputs = 128;
 /// The most whose products with quantised weights add to a residual and divide by its norm: of more, each block works
 /// out as many norms as a launch between products takes.
 inline constexpr int kMostNormedPackedRows = 32;
@@ -16,6 +20,9 @@ inline constexpr int kMostNormedPackedRows = 32;
 /// Whether the device and this build have them for such a matrix: of bf16 with 64 inputs or a multiple, of other
 /// packings 32.
 bool has_wide_rows(const Stream& stream, const PackedLayout& layout);
+
+/// The most rows of such a product.
+int most_wide_rows(const Stream& stream, const PackedLayout& layout);
 
 /// Whether such products may end as FewRowsOp::End::add: of quantised weights a tile of outputs for each processor at
 /// most.
@@ -27,7 +34,7 @@ int most_normed_wide_rows(const PackedLayout& layout);
 /// Where the blocks of a launch leave parts of sums for each other, of quantised weights.
 Array<float> make_wide_space(Stream& stream);
 
-/// The product that `op` says, of up to kMostWideRows rows. One of most_normed_wide_rows() may have `squares`, and,
+/// The product that `op` says, of up to most_wide_rows() rows. One of most_normed_wide_rows() may have `squares`, and,
 /// where wide_rows_add(), end as FewRowsOp::End::add.
 void multiply_wide_rows(Stream& stream, const Array<float>& space, const FewRowsOp& op);
 

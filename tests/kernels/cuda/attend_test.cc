@@ -1,4 +1,6 @@
 // Attention, scores and appending on the device against the reference.
+#include <functional>
+
 #include "device_bed.h"
 
 namespace glimpse::kernels::cuda::test {
@@ -64,13 +66,15 @@ class DeviceAttend {
 
 class Attend : public CudaTest {
  protected:
-  /// Five runs with the same bits, those of the reference but for rounding.
+  /// Five runs with the same bits, those of the reference but for rounding; whatever may be read early.
   void expect_five_alike(OperationsBed& bed, const std::vector<Read>& reads, int longest = 0) {
     const Attended want = attend_on_host(reference_, bed, reads);
     DeviceAttend device(*stream_, bed, reads);
     device.on().longest = longest;
     Attended first;
+    constexpr int kFresh[] = {-1, 0, 100, 0, -1};
     for (int run = 0; run < 5; ++run) {
+      device.on().fresh = kFresh[run];
       device.poison();
       operations_->attend(device.op());
       const Attended got = device.made();
@@ -279,12 +283,13 @@ OperationsBed much_work() {
           7};
 }
 
-/// Sequences that blocks take as wholes: one head a block, two, and more than a block has threads.
+/// Sequences that blocks take as wholes: one head a block, two, more than a block has threads, more than it lists at a
+/// time, and more than shared memory has room for.
 std::vector<OperationsCase> alike() {
   std::vector<OperationsCase> all;
-  for (const int sequences : {12, 20, 33, 66}) {
+  for (const int sequences : {12, 20, 33, 66, 150, 400}) {
     OperationsCase of{.name = "alike", .dim = 128, .kv_heads = 8, .group = 4, .lengths = {}};
-    for (int i = 0; i < sequences; ++i) of.lengths.push_back(200 + i * 5 % 16);
+    for (int i = 0; i < sequences; ++i) of.lengths.push_back((sequences < 100 ? 200 : 50) + i * 5 % 16);
     all.push_back(of);
   }
   return all;
@@ -300,19 +305,29 @@ TEST_F(Score, WholesAndOneThatIsLonger) {
 }
 
 TEST_F(Attend, WholesAndOneThatIsLonger) {
-  constexpr int kCapacity = 100;
   for (OperationsCase& of : alike()) {
     SCOPED_TRACE(std::to_string(of.lengths.size()) + " sequences");
     OperationsBed bed(of, of.lengths.size() == 20 ? KvType::q8_0 : KvType::bf16, 3);
-    const std::size_t heads = bed.row_heads.size();
-    bed.capacity = kCapacity;
+    const std::size_t heads = bed.row_heads.size(), group = static_cast<std::size_t>(of.group);
+    bed.capacity = of.lengths.front() / 2;
     bed.set_slots.clear();
-    bed.set_count.assign(heads, kCapacity - 3);
-    std::vector<Read> reads(heads);
-    for (std::size_t i = 0; i < heads; ++i) {
-      for (int j = 0; j < kCapacity; ++j) bed.set_slots.push_back(j * 2);
-      reads[i] = {.kind = Read::Kind::sets, .set = static_cast<std::int32_t>(i), .settled = static_cast<int>(i % 2)};
+    bed.set_count.assign(heads * group, bed.capacity - 3);
+    for (std::size_t set = 0; set < heads * group; ++set) {
+      for (int j = 0; j < bed.capacity; ++j) bed.set_slots.push_back(j * 2);
     }
+    const auto reads_of = [&](const std::function<bool(std::size_t)>& per_query) {
+      std::vector<Read> reads(heads);
+      for (std::size_t i = 0; i < heads; ++i) {
+        reads[i] = {.kind = Read::Kind::sets,
+                    .set = static_cast<std::int32_t>(i * group),
+                    .per_query = per_query(i) ? 1 : 0,
+                    .settled = static_cast<int>(i % 2)};
+      }
+      return reads;
+    };
+    expect_five_alike(bed, reads_of([](std::size_t) { return true; }));
+    expect_five_alike(bed, reads_of([](std::size_t i) { return i % 3 == 0; }));  // not as many pieces of each head
+    const std::vector<Read> reads = reads_of([](std::size_t) { return false; });
     expect_five_alike(bed, reads);
     bed.set_count.front() = 1;
     expect_five_alike(bed, reads);

@@ -1,4 +1,4 @@
-// Products of weights with up to 64 rows against plain loops.
+// Products of weights with up to 64 rows, or 128, against plain loops.
 #include "glimpse/kernels/cuda/wide_rows.h"
 
 #include "device_bed.h"
@@ -35,17 +35,21 @@ struct WideCase {
 TEST_F(WideRows, MultiplyWeights) {
   const Array<float> space = make_wide_space(*stream_);
   for (const WideCase& c : {WideCase{128, 64}, WideCase{576, 576}, WideCase{200, 1536}, WideCase{6144, 4096},
-                            WideCase{1000, 14336}, WideCase{40000, 128}}) {
+                            WideCase{1000, 14336}, WideCase{40000, 128}, WideCase{28672, 192}}) {
+    const int most = most_wide_rows(*stream_, {kBf16Rows, c.outputs, c.inputs});
+    ASSERT_EQ(most, c.outputs >= 28672 ? 128 : 64);
+    const auto all = static_cast<std::size_t>(most);
     const std::vector<std::uint16_t> weight = normals(static_cast<std::size_t>(c.outputs) *
                                                       static_cast<std::size_t>(c.inputs)),
-                                     in = normals(64 * static_cast<std::size_t>(c.inputs));
+                                     in = normals(all * static_cast<std::size_t>(c.inputs));
     const Array<std::uint32_t> on_weight(*stream_, words_of(weight));
     const Array<std::uint16_t> on_in(*stream_, in);
     const int stride = c.outputs + 3;
     std::vector<float> of_all;
-    for (const int rows : {64, 1, 9, 16, 17, 32, 33, 48, 50}) {
+    for (const int rows : {most, 1, 9, 16, 17, 32, 33, 48, 50, 64, 65, 80, 81, 96, 97}) {
+      if (rows > most) break;
       SCOPED_TRACE(std::to_string(rows) + " rows, " + std::to_string(c.outputs) + " x " + std::to_string(c.inputs));
-      const std::size_t size = 64 * static_cast<std::size_t>(stride);
+      const std::size_t size = all * static_cast<std::size_t>(stride);
       const Array<float> out(*stream_, std::vector<float>(size, kNan)), again(*stream_, std::vector<float>(size, kNan));
       const FewRowsOp op{.weight = {{kBf16Rows, c.outputs, c.inputs}, on_weight.constant()},
                          .in = on_in.constant(),
@@ -58,8 +62,8 @@ TEST_F(WideRows, MultiplyWeights) {
       multiply_wide_rows(*stream_, space, second);
       const std::vector<float> got = out.values();
       EXPECT_TRUE(same_bits(got, again.values())) << "two runs differ";
-      if (rows == 64) of_all = got;
-      for (std::size_t row = 0; row < 64; ++row) {
+      if (of_all.empty()) of_all = got;
+      for (std::size_t row = 0; row < all; ++row) {
         for (std::size_t output = 0; output < static_cast<std::size_t>(stride); ++output) {
           const float value = got[row * static_cast<std::size_t>(stride) + output];
           if (row >= static_cast<std::size_t>(rows) || output >= static_cast<std::size_t>(c.outputs)) {
@@ -67,7 +71,7 @@ TEST_F(WideRows, MultiplyWeights) {
             continue;
           }
           ASSERT_EQ(value, of_all[row * static_cast<std::size_t>(stride) + output]) << "other rows change a row";
-          if (rows != 64 || (row * 7 + output) % 61 != 0) continue;
+          if (rows != most || (row * 7 + output) % 61 != 0) continue;
           double want = 0;
           const auto inputs = static_cast<std::size_t>(c.inputs);
           for (std::size_t i = 0; i < inputs; ++i) {
@@ -161,33 +165,35 @@ TEST_F(WideRows, GateQuantisedPairsOfEight) {
 
 TEST_F(WideRows, GatePairsOfEight) {
   const Array<float> space = make_wide_space(*stream_);
-  constexpr int kOutputs = 400, kInputs = 2048;
-  const std::vector<std::uint16_t> weight = normals(kOutputs * kInputs), in = normals(64 * kInputs);
+  constexpr std::size_t kMost = 128;
+  constexpr int kFew = 400, kMany = 20000, kInputs = 1024;
+  const std::vector<std::uint16_t> weight = normals(std::size_t{kMany} * kInputs), in = normals(kMost * kInputs);
   const Array<std::uint32_t> on_weight(*stream_, words_of(weight));
   const Array<std::uint16_t> on_in(*stream_, in);
-  for (const int rows : {9, 40, 64}) {
+  for (const int rows : {9, 40, 64, 65, 80, 90, 128}) {
     SCOPED_TRACE(rows);
-    const Array<float> sums(*stream_, static_cast<std::size_t>(rows) * kOutputs);
-    const Array<std::uint16_t> gated(*stream_, std::vector<std::uint16_t>(64 * kOutputs / 2, 0x7fc0));
-    FewRowsOp op{.weight = {{kBf16Rows, kOutputs, kInputs}, on_weight.constant()},
+    const std::size_t outputs = rows <= 64 ? kFew : kMany;
+    const Array<float> sums(*stream_, static_cast<std::size_t>(rows) * outputs);
+    const Array<std::uint16_t> gated(*stream_, std::vector<std::uint16_t>(kMost * outputs / 2, 0x7fc0));
+    FewRowsOp op{.weight = {{kBf16Rows, static_cast<int>(outputs), kInputs}, on_weight.constant()},
                  .in = on_in.constant(),
                  .rows = rows,
                  .out = sums.pointer(),
-                 .stride = kOutputs};
+                 .stride = static_cast<int>(outputs)};
     multiply_wide_rows(*stream_, space, op);
     op.end = FewRowsOp::End::gate;
     op.narrow = gated.pointer();
     multiply_wide_rows(*stream_, space, op);
     const std::vector<float> of = sums.values();
     const std::vector<std::uint16_t> got = gated.values();
-    for (std::size_t row = 0; row < 64; ++row) {
-      for (std::size_t pair = 0; pair < kOutputs / 2; ++pair) {
-        const float value = float_from_bf16(got[row * (kOutputs / 2) + pair]);
+    for (std::size_t row = 0; row < kMost; ++row) {
+      for (std::size_t pair = 0; pair < outputs / 2; ++pair) {
+        const float value = float_from_bf16(got[row * (outputs / 2) + pair]);
         if (row >= static_cast<std::size_t>(rows)) {
           ASSERT_TRUE(std::isnan(value)) << "written beside the result";
           continue;
         }
-        const std::size_t at = row * kOutputs + pair / 8 * 16 + pair % 8;
+        const std::size_t at = row * outputs + pair / 8 * 16 + pair % 8;
         const double x = of[at], want = x / (1 + std::exp(-x)) * of[at + 8];
         ASSERT_NEAR(value, want, std::abs(want) * 0x1.1p-8 + 1e-6) << row << " " << pair;
       }

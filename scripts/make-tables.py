@@ -67,16 +67,14 @@ def table(head, rows):
     return "\n".join(lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows])
 
 
-def speeds(results, name, measure="decode"):
-    """{(method, budget): row}, and the same by tokens."""
-    return [row for row in results.load(name)["rows"] if row["measure"] == measure]
+def speeds(results, name, measure="decode", isa=ISA):
+    return [row for row in results.load(name, isa)["rows"] if row["measure"] == measure]
 
 
-def methods_table(results):
-    columns = [("methods-8k", 8192), ("methods-30k", 30000)]
+def methods_table(results, columns=(("methods-8k", 8192), ("methods-30k", 30000)), isa=ISA):
     found = {}
     for name, tokens in columns:
-        for row in speeds(results, name):
+        for row in speeds(results, name, isa=isa):
             if row["tokens"] == tokens:
                 found.setdefault((row["method"], row["budget"]), {})[tokens] = row
     dense = {tokens: row["bytes_per_token"] for tokens, row in found["full", ""].items()}
@@ -96,8 +94,8 @@ def methods_table(results):
                           percent(row["bytes_per_token"] / dense[tokens]) if "bytes_per_token" in row else ""]
             rows.append(cells)
     head = ["method"]
-    for at in ("8K", "30K"):
-        head += [f"{at}: ms", "x llama.cpp", "attention ms", "cache read"]
+    for _, tokens in columns:
+        head += [f"{'8K' if tokens == 8192 else '30K'}: ms", "x llama.cpp", "attention ms", "cache read"]
     return table(head, rows)
 
 
@@ -484,7 +482,7 @@ def serve_table(results):
     return table(["what", "method", "tokens", "server", "beside it", "ratio (least to most)", "wanted"], rows)
 
 
-TABLES = {"methods": methods_table, "small": small_table, "prefill": prefill_table, "needles": needles_table,
+TABLES = {"methods": methods_table, "methods-avx2": lambda results: methods_table(results, (("methods-8k", 8192),), "avx2"), "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table, "cuda-index": cuda_index_table,
           "cuda-bytes": cuda_bytes_table, "cuda-step-bytes": cuda_step_bytes_table, "cuda-batch": cuda_batch_table, "cuda-lossless": cuda_lossless_table,
@@ -514,7 +512,7 @@ MADE_BY = {"cuda": "`cuda_attention_bench --json FILE` and `bench/competitors/to
 def block_of(name):
     results = Results()
     text = TABLES[name](results)
-    names = dict.fromkeys(path.name[:-len(".json")].removesuffix("-" + ISA).removesuffix("-avx512")
+    names = dict.fromkeys(path.name[:-len(".json")].removesuffix("-" + ISA).removesuffix("-avx512").removesuffix("-avx2")
                           for path in results.used)
     files = [f"[{path.name.removesuffix('.json')}](../bench/results/{path.name}), commit "
              f"{json.loads(path.read_text())['commit']}" for path in results.used]

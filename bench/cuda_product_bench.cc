@@ -304,7 +304,9 @@ int main(int argc, char** argv) {
   bench::Wanted wanted;
   CLI::App app("products of few rows with weights as they are on a GPU");
   app.add_option("--types", wanted.types, "q4_0, q4_k, q5_k, q6_k, q8_0 or bf16")->delimiter(',');
-  app.add_option("--rows", wanted.rows, "of inputs, up to 128; more than 32, and of bf16 more than 8, on Hopper")
+  app.add_option(
+         "--rows", wanted.rows,
+         "of inputs, up to 64, and with large bf16 matrices 128; more than 32, and of bf16 more than 8, on Hopper")
       ->delimiter(',')
       ->check(CLI::Range(1, kernels::cuda::kMostManyRows));
   app.add_option("--hidden", wanted.hidden, "width of the residual, a multiple of 256")->check(CLI::Range(256, 16384));

@@ -257,7 +257,9 @@ class Sharing {
     bool waits = false;
 #pragma unroll 1
     for (int u = first_; u < last_; ++u) waits |= source_.waits(source_.load(u));
-    waited_ = !early || __any_sync(~0U, waits);
+    // For the block as a whole: a count that one warp reads early would bring what others wait for into the first-level
+    // cache.
+    waited_ = __syncthreads_or(!early || waits) != 0;
     if (waited_) wait_for_launch_before();
     if (room != nullptr) {
 #pragma unroll 1

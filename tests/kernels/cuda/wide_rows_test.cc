@@ -34,10 +34,11 @@ struct WideCase {
 
 TEST_F(WideRows, MultiplyWeights) {
   const Array<float> space = make_wide_space(*stream_);
-  for (const WideCase& c : {WideCase{128, 64}, WideCase{576, 576}, WideCase{200, 1536}, WideCase{6144, 4096},
-                            WideCase{1000, 14336}, WideCase{40000, 128}, WideCase{28672, 192}}) {
+  for (const WideCase& c :
+       {WideCase{128, 64}, WideCase{576, 576}, WideCase{200, 1536}, WideCase{6144, 4096}, WideCase{1000, 14336},
+        WideCase{40000, 128}, WideCase{28672, 192}, WideCase{stream_->device().processors * kLeastManyOutputs, 128}}) {
     const int most = most_wide_rows(*stream_, {kBf16Rows, c.outputs, c.inputs});
-    ASSERT_EQ(most, c.outputs >= 28672 ? 128 : 64);
+    ASSERT_EQ(most, c.outputs >= stream_->device().processors * 128 ? 128 : 64);
     const auto all = static_cast<std::size_t>(most);
     const std::vector<std::uint16_t> weight = normals(static_cast<std::size_t>(c.outputs) *
                                                       static_cast<std::size_t>(c.inputs)),

@@ -160,7 +160,8 @@ TEST_F(Rows, AllFactsAreComparedAlone) {
 }
 
 TEST_F(Rows, WhoIsSlowerThanDenseAttentionIsNotAskedMore) {
-  Measured measured = timed({3, 5, 4, 8, 9});
+  // Dense attention is timed again beside this machine's other work, so the others are slower by far.
+  Measured measured = timed({3, 50000, 40000, 80000, 90000});
   for (const plan::Kept& row : measure(&measured).kept) EXPECT_TRUE(row.left_out) << row.method;
 }
 

@@ -148,6 +148,7 @@ class Bench {
       bool all = true;
       for (std::size_t i = 0; i < shapes_.size(); ++i) {
         if (is_wide(type, rows) && !takes({type.packing, shapes_[i].outputs, shapes_[i].inputs}, rows)) {
+          fmt::print("{:<6} {:>3} rows  {:<28} takes fewer rows\n", type.name, rows, shapes_[i].name);
           all = false;
           continue;
         }

@@ -482,7 +482,9 @@ def serve_table(results):
     return table(["what", "method", "tokens", "server", "beside it", "ratio (least to most)", "wanted"], rows)
 
 
-TABLES = {"methods": methods_table, "methods-avx2": lambda results: methods_table(results, (("methods-8k", 8192),), "avx2"), "small": small_table, "prefill": prefill_table, "needles": needles_table,
+TABLES = {"methods": methods_table,
+          "methods-avx2": lambda results: methods_table(results, (("methods-8k", 8192),), "avx2"),
+          "small": small_table, "prefill": prefill_table, "needles": needles_table,
           "answers": answers_table, "calibrated": calibrated_table, "fidelity": fidelity_table, "lossless": lossless_table, "layers": layers_table,
           "kernels": kernels_table, "cuda": cuda_table, "cuda-prefill": cuda_prefill_table, "cuda-step": cuda_step_table, "cuda-index": cuda_index_table,
           "cuda-bytes": cuda_bytes_table, "cuda-step-bytes": cuda_step_bytes_table, "cuda-batch": cuda_batch_table, "cuda-lossless": cuda_lossless_table,

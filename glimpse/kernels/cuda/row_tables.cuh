@@ -26,6 +26,7 @@ __device__ inline std::byte* bring_table(std::byte* room, const T* table, int co
   return room + bytes;
 }
 
+/// Which cache each row reads, and how much of it. Shared memory holds the views, the sequences, then the slots behind.
 struct RowTables {
   const HeadView* views;
   const std::int32_t* sequence;

@@ -9,8 +9,8 @@
 namespace glimpse::kernels::cuda {
 
 inline constexpr int kMostWideRows = 64;
-/// Of bf16 whose outputs are so many for each processor that its rows of inputs, from the cache, are no more than its
-/// weights.
+/// The most rows of a bf16 matrix that has at least kLeastManyOutputs outputs for each processor. There the rows of
+/// inputs, which each block reads from the cache, are no more bytes than its weights.
 inline constexpr int kMostManyRows = 128;
 inline constexpr int kLeastManyOutputs = 128;
 /// The most whose products with quantised weights add to a residual and divide by its norm: of more, each block works
@@ -21,7 +21,7 @@ inline constexpr int kMostNormedPackedRows = 32;
 /// packings 32.
 bool has_wide_rows(const Stream& stream, const PackedLayout& layout);
 
-/// The most rows of such a product.
+/// The most rows of such a product: kMostWideRows or kMostManyRows.
 int most_wide_rows(const Stream& stream, const PackedLayout& layout);
 
 /// Whether such products may end as FewRowsOp::End::add: of quantised weights a tile of outputs for each processor at

@@ -8,6 +8,8 @@
 #include <functional>
 #include <string>
 
+#include "glimpse/base/sanitizers.h"
+
 namespace glimpse::text {
 
 struct ChildLimits {
@@ -25,14 +27,6 @@ struct ChildAnswer {
 
 /// The stack of the child: what bounds the depth of recursion.
 constexpr std::size_t kChildStack = std::size_t{16} << 20;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool kSanitized = false;
-#endif
 
 /// The most children that one call starts: another when the last may have waited until its time was up. A lock that
 /// another thread held at the fork is never freed in the child. The C library frees its allocator's, not its time

@@ -235,7 +235,7 @@ TEST(Calibrate, AnInterruptedRunGoesOn) {
 }
 
 TEST(Calibrate, TheEmbeddedModelGetsAProfile) {
-  const std::filesystem::path embedded = reference::kSanitized ? "" : reference::embedded_model();
+  const std::filesystem::path embedded = kSanitized ? "" : reference::embedded_model();
   if (embedded.empty()) GTEST_SKIP() << "the embedded model is not on this machine; scripts/fetch-model fetches it";
   const auto profile = scratch("embedded.json");
   const Outcome outcome =

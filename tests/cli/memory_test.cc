@@ -3,16 +3,11 @@
 
 #include <algorithm>
 
+#include "glimpse/base/sanitizers.h"
 #include "tests/cli/process.h"
 
 namespace glimpse::cli {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 /// One line of error; a line before it may warn of more threads than cores.
 bool ends_in_one_line(const Outcome& outcome) {

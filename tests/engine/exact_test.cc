@@ -123,7 +123,7 @@ TEST(Exact, WhatAPlanObservesChangesNoBitOfAPrompt) {
     return std::vector<float>(logits.begin(), logits.end());
   };
   for (const std::size_t piece : {1u, 7u, 64u}) {
-    if (reference::kSanitized && piece != 7) continue;
+    if (kSanitized && piece != 7) continue;
     const std::vector<float> plain = said(make(engine, "full"), piece);
     for (const char* policy : {"evosparse", "h2o", "tova"}) {
       EXPECT_TRUE(same_bits(plain, said(make(engine, policy, budget("4096")), piece))) << policy << ", " << piece;
@@ -151,7 +151,7 @@ TEST_P(VerifiedRows, HaveTheBitsOfDenseDecoding) {
     const std::string of(GetParam());
     ASSERT_TRUE(exact || of.starts_with("llama256-q") || of.starts_with("llama256-iq") || of == "llama256-f16");
     for (const std::int64_t length : {20, 509, 2046}) {
-      if (reference::kSanitized && length > 600) continue;
+      if (kSanitized && length > 600) continue;
       SCOPED_TRACE(std::string(name(type)) + ", " + std::to_string(length));
       const std::vector<Token> text = random_tokens(static_cast<std::size_t>(length) + kMost, config.vocabulary,
                                                     static_cast<std::uint32_t>(length));

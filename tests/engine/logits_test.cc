@@ -87,7 +87,7 @@ TEST_P(FloatModel, LogitsEqualLibllamas) {
   const auto path = reference::test_model(GetParam());
   Engine engine(options_for(path));
   const auto width = static_cast<std::size_t>(engine.tokenizer().size());
-  const std::vector<Token> tokens = random_tokens(reference::kSanitized ? 150 : 2000, engine.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(kSanitized ? 150 : 2000, engine.tokenizer().size());
   const Difference difference =
       compare(our_logits(engine, tokens, tokens.size() - 100), their_logits(path, tokens), width, 2e-2);
   EXPECT_LT(difference.max_absolute, 2e-2);
@@ -110,7 +110,7 @@ TEST_P(QuantisedModel, DistributionsEqualLibllamas) {
   const auto path = reference::test_model("llama256-" + GetParam());
   Engine engine(options_for(path, kDefaultKvType));
   const auto width = static_cast<std::size_t>(engine.tokenizer().size());
-  const std::vector<Token> tokens = random_tokens(reference::kSanitized ? 60 : 400, engine.tokenizer().size());
+  const std::vector<Token> tokens = random_tokens(kSanitized ? 60 : 400, engine.tokenizer().size());
   const std::vector<float> theirs = their_logits(path, tokens);
   const Difference difference = compare(our_logits(engine, tokens, tokens.size() - 20), theirs, width, 1.0);
   EXPECT_LT(difference.mean_kl, allowed_divergence(path, tokens, theirs, width));
@@ -138,7 +138,7 @@ TEST(SplitModel, LogitsEqualTheWhole) {
 /// A real model on real text with the default cache: distributions and perplexity.
 void real_model(const std::filesystem::path& path, const std::string& prose) {
   if (path.empty() || prose.empty()) GTEST_SKIP() << "the model or the text is not on this machine";
-  if (reference::kSanitized) GTEST_SKIP() << "too slow under sanitizers; the small models run there";
+  if (kSanitized) GTEST_SKIP() << "too slow under sanitizers; the small models run there";
   constexpr int kThreads = 2;
   // What quantised activations change at single tokens is hundreds of times what perplexity may differ: it takes many.
   constexpr std::size_t kTokens = 2000;

@@ -84,7 +84,7 @@ TEST(PromptLogprobs, AreLibllamas) {
 TEST(PromptLogprobs, AreThoseOfEvalLogitsForAnyChunkMethodAndThreads) {
   for (const char* policy : {"full", "tidal", "streaming", "h2o", "quest"}) {
     for (const int chunk : {1, 7, 64, 130, 512}) {
-      if (reference::kSanitized && chunk != 7 && chunk != 130) continue;
+      if (kSanitized && chunk != 7 && chunk != 130) continue;
       SCOPED_TRACE(policy + std::to_string(chunk));
       EngineOptions options = options_for(reference::test_model("llama"), KvType::f32, 1 + chunk % 2);
       options.prefill_chunk = chunk;

@@ -440,13 +440,13 @@ void expect_dense_distribution(const std::vector<text::TokenBias>& biases, std::
 }
 
 TEST(LosslessRequests, SampledAnswersAreDistributedAsDenseOnes) {
-  expect_dense_distribution({}, reference::kSanitized ? 2'500 : 26'000);
+  expect_dense_distribution({}, kSanitized ? 2'500 : 26'000);
 }
 
 TEST(LosslessRequests, SampledAnswersAreDistributedAsBiasedDenseOnes) {
   std::vector<text::TokenBias> biases{{7, 2}, {9, 3}};
   for (Token token = 20; token < 200; ++token) biases.push_back({token, -std::numeric_limits<float>::infinity()});
-  expect_dense_distribution(biases, reference::kSanitized ? 1'000 : 8'000);
+  expect_dense_distribution(biases, kSanitized ? 1'000 : 8'000);
 }
 
 TEST(LosslessRequests, RefusesWhatCannotBeVerified) {

@@ -11,6 +11,7 @@
 
 #include "glimpse/attention/saved_state.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/sanitizers.h"
 #include "glimpse/engine/gates.h"
 #include "glimpse/engine/model_shape.h"
 #include "glimpse/exec/executor.h"
@@ -22,11 +23,8 @@
 namespace glimpse::engine {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr int kOperations = 3'000;  // one thread runs them: there is nothing to race with
-#else
-constexpr int kOperations = 10'000;
-#endif
+// One thread runs them: there is nothing to race with.
+constexpr int kOperations = kThreadSanitizer ? 3'000 : 10'000;
 constexpr std::size_t kLongest = 330;
 
 /// What stayed of an operation.

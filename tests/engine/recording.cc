@@ -149,7 +149,7 @@ std::int64_t dense_tokens(const plan::Plan& plan, std::int64_t tokens) {
 }  // namespace
 
 std::filesystem::path recorded_model(const std::string& model) {
-  const std::filesystem::path path = model.empty() && !reference::kSanitized ? reference::embedded_model() : "";
+  const std::filesystem::path path = model.empty() && !kSanitized ? reference::embedded_model() : "";
   return path.empty() ? reference::test_model(model.empty() ? "llama" : model) : path;
 }
 

@@ -221,7 +221,7 @@ TEST(SlicedChunks, OfAServiceThatManyThreadsUse) {
     for (std::uint32_t thread = 0; thread < 3; ++thread) {
       threads.emplace_back([&, thread] {
         std::mt19937 random(thread);
-        for (int round = 0; round < (reference::kSanitized ? 6 : 25); ++round) {
+        for (int round = 0; round < (kSanitized ? 6 : 25); ++round) {
           Request request =
               request_of(engine, {"full", random() % 2 == 0 ? "full" : "tidal"}, 20 + random() % 400, round);
           request.max_tokens = 20;

@@ -335,7 +335,7 @@ TEST(AlteredPlans, WhatIsAcceptedRuns) {
   seeds.push_back(make(shared, "evosparse", budget("96", {{"heat", "layer"}})));
   seeds.push_back(union_plan());
   int ran = 0;
-  for (std::uint32_t seed = 0; seed < (reference::kSanitized ? 200u : 600u); ++seed) {
+  for (std::uint32_t seed = 0; seed < (kSanitized ? 200u : 600u); ++seed) {
     plan::Plan plan = seeds[seed % seeds.size()];
     Mutator(seed).alter(plan);
     SCOPED_TRACE(seed);
@@ -357,7 +357,7 @@ TEST(AlteredPlans, WhatIsAcceptedRuns) {
       FAIL() << error.what() << "\n" << to_json(plan);
     }
   }
-  EXPECT_GT(ran, reference::kSanitized ? 20 : 60);
+  EXPECT_GT(ran, kSanitized ? 20 : 60);
 }
 
 }  // namespace

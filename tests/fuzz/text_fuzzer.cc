@@ -12,6 +12,7 @@
 
 #include "../text/support.h"
 #include "glimpse/base/error.h"
+#include "glimpse/base/sanitizers.h"
 #include "glimpse/text/pre_tokenizers.h"
 #include "glimpse/text/tokenizer.h"
 #include "glimpse/text/utf8.h"
@@ -23,11 +24,7 @@ using namespace glimpse;
 using namespace glimpse::text;
 using namespace glimpse::text::testing;
 
-#if __has_feature(address_sanitizer)
-constexpr double kMostSeconds = 10.0;
-#else
-constexpr double kMostSeconds = 2.0;
-#endif
+constexpr double kMostSeconds = kAddressSanitizer ? 10.0 : 2.0;
 /// What libllama alone survives, on any thread and in the time.
 constexpr std::size_t kShort = 2000;
 

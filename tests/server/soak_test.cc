@@ -29,7 +29,7 @@ constexpr std::int64_t kSomeBytes = 512 << 10;
 int request_count() {
   const char* const given = std::getenv("GLIMPSE_TEST_SOAK");
   if (given != nullptr) return std::max(std::atoi(given), 10);
-  return reference::kSanitized ? 60 : 200;
+  return kSanitized ? 60 : 200;
 }
 
 ServerOptions soak_options() {
@@ -62,7 +62,7 @@ struct Left {
 
 Left left_now() {
   Left left{entries("task"), entries("fd"), 0};
-  if (!reference::kSanitized) {
+  if (!kSanitized) {
     const auto heap = ::mallinfo2();
     left.bytes = static_cast<std::int64_t>(heap.uordblks + heap.hblkhd);
   }
@@ -123,7 +123,7 @@ TEST(Soak, NoPageThreadFileOrByteIsLeft) {
   const Running server(soak_options());
   std::vector<std::string> policies = policies_of(server);
   ASSERT_GE(policies.size(), 5);
-  SoakLoad load(server, std::move(policies), !reference::kSanitized);
+  SoakLoad load(server, std::move(policies), !kSanitized);
   const int count = request_count(), before = count / 4;
   make(load, 0, before);
   const Left early = quiet(server, load);

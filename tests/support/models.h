@@ -8,24 +8,14 @@
 #include <iterator>
 #include <string>
 
+#include "glimpse/base/sanitizers.h"
 #include "tests/support/places.h"
 
 namespace glimpse::reference {
 
-/// Sanitizers cost 5 to 20 times: the same tests on shorter texts and small models.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
 /// Threads of an engine whose number does not matter: results are the same for any, and ctest runs a test for each core
 /// already. Under ThreadSanitizer two, or it would have nothing to see.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr int kTestThreads = 2;
-#else
-inline constexpr int kTestThreads = 1;
-#endif
+inline constexpr int kTestThreads = kThreadSanitizer ? 2 : 1;
 
 inline std::filesystem::path test_model(const std::string& name) {
   return test::models_folder() / (name + ".gguf");
@@ -34,9 +24,7 @@ inline std::filesystem::path test_model(const std::string& name) {
 /// The embedded model, as scripts/fetch-model keeps it; empty when it is not there, and under ThreadSanitizer, which
 /// would run it for hours: races are the same in a small model.
 inline std::filesystem::path embedded_model() {
-#if defined(__SANITIZE_THREAD__)
-  return {};
-#endif
+  if (kThreadSanitizer) return {};
   const auto value = [](const char* name) {
     return std::string(std::getenv(name) == nullptr ? "" : std::getenv(name));
   };
@@ -50,9 +38,7 @@ inline std::filesystem::path embedded_model() {
 
 /// The 32K model beside the checkout; empty when it is not there.
 inline std::filesystem::path long_model() {
-#if defined(__SANITIZE_THREAD__)
-  return {};
-#endif
+  if (kThreadSanitizer) return {};
   const auto path = test::shared_folder() / "models" / "smollm2-135m-32k.Q8_0.gguf";
   return std::filesystem::exists(path) ? path : std::filesystem::path();
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "glimpse/base/error.h"
+#include "glimpse/base/sanitizers.h"
 #include "glimpse/text/deep_stack.h"
 #include "glimpse/text/pre_tokenizers.h"
 #include "glimpse/text/string_set.h"
@@ -23,12 +24,6 @@ using ::testing::HasSubstr;
 /// One of each class that some expression tells from the others.
 constexpr std::string_view kUnits[] = {"a",      "A",  "7",      " ",      "\n",     "!",      "'",         "/",
                                        "\u6587", "，", "\u0301", "\u00a0", "\u0e01", "\ue001", "\U0001F600"};
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 /// Those that a test takes; under sanitizers a fifth, others for each name.
 std::vector<std::string_view> units_for(const std::string& name) {

@@ -18,7 +18,7 @@ inline constexpr bool kThreadSanitizer = true;
 inline constexpr bool kThreadSanitizer = false;
 #endif
 #endif
-/// Such a build takes 5 to 20 times as long, and reserves more address space than any limit.
+/// Such a build runs 5 to 20 times as long, and reserves more address space than any limit allows.
 inline constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 
 }  // namespace glimpse

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
+#include "glimpse/attention/cuda/directions.h"
 #include "glimpse/attention/give_slots.h"
 #include "glimpse/base/error.h"
 #include "glimpse/base/size.h"
@@ -20,21 +22,29 @@ constexpr std::int64_t kTokensAtOnce = 16384;
 /// What factors are made in, while they are.
 struct LowRank::Room {
   std::int64_t at_once;
+  Directions found;
   kernels::cuda::Array<float> rows, parts, directions;
-  kernels::cuda::Array<double> matrix;
   kernels::cuda::Array<std::uint16_t> factors;
 
-  Room(LowRank& of, const SequenceRows& sequence, std::int64_t tokens, int width, int rank)
-      : at_once(std::min(tokens, kTokensAtOnce)) {
-    const std::size_t wide = size(width), columns = size(rank);
-    const std::size_t bytes = sizeof(float) * (size(at_once) * wide + kernels::cuda::gram_floats(width) +
-                                               2 * wide * wide + wide * columns + size(at_once) * columns);
-    of.require_room(sequence, bytes);
+  Room(LowRank& of, const SequenceRows& sequence, std::int64_t tokens, const Directions::Shape& shape)
+      : at_once(require(of, sequence, std::min(tokens, kTokensAtOnce), shape)),
+        found(
+            of.stream_, [&of](std::size_t count, const auto& work) { of.builder_.share(count, work); }, shape) {
+    const std::size_t wide = size(shape.width), columns = size(shape.rank);
     rows = kernels::cuda::Array<float>(of.stream_, size(at_once) * wide);
-    parts = kernels::cuda::Array<float>(of.stream_, kernels::cuda::gram_floats(width));
-    matrix = kernels::cuda::Array<double>(of.stream_, wide * wide);
+    parts = kernels::cuda::Array<float>(of.stream_, kernels::cuda::gram_floats(shape.width));
     directions = kernels::cuda::Array<float>(of.stream_, wide * columns);
     factors = kernels::cuda::Array<std::uint16_t>(of.stream_, size(at_once) * columns);
+  }
+
+  /// Throws UserError where there is no room for so many tokens.
+  static std::int64_t require(LowRank& of, const SequenceRows& sequence, std::int64_t at_once,
+                              const Directions::Shape& shape) {
+    const std::size_t wide = size(shape.width), columns = size(shape.rank);
+    const std::size_t floats =
+        size(at_once) * (wide + columns) + kernels::cuda::gram_floats(shape.width) + wide * columns;
+    of.require_room(sequence, floats * sizeof(float) + Directions::bytes(shape));
+    return at_once;
   }
 
   /// Calls work(first, count) for the tokens of a layer, some at a time, whose keys before RoPE are in `rows` then.
@@ -100,7 +110,7 @@ double LowRank::end(const SequenceRows& rows) {
   return make(rows, state.prompt_tokens);
 }
 
-/// The factors of all layers that want some and have none. The device multiplies, the host's threads find directions.
+/// The factors of all layers that want some and have none.
 double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
   const auto start = std::chrono::steady_clock::now();
   SequenceState& state = *rows.state;
@@ -112,25 +122,25 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
   const kernels::KvFormat& format = cache_.shape().format;
   const int width = cache_.shape().kv_heads * format.dim;
   const int most = *std::max_element(state.key_ranks.begin(), state.key_ranks.end());
-  Room room(*this, rows, tokens, width, most);
+  Room room(*this, rows, tokens, {.layers = static_cast<int>(layers.size()), .width = width, .rank = most});
 
-  std::vector<std::vector<double>> grams(layers.size());
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    room.matrix.memory().fill(std::byte{0});
-    room.for_keys(*this, rows.sequence, layers[i], tokens, [&](std::int64_t, std::int32_t count) {
-      kernels::cuda::gram(stream_, {.rows = room.rows.constant(),
-                                    .count = count,
-                                    .width = width,
-                                    .parts = room.parts.pointer(),
-                                    .matrix = room.matrix.pointer()});
-    });
-    grams[i] = room.matrix.values();
+  std::vector<std::vector<float>> directions;
+  for (std::size_t first = 0; first < layers.size(); first = directions.size()) {
+    const std::size_t count = std::min(size(room.found.at_once()), layers.size() - first);
+    std::vector<int> ranks;
+    room.found.clear();
+    for (std::size_t i = first; i < first + count; ++i) {
+      ranks.push_back(state.key_ranks[size(layers[i])]);
+      room.for_keys(*this, rows.sequence, layers[i], tokens, [&](std::int64_t, std::int32_t keys) {
+        kernels::cuda::gram(stream_, {.rows = room.rows.constant(),
+                                      .count = keys,
+                                      .width = width,
+                                      .parts = room.parts.pointer(),
+                                      .matrix = room.found.matrix(static_cast<int>(i - first))});
+      });
+    }
+    std::ranges::move(room.found.find(ranks), std::back_inserter(directions));
   }
-  std::vector<std::vector<float>> directions(layers.size());
-  builder_.share(layers.size(), [&](std::size_t i) {
-    directions[i] = kv::LowRankKeys::directions(grams[i], size(width), state.key_ranks[size(layers[i])]);
-    grams[i] = {};
-  });
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const int rank = state.key_ranks[size(layers[i])];
     room.directions.set(directions[i]);

@@ -1,15 +1,16 @@
-// The kernels of factors.h. Products are f32 on CUDA cores: a block of 256 threads has 64 x 64 results, a thread four
-// by four of them, and goes over sixteen rows (or columns) of both factors at a time in shared memory.
+// The kernels of factors.h. Products are f32 on CUDA cores, in tiles of 64 x 64 (tile_share.cuh).
 #include "glimpse/kernels/cuda/cache_rows.cuh"
 #include "glimpse/kernels/cuda/factors.h"
 #include "glimpse/kernels/cuda/launch.cuh"
+#include "glimpse/kernels/cuda/tile_share.cuh"
 
 namespace glimpse::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kTile = kGramTile;
-constexpr int kDeep = 16;
+constexpr int kThreads = kShareThreads;
+constexpr int kTile = kShareTile;
+constexpr int kDeep = kShareDeep;
+static_assert(kTile == kGramTile);
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) keys_before_rope_kernel(const __grid_constant__ KeysBeforeRopeOp of) {
@@ -33,25 +34,6 @@ __global__ void __launch_bounds__(kThreads) keys_before_rope_kernel(const __grid
   for (int d = of.turned + lane; d < dim; d += 32) to[d] = key.at(d);
 }
 
-/// A thread's share of a tile: rows from 4 * (thread / 16) on, columns from 4 * (thread % 16) on.
-struct Share {
-  float sums[4][4] = {};
-  __device__ void add(const float (&left)[kDeep][kTile], const float (&right)[kDeep][kTile]) {
-    const int row = static_cast<int>(threadIdx.x) / 16 * 4, column = static_cast<int>(threadIdx.x) % 16 * 4;
-#pragma unroll
-    for (int k = 0; k < kDeep; ++k) {
-      const float4 a = *reinterpret_cast<const float4*>(&left[k][row]);
-      const float4 b = *reinterpret_cast<const float4*>(&right[k][column]);
-      const float as[4] = {a.x, a.y, a.z, a.w}, bs[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sums[i][j] += as[i] * bs[j];
-      }
-    }
-  }
-};
-
 struct GramArguments {
   GramOp op;
   int tiles = 1;  ///< across
@@ -72,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) gram_kernel(const __grid_constant__ 
   const int2 tile = tile_of(pair);
   const int each = (of.op.count + kGramSlices - 1) / kGramSlices;
   const int begin = slice * each, end = min(of.op.count, begin + each);
-  Share share;
+  TileShare<float> share;
   for (int first = begin; first < end; first += kDeep) {
     for (int i = static_cast<int>(threadIdx.x); i < kDeep * kTile; i += kThreads) {
       const int row = first + i / kTile, column = i % kTile;
@@ -86,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) gram_kernel(const __grid_constant__ 
     __syncthreads();
   }
   float* const to = of.op.parts.raw() + static_cast<std::size_t>(blockIdx.x) * kTile * kTile;
-  const int row = static_cast<int>(threadIdx.x) / 16 * 4, column = static_cast<int>(threadIdx.x) % 16 * 4;
+  const int row = share.row(), column = share.column();
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 4; ++j) to[(row + i) * kTile + column + j] = share.sums[i][j];
   }
@@ -120,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const __grid_constant
   __shared__ alignas(16) float right[kDeep][kTile];
   const int first_row = static_cast<int>(blockIdx.x) / of.across * kTile;
   const int first_column = static_cast<int>(blockIdx.x) % of.across * kTile;
-  Share share;
+  TileShare<float> share;
   for (int first = 0; first < of.op.width; first += kDeep) {
     for (int i = static_cast<int>(threadIdx.x); i < kDeep * kTile; i += kThreads) {
       // Of X neighbouring threads read neighbouring columns, of V neighbouring directions.
@@ -138,8 +120,7 @@ __global__ void __launch_bounds__(kThreads) project_kernel(const __grid_constant
     share.add(left, right);
     __syncthreads();
   }
-  const int row = first_row + static_cast<int>(threadIdx.x) / 16 * 4;
-  const int column = first_column + static_cast<int>(threadIdx.x) % 16 * 4;
+  const int row = first_row + share.row(), column = first_column + share.column();
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 4; ++j) {
       if (row + i >= of.op.count || column + j >= of.op.columns) continue;

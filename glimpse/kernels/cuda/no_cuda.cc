@@ -8,6 +8,7 @@
 #include "glimpse/kernels/cuda/mean_tokens.h"
 #include "glimpse/kernels/cuda/parts.h"
 #include "glimpse/kernels/cuda/readings.h"
+#include "glimpse/kernels/cuda/subspace.h"
 #include "glimpse/kernels/cuda/tiles.h"
 #include "glimpse/kernels/cuda/trees.h"
 #include "glimpse/kernels/cuda/units.h"
@@ -198,6 +199,12 @@ void gram(Stream&, const GramOp&) {
   refuse();
 }
 void project(Stream&, const ProjectOp&) {
+  refuse();
+}
+void find_subspace(Stream&, const SubspaceOp&, int) {
+  refuse();
+}
+void turn_subspace(Stream&, const TurnSubspaceOp&) {
   refuse();
 }
 void key_rows(Stream&, const KeyRowsOp&) {

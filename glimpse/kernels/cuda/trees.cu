@@ -17,8 +17,10 @@ constexpr int kWarps = kThreads / 32;
 constexpr int kBranchLanes = kThreads / kMostTreeBranches;
 constexpr int kDigits = 256;
 constexpr std::uint32_t kTaken = ~0U;
-constexpr int kMostListed = 256;      ///< open clusters that are compared with each other
-constexpr int kMostKept = 2048;       ///< chunks that are read once, before the launch before has ended
+constexpr int kMostListed = 256;  ///< open clusters that are compared with each other
+constexpr int kMostKept = 2048;   ///< chunks that are read once, before the launch before has ended
+constexpr int kMostFound = 256;   ///< tokens of a warp's share that it need not look for twice
+constexpr std::uint32_t kOfPart = 1U << 31;
 constexpr int kMostAsked = 24 << 20;  ///< bytes of centroids that all searches ask for before they know which to read
 
 using Arguments = TreeArguments;
@@ -36,7 +38,13 @@ struct Shared {
   std::uint64_t listed[kMostListed];  ///< keys of open clusters as those of branches
   int costs[kMostListed];
   int part, left;  ///< the cluster of which some chunks are taken, and for how many tokens; -1: none
-  std::int32_t cluster_of[kMostKept], ends[kMostKept];  ///< of the tree's first chunks
+  union {
+    struct {
+      std::int32_t cluster_of[kMostKept], ends[kMostKept];  ///< of the tree's first chunks
+    };
+    /// Where chunks are tokens, what each warp found; kOfPart beside those of the cluster that is cut.
+    std::uint32_t found[kWarps][kMostFound];
+  };
 };
 
 /// Asks for what is read later, so that it waits in the cache.
@@ -401,22 +409,77 @@ class TreeWalk {
     }
   }
 
-  /// The same where chunks are tokens: a warp has tokens that lie together, so that its lanes read neighbours.
+  static constexpr int kRound = 128;  ///< tokens of a warp
+  /// Where chunks are tokens, some at a time: look(token, clusters, in) for four tokens a lane, from a multiple of four
+  /// on, of those from `begin`, a multiple of four, to `end`. in: which of the four are not before `first` and have
+  /// clusters whose key is above the cut. All lanes look where one has such a token, else none.
+  template <class Look>
+  __device__ void look_at_tokens(int begin, int end, int first, const Look& look) const {
+    constexpr int kAtOnce = 4;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    for (int base = begin; base < end; base += kAtOnce * kRound) {
+      const bool whole = base >= first && base + kAtOnce * kRound <= end;
+      int4 fours[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = base + i * kRound + 4 * lane;
+        const std::int32_t* const from = tree_.cluster_of + token;
+        if (whole || token + 4 <= tree_.chunks) {
+          fours[i] = *reinterpret_cast<const int4*>(from);
+        } else {
+          const int left = tree_.chunks - token;
+          fours[i] = make_int4(left > 0 ? from[0] : 0, left > 1 ? from[1] : 0, left > 2 ? from[2] : 0, 0);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = base + i * kRound + 4 * lane;
+        const int clusters[4] = {fours[i].x, fours[i].y, fours[i].z, fours[i].w};
+        unsigned in = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) in |= keys_[clusters[j]] > cut_ ? 1U << j : 0U;
+        if (!whole) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) in &= token + j >= first && token + j < end ? ~0U : ~(1U << j);
+        }
+        if (__any_sync(~0U, in != 0)) look(token, clusters, in);
+      }
+    }
+  }
+
+  /// The same where chunks are tokens: a warp has tokens that lie together, a lane four of 128. The cluster that is cut
+  /// has a key above the cut, too.
   __device__ void write_tokens(Shared& room) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    const int first = search_.sink, last = min(tree_.chunks, search_.tail);
-    const int each = (max(0, last - first) + kThreads - 1) / kThreads * 32;
-    const int begin = min(last, first + warp * each), end = min(last, begin + each);
+    const int first = search_.sink, last = min(tree_.chunks, search_.tail), from = first & ~3;
+    const int each = (max(0, last - from) + kWarps * kRound - 1) / (kWarps * kRound) * kRound;
+    const int begin = min(last, from + warp * each), end = min(last, begin + each);
     const unsigned before = (1U << lane) - 1;
+    if (threadIdx.x == 0 && part_ >= 0) keys_[part_] = kTaken;
+    __syncthreads();
     // What a warp's tokens add, those of the cluster that is cut apart.
-    int sure = 0, cut = 0;
-    for (int token = begin + lane; token < end; token += 32) {
-      const int cluster = tree_.cluster_of[token];
-      sure += cluster != part_ && keys_[cluster] > cut_ ? 1 : 0;
-      cut += cluster == part_ ? 1 : 0;
-    }
-    sure = __reduce_add_sync(~0U, sure);
+    std::uint32_t* const found = room.found[warp];
+    int count_found = 0, cut = 0;
+    const auto collect = [&](int token, const int(&clusters)[4], unsigned in) {
+      int at = count_found;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const unsigned takes = __ballot_sync(~0U, (in >> j & 1) != 0);
+        at += __popc(takes & before);
+        count_found += __popc(takes);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if ((in >> j & 1) == 0) continue;
+        const bool of_part = clusters[j] == part_;
+        cut += of_part ? 1 : 0;
+        if (at < kMostFound) found[at] = static_cast<std::uint32_t>(token + j) | (of_part ? kOfPart : 0);
+        ++at;
+      }
+    };
+    look_at_tokens(begin, end, first, collect);
     cut = __reduce_add_sync(~0U, cut);
+    const int sure = count_found - cut;
     if (lane == 0) room.warp_tokens[warp][0] = sure, room.warp_tokens[warp][1] = cut;
     __syncthreads();
     int place = search_.sink, part = 0, all = 0, parts = 0;
@@ -435,18 +498,29 @@ class TreeWalk {
     std::int32_t* const to = of_.op.sets.slots.raw() + static_cast<std::size_t>(search_.set) * capacity;
     if (threadIdx.x == 0) of_.op.sets.count.raw()[search_.set] = min(count, capacity);
     for (int i = static_cast<int>(threadIdx.x); i < min(search_.sink, capacity); i += kThreads) to[i] = i;
-    for (int base = begin; base < end; base += 32) {
-      const int token = base + lane;
-      const int cluster = token < end ? tree_.cluster_of[token] : -1;
-      const unsigned cuts = __ballot_sync(~0U, cluster >= 0 && cluster == part_);
-      const bool taken =
-          cluster >= 0 && (cluster == part_ ? part + __popc(cuts & before) < left_ : keys_[cluster] > cut_);
-      const unsigned takes = __ballot_sync(~0U, taken);
-      const int at = place + __popc(takes & before);
-      if (taken && at < capacity) to[at] = token;
-      place += __popc(takes);
-      part += __popc(cuts);
+    const auto write_found = [&] {
+      __syncwarp();
+      for (int i = lane; i - lane < count_found; i += 32) {
+        const std::uint32_t entry = i < count_found ? found[i] : 0;
+        const unsigned cuts = __ballot_sync(~0U, entry >= kOfPart);
+        const bool taken = i < count_found && (entry < kOfPart || part + __popc(cuts & before) < left_);
+        const unsigned takes = __ballot_sync(~0U, taken);
+        const int at = place + __popc(takes & before);
+        if (taken && at < capacity) to[at] = static_cast<std::int32_t>(entry & ~kOfPart);
+        place += __popc(takes);
+        part += __popc(cuts);
+      }
+      count_found = 0;
+      __syncwarp();
+    };
+    if (count_found > kMostFound) {
+      count_found = 0;
+      look_at_tokens(begin, end, first, [&](int token, const int(&clusters)[4], unsigned in) {
+        collect(token, clusters, in);
+        if (count_found > kMostFound - kRound) write_found();
+      });
     }
+    write_found();
     const int tail = search_.sink + all;
     for (int i = static_cast<int>(threadIdx.x); i < slots_ - search_.tail && tail + i < capacity; i += kThreads) {
       to[tail + i] = search_.tail + i;

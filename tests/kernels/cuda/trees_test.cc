@@ -206,6 +206,7 @@ TEST_F(Trees, SearchesFollowThePaper) {
         of.branches = std::min(of.clusters, variant == 6 ? 64 : variant == 7 ? 1 : 9);
         of.equal = variant == 3 || variant == 13 || variant == 19;
         of.alone = variant >= 12;
+        of.sink = variant % 3 == 2 ? 13 : 16;
         trees.push_back(random_tree(of, c.dim, random));
         device_trees.emplace_back(*stream_, trees.back());
         TreeSearch search;

@@ -141,10 +141,14 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
     }
     std::ranges::move(room.found.find(ranks), std::back_inserter(directions));
   }
+  // Gigabytes of a long prompt, which one thread would take long to clear.
+  std::vector<std::vector<std::byte>> factors(layers.size());
+  builder_.share(layers.size(), [&](std::size_t i) {
+    factors[i].resize(size(tokens) * size(state.key_ranks[size(layers[i])]) * sizeof(std::uint16_t));
+  });
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const int rank = state.key_ranks[size(layers[i])];
     room.directions.set(directions[i]);
-    std::vector<std::byte> factors(size(tokens) * size(rank) * sizeof(std::uint16_t));
     room.for_keys(*this, rows.sequence, layers[i], tokens, [&](std::int64_t first, std::int32_t count) {
       kernels::cuda::project(stream_, {.rows = room.rows.constant(),
                                        .count = count,
@@ -154,10 +158,10 @@ double LowRank::make(const SequenceRows& rows, std::int64_t tokens) {
                                        .type = kernels::cuda::factor_type(format.type),
                                        .out = room.factors.pointer()});
       const std::size_t each = size(rank) * sizeof(std::uint16_t);
-      room.factors.memory().copy_out(0, std::span(factors).subspan(size(first) * each, size(count) * each));
+      room.factors.memory().copy_out(0, std::span(factors[i]).subspan(size(first) * each, size(count) * each));
     });
     state.low_rank[size(layers[i])] = std::make_shared<const kv::LowRankKeys>(kv::LowRankKeys::Made{
-        format.dim, kernels::cuda::factor_type(format.type), tokens, rank, directions[i], std::move(factors)});
+        format.dim, kernels::cuda::factor_type(format.type), tokens, rank, directions[i], std::move(factors[i])});
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -188,12 +192,16 @@ void LowRank::send(const SequenceRows& rows) {
     // Rows of factors as wide as kernels take them.
     const std::size_t row = keys->row_bytes(keys->rank());
     const std::size_t wide = keys->row_bytes(kernels::cuda::factor_stride(keys->rank()));
-    std::vector<std::byte> factors(size(keys->tokens()) * wide);
-    for (std::size_t i = 0; i < size(keys->tokens()); ++i) {
-      std::memcpy(factors.data() + i * wide, keys->factors().data() + i * row, row);
+    copy.factors = copies_memory(stream_, size(keys->tokens()) * wide, rows, "factors of keys", make_room);
+    if (row == wide) {
+      copy.factors.copy_in(0, keys->factors());
+    } else {
+      std::vector<std::byte> factors(copy.factors.size());
+      for (std::size_t i = 0; i < size(keys->tokens()); ++i) {
+        std::memcpy(factors.data() + i * wide, keys->factors().data() + i * row, row);
+      }
+      copy.factors.copy_in(0, factors);
     }
-    copy.factors = copies_memory(stream_, factors.size(), rows, "factors of keys", make_room);
-    copy.factors.copy_in(0, factors);
     copy.basis = copies_memory(stream_, basis.size() * sizeof(std::uint32_t), rows, "factors of keys", make_room);
     copy.basis.copy_in(0, std::as_bytes(std::span(basis)));
     copy.keys = keys;

@@ -3,7 +3,8 @@
 // [r, G d]. Columns go by falling singular value, so the first of them are the best of any smaller rank.
 //
 // Owns its factors, borrows the cache only while they are made; const after that, any thread. U is kept in the cache's
-// own type (of a q8_0 cache in bf16), B in f32. The same bits for the same keys, whoever makes them.
+// own type (of a q8_0 cache in bf16), B in f32. The same bits for the same keys; a GPU's directions of wide
+// keys are others, nearly as good (attention/cuda/directions.h).
 //
 // What it costs: a Gram matrix and an eigen-decomposition of G d x G d in double, O(tokens (G d)^2 + (G d)^3).
 #pragma once

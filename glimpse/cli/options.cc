@@ -304,8 +304,8 @@ const std::array kOptions{
            {},
            "full",
            kAttention,
-           "the attention policy; 'glimpse plan --list' shows all; auto: the fastest that keeps --attn-quality by the "
-           "model's profile",
+           "the attention policy; 'glimpse plan --list' shows all; auto: by the model's profile the fastest that "
+           "keeps dense attention's answers",
            kMethod,
            idle_beside_plan_file},
     Option{

@@ -26,7 +26,7 @@ plan::Plan make(const plan::ModelShape& shape, const PolicyOptions& options) {
 
 Policy oracle_policy() {
   return {"oracle",
-          "exact top tokens of every query head in every layer but 0 (budget 1024): the upper bound, saves no reading",
+          "exact top tokens of every query head in every layer but 0 (budget 1024): the upper bound, scores all keys",
           "Deshmukh et al., Kascade: A Practical Sparse Attention Method for Long-Context LLM Inference, 2025, arXiv "
           "2512.16391, section 3.1",
           {kOptions.begin(), kOptions.end()},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "glimpse/base/error.h"
 #include "glimpse/base/size.h"
 #include "glimpse/kernels/cuda/subspace.h"
 #include "glimpse/kv/index/low_rank_keys.h"
@@ -61,6 +62,8 @@ kernels::Pointer<double, kernels::Place::device> Directions::matrix(int i) const
 }
 
 std::vector<std::vector<float>> Directions::find(std::span<const int> ranks) {
+  check(ranks.size() <= size(at_once_), "no more layers than there is room for");
+  check(std::ranges::all_of(ranks, [&](int rank) { return rank <= shape_.rank; }), "no rank over the largest");
   if (iterates(shape_)) return iterate(ranks);
   const std::size_t width = size(shape_.width), each = width * width;
   const std::vector<double> all = first_of(matrices_, ranks.size() * each);

@@ -1,6 +1,7 @@
 // The directions that factors of keys keep (ShadowKV, section 4), of several layers at a time: the first right singular
-// vectors of the keys X before RoPE, found from X^T X. Where keys are wide the device does so
-// (kernels/cuda/subspace.h); else the host's threads find all singular vectors (kv::LowRankKeys::directions).
+// vectors of the keys X before RoPE, found from X^T X. Where keys are wide and few directions are wanted the
+// device does so (kernels/cuda/subspace.h); else the host's threads find all singular vectors
+// (kv::LowRankKeys::directions).
 #pragma once
 
 #include <cstddef>

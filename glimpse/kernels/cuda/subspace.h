@@ -21,7 +21,8 @@ constexpr int subspace_columns(int rank) {
 inline constexpr int kSubspaceTurns = 16;
 
 struct SubspaceOp {
-  Pointer<const double, Place::device> matrices;  ///< G [count, width, width], symmetric, no eigenvalue below zero
+  /// G [count, width, width], symmetric; its eigenvalues are below zero by rounding alone.
+  Pointer<const double, Place::device> matrices;
   int count = 0, width = 0;
   int columns = 0;                          ///< up to width and kMostSubspaceColumns
   Pointer<double, Place::device> basis;     ///< Q [count, width, columns]

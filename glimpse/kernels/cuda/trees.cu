@@ -451,7 +451,8 @@ class TreeWalk {
   /// has a key above the cut, too.
   __device__ void write_tokens(Shared& room) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-    const int first = search_.sink, last = min(tree_.chunks, search_.tail), from = first & ~3;
+    const int first = search_.sink, last = max(first, min(tree_.chunks, search_.tail));
+    const int from = first < last ? first & ~3 : last;  // no clusters, no keys: nothing is looked at then
     const int each = (max(0, last - from) + kWarps * kRound - 1) / (kWarps * kRound) * kRound;
     const int begin = min(last, from + warp * each), end = min(last, begin + each);
     const unsigned before = (1U << lane) - 1;

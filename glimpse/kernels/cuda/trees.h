@@ -24,7 +24,7 @@ struct Tree {
   const std::int32_t* last_cluster = nullptr;   ///< [branches] one past the branch's last
   const std::int32_t* branch_tokens = nullptr;  ///< [branches]
   const std::int32_t* costs = nullptr;          ///< [clusters] tokens behind the sink
-  const std::int32_t* cluster_of = nullptr;     ///< [chunks]
+  const std::int32_t* cluster_of = nullptr;     ///< [chunks] below `clusters`; of tokens aligned to 16 bytes
   const std::int32_t* ends = nullptr;           ///< [chunks]; null: a chunk is a token
   std::int32_t branches = 0, clusters = 0, chunks = 0;
 };
